@@ -1,0 +1,90 @@
+# Every target first builds the environment it needs: .venv from `python3`, pinned by requirements/dev.txt.
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+export PYTHONNOUSERSITE := 1
+
+PYTHON := python3
+BIN := .venv/bin
+VENV := .venv/.installed
+NEWEST_VENV := .venv-newest/.installed
+PYTEST := python -m pytest -q -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs lock snapshots clean
+
+help:
+	@echo 'make demo       train the digits classifier over 8 simulated devices; the results are in runs/demo'
+	@echo 'make test       lint, then every test, on this Python and on the newest one'
+	@echo 'make lint       format, style, layers, types'
+	@echo 'make bench      every benchmark, one after the other'
+	@echo 'make docs       the site, in docs/_build/html'
+	@echo 'make lock       pin the newest versions of everything in requirements/dev.txt'
+	@echo 'make snapshots  accept the present public names and command-line options as intended'
+	@echo 'make clean      remove what these targets made'
+
+demo: $(VENV)
+	@$(BIN)/outlay run digits --devices 8 --layout fsdp --run-dir runs/demo --force
+
+# Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both.
+test: lint
+	@newer=$$($(FIND_NEWER_PYTHON)); \
+	if [ "$$newer" = same ]; then \
+	  echo 'python3 is 3.12 or newer, so it has the newest JAX: one run of the suite covers it.'; \
+	elif [ -n "$$newer" ]; then \
+	  $(MAKE) --silent --no-print-directory $(NEWEST_VENV) PYTHON="$$newer"; \
+	elif [ "$$CI" = true ]; then \
+	  echo 'error: no Python 3.12 or newer is on this machine, and in CI the newest JAX must be tested.' >&2; exit 1; \
+	else \
+	  echo 'No Python 3.12 or newer is on this machine: the newest JAX is not tested.'; \
+	fi && \
+	echo "Testing with $$($(BIN)/python --version) ..." && \
+	$(BIN)/$(PYTEST) && \
+	if [ -x "$$newer" ]; then \
+	  echo "Testing with $$(.venv-newest/bin/python --version) ..." && .venv-newest/bin/$(PYTEST); \
+	fi
+
+lint: $(VENV)
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check --output-format concise
+	@$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)
+	@set -e; for benchmark in benchmarks/*.py; do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done
+
+docs: $(VENV)
+	@$(BIN)/sphinx-build --quiet --fail-on-warning -b html docs docs/_build/html
+	@echo 'The site is in docs/_build/html/index.html'
+
+# One lock for every Python: `--universal` pins JAX, NumPy and others once for 3.11 and once for 3.12 and newer.
+lock: $(VENV)
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev \
+	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command 'make lock' --output-file requirements/dev.txt pyproject.toml
+
+snapshots: $(VENV)
+	@$(BIN)/python tests/architecture/test_public_api.py
+	@$(BIN)/python tests/architecture/test_cli_options.py
+
+clean:
+	rm -rf .venv .venv-newest build dist docs/_build docs/jupyter_execute runs/demo
+	rm -rf .hypothesis .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV) $(NEWEST_VENV): %/.installed: requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Outlay needs Python 3.11 or newer.")'
+	@echo "Setting up $* with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $*
+	@$*/bin/pip install -qq -r requirements/dev.txt
+	@$*/bin/pip install -qq --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The path of the newest Python that really starts (a name on PATH may be a version manager's empty shim) and can make an
+# environment; `same` if `python3` is new enough itself; nothing if there is none.
+define FIND_NEWER_PYTHON
+if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then echo same; exit; fi; \
+for python in python3.14 python3.13 python3.12 $$(ls -d "$$HOME"/.pyenv/versions/3.1[2-4].*/bin/python3 2>/dev/null | sort -rV); do \
+  "$$python" -c 'import ensurepip, sys, venv; print(sys.executable)' 2>/dev/null && break; \
+done
+endef

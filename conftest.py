@@ -1,0 +1,35 @@
+"""What every test and doctest runs on: eight simulated CPU devices, and numerics stricter than a user's.
+
+It stands at the root, not in tests/, because the doctests of src/ need it too.
+"""
+
+import hypothesis
+import pytest
+
+import outlay
+
+outlay.simulate(8)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+# Not dtype promotion too: optax itself raises floats to integer powers, in the bias correction of Adam.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Compiling takes longer than hypothesis's deadline, and a gate must try the same examples every time.
+hypothesis.settings.register_profile("outlay", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("outlay")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def eight_devices() -> None:
+    """Fail, never skip: on one device most sharding tests would pass without testing anything."""
+    assert len(jax.devices()) == 8, f"the tests need 8 simulated devices and found {jax.devices()}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def names_in_doctests(doctest_namespace: dict[str, object]) -> None:
+    """What the docstring examples take as imported."""
+    doctest_namespace.update(jax=jax, jnp=jnp, np=np, outlay=outlay, P=PartitionSpec)

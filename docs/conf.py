@@ -1,0 +1,44 @@
+"""The site: `make docs` builds it, executes its tutorials, and fails on any warning. It needs no network."""
+
+import os
+import sysconfig
+
+project = "Outlay"
+author = "the Outlay developers"
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build", "jupyter_execute", "conf.py", "make_caught_mistakes.py"]
+
+html_theme = "furo"
+html_title = "Outlay"
+html_static_path = ["_static"]
+html_css_files = ["outlay.css"]
+html_copy_source = False
+html_show_sphinx = False
+
+# Tutorials are Python scripts with cells; every page with cells is executed, every time: a cached output could lie.
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_execution_show_tb = True
+nb_merge_streams = True
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+# Cells run `outlay` and must find the one of this environment; what they print is for a page, not for a terminal.
+os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+os.environ |= {"NO_COLOR": "1", "COLUMNS": "110", "TERM": "dumb"}
+# Notebooks ask for debuggable modules, which on Python 3.11 print a warning into the first cell.
+os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+
+# Docstrings write code in single backticks, as in Markdown.
+default_role = "code"
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_class_signature = "mixed"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80

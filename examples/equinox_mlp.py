@@ -1,0 +1,68 @@
+"""An Equinox model, laid out over eight devices: its arrays are the state, its functions stay in the step."""
+
+import equinox as eqx
+import jax
+import numpy as np
+import optax
+
+import outlay
+
+optimizer = optax.adam(1e-2)
+
+
+def make_model(key):
+    return eqx.nn.MLP(in_size=16, out_size=4, width_size=64, depth=1, activation=jax.nn.tanh, key=key)
+
+
+def init(key):
+    """The whole training state. An Equinox module holds functions among its leaves: keep the arrays only."""
+    params = eqx.filter(make_model(key), eqx.is_array)
+    return {"params": params, "opt_state": optimizer.init(params)}
+
+
+def step(state, batch):
+    """One training step, written for one device: it names no mesh."""
+    # The functions of the model; its arrays are only traced as shapes here, and come from the state.
+    _, static = eqx.partition(eqx.filter_eval_shape(make_model, jax.random.key(0)), _is_shape)
+
+    def loss_of(params):
+        logits = jax.vmap(eqx.combine(params, static))(batch["x"])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean()
+
+    loss, grads = jax.value_and_grad(loss_of)(state["params"])
+    updates, opt_state = optimizer.update(grads, state["opt_state"], state["params"])
+    return {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}, {"loss": loss}
+
+
+def _is_shape(leaf):
+    return isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def make_batch(num_samples=32):
+    """Sixteen random features a sample; the class is the largest of the first four."""
+    x = np.random.default_rng(0).normal(size=(num_samples, 16)).astype(np.float32)
+    return {"x": x, "y": x[:, :4].argmax(axis=1).astype(np.int32)}
+
+
+def main():
+    mesh = outlay.mesh(data=4, model=2)
+    # The first layer is split by its outputs, the next one by its inputs; FSDP takes what is left.
+    # Equinox weights are (outputs, inputs): the outputs are dim 0.
+    layout = (
+        outlay.tensor_parallel("model", columns=["params.layers.0.*"], rows=["params.layers.1.weight"], outputs=0)
+        + outlay.fsdp("data", min_size=64)
+        + outlay.data_parallel("data")
+    )
+    batch = make_batch()
+    program = outlay.program(step, init, batch, layout=layout, mesh=mesh)
+    print(program.plan)
+
+    state = program.init(jax.random.key(0))
+    for number in range(1, 6):
+        state, metrics = program(state, batch)
+        print(f"step {number}: loss {metrics['loss']:.4f}")
+
+
+if __name__ == "__main__":
+    outlay.simulate(8)
+    main()

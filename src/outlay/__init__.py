@@ -1,0 +1,13 @@
+"""Lay JAX programs out over devices: see where every array lives, prove it, run it.
+
+The public names, in the order of the line, stand in `__init__.pyi`; each is imported when first used, so that
+`import outlay` does not import JAX (`outlay --help` and the launcher's parent process need that).
+"""
+
+import lazy_loader
+
+from outlay.core import backend_watch
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+backend_watch.watch()

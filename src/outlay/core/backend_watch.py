@@ -1,0 +1,105 @@
+"""Remembers which call made JAX start its backend, so that a setting that comes too late can name the culprit.
+
+JAX logs "Initializing backend" at DEBUG level. A filter on that logger takes the stack at that moment; records that
+would not have been shown without the filter are dropped again. Nothing here imports JAX.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOGGER = "jax._src.xla_bridge"
+# One below DEBUG: lets DEBUG records reach the filter, and cannot be mistaken for a level that somebody else has set.
+_WATCHING = logging.DEBUG - 1
+_OUTLAY = str(Path(__file__).parents[1])
+_STDLIB = sysconfig.get_path("stdlib")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A line of the user's code.
+
+    Attributes:
+        file: the file it is in.
+        line: its line number.
+        function: the function around it, `<module>` at top level.
+        code: the text of the line; empty where the source cannot be read.
+    """
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+    def __str__(self) -> str:
+        where = "at top level" if self.function == "<module>" else f"in {self.function}"
+        return f"{self.file}:{self.line} {where}" + (f": {self.code}" if self.code else "")
+
+
+class _Watch(logging.Filter):
+    """Takes the stack when the backend starts; lets through only what would have been shown anyway."""
+
+    def __init__(self, level_before: int) -> None:
+        super().__init__()
+        self.level_before = level_before
+        self.jax_was_imported = "jax" in sys.modules
+        self.started_by: Call | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if str(record.msg).startswith("Initializing backend"):
+            self.started_by = user_call(traceback.extract_stack())
+        return record.levelno >= self._level_without_watch()
+
+    def _level_without_watch(self) -> int:
+        logger = logging.getLogger(_LOGGER)
+        level = self.level_before if logger.level == _WATCHING else logger.level
+        return level or (logger.parent or logging.root).getEffectiveLevel()
+
+
+def watch() -> None:
+    """Start watching; a second call changes nothing."""
+    logger = logging.getLogger(_LOGGER)
+    if _watch() is None:
+        logger.addFilter(_Watch(logger.level))
+        logger.setLevel(_WATCHING)
+
+
+def started_by() -> Call | None:
+    """The call that started the backend last, or None when no start has been seen."""
+    found = _watch()
+    return found.started_by if found else None
+
+
+def describe_start() -> str:
+    """What started the backend, for an error message: the call, or why it is not known."""
+    found = _watch()
+    if found and found.started_by:
+        return f"JAX's backend was started by {found.started_by}"
+    if found and not found.jax_was_imported:
+        return "JAX's backend was started by a call that was not recorded (is logging disabled?)"
+    return "JAX's backend was started before outlay was imported, so the call that did it is not known"
+
+
+def user_call(stack: traceback.StackSummary) -> Call | None:
+    """The innermost frame that is the user's own: not Python's library, not an installed package, not Outlay."""
+    for frame in reversed(stack):
+        if not _is_library(frame.filename):
+            return Call(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
+    return None
+
+
+def _is_library(file: str) -> bool:
+    installed = "site-packages" in file or "dist-packages" in file
+    return installed or file.startswith(("<frozen", _OUTLAY, _STDLIB))
+
+
+def _watch() -> _Watch | None:
+    for found in logging.getLogger(_LOGGER).filters:
+        if isinstance(found, _Watch):
+            return found
+    return None

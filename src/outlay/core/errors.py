@@ -1,0 +1,64 @@
+"""The errors Outlay raises: each locates, counts and cures, and lists every offender at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class OutlayError(Exception):
+    """Base class of every error that Outlay raises on purpose."""
+
+
+class MeshError(OutlayError, ValueError):
+    """A mesh that cannot be built: sizes, names or devices do not fit."""
+
+
+class BackendStartedError(OutlayError, RuntimeError):
+    """A setting came after JAX had started its backend, when it can no longer take effect."""
+
+
+class LayoutError(OutlayError, ValueError):
+    """A layout that is wrong for this tree on this mesh. `problems` holds every offender.
+
+    Attributes:
+        problems: one `Problem` per offender, in the order of the tree and of the rules.
+    """
+
+    def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join([headline, *(p.text() for p in self.problems)]))
+
+
+class ProgramError(OutlayError, RuntimeError):
+    """A program that cannot be built or run as asked."""
+
+
+class RecipeError(OutlayError, ValueError):
+    """A recipe that cannot be found, imported or used."""
+
+
+class RunFolderError(OutlayError, FileExistsError):
+    """A run folder that exists already and would be overwritten."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One offender: where it is, what is wrong with it, and the edit that cures it.
+
+    Attributes:
+        kind: the class of problem in a word or two, such as "unused rule"; used to group and to test.
+        where: the leaf's path or the rule that offends.
+        what: what is wrong, with the numbers.
+        cure: the edit to make.
+    """
+
+    kind: str
+    where: str
+    what: str
+    cure: str
+
+    def text(self) -> str:
+        """The problem as an indented paragraph, for a message."""
+        cure = self.cure.replace("\n", "\n           ")
+        return f"  {self.kind}: {self.where}\n    {self.what}\n    cure: {cure}"

@@ -1,0 +1,56 @@
+"""Byte arithmetic: what an array of a shape and dtype costs, and how to say it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+
+def num_bytes(shape: Sequence[int], dtype: Any) -> int:
+    """Bytes of an array; sub-byte dtypes such as int4 and float4 count their bits, rounded up to whole bytes.
+
+    Typed PRNG keys count the bytes of their key data.
+
+    >>> num_bytes((4, 8), "float32")
+    128
+    >>> num_bytes((3,), jnp.int4)
+    2
+    """
+    return -(-math.prod(shape) * num_bits(dtype) // 8)
+
+
+def num_bits(dtype: Any) -> int:
+    """Bits of one element of a dtype (a dtype object, a scalar type or a dtype's name)."""
+    if str(dtype).startswith("key<"):  # typed PRNG keys are not numpy dtypes
+        return _KEY_BITS[str(dtype)]
+    dtype = jnp.dtype(dtype)
+    if dtype == jnp.bool_:
+        return 8
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).bits
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.finfo(dtype).bits
+    return 8 * dtype.itemsize
+
+
+_KEY_BITS = {"key<fry>": 64, "key<rbg>": 128, "key<urbg>": 128}
+"""Key data of JAX's PRNG implementations: threefry2x32, rbg, unsafe_rbg."""
+
+
+def format_bytes(count: float) -> str:
+    """Bytes for people, in binary units.
+
+    >>> format_bytes(512), format_bytes(1628200), format_bytes(-3 * 2**30)
+    ('512 B', '1.6 MiB', '-3.0 GiB')
+    """
+    size = float(abs(count))
+    sign = "-" if count < 0 else ""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        digits = 0 if unit == "B" else 1
+        if round(size, digits) < 1024 or unit == "TiB":
+            return f"{sign}{size:.{digits}f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,28 @@
+"""Plain facts to text: a rich table or renderable as a string, with colour only where a terminal shows it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> Table:
+    """A borderless table whose columns named in `right` are right-aligned; cells are plain text, not markup."""
+    built = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        built.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        built.add_row(*row)
+    return built
+
+
+def to_text(renderable: Any, *, width: int = 160) -> str:
+    """Render to a plain string without colour, for `str()` and for files."""
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=width, color_system=None, markup=False, highlight=False, emoji=False)
+    console.print(renderable)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip("\n").split("\n"))

@@ -1,0 +1,1 @@
+"""Run a step under its plan: `Program`."""

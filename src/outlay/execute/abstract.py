@@ -1,0 +1,93 @@
+"""What a step takes and gives, as shapes: traced once, abstractly, before anything is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from outlay.core.constrain import resolving
+from outlay.core.errors import Problem, ProgramError
+from outlay.core.paths import flatten_paths
+
+
+def abstract_init(init: Callable[[Any], Any]) -> Any:
+    """The state that `init(key)` makes, as shapes and dtypes.
+
+    Raises:
+        ProgramError: a leaf of the state is no array; all such leaves are listed.
+    """
+
+    def checked(key: Any) -> Any:
+        state = init(key)
+        _refuse_non_arrays(state, "the state that init returns")
+        return state
+
+    return jax.eval_shape(checked, jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def abstract_inputs(inputs: Any) -> Any:
+    """An example batch as shapes and dtypes, with dtypes as JAX will see them."""
+    _refuse_non_arrays(inputs, "the batch")
+    return jax.eval_shape(lambda batch: batch, inputs)
+
+
+def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any) -> dict[str, Any]:
+    """Trace the step once; returns the intermediate values that it constrains, by name, as shapes.
+
+    Raises:
+        ProgramError: the step does not return `(state, outputs)`, or its state is not of the shapes it took.
+    """
+    intermediates: dict[str, Any] = {}
+
+    def record(name: str, tree: Any) -> Any:
+        intermediates[name] = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+        return tree
+
+    def checked(state: Any, batch: Any) -> Any:
+        with resolving(record):
+            result = step(state, batch)
+        if not (isinstance(result, tuple) and len(result) == 2):
+            got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+            raise ProgramError(f"{_named(step)} must return (state, outputs), a pair; it returned {got}")
+        _refuse_non_arrays(result[1], f"the outputs of {_named(step)}")
+        return result
+
+    new_state, _ = jax.eval_shape(checked, state, batch)
+    _refuse_drift(step, state, new_state)
+    return intermediates
+
+
+def _refuse_non_arrays(tree: Any, what: str) -> None:
+    odd = [(path, leaf) for path, leaf in flatten_paths(tree)[0] if not _is_array(leaf)]
+    if odd:
+        cure = "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), or a static field"
+        problems = [Problem("not an array", path or "itself", f"{type(x).__name__}: {x!r:.60}", cure) for path, x in odd]
+        raise ProgramError("\n".join([f"{what} holds {len(odd)} leaf(s) that are no arrays:"] + [p.text() for p in problems]))
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+
+
+def _refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
+    """A state that changes its type in a step could be donated once and never run again."""
+    old = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(before)[0]}
+    new = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(after)[0]}
+    changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
+    if changed:
+        lines = [f"  {path}: took {old.get(path, 'nothing')}, returned {new.get(path, 'nothing')}" for path in changed]
+        head = f"{_named(step)} returns a state unlike the one it took: {len(changed)} leaf(s) differ"
+        cure = "  cure: return every leaf of the state with its shape and dtype, e.g. x.astype(old.dtype)"
+        raise ProgramError("\n".join([head, *lines, cure]))
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        raise ProgramError(
+            f"{_named(step)} returns a state of the same leaves in another container:\n"
+            f"  took     {jax.tree.structure(before)}\n  returned {jax.tree.structure(after)}\n"
+            "  cure: build the new state with the type of the old one, e.g. dataclasses.replace(state, ...)"
+        )
+
+
+def _named(step: Callable[..., Any]) -> str:
+    return f"the step {getattr(step, '__name__', type(step).__name__)}"

@@ -1,0 +1,90 @@
+"""Why a call fails, in the user's terms: which leaf was used up, is missing, or lives elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from outlay.core.errors import Problem, ProgramError
+from outlay.core.paths import flatten_paths
+from outlay.layout.plan import LeafPlan, Plan
+from outlay.place.matching import differences
+from outlay.place.shardings import sharding, under
+
+
+def diagnose(state: Any, batch: Any, plan: Plan, mesh: Mesh) -> ProgramError | None:
+    """The error to raise instead of JAX's, or None when state and batch are as planned."""
+    leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
+    return _not_as_planned(state, batch, plan) or _elsewhere(leaves, plan, mesh)
+
+
+def used_up(state: Any, batch: Any) -> ProgramError:
+    """The error for arrays that an earlier step was given for good."""
+    leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
+    gone = [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]
+    shown = ", ".join(gone[:8]) + (f" and {len(gone) - 8} more" if len(gone) > 8 else "")
+    return ProgramError(
+        f"this state was used already: a step donates its state, so {len(gone)} leaf(s) are gone: {shown}\n"
+        "  cure: keep the state that the step returns: state, outputs = program(state, batch)"
+    )
+
+
+def check_outputs(state: Any, plan: Plan, mesh: Mesh) -> None:
+    """Compare where the first step left its state with where the plan says.
+
+    Raises:
+        ProgramError: some leaf came back elsewhere.
+    """
+    problem = _elsewhere(_leaves(state, ""), plan, mesh)
+    if problem:
+        raise problem
+
+
+def refuse_unplaceable(plan: Plan) -> None:
+    """A program spans its whole mesh: leaves put on a part of it by `on` cannot enter one compiled step.
+
+    Raises:
+        ProgramError: with the leaves and their devices.
+    """
+    apart = [leaf for leaf in plan if leaf.device_ids != plan.mesh.device_ids]
+    if apart:
+        lines = [f"  {leaf.path}: device {', '.join(map(str, leaf.device_ids))} ({leaf.rule})" for leaf in apart]
+        head = f"{len(apart)} leaf(s) live on a part of {plan.mesh}, but one compiled step needs all of them on all of it:"
+        cure = "  cure: split these leaves over a mesh axis instead of on()/by_module(); outlay.put moves them without running"
+        raise ProgramError("\n".join([head, *lines, cure]))
+
+
+def _leaves(tree: Any, root: str) -> list[tuple[str, Any]]:
+    return [(under(root, path), leaf) for path, leaf in flatten_paths(tree)[0]]
+
+
+def _not_as_planned(state: Any, batch: Any, plan: Plan) -> ProgramError | None:
+    problems = differences(state, plan.state) + differences(batch, plan.of_kind("batch"), root="batch")
+    return _error("state or batch are not what this program was made for", problems)
+
+
+def _elsewhere(leaves: Iterable[tuple[str, Any]], plan: Plan, mesh: Mesh) -> ProgramError | None:
+    planned = {leaf.path: leaf for leaf in plan}
+    problems = [
+        Problem("lives elsewhere", path, f"it is at {leaf.sharding}, planned {planned[path].spec}", _move(planned[path]))
+        for path, leaf in leaves
+        if isinstance(leaf, jax.Array)
+        and leaf.committed
+        and not leaf.sharding.is_equivalent_to(sharding(planned[path], mesh), leaf.ndim)
+    ]
+    return _error("arrays do not live where the plan says", problems)
+
+
+def _move(leaf: LeafPlan) -> str:
+    if leaf.kind == "batch":
+        return "pass the batch as numpy arrays, or device_put it with the plan's spec"
+    return "place it first: state = outlay.put(state, program.plan, program.mesh)"
+
+
+def _error(headline: str, problems: list[Problem]) -> ProgramError | None:
+    if not problems:
+        return None
+    return ProgramError("\n".join([f"{headline}: {len(problems)} problem(s)", *(p.text() for p in problems)]))

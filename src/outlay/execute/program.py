@@ -1,0 +1,148 @@
+"""A program: a step, its plan and its mesh, compiled. What is planned, what is explained and what runs are one thing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from outlay.execute.abstract import abstract_init, abstract_inputs, abstract_step
+from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, used_up
+from outlay.execute.intermediates import placing
+from outlay.layout.layout import Layout
+from outlay.layout.plan import Plan
+from outlay.place.born import born_sharded
+from outlay.place.shardings import shardings
+
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
+class Program:
+    """A step laid out over a mesh; make one with `outlay.program`.
+
+    Attributes:
+        step: the user's pure function `step(state, batch) -> (state, outputs)`.
+        mesh: the mesh it runs on.
+        layout: the rules it was planned with.
+        state_shapes: the state as shapes and dtypes.
+        batch_shapes: the batch as shapes and dtypes.
+        plan: where every leaf of the state and the batch lives, and why.
+    """
+
+    def __init__(self, step: Step, init: Callable[[Any], Any], inputs: Any, layout: Layout, mesh: Mesh) -> None:
+        self.step = step
+        self.mesh = mesh
+        self.layout = layout
+        with jax.set_mesh(mesh):  # models may name the mesh's axes in their own constraints
+            self.state_shapes = abstract_init(init)
+            self.batch_shapes = abstract_inputs(inputs)
+            intermediates = abstract_step(step, self.state_shapes, self.batch_shapes)
+        self.plan: Plan = layout.plan(self.state_shapes, mesh, batch=self.batch_shapes, intermediates=intermediates)
+        refuse_unplaceable(self.plan)
+        self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
+        self._run: Step = self._first_run
+
+    def init(self, key: Any) -> Any:
+        """Make the state, each leaf born where the plan puts it: no device ever holds a split leaf whole.
+
+        Args:
+            key: the PRNG key that the init function takes.
+        """
+        everywhere = jax.device_put(key, NamedSharding(self.mesh, PartitionSpec()))
+        with jax.set_mesh(self.mesh):
+            return self._init(everywhere)
+
+    def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        """Run one step. The state is donated: its memory becomes the new state's, so it cannot be used again.
+
+        Args:
+            state: the state, as `init` or the last call returned it.
+            batch: the global batch, host or device arrays, of the shapes given at the start.
+
+        Returns:
+            The new state, placed as planned, and the step's outputs.
+
+        Raises:
+            ProgramError: the state was used already, or state or batch are not as planned; every leaf is named.
+        """
+        # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
+        if _any_deleted((state, batch)):
+            raise used_up(state, batch)
+        try:
+            return self._run(state, batch)
+        except (RuntimeError, ValueError, TypeError) as error:
+            problem = diagnose(state, batch, self.plan, self.mesh)
+            if problem is None:
+                raise
+            raise problem from error
+
+    @functools.cached_property
+    def lowered(self) -> jax.stages.Lowered:
+        """The step lowered for the mesh, before the compiler."""
+        state = shardings(self.plan, self.state_shapes, self.mesh)
+        batch = shardings(self.plan, self.batch_shapes, self.mesh, root="batch")
+        jitted = jax.jit(
+            placing(self.step, self.plan, self.mesh),
+            in_shardings=(state, batch),
+            out_shardings=(state, None),  # where the outputs live is left to the compiler
+            donate_argnums=0,
+        )
+        with jax.set_mesh(self.mesh):
+            return jitted.lower(self.state_shapes, self.batch_shapes)
+
+    @functools.cached_property
+    def compiled(self) -> jax.stages.Compiled:
+        """The compiled step: exactly what a call runs."""
+        return self.lowered.compile()
+
+    def _first_run(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        """Compile, run, and check once that the state came back where the plan says; then step aside."""
+        new_state, outputs = self.compiled(state, batch)
+        check_outputs(new_state, self.plan, self.mesh)
+        self._run = self.compiled
+        return new_state, outputs
+
+
+def _any_deleted(tree: Any) -> bool:
+    for leaf in jax.tree.leaves(tree):
+        try:
+            if leaf.is_deleted():
+                return True
+        except AttributeError:  # a host array; asking its type first would double the cost of this loop
+            continue
+    return False
+
+
+def program(step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any, mesh: Mesh) -> Program:
+    """Lay a step out over a mesh.
+
+    Args:
+        step: pure function `step(state, batch) -> (state, outputs)` over any trees of arrays.
+        init: pure function `init(key) -> state`; it is compiled, so that the state is born sharded.
+        inputs: an example of the global batch, as arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are read.
+        layout: a `Layout`, or a list of rules.
+        mesh: the mesh, as from `outlay.mesh`.
+
+    Returns:
+        The program; its `plan` is ready, compiling waits for the first call.
+
+    Raises:
+        LayoutError: the layout does not fit the state and batch on this mesh.
+        ProgramError: state or batch hold leaves that are no arrays, or the step does not return `(state, outputs)`
+            with a state of the shapes it took.
+
+    Example:
+        >>> def step(state, batch):
+        ...     return {"w": state["w"] - 0.1 * batch.mean()}, {"mean": batch.mean()}
+        >>> program = outlay.program(
+        ...     step, lambda key: {"w": jax.random.normal(key, (16, 4))}, np.ones((8, 3), np.float32),
+        ...     layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh=outlay.mesh(data=8))
+        >>> state = program.init(jax.random.key(0))
+        >>> state, outputs = program(state, np.ones((8, 3), np.float32))
+        >>> float(outputs["mean"]), state["w"].sharding.spec
+        (1.0, PartitionSpec('data', None))
+    """
+    return Program(step, init, inputs, Layout.of(layout), mesh)

@@ -1,0 +1,1 @@
+"""Where every array should live: rules, strategies, and the plan they resolve to. Pure: no devices, no compilation."""

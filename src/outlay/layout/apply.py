@@ -1,0 +1,167 @@
+"""Apply one rule to one leaf: claim what is free, refuse what does not fit, note why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.errors import Problem
+from outlay.core.sizes import format_bytes, num_bytes
+from outlay.core.suggest import did_you_mean
+from outlay.layout.claims import Claims
+from outlay.layout.indivisible import indivisible, other_dims
+from outlay.layout.placement import CannotPlace, Choice, On, Replicate
+from outlay.layout.rule import Rule, spec_problem
+from outlay.mesh.info import MeshInfo
+
+
+@dataclass(frozen=True)
+class Application:
+    """What a rule got of one leaf that it matched.
+
+    Attributes:
+        wanted: whether it wanted anything (a rule `P()` and a policy that declines do not).
+        granted: whether it got some of it.
+        deferred: whether it was not asked, because the leaf follows its parameter.
+    """
+
+    wanted: bool
+    granted: bool
+    deferred: bool = False
+
+
+def claim(claims: Claims, dim: int, axes: tuple[str, ...]) -> bool:
+    """Claim a dim if it and the axes are free and it divides."""
+    if claims.closed_by is None and claims.is_free(dim, axes) and claims.divides(dim, axes):
+        claims.dims[dim] = axes
+        return True
+    return False
+
+
+def apply_rule(rule: Rule, number: int, claims: Claims, mesh: MeshInfo, problems: list[Problem]) -> Application:
+    """Apply a rule to a leaf that it matches; problems are added to the list."""
+    if isinstance(rule.placement, Replicate):
+        return _close(number, claims, catch_all=rule.pattern == "**")
+    if isinstance(rule.placement, On):
+        return _settle_on(rule, number, claims, mesh, problems)
+    if isinstance(rule.placement, P):
+        return _claim_spec(rule, number, claims, rule.placement, problems, reason=None)
+    return _ask_policy(rule, number, claims, mesh, problems)
+
+
+def _close(number: int, claims: Claims, *, catch_all: bool) -> Application:
+    granted = claims.closed_by is None and not claims.is_split
+    if granted:
+        claims.closed_by = number
+        claims.deciders.append(number)
+        claims.reasons.append(f"rule {number + 1} says replicate()")
+    # A catch-all at the end speaks of what is left, so it is never in anybody's shadow.
+    return Application(wanted=not catch_all, granted=granted)
+
+
+def _settle_on(rule: Rule, number: int, claims: Claims, mesh: MeshInfo, problems: list[Problem]) -> Application:
+    assert isinstance(rule.placement, On)
+    positions = rule.placement.positions
+    missing = [p for p in positions if not 0 <= p < mesh.num_devices]
+    if missing:
+        what = f"{rule.placement} names position {missing[0]}, but {mesh} has positions 0 to {mesh.num_devices - 1}"
+        problems.append(Problem("no such device", claims.path, what, "name a position that the mesh has"))
+        return Application(wanted=True, granted=True)
+    if claims.closed_by is not None or claims.is_split:
+        return Application(wanted=True, granted=False)
+    claims.positions = positions
+    claims.closed_by = number
+    claims.deciders.append(number)
+    claims.reasons.append(f"rule {number + 1} puts it on position {', '.join(map(str, positions))}")
+    return Application(wanted=True, granted=True)
+
+
+def _ask_policy(rule: Rule, number: int, claims: Claims, mesh: MeshInfo, problems: list[Problem]) -> Application:
+    if claims.is_scalar:
+        return Application(wanted=False, granted=False)
+    if claims.closed_by is not None:
+        return Application(wanted=True, granted=False)
+    try:
+        answer = rule.placement(claims.view())  # pyright: ignore[reportCallIssue]
+    except CannotPlace as refusal:
+        _refused(rule, number, claims, refusal, problems)
+        return Application(wanted=True, granted=True)
+    choice = answer if isinstance(answer, Choice) else Choice(answer, "chosen by the policy")
+    if not isinstance(choice.spec, P):
+        what = f"the policy of rule {_said(rule)} returned {choice.spec!r}"
+        problems.append(Problem("not a placement", claims.path, what, "return a PartitionSpec or outlay.Choice"))
+        return Application(wanted=True, granted=True)
+    if choice.spec == P():
+        claims.reasons.append(choice.reason)
+        return Application(wanted=choice.blocked, granted=False)
+    problem = spec_problem(choice.spec, claims.path) or _unknown_axis(rule, claims, choice.spec)
+    if problem:
+        problems.append(problem)
+        return Application(wanted=True, granted=True)
+    return _claim_spec(rule, number, claims, choice.spec, problems, reason=choice.reason)
+
+
+def _claim_spec(
+    rule: Rule, number: int, claims: Claims, spec: P, problems: list[Problem], *, reason: str | None
+) -> Application:
+    if len(spec) > len(claims.shape):
+        what = f"rule {_said(rule)} gives {len(spec)} dims, but the leaf has {len(claims.shape)}: {claims.shape}"
+        cure = f"write a spec of at most {len(claims.shape)} entries, or a pattern that leaves {claims.path} out"
+        problems.append(Problem("too many dims", claims.path, what, cure))
+        return Application(wanted=True, granted=True)
+    wanted = claims.wanted(spec)
+    granted = False
+    for dim, axes in wanted:
+        if claims.closed_by is not None or not claims.is_free(dim, axes):
+            if claims.dims[dim] == axes:
+                granted = True
+            else:
+                claims.reasons.append(f"rule {number + 1} found dim {dim} or {'+'.join(axes)} taken")
+        elif claim(claims, dim, axes):
+            granted = True
+            claims.reasons.append(reason or f"dim {dim} over {'+'.join(axes)} by rule {number + 1}")
+        else:
+            granted = True
+            _fall_back(rule, number, claims, dim, axes, problems)
+    if granted and number not in claims.deciders:
+        claims.deciders.append(number)
+    return Application(wanted=bool(wanted), granted=granted)
+
+
+def _fall_back(
+    rule: Rule, number: int, claims: Claims, dim: int, axes: tuple[str, ...], problems: list[Problem]
+) -> None:
+    """The dim does not divide: do what the rule allows, and say what it costs."""
+    odd = f"dim {dim} ({claims.shape[dim]}) does not divide by {'x'.join(axes)}={claims.num_pieces(axes)}"
+    others = other_dims(claims, dim, axes) if rule.otherwise == "another_dim" else []
+    if others:
+        claims.dims[others[0]] = axes
+        claims.reasons.append(f"{odd}: rule {number + 1} allows another dim, took dim {others[0]}")
+    elif rule.otherwise == "replicate":
+        claims.reasons.append(f"{odd}: rule {number + 1} allows whole, {claims.whole_cost(dim, axes)}")
+    else:
+        problems.append(indivisible(claims, dim, axes, _said(rule)))
+
+
+def _refused(rule: Rule, number: int, claims: Claims, refusal: CannotPlace, problems: list[Problem]) -> None:
+    """The policy found no place: keep the leaf whole where the rule allows it."""
+    whole = f"{format_bytes(num_bytes(claims.local_shape(), claims.dtype))} a device"
+    if rule.otherwise == "replicate":
+        claims.reasons.append(f"{refusal.what}: rule {number + 1} allows whole, {whole}")
+        return
+    cure = f'{refusal.cure}\nor keep such leaves whole with otherwise="replicate": {whole}'
+    cure += f'\nor only this one, with a rule before it: ("{claims.path}", outlay.replicate())'
+    problems.append(Problem("indivisible dim", claims.path, f"{refusal.what}; asked by rule {_said(rule)}", cure))
+
+
+def _unknown_axis(rule: Rule, claims: Claims, spec: P) -> Problem | None:
+    unknown = [axis for _, axes in claims.wanted(spec) for axis in axes if axis not in claims.axis_sizes]
+    if not unknown:
+        return None
+    what = f"the policy of rule {_said(rule)} claims axis {unknown[0]!r}, which the mesh lacks"
+    return Problem("unknown axis", claims.path, what, did_you_mean(unknown[0], claims.axis_sizes))
+
+
+def _said(rule: Rule) -> str:
+    return f'("{rule.pattern}", {rule.placement})'

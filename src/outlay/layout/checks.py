@@ -1,0 +1,179 @@
+"""Checks over the whole layout: rules that do nothing, leaves that no rule covers, big leaves left whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from outlay.core.errors import Problem
+from outlay.core.patterns import first_part, matches, pattern_parts
+from outlay.core.paths import join_parts, split_path
+from outlay.core.sizes import format_bytes
+from outlay.core.suggest import did_you_mean
+from outlay.layout.apply import Application
+from outlay.layout.mirror import is_optimizer
+from outlay.layout.placement import Follow
+from outlay.layout.plan import LeafPlan
+from outlay.layout.rule import Rule
+from outlay.mesh.info import MeshInfo
+
+if TYPE_CHECKING:
+    from outlay.layout.resolve import Resolution
+
+
+GRADIENTS = "grads"
+"""The name under which a step constrains its gradients, for `zero2`."""
+
+
+def unknown_axes(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
+    """Axes that the rules name and the mesh lacks."""
+    return [
+        Problem("unknown axis", _named(number, rule), f"axis {axis!r} is not in {mesh}", _axis_cure(axis, mesh))
+        for number, rule in enumerate(rules)
+        for axis in dict.fromkeys(rule.axes)
+        if axis not in mesh.axis_sizes
+    ]
+
+
+def check_leaves(leaves: Sequence[LeafPlan], resolution: Resolution, max_whole_bytes: int) -> list[Problem]:
+    """Leaves that no rule covers, and big leaves left whole though others of their kind are split."""
+    uncovered = [leaf for leaf in leaves if _is_uncovered(leaf, resolution)]
+    return [*(_uncovered(leaf, resolution) for leaf in uncovered), *_big_and_whole(leaves, resolution, max_whole_bytes)]
+
+
+def check_rules(
+    rules: Sequence[Rule],
+    applications: Sequence[Sequence[Application]],
+    leaves: Sequence[LeafPlan],
+    *,
+    checked_roots: Collection[str],
+    not_given: Collection[str],
+) -> list[Problem]:
+    """Rules that are written twice, match nothing, or are wholly in the shadow of earlier ones."""
+    problems = []
+    for number, (rule, found) in enumerate(zip(rules, applications, strict=True)):
+        earlier = [i for i in range(number) if rules[i] == rule]
+        if first_part(rule.pattern) in not_given:
+            continue  # the plan was not asked for these
+        if earlier and not rule.optional:
+            what = f"the same as rule {earlier[0] + 1}"
+            problems.append(Problem("duplicate rule", _named(number, rule), what, "delete one of the two"))
+        elif not found and not rule.optional and rule.pattern != "**":  # that one is no typo: the tree is empty
+            problems.append(_unused(number, rule, leaves, checked_roots))
+        elif _is_shadowed(found) and not rule.optional:
+            problems.append(_shadowed(number, rule, rules, leaves))
+    return problems
+
+
+def _is_shadowed(found: Sequence[Application]) -> bool:
+    """Whether a rule wanted something and got nothing, or was never asked."""
+    if found and all(a.deferred for a in found):
+        return True
+    return any(a.wanted for a in found) and not any(a.granted for a in found)
+
+
+def _is_uncovered(leaf: LeafPlan, resolution: Resolution) -> bool:
+    if leaf.kind == "intermediate" or math.prod(leaf.shape) <= 1:
+        return False
+    return not resolution.matched[leaf.path] and leaf.path not in resolution.followed
+
+
+def _uncovered(leaf: LeafPlan, resolution: Resolution) -> Problem:
+    what = f"no rule covers {leaf.shape} {leaf.dtype} ({format_bytes(leaf.bytes_total)})"
+    if leaf.kind == "batch":
+        return Problem("uncovered leaf", leaf.path, what, "add outlay.data_parallel() to split the batch")
+    cure = f'add ("{leaf.path}", P(...)), or + outlay.replicate() to keep all that is left whole'
+    if is_optimizer(leaf.path):
+        root = split_path(leaf.path)[0]
+        cure = f'it mirrors no parameter; add ("{root}.**", outlay.replicate()) or a spec for it'
+    elif resolution.mirrors.of(leaf.path):
+        root, source = (split_path(path)[0] for path in (leaf.path, resolution.mirrors.of(leaf.path)[0]))
+        cure = f'it mirrors {resolution.mirrors.of(leaf.path)[0]}; add ("{root}.**", outlay.follow("{source}"))'
+    return Problem("uncovered leaf", leaf.path, what, cure)
+
+
+def _big_and_whole(leaves: Sequence[LeafPlan], resolution: Resolution, limit: int) -> Iterable[Problem]:
+    state = [leaf for leaf in leaves if leaf.kind == "state"]
+    for optimizer in (False, True):
+        kin = [leaf for leaf in state if is_optimizer(leaf.path) is optimizer]
+        num_split = sum(leaf.is_split for leaf in kin)
+        for leaf in kin if num_split else []:
+            meant = resolution.claims[leaf.path].closed_by is not None or leaf.path in resolution.followed
+            if leaf.is_split or meant or leaf.bytes_total < limit or _is_uncovered(leaf, resolution):
+                continue
+            what = (
+                f"{format_bytes(leaf.bytes_total)} are left whole on each of {leaf.num_copies} devices while "
+                f"{num_split} other leaves are split (limit {format_bytes(limit)}); {leaf.reason}"
+            )
+            cure = f'add ("{leaf.path}", P(...)) before, or ("{leaf.path}", outlay.replicate()) if it is meant'
+            yield Problem("big leaf left whole", leaf.path, what, cure)
+
+
+def _unused(number: int, rule: Rule, leaves: Sequence[LeafPlan], checked_roots: Collection[str]) -> Problem:
+    paths = [leaf.path for leaf in leaves]
+    what = f"the pattern matches none of the {len(paths)} leaves"
+    anchored = [path for path in paths if matches(f"**.{rule.pattern}", path) or matches(f"{rule.pattern}.**", path)]
+    if anchored:
+        first = min(anchored, key=is_optimizer)  # a parameter is a better example than its moment
+        longer = f"**.{rule.pattern}" if matches(f"**.{rule.pattern}", first) else f"{rule.pattern}.**"
+        more = f" and {len(anchored) - 1} more" if len(anchored) > 1 else ""
+        cure = f'patterns are anchored at both ends; write "{longer}" (it matches {first}{more})'
+        return Problem("unused rule", _named(number, rule), what, cure)
+    hidden = [path for path in paths if matches(rule.pattern, path) and split_path(path)[0] in checked_roots]
+    if hidden:
+        root = split_path(hidden[0])[0]
+        cure = f'a leading wildcard reaches the state only; write "{root}.**" for {hidden[0]}'
+        return Problem("unused rule", _named(number, rule), what, cure)
+    if rule.names(GRADIENTS):
+        cure = f'name them in the step: grads = outlay.constrain(grads, "{GRADIENTS}"), or delete the rule'
+        return Problem("unused rule", _named(number, rule), what, cure)
+    meant = did_you_mean(rule.pattern, _likely(rule.pattern, paths))
+    cure = f"{meant}\nor delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
+    return Problem("unused rule", _named(number, rule), what, cure)
+
+
+def _likely(pattern: str, paths: Sequence[str]) -> list[str]:
+    """The pattern with one part replaced by a part that exists, where that makes it match something."""
+    parts = pattern_parts(pattern)
+    repaired = []
+    for i, part in enumerate(parts):
+        if "*" in part:
+            continue
+        reached = [path for path in paths if matches(".".join([*parts[:i], "*", *parts[i + 1 :]]), path)]
+        for other in sorted({part for path in reached for part in split_path(path)}):
+            candidate = ".".join([*parts[:i], join_parts((other,)), *parts[i + 1 :]])
+            if any(matches(candidate, path) for path in reached):
+                repaired.append(candidate)
+    return repaired or list(paths)
+
+
+def _shadowed(number: int, rule: Rule, rules: Sequence[Rule], leaves: Sequence[LeafPlan]) -> Problem:
+    mine = [leaf for leaf in leaves if rule.matches(leaf.path, leaf.kind)]
+    if isinstance(rule.placement, Follow):
+        return _leads_nowhere(number, rule, rule.placement.source, len(mine), leaves)
+    winners = dict.fromkeys(
+        i for leaf in mine for i in range(number) if rules[i].matches(leaf.path, leaf.kind)
+    )
+    by = ", ".join(_named(i, rules[i]) for i in winners) or "the parameters that these leaves follow"
+    what = f"it matches {len(mine)} leaf(s), but earlier claims leave it nothing: {by}"
+    cure = "move it before them, or delete it"
+    if not winners:
+        root = split_path(mine[0].path)[0]
+        cure = f'begin its pattern with "{root}." to say otherwise for the optimizer, or delete it'
+    return Problem("shadowed rule", _named(number, rule), what, cure)
+
+
+def _leads_nowhere(number: int, rule: Rule, source: str, num_leaves: int, leaves: Sequence[LeafPlan]) -> Problem:
+    roots = dict.fromkeys(path[0] for path in (split_path(leaf.path) for leaf in leaves) if path)
+    what = f"it matches {num_leaves} leaf(s), but none has the path ending and shape of a leaf under {source!r}"
+    cure = did_you_mean(source, roots) if source not in roots else "delete it, or give these leaves a spec"
+    return Problem("follows nothing", _named(number, rule), what, cure)
+
+
+def _axis_cure(axis: str, mesh: MeshInfo) -> str:
+    return f"{did_you_mean(axis, mesh.axis_sizes)} Or add it to the mesh: outlay.mesh({axis}=...)"
+
+
+def _named(number: int, rule: Rule) -> str:
+    return f'rule {number + 1} ("{rule.pattern}", {rule.placement})'

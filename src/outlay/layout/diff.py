@@ -1,0 +1,174 @@
+"""What changed between two plans: leaves that came, went, or live elsewhere, with the bytes before and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from outlay.core.sizes import format_bytes
+from outlay.core.table import table, to_text
+from outlay.layout.placement import spec_text
+from outlay.mesh.info import MeshInfo
+
+if TYPE_CHECKING:
+    from outlay.layout.plan import LeafPlan, Plan
+
+_COMPARED = ("kind", "shape", "dtype", "dims", "local_shape", "device_ids")
+"""What makes a leaf another one. The rule and the reason do not: they may change and the bytes stay where they were."""
+
+
+@dataclass(frozen=True)
+class LeafDiff:
+    """One leaf before and after; `None` where it did not exist.
+
+    Attributes:
+        path: dotted path.
+        before: the leaf in the first plan.
+        after: the leaf in the second plan.
+    """
+
+    path: str
+    before: LeafPlan | None
+    after: LeafPlan | None
+
+    @property
+    def what(self) -> str:
+        """`added`, `removed`, or `changed`."""
+        return "added" if self.before is None else "removed" if self.after is None else "changed"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Which of shape, dtype, dims and so on differ; empty for a leaf that came or went."""
+        if self.before is None or self.after is None:
+            return ()
+        return tuple(name for name in _COMPARED if getattr(self.before, name) != getattr(self.after, name))
+
+    @property
+    def bytes_per_device(self) -> tuple[int, int]:
+        """Bytes on a device that holds the leaf, before and after."""
+        before, after = (leaf.bytes_per_device if leaf else 0 for leaf in (self.before, self.after))
+        return before, after
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        before, after = self.bytes_per_device
+        return {
+            "path": self.path,
+            "what": self.what,
+            "fields": {name: [_said(self.before, name), _said(self.after, name)] for name in self.fields},
+            "bytes_per_device": [before, after],
+        }
+
+
+@dataclass(frozen=True)
+class PlanDiff:
+    """The difference of two plans; true when there is any.
+
+    Attributes:
+        meshes: the mesh before and after.
+        leaves: the leaves that differ: those of the first plan in its order, then those that were added.
+        bytes_total: bytes of the state counted once, before and after.
+        bytes_per_device: bytes of the state on the fullest device, before and after.
+    """
+
+    meshes: tuple[MeshInfo, MeshInfo]
+    leaves: tuple[LeafDiff, ...]
+    bytes_total: tuple[int, int]
+    bytes_per_device: tuple[int, int]
+
+    def __bool__(self) -> bool:
+        return bool(self.leaves) or self.meshes[0] != self.meshes[1]
+
+    @property
+    def added(self) -> tuple[LeafDiff, ...]:
+        """Leaves that only the second plan has."""
+        return tuple(leaf for leaf in self.leaves if leaf.what == "added")
+
+    @property
+    def removed(self) -> tuple[LeafDiff, ...]:
+        """Leaves that only the first plan has."""
+        return tuple(leaf for leaf in self.leaves if leaf.what == "removed")
+
+    @property
+    def changed(self) -> tuple[LeafDiff, ...]:
+        """Leaves of both plans whose kind, shape, dtype, dims or devices differ."""
+        return tuple(leaf for leaf in self.leaves if leaf.what == "changed")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "meshes": [mesh.to_dict() for mesh in self.meshes],
+            "leaves": [leaf.to_dict() for leaf in self.leaves],
+            "bytes_total": list(self.bytes_total),
+            "bytes_per_device": list(self.bytes_per_device),
+        }
+
+    def __str__(self) -> str:
+        if not self:
+            return "the plans are the same"
+        parts = [f"{len(self.added)} added, {len(self.removed)} removed, {len(self.changed)} changed"]
+        if self.meshes[0] != self.meshes[1]:
+            parts.insert(0, f"{self.meshes[0]} -> {self.meshes[1]}")
+        if self.leaves:
+            rows = [[leaf.path, leaf.what, _words(leaf), _bytes(leaf.bytes_per_device)] for leaf in self.leaves]
+            parts.insert(-1, to_text(table(["path", "", "what", "a device"], rows, right=("a device",)), width=220))
+        totals = f"state: {_bytes(self.bytes_total)} counted once, {_bytes(self.bytes_per_device)} on the fullest device"
+        return "\n".join([*parts, totals])
+
+
+def diff_plans(before: Plan, after: Plan) -> PlanDiff:
+    """What changed from one plan to another; `before.diff(after)` is the same."""
+    old, new = ({leaf.path: leaf for leaf in plan} for plan in (before, after))
+    paths = [*old, *(path for path in new if path not in old)]
+    found = [LeafDiff(path, old.get(path), new.get(path)) for path in paths]
+    return PlanDiff(
+        meshes=(before.mesh, after.mesh),
+        leaves=tuple(leaf for leaf in found if leaf.what != "changed" or leaf.fields),
+        bytes_total=(before.bytes_total, after.bytes_total),
+        bytes_per_device=(_fullest(before), _fullest(after)),
+    )
+
+
+def _fullest(plan: Plan) -> int:
+    return max(plan.bytes_per_device.values(), default=0)
+
+
+def _said(leaf: LeafPlan | None, name: str) -> Any:
+    value = getattr(leaf, name)
+    if name == "dims":
+        return [list(axes) for axes in value]
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _words(leaf: LeafDiff) -> str:
+    """The change in words: each thing that differs, before and after."""
+    if leaf.before is None or leaf.after is None:
+        there = leaf.before or leaf.after
+        assert there is not None
+        return f"{there.shape} {there.dtype} {spec_text(there.spec)}"
+    return ", ".join(
+        f"{_WORDS[name]} {_written(leaf.before, name)} -> {_written(leaf.after, name)}" for name in leaf.fields
+    )
+
+
+_WORDS = {
+    "kind": "kind",
+    "shape": "shape",
+    "dtype": "dtype",
+    "dims": "spec",
+    "local_shape": "local",
+    "device_ids": "devices",
+}
+
+
+def _written(leaf: LeafPlan, name: str) -> str:
+    if name == "dims":
+        return spec_text(leaf.spec)
+    if name == "device_ids" and len(leaf.device_ids) > 8:
+        return f"{len(leaf.device_ids)} of them"
+    return str(getattr(leaf, name))
+
+
+def _bytes(pair: tuple[int, int]) -> str:
+    before, after = map(format_bytes, pair)
+    return before if pair[0] == pair[1] else f"{before} -> {after}"

@@ -1,0 +1,88 @@
+"""The policies behind the strategies: pure functions of a leaf that choose a dim to split, and say why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from jax.sharding import PartitionSpec as P
+
+from outlay.layout.placement import CannotPlace, Choice, LeafView
+
+
+@dataclass(frozen=True)
+class LargestDim:
+    """Split the largest free dim that divides; leaves with fewer than `min_size` elements stay whole.
+
+    Attributes:
+        axis: the mesh axis.
+        min_size: elements below which a leaf is not worth splitting.
+    """
+
+    axis: str
+    min_size: int
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes it uses."""
+        return (self.axis,)
+
+    def __call__(self, leaf: LeafView) -> Choice:
+        """Choose for one leaf."""
+        elements = math.prod(leaf.shape)
+        if elements < self.min_size:
+            return Choice(P(), f"{elements} elements < min_size {self.min_size}: not worth splitting")
+        if self.axis not in leaf.free_axes or not leaf.free_dims:
+            return Choice(P(), f"no free dim or axis left for {self.axis!r}", blocked=True)
+        size = leaf.free_axes[self.axis]
+        fitting = [dim for dim in leaf.free_dims if leaf.shape[dim] and leaf.shape[dim] % size == 0]
+        if fitting:
+            dim = max(fitting, key=lambda d: (leaf.shape[d], -d))
+            reason = f"dim {dim} is the largest free dim that divides by {self.axis}={size}"
+            return Choice(_split(dim, self.axis), reason)
+        if len(leaf.free_dims) < len(leaf.shape):
+            sizes = [leaf.shape[dim] for dim in leaf.free_dims]
+            return Choice(P(), f"the dims left free, of size {sizes}, do not divide by {self.axis}={size}")
+        pads = " or ".join(f"dim {d} to {-(-n // size) * size}" for d, n in enumerate(leaf.shape))
+        raise CannotPlace(f"no dim of {leaf.shape} divides by {self.axis}={size}", f"pad {pads} in the model")
+
+    def __str__(self) -> str:
+        return f"largest dim over {self.axis!r} (min_size {self.min_size})"
+
+
+@dataclass(frozen=True)
+class OneDim:
+    """Split one given dim, counted from the end when negative; leaves without that dim stay whole.
+
+    Attributes:
+        axis: the mesh axis.
+        dim: which dim.
+        min_dims: leaves of fewer dims stay whole.
+    """
+
+    axis: str
+    dim: int
+    min_dims: int = 1
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes it uses."""
+        return (self.axis,)
+
+    def __call__(self, leaf: LeafView) -> Choice:
+        """Choose for one leaf."""
+        rank = len(leaf.shape)
+        dim = self.dim + rank if self.dim < 0 else self.dim
+        if rank < self.min_dims or not 0 <= dim < rank:
+            return Choice(P(), f"{rank} dims: nothing to split")
+        if self.axis not in leaf.free_axes or dim not in leaf.free_dims:
+            return Choice(P(), f"dim {dim} or axis {self.axis!r} is taken", blocked=True)
+        return Choice(_split(dim, self.axis), f"dim {dim} over {self.axis!r}")
+
+    def __str__(self) -> str:
+        which = {0: "first dim", -1: "last dim"}.get(self.dim, f"dim {self.dim}")
+        return f"{which} over {self.axis!r}"
+
+
+def _split(dim: int, axis: str) -> P:
+    return P(*[None] * dim, axis)

@@ -1,0 +1,190 @@
+"""Resolve rules to a plan: for each leaf, the claims of the rules in order; then the checks over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from outlay.core.errors import LayoutError, Problem
+from outlay.core.paths import flatten_paths, split_path
+from outlay.layout.apply import Application, apply_rule, claim
+from outlay.layout.checks import GRADIENTS, check_leaves, check_rules, unknown_axes
+from outlay.layout.claims import Claims
+from outlay.layout.mirror import Mirrors, is_optimizer
+from outlay.layout.notes import notes
+from outlay.layout.placement import Follow
+from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.rule import Kind, Rule
+from outlay.mesh.info import MeshInfo
+
+
+def resolve(
+    rules: Sequence[Rule], state: Any, mesh: MeshInfo, batch: Any, intermediates: Any, max_whole_bytes: int
+) -> Plan:
+    """The plan of these rules for these trees; see `Layout.plan`."""
+    problems = unknown_axes(rules, mesh)
+    if problems:  # every later check would only repeat it
+        raise LayoutError(f"the layout names {len(problems)} axis(es) that {mesh} lacks:", problems)
+    shapes = {
+        "state": _shapes(state),
+        "batch": _shapes({"batch": batch} if batch is not None else {}),
+        "intermediate": _shapes(intermediates or {}),
+    }
+    resolution = Resolution(rules, mesh, {path: shape for path, (shape, _) in shapes["state"].items()})
+    for kind, leaves in shapes.items():
+        for path in sorted(leaves, key=resolution.turn):
+            resolution.place(path, *leaves[path], kind)  # pyright: ignore[reportArgumentType]
+    names = {split_path(path)[0] for kind in ("batch", "intermediate") for path in shapes[kind]}
+    leaves = [resolution.leaf_plan(path, kind) for kind, found in shapes.items() for path in found]
+    not_given = {name for name, given in (("batch", batch), (GRADIENTS, intermediates)) if given is None}
+    problems = [
+        *resolution.problems,
+        *check_leaves(leaves, resolution, max_whole_bytes),
+        *check_rules(rules, resolution.applications, leaves, checked_roots=names, not_given=not_given),
+    ]
+    if problems:
+        raise LayoutError(f"the layout does not fit this tree on {mesh}: {len(problems)} problem(s)", problems)
+    return Plan(mesh, tuple(leaves), notes(mesh, leaves))
+
+
+class Resolution:
+    """The claims on every leaf, and what each rule got; filled leaf by leaf."""
+
+    def __init__(self, rules: Sequence[Rule], mesh: MeshInfo, state_shapes: dict[str, tuple[int, ...]]) -> None:
+        self.rules = rules
+        self.mesh = mesh
+        self.mirrors = Mirrors(state_shapes)
+        self.claims: dict[str, Claims] = {}
+        self.kinds: dict[str, Kind] = {}
+        self.matched: dict[str, list[int]] = {}
+        self.followed: dict[str, str] = {}
+        self.applications: list[list[Application]] = [[] for _ in rules]
+        self.problems: list[Problem] = []
+
+    def turn(self, path: str) -> int:
+        """Leaves that follow come after those whose place must be known to them; optimizer state comes last."""
+        told = any(isinstance(rule.placement, Follow) and rule.matches(path, "state") for rule in self.rules)
+        return 2 if is_optimizer(path) else int(told)
+
+    def place(self, path: str, shape: tuple[int, ...], dtype: str, kind: Kind) -> None:
+        """Apply every rule that speaks of a leaf, in the order of claims."""
+        claims = self.claims[path] = Claims(path, shape, dtype, self.mesh.axis_sizes)
+        self.kinds[path] = kind
+        self.matched[path] = [i for i, rule in enumerate(self.rules) if rule.matches(path, kind)]
+        first, rest = self._claim_order(path)
+        for number in first:
+            self._apply(number, claims)
+        if kind == "state" and is_optimizer(path) and path not in self.followed:
+            self._follow(claims, None, told=bool(first))
+        for number in rest:
+            if path in self.followed and not self.rules[number].names(split_path(path)[0]):
+                # Its place is its parameter's; a rule that means the optimizer begins with its name.
+                self.applications[number].append(Application(wanted=False, granted=False, deferred=True))
+            else:
+                self._apply(number, claims)
+
+    def leaf_plan(self, path: str, kind: Kind) -> LeafPlan:
+        """The claims on a leaf as its plan."""
+        claims = self.claims[path]
+        ids = self.mesh.device_ids
+        deciders = claims.deciders or ([] if claims.is_scalar else self.matched[path][:1])
+        return LeafPlan(
+            path=path,
+            kind=kind,
+            shape=claims.shape,
+            dtype=claims.dtype,
+            dims=claims.settled(),
+            local_shape=claims.local_shape(),
+            device_ids=ids if claims.positions is None else tuple(ids[position] for position in claims.positions),
+            rule="; ".join(f"{number + 1}. {self.rules[number].pattern}" for number in deciders),
+            reason="; ".join(claims.reasons) or self._default_reason(claims),
+        )
+
+    def _claim_order(self, path: str) -> tuple[list[int], list[int]]:
+        """Rules before and after following: a fixed placement that names the optimizer overrides its parameter."""
+        matched = self.matched[path]
+        if not is_optimizer(path):
+            return [], matched
+        root = split_path(path)[0]
+        first = [i for i in matched if self.rules[i].names(root) and not self.rules[i].is_policy]
+        return first, [i for i in matched if i not in first]
+
+    def _apply(self, number: int, claims: Claims) -> None:
+        rule = self.rules[number]
+        if isinstance(rule.placement, Follow):
+            followed = self._follow(claims, rule.placement.source, told=False)
+            application = Application(wanted=True, granted=followed)
+            if not followed:  # a leaf that mirrors nothing has not been covered by being told to follow
+                self.matched[claims.path] = [i for i in self.matched[claims.path] if i != number]
+        else:
+            application = apply_rule(rule, number, claims, self.mesh, self.problems)
+        self.applications[number].append(application)
+
+    def _follow(self, claims: Claims, source: str | None, *, told: bool) -> bool:
+        """Take the place of the leaf that this one mirrors; `told` when a rule has spoken of it already."""
+        found = [path for path in self.mirrors.of(claims.path, source) if path in self.claims]
+        if not found or claims.closed_by is not None:
+            return False
+        if len({self._place_of(path) for path in found}) > 1:
+            if not told:
+                self.problems.append(_ambiguous(claims.path, found))
+            return told
+        theirs = self.claims[found[0]]
+        self.followed[claims.path] = found[0]
+        claims.reasons.append(f"follows {found[0]}")
+        for dim, axes in theirs.wanted(theirs.spec()):
+            claim(claims, dim, axes)
+        if theirs.positions is not None and not claims.is_split:
+            claims.positions, claims.closed_by = theirs.positions, theirs.closed_by
+        claims.deciders += [n for n in theirs.deciders if n not in claims.deciders]
+        return True
+
+    def _place_of(self, path: str) -> tuple[Any, ...]:
+        return self.claims[path].settled(), self.claims[path].positions, self.claims[path].closed_by
+
+    def _default_reason(self, claims: Claims) -> str:
+        if claims.is_scalar:
+            return "a scalar is whole everywhere"
+        if not self.matched[claims.path]:
+            return "no rule: left to the compiler"
+        return f"rule {self.matched[claims.path][0] + 1} leaves it whole"
+
+
+def _ambiguous(path: str, found: Sequence[str]) -> Problem:
+    what = f"it mirrors {len(found)} leaves that live in different places: {', '.join(found)}"
+    root, source = split_path(path)[0], split_path(found[0])[0]
+    cure = f'say which one: ("{root}.**", outlay.follow("{source}"))'
+    return Problem("ambiguous parameter", path, what, cure)
+
+
+def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Path to (shape, dtype name) of every leaf; leaves that are no arrays are refused, all at once."""
+    named, _ = flatten_paths(tree)
+    odd = [(path, leaf) for path, leaf in named if not _is_array_like(leaf)]
+    if odd:
+        raise LayoutError(
+            f"{len(odd)} leaf(s) of the tree are no arrays, so they cannot be laid out:",
+            [
+                Problem(
+                    "not an array",
+                    path or "the tree itself",
+                    f"a {type(leaf).__name__}: {leaf!r:.60}",
+                    "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), "
+                    "or a static field",
+                )
+                for path, leaf in odd
+            ],
+        )
+    return {path: _shape_of(leaf) for path, leaf in named}
+
+
+def _is_array_like(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+
+
+def _shape_of(leaf: Any) -> tuple[tuple[int, ...], str]:
+    if hasattr(leaf, "shape"):
+        return tuple(leaf.shape), str(leaf.dtype)
+    return (), str(jnp.result_type(leaf))

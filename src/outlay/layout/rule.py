@@ -1,0 +1,136 @@
+"""A rule: a path pattern and the placement of the leaves it matches."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.errors import LayoutError, Problem
+from outlay.core.patterns import first_part, matches, pattern_problem
+from outlay.core.paths import split_path
+from outlay.layout.placement import Follow, On, Placement, Replicate, spec_dims
+
+Otherwise = Literal["error", "replicate", "another_dim"]
+OTHERWISE: tuple[Otherwise, ...] = ("error", "replicate", "another_dim")
+
+Kind = Literal["state", "batch", "intermediate"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where the leaves matched by a pattern live.
+
+    Patterns are globs over whole dotted paths: `*` is one part or a piece of one, `**` any number of parts. A pattern
+    that begins with a wildcard speaks of the state only; the batch and the values that a step constrains by name
+    (`batch.**`, `grads.**`) are matched by patterns that begin with their name.
+
+    Attributes:
+        pattern: which leaves, such as `params.**.kernel`.
+        placement: a `PartitionSpec`, `replicate()`, `on(...)`, `follow(...)` or a policy.
+        otherwise: what to do where a dim does not divide: `error`, `replicate` that dim, or use `another_dim`.
+        optional: allow the rule to match nothing.
+
+    Raises:
+        LayoutError: the pattern or the placement is malformed; one mesh axis twice in a spec.
+    """
+
+    pattern: str
+    placement: Placement
+    otherwise: Otherwise = "error"
+    optional: bool = False
+
+    def __post_init__(self) -> None:
+        problems = [p for p in (self._pattern_problem(), self._placement_problem(), self._otherwise_problem()) if p]
+        if problems:
+            raise LayoutError("this rule cannot be used:", problems)
+
+    @classmethod
+    def of(cls, item: Any) -> Rule:
+        """A rule from itself, from a `(pattern, placement)` pair, or from a placement that holds for every leaf."""
+        if isinstance(item, Rule):
+            return item
+        if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
+            return cls(*item)
+        if isinstance(item, P | Replicate | On | Follow):
+            return cls("**", item)
+        problem = Problem(
+            "not a rule", repr(item), f"a {type(item).__name__}", 'write ("params.**.kernel", P(None, "model"))'
+        )
+        raise LayoutError("a layout is made of rules:", [problem])
+
+    def matches(self, path: str, kind: Kind) -> bool:
+        """Whether the rule speaks of a leaf. Leading wildcards reach state leaves only."""
+        if kind != "state" and first_part(self.pattern) != split_path(path)[0]:
+            return False
+        return matches(self.pattern, path)
+
+    def names(self, root: str) -> bool:
+        """Whether the pattern begins with the plain name `root`."""
+        return first_part(self.pattern) == root
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes the rule may use, as far as its placement tells."""
+        if isinstance(self.placement, P):
+            return tuple(axis for axes in spec_dims(self.placement, 0) for axis in axes)
+        return tuple(getattr(self.placement, "axes", ()))
+
+    @property
+    def is_policy(self) -> bool:
+        """Whether the placement is chosen leaf by leaf."""
+        return not isinstance(self.placement, P | Replicate | On | Follow)
+
+    def __str__(self) -> str:
+        what = str(self.placement)
+        if self.is_policy and type(self.placement).__name__ == "function":
+            what = f"policy {getattr(self.placement, '__name__', '?')}"
+        otherwise = "" if self.otherwise == "error" else f", otherwise {self.otherwise}"
+        return f"{self.pattern}  {what}{otherwise}{' (optional)' if self.optional else ''}"
+
+    def _pattern_problem(self) -> Problem | None:
+        if not isinstance(self.pattern, str):
+            what = f"the pattern is a {type(self.pattern).__name__}, not a string"
+            return Problem("not a pattern", repr(self.pattern), what, 'write a glob such as "params.**.kernel"')
+        what = pattern_problem(self.pattern)
+        if what is None:
+            return None
+        return Problem("malformed pattern", repr(self.pattern), what, 'write a glob such as "params.**.kernel"')
+
+    def _placement_problem(self) -> Problem | None:
+        if isinstance(self.placement, P):
+            return spec_problem(self.placement, str(self.pattern))
+        if not isinstance(self.placement, Replicate | On | Follow) and not callable(self.placement):
+            what = f"the placement is a {type(self.placement).__name__}"
+            cure = "use a PartitionSpec, outlay.replicate(), outlay.on(...), outlay.follow(...) or a policy function"
+            return Problem("not a placement", str(self.pattern), what, cure)
+        return None
+
+    def _otherwise_problem(self) -> Problem | None:
+        if self.otherwise in OTHERWISE:
+            return None
+        return Problem(
+            "unknown fallback", str(self.pattern), f"otherwise={self.otherwise!r}", f"use one of {OTHERWISE}"
+        )
+
+
+def spec_problem(spec: P, where: str) -> Problem | None:
+    """What is wrong with a spec on any mesh, or None: an entry that names no axes, or one axis twice."""
+    odd = [entry for entry in spec if not _names_axes(entry)]
+    if odd:
+        what = f"{spec} holds {odd[0]!r}, which names no mesh axis"
+        return Problem("not a spec", where, what, "use an axis, a tuple of axes, or None for a dim left free")
+    counted = collections.Counter(axis for axes in spec_dims(spec, 0) for axis in axes)
+    twice = [axis for axis, count in counted.items() if count > 1]
+    if twice:
+        what = f"axis {twice[0]!r} stands {counted[twice[0]]} times in {spec}; it can split one dim"
+        return Problem("one axis twice", where, what, "keep it for one dim, use None for the others")
+    return None
+
+
+def _names_axes(entry: Any) -> bool:
+    if entry is None or isinstance(entry, str):
+        return True
+    return isinstance(entry, tuple) and all(isinstance(axis, str) for axis in entry)

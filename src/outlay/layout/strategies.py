@@ -1,0 +1,135 @@
+"""Strategies: layouts by name, made of rules, composed with `+`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jax.sharding import PartitionSpec as P
+
+from outlay.layout.layout import Layout
+from outlay.layout.placement import on
+from outlay.layout.policies import LargestDim, OneDim
+from outlay.layout.rule import Otherwise, Rule
+
+MIN_SIZE = 2**18
+"""Elements below which splitting a leaf costs more in collectives than it saves in memory."""
+
+
+def data_parallel(axis: str = "data") -> Layout:
+    """Split the batch's first dim over an axis; state that no other rule splits stays whole on every device.
+
+    Args:
+        axis: the mesh axis that the batch is split over.
+
+    Example:
+        >>> plan = outlay.data_parallel().plan({"w": jnp.ones((8, 4))}, outlay.mesh(data=8), batch=jnp.ones((16, 4)))
+        >>> plan["w"].num_copies, plan["batch"].local_shape
+        (8, (2, 4))
+    """
+    return Layout([Rule("batch.**", OneDim(axis, 0)), Rule("**", P(), optional=True)])
+
+
+def fsdp(axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "**", otherwise: Otherwise = "error") -> Layout:
+    """Split parameters and optimizer state, each along its largest free dim that divides (ZeRO stage 3).
+
+    The compiler gathers a parameter where it is used and scatters its gradient. Combine with `data_parallel` for the
+    batch. Source: Rajbhandari et al., ZeRO (arXiv:1910.02054); Zhao et al., PyTorch FSDP (arXiv:2304.11277).
+
+    Args:
+        axis: the mesh axis.
+        min_size: leaves with fewer elements stay whole.
+        pattern: which state leaves.
+        otherwise: what to do with a leaf none of whose dims divides: `error`, or `replicate` to keep it whole.
+
+    Example:
+        >>> state = {"params": {"w": jnp.ones((784, 512)), "b": jnp.ones(512)}}
+        >>> plan = outlay.fsdp(min_size=2**4).plan(state, outlay.mesh(data=8))
+        >>> plan["params.w"].spec, plan["params.b"].spec
+        (P('data', None), P('data',))
+    """
+    return Layout([Rule(pattern, LargestDim(axis, min_size), otherwise)])
+
+
+def zero1(axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error") -> Layout:
+    """Split the optimizer state only; parameters stay whole (ZeRO stage 1). Combine with `data_parallel`.
+
+    Source: Rajbhandari et al., ZeRO (arXiv:1910.02054), section 5.1.
+
+    Args:
+        axis: the mesh axis.
+        min_size: leaves with fewer elements stay whole.
+        pattern: the optimizer state's leaves.
+        otherwise: what to do with a leaf none of whose dims divides: `error`, or `replicate` to keep it whole.
+
+    Example:
+        >>> print(outlay.zero1(min_size=16))
+        1. opt_state.**  largest dim over 'data' (min_size 16)
+    """
+    return Layout([Rule(pattern, LargestDim(axis, min_size), otherwise)])
+
+
+def zero2(axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error") -> Layout:
+    """Split the optimizer state and the gradients; parameters stay whole (ZeRO stage 2).
+
+    The step must name its gradients: `grads = outlay.constrain(grads, "grads")`, as `outlay.train_step` does.
+    Source: Rajbhandari et al., ZeRO (arXiv:1910.02054), section 5.2.
+
+    Args:
+        axis: the mesh axis.
+        min_size: leaves with fewer elements stay whole.
+        pattern: the optimizer state's leaves.
+        otherwise: what to do with a leaf none of whose dims divides: `error`, or `replicate` to keep it whole.
+
+    Example:
+        >>> print(outlay.zero2(min_size=16))
+        1. opt_state.**  largest dim over 'data' (min_size 16)
+        2. grads.**      largest dim over 'data' (min_size 16)
+    """
+    gradients = Rule("grads.**", LargestDim(axis, min_size), otherwise)
+    return zero1(axis, min_size=min_size, pattern=pattern, otherwise=otherwise) + gradients
+
+
+def tensor_parallel(
+    axis: str = "model",
+    *,
+    columns: Sequence[str] = ("**",),
+    rows: Sequence[str] = (),
+    outputs: int = -1,
+    otherwise: Otherwise = "error",
+) -> Layout:
+    """Split layers over an axis: `columns` by their outputs, `rows` by their inputs.
+
+    Alternating columns and rows needs one all-reduce for each pair of layers; columns alone are always right.
+    Source: Shoeybi et al., Megatron-LM (arXiv:1909.08053), section 3.
+
+    Args:
+        axis: the mesh axis.
+        columns: patterns of layers split by outputs, kernels and biases.
+        rows: patterns of kernels split by inputs; their biases stay whole.
+        outputs: the dim that holds the outputs: -1 for kernels `(inputs, outputs)` as in Flax, 0 for weights
+            `(outputs, inputs)` as in Equinox and PyTorch.
+        otherwise: what to do where that dim does not divide: `error`, `replicate` it, or split `another_dim`.
+
+    Example:
+        >>> layout = outlay.tensor_parallel(columns=["**.up.*"], rows=["**.down.kernel"])
+        >>> state = {"up": {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}, "down": {"kernel": jnp.ones((8, 4))}}
+        >>> [leaf.spec for leaf in layout.plan(state, outlay.mesh(data=4, model=2))]
+        [P('model', None), P('model',), P(None, 'model')]
+    """
+    inputs = -2 if outputs == -1 else 1
+    by_inputs = [Rule(pattern, OneDim(axis, inputs, min_dims=2), otherwise) for pattern in rows]
+    return Layout([*by_inputs, *(Rule(pattern, OneDim(axis, outputs), otherwise) for pattern in columns)])
+
+
+def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
+    """Put whole modules on devices of their own.
+
+    Args:
+        devices: module path to the position, or positions, of its devices in the mesh.
+
+    Example:
+        >>> plan = outlay.by_module({"a": 2, "b": 5}).plan({"a": {"w": 1.0}, "b": {"w": 2.0}}, outlay.mesh(x=8))
+        >>> [leaf.device_ids for leaf in plan]
+        [(2,), (5,)]
+    """
+    return Layout([Rule(f"{module}.**", on(where)) for module, where in devices.items()])

@@ -1,0 +1,195 @@
+"""Layout files: ordered `[[rule]]` tables in TOML, read into a `Layout`."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.errors import LayoutError, Problem
+from outlay.core.suggest import did_you_mean
+from outlay.layout.layout import Layout
+from outlay.layout.placement import Placement, follow, on, replicate
+from outlay.layout.rule import Rule
+from outlay.layout.toml_lines import TomlLines
+from outlay.layout.toml_strategies import strategy_problems, strategy_rules
+
+_FREE = "-"
+
+
+def read_layout(path: str | os.PathLike[str]) -> Layout:
+    """A layout from a TOML file: the rules of its `[[rule]]` tables, in their order.
+
+    A rule has `match` (the pattern) and one placement: `spec` (one entry a dim: an axis, a list of axes, or "-" for a
+    free dim), `replicate = true`, `on = [2]` or `follow = "params"`; `otherwise` and `optional` as in `outlay.Rule`.
+    Or it names a strategy, whose arguments are further keys:
+
+        [[rule]]
+        match = "params.**.kernel"
+        spec = ["-", "model"]
+
+        [[rule]]
+        strategy = "fsdp"
+        axis = "data"
+
+    Args:
+        path: the file.
+
+    Raises:
+        LayoutError: there is no such file, it is no TOML, or its rules are wrong; every offender with its line.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "layout.toml")
+        >>> _ = file.write_text('[[rule]]\\nmatch = "params.**.kernel"\\nspec = ["-", ["data", "model"]]\\n')
+        >>> print(outlay.read_layout(file))
+        1. params.**.kernel  P(None, ('data', 'model'))
+    """
+    lines = TomlLines(os.fspath(path), _read_text(path))
+    tables = _tables(lines)
+    rules: list[Rule] = []
+    problems: list[Problem] = []
+    for number, table in enumerate(tables):
+        read = _read_strategy if "strategy" in table else _read_rule
+        rules += read(number, table, lines, problems)
+    if problems:
+        raise LayoutError(f"{lines.name} is not a usable layout: {len(problems)} problem(s)", problems)
+    return Layout(rules)
+
+
+def _read_text(path: str | os.PathLike[str]) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
+        problem = Problem("unreadable file", os.fspath(path), str(what), "name a TOML file that you can read")
+        raise LayoutError("the layout file cannot be read:", [problem]) from error
+
+
+def _tables(lines: TomlLines) -> list[dict[str, Any]]:
+    """The `[[rule]]` tables of a file that holds nothing else."""
+    try:
+        data = tomllib.loads(lines.text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        where = f"{lines.name}:{at[1]}:{at[2]}" if at else f"{lines.name}, at its end"
+        problem = Problem("not TOML", where, str(error), "correct the syntax there; see https://toml.io")
+        raise LayoutError("the layout file cannot be parsed:", [problem]) from error
+    problems = [
+        Problem("unknown key", lines.of_top_level(key), f"{key!r} is not part of a layout", _rule_cure(key))
+        for key in data
+        if key != "rule"
+    ]
+    tables = data.get("rule", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        what = "'rule' is not a list of tables"
+        problems.append(Problem("wrong type", lines.of_top_level("rule"), what, "write [[rule]], in two brackets"))
+    elif not tables and not problems:
+        cure = 'write one: [[rule]], then match = "params.**.kernel" and spec = ["-", "model"]'
+        problems.append(Problem("no rules", lines.name, "the file holds no [[rule]]", cure))
+    if problems:
+        raise LayoutError(f"{lines.name} is not a usable layout: {len(problems)} problem(s)", problems)
+    return tables
+
+
+def _rule_cure(key: str) -> str:
+    return f"{did_you_mean(key, ['rule'])}; rules are [[rule]] tables, in two brackets"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_true(value: Any) -> bool:
+    return value is True
+
+
+def _is_spec(value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    return all(_is_text(entry) or (isinstance(entry, list) and all(map(_is_text, entry))) for entry in value)
+
+
+def _is_positions(value: Any) -> bool:
+    return isinstance(value, list) and all(type(position) is int for position in value)
+
+
+def _spec(entries: list[Any]) -> P:
+    return P(*(None if e == _FREE else e if isinstance(e, str) else tuple(e) for e in entries))
+
+
+_PLACEMENTS: dict[str, Callable[[Any], Placement]] = {
+    "spec": _spec,
+    "replicate": lambda _: replicate(),
+    "on": on,
+    "follow": follow,
+}
+_FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "match": (_is_text, 'a pattern such as "params.**.kernel"'),
+    "spec": (_is_spec, 'a list with one entry a dim, such as ["-", "model"] or [["data", "model"]]'),
+    "replicate": (_is_true, "true"),
+    "on": (_is_positions, "a list of positions in the mesh, such as [2]"),
+    "follow": (_is_text, 'the first part of the paths to follow, such as "params"'),
+    "otherwise": (_is_text, 'one of "error", "replicate", "another_dim"'),
+    "optional": (lambda value: isinstance(value, bool), "true or false"),
+}
+
+
+def _read_rule(
+    number: int, table: dict[str, Any], lines: TomlLines, problems: list[Problem]
+) -> list[Rule]:
+    found = [*_key_problems(number, table, lines), *_placement_problems(number, table, lines)]
+    problems += found
+    if found:
+        return []
+    (key,) = [key for key in _PLACEMENTS if key in table]
+    try:
+        options = {name: table[name] for name in ("otherwise", "optional") if name in table}
+        return [Rule(table["match"], _PLACEMENTS[key](table[key]), **options)]
+    except LayoutError as error:
+        problems += [Problem(p.kind, f"{lines.of_rule(number)} {p.where}", p.what, p.cure) for p in error.problems]
+        return []
+
+
+def _key_problems(number: int, table: dict[str, Any], lines: TomlLines) -> list[Problem]:
+    """Keys that a rule does not have, and values of the wrong type."""
+    problems = []
+    for key, value in table.items():
+        where = lines.of_rule(number, key)
+        if key not in _FORMS:
+            cure = did_you_mean(key, [*_FORMS, "strategy"])
+            problems.append(Problem("unknown key", where, f"a rule has no key {key!r}", cure))
+        elif not _FORMS[key][0](value):
+            what = f"{key} = {value!r} is not what {key} takes"
+            problems.append(Problem("wrong type", where, what, f"{key} is {_FORMS[key][1]}"))
+    return problems
+
+
+def _placement_problems(number: int, table: dict[str, Any], lines: TomlLines) -> list[Problem]:
+    """A rule needs its pattern and exactly one placement."""
+    problems = []
+    given = [key for key in _PLACEMENTS if key in table]
+    if "match" not in table:
+        cure = 'add match = "params.**.kernel", or name a strategy'
+        problems.append(Problem("missing match", lines.of_rule(number), "the rule says nothing of which leaves", cure))
+    if len(given) > 1:
+        what = f"the rule has {len(given)} placements: {', '.join(given)}"
+        cure = "keep one, or write one rule each"
+        problems.append(Problem("two placements", lines.of_rule(number, given[1]), what, cure))
+    elif not given:
+        cure = 'add one of spec = ["-", "model"], replicate = true, on = [2], follow = "params"'
+        problems.append(Problem("no placement", lines.of_rule(number), "the rule says nothing of where", cure))
+    return problems
+
+
+def _read_strategy(
+    number: int, table: dict[str, Any], lines: TomlLines, problems: list[Problem]
+) -> list[Rule]:
+    found = strategy_problems(number, table, lines)
+    problems += found
+    return [] if found else list(strategy_rules(table))

@@ -1,0 +1,1 @@
+"""Reference models: single-device code, without a mesh in sight."""

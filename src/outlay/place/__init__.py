@@ -1,0 +1,1 @@
+"""Put arrays where the plan says: born sharded, put, resharded."""

@@ -1,0 +1,54 @@
+"""Does a tree fit the leaves that a plan was made for: paths, shapes, dtypes; every difference at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+
+from outlay.core.errors import LayoutError, Problem
+from outlay.core.paths import flatten_paths
+from outlay.core.suggest import did_you_mean
+from outlay.layout.plan import LeafPlan
+from outlay.place.shardings import under
+
+
+def refuse_mismatch(tree: Any, leaves: Iterable[LeafPlan], what: str, *, root: str = "") -> None:
+    """Raise when a tree's paths, shapes or dtypes are not those of the leaves.
+
+    Raises:
+        LayoutError: with one problem per difference.
+    """
+    problems = differences(tree, leaves, root=root)
+    if problems:
+        raise LayoutError(f"these arrays are not the ones {what} was made for: {len(problems)} difference(s)", problems)
+
+
+def differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -> list[Problem]:
+    """Every leaf that is missing, extra, or of another shape or dtype."""
+    planned = {leaf.path: leaf for leaf in leaves}
+    given = {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}
+    missing = [path for path in planned if path not in given]
+    extra = [path for path in given if path not in planned]
+    problems = [
+        Problem("missing leaf", path, "the plan has it, the tree does not", did_you_mean(path, extra or given))
+        for path in missing
+    ]
+    problems += [
+        Problem("extra leaf", path, "the tree has it, the plan does not", did_you_mean(path, missing or planned))
+        for path in extra
+    ]
+    return problems + [p for path, leaf in given.items() if path in planned for p in _other(leaf, planned[path])]
+
+
+def _other(leaf: Any, planned: LeafPlan) -> list[Problem]:
+    shape, dtype = tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))
+    problems = []
+    if shape != planned.shape:
+        what = f"shape {shape}, planned {planned.shape}"
+        problems.append(Problem("other shape", planned.path, what, "make a new plan for arrays of this shape"))
+    if dtype != planned.dtype:
+        what = f"dtype {dtype}, planned {planned.dtype}"
+        problems.append(Problem("other dtype", planned.path, what, f"convert it: x.astype({planned.dtype!r})"))
+    return problems

@@ -1,0 +1,1 @@
+"""Ready workloads: the only place where models, data and layouts meet."""

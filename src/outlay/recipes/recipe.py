@@ -1,0 +1,145 @@
+"""A recipe: a workload that is ready to run, with the layouts it can be run under."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import optax
+
+from outlay.core.errors import RecipeError
+from outlay.execute.program import Program
+from outlay.layout.layout import Layout
+from outlay.recipes.layouts import training_layouts
+from outlay.train.data import TrainData, eval_batches
+from outlay.train.evaluate import evaluate
+from outlay.train.loop import Data
+from outlay.train.state import init_state
+from outlay.train.step import Loss, train_step
+
+DEFAULT_MESH = "data=-1"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Model, data and layouts, complete: the command line only picks and overrides.
+
+    A recipe file holds a function without parameters that returns one: `outlay run path/to/file.py:function`.
+
+    Attributes:
+        name: what runs of it are called.
+        init: `init(key) -> state`.
+        step: `step(state, batch) -> (state, outputs)`, with outputs a dictionary of scalars.
+        data: `data[step]` is the batch of a global step.
+        num_steps: how many steps a run takes unless it is told otherwise.
+        layouts: the layouts it can be run under, by name; the first is the default.
+        meshes: the mesh, as text, of each layout that needs another than `data=-1`, by the layout's name.
+        evaluate: `evaluate(program, state)` gives numbers on data that training has not seen; None to leave it out.
+        seed: of the state's PRNG key.
+
+    Raises:
+        RecipeError: a field is not what it must be; all such fields are listed.
+    """
+
+    name: str
+    init: Callable[[Any], Any]
+    step: Callable[[Any, Any], tuple[Any, dict[str, Any]]]
+    data: Data
+    num_steps: int
+    layouts: Mapping[str, Layout]
+    meshes: Mapping[str, str] = field(default_factory=dict)
+    evaluate: Callable[[Program, Any], dict[str, float]] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self))
+        if problems:
+            raise RecipeError("\n  ".join([f"the recipe {self.name!r} cannot be used:", *problems]))
+
+    @classmethod
+    def training(
+        cls,
+        name: str,
+        *,
+        init_params: Callable[[Any], Any],
+        loss: Loss,
+        optimizer: optax.GradientTransformation,
+        train: Any,
+        test: Any,
+        batch_size: int,
+        num_steps: int,
+        accumulate: int = 1,
+        layouts: Mapping[str, Layout] | None = None,
+        meshes: Mapping[str, str] | None = None,
+        seed: int = 0,
+    ) -> Recipe:
+        """A recipe that trains any model by a per-sample loss.
+
+        Args:
+            name: what runs of it are called.
+            init_params: `init_params(key) -> params`.
+            loss: `loss(params, batch, keys) -> (losses, metrics)`; see `outlay.train_step`.
+            optimizer: any optax optimizer.
+            train: the training examples, a tree of numpy arrays with one entry per example.
+            test: the held-out examples, alike.
+            batch_size: examples a step.
+            num_steps: how many steps.
+            accumulate: microbatches a step.
+            layouts: layouts by name, the default first; without them `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
+            meshes: meshes of layouts that need another than `data=-1`.
+            seed: of the parameters, the dropout and the order of the examples.
+
+        Example:
+            >>> def loss(params, batch, keys):
+            ...     return (batch["x"] @ params["w"] - batch["y"]) ** 2, {}
+            >>> x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+            >>> examples = {"x": x, "y": x @ np.ones(3, np.float32)}
+            >>> recipe = outlay.Recipe.training(
+            ...     "line", init_params=lambda key: {"w": jnp.zeros(3)}, loss=loss, optimizer=optax.sgd(0.1),
+            ...     train=examples, test=examples, batch_size=16, num_steps=10)
+            >>> list(recipe.layouts)
+            ['dp', 'replicated', 'zero1', 'zero2', 'fsdp']
+        """
+        return cls(
+            name=name,
+            init=init_state(init_params, optimizer),
+            step=train_step(loss, optimizer, accumulate=accumulate),
+            data=TrainData(train, batch_size=batch_size, seed=seed),
+            num_steps=num_steps,
+            layouts=training_layouts() if layouts is None else layouts,
+            meshes=meshes or {},
+            evaluate=lambda program, state: evaluate(program, state, loss, eval_batches(test, batch_size)),
+            seed=seed,
+        )
+
+    @property
+    def default_layout(self) -> str:
+        """The name of the layout that is used when none is asked for."""
+        return next(iter(self.layouts))
+
+    def mesh_of(self, layout: str) -> str:
+        """The mesh, as text, that goes with a layout."""
+        return self.meshes.get(layout, DEFAULT_MESH)
+
+
+def _problems(recipe: Recipe):
+    if not isinstance(recipe.name, str) or not recipe.name:
+        yield f"name must be a text such as 'digits', not {recipe.name!r}"
+    for field_name in ("init", "step"):
+        if not callable(getattr(recipe, field_name)):
+            yield f"{field_name} must be a function, not a {type(getattr(recipe, field_name)).__name__}"
+    if recipe.evaluate is not None and not callable(recipe.evaluate):
+        yield f"evaluate must be a function or None, not a {type(recipe.evaluate).__name__}"
+    if not hasattr(recipe.data, "__getitem__"):
+        yield f"data must give the batch of a step as data[step]; a {type(recipe.data).__name__} does not"
+    if not isinstance(recipe.num_steps, int) or recipe.num_steps < 1:
+        yield f"num_steps must be a whole number of at least 1, not {recipe.num_steps!r}"
+    if not recipe.layouts:
+        yield "layouts is empty: give at least one, such as {'dp': outlay.data_parallel()}"
+    for name, layout in recipe.layouts.items():
+        if not isinstance(layout, Layout):
+            yield f"layouts[{name!r}] must be an outlay.Layout, not a {type(layout).__name__}"
+    for name in recipe.meshes:
+        if name not in recipe.layouts:
+            yield f"meshes[{name!r}] names no layout; the layouts are {', '.join(recipe.layouts)}"

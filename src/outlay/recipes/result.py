@@ -1,0 +1,65 @@
+"""What a run came to, as facts that print themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One finished run.
+
+    Attributes:
+        recipe: the recipe's name.
+        layout: the layout's name.
+        devices: what it ran on, in words.
+        simulated: whether the devices were pretended, so that times say nothing about speed.
+        num_steps: steps taken.
+        seconds: what they took, without compiling.
+        num_samples: samples seen.
+        training: the metrics of the last step.
+        held_out: the metrics on held-out data; empty where the recipe has none.
+        folder: the run folder.
+    """
+
+    recipe: str
+    layout: str
+    devices: str
+    simulated: bool
+    num_steps: int
+    seconds: float
+    num_samples: int
+    training: Mapping[str, float]
+    held_out: Mapping[str, float]
+    folder: str
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The result in words, by name, for people."""
+        rate = self.num_samples / self.seconds if self.seconds else 0.0
+        honest = " (simulated devices: this is not a speed)" if self.simulated else ""
+        return {
+            "ran": f"{self.recipe}, layout {self.layout}, {self.devices}",
+            "training": f"{_in_words(self.training)} after {self.num_steps} steps",
+            **({"held out": _in_words(self.held_out)} if self.held_out else {}),
+            "time": f"{self.seconds:.1f} s, {rate:,.0f} samples/s{honest}",
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{name:<9} {words}" for name, words in self.facts.items()]
+        folder = f"run folder {self.folder}, report {self.folder}/report.html (open it in a browser)"
+        return "\n".join([*lines, folder])
+
+
+def _in_words(metrics: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{name} {value:.2%}" if name == "accuracy" else f"{name} {value:.4f}"
+        for name, value in metrics.items()
+        if name not in ("step", "seconds")
+    )

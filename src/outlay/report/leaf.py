@@ -1,0 +1,217 @@
+"""Where one leaf lives: the facts of an array, of a shape with a sharding, or of a leaf of a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
+
+from outlay.core.errors import Problem
+from outlay.core.sizes import num_bytes
+from outlay.layout.placement import Dims, dims_spec, spec_dims
+from outlay.layout.plan import LeafPlan, spec_text
+from outlay.mesh.info import MeshInfo
+from outlay.report.blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block
+from outlay.report.device_ids import format_devices
+
+
+@dataclass(frozen=True)
+class LeafFacts:
+    """One array and its place.
+
+    Attributes:
+        path: dotted path; empty for an array that is no part of a tree.
+        kind: `state`, `batch` or `intermediate`.
+        shape: global shape.
+        dtype: name of the dtype.
+        local_shape: shape of one device's block.
+        dims: the mesh axes that split each dim.
+        place: the spec as people write it, or `device 3`, `host`, `nowhere`.
+        in_words: the same for newcomers, such as `replicated 6 times`.
+        bytes_total: bytes of the array, counted once.
+        bytes_per_device: bytes that each of its devices holds.
+        num_copies: how many devices hold the same block.
+        device_ids: the devices that hold it.
+        rule: the rule that decided, from a plan.
+        reason: why, from a plan; else what is special about the array.
+        blocks: which device holds which slice; None where no device holds any.
+        mesh: the devices with their hosts; None where no device holds any.
+        on_mesh: whether `mesh` is the user's, rather than made up from the devices of a sharding without one.
+    """
+
+    path: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    local_shape: tuple[int, ...]
+    dims: Dims
+    place: str
+    in_words: str
+    bytes_total: int
+    bytes_per_device: int
+    num_copies: int
+    device_ids: tuple[int, ...]
+    rule: str
+    reason: str
+    blocks: Blocks | None
+    mesh: MeshInfo | None
+    on_mesh: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data, without blocks and mesh, which many leaves share."""
+        return {
+            "path": self.path,
+            "kind": self.kind,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "local_shape": list(self.local_shape),
+            "dims": [list(axes) for axes in self.dims],
+            "place": self.place,
+            "in_words": self.in_words,
+            "bytes_total": self.bytes_total,
+            "bytes_per_device": self.bytes_per_device,
+            "num_copies": self.num_copies,
+            "rule": self.rule,
+            "reason": self.reason,
+        }
+
+
+def planned_leaf(leaf: LeafPlan, mesh: MeshInfo) -> LeafFacts:
+    """The facts of a leaf of a plan."""
+    if leaf.device_ids == mesh.device_ids:
+        blocks, place = blocks_on_mesh(leaf.shape, leaf.dims, mesh), spec_text(leaf.spec)
+    else:
+        blocks, place = whole_block(leaf.shape, leaf.device_ids), format_devices(leaf.device_ids)
+    held = _held(leaf.path, leaf.dtype, blocks, mesh, leaf.dims, place)
+    return dataclasses.replace(held, kind=leaf.kind, rule=leaf.rule, reason=leaf.reason)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf has a place to show: arrays, shapes that stand for arrays, and numbers."""
+    if isinstance(leaf, jax.core.Tracer):
+        return False
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic | bool | int | float | complex)
+
+
+def array_leaf(path: str, leaf: Any) -> LeafFacts | Problem:
+    """The facts of an array, or what is wrong with its sharding."""
+    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return _host_leaf(path, np.asarray(leaf))
+    shape, dtype, sharding = tuple(leaf.shape), str(leaf.dtype), leaf.sharding
+    if sharding is None:
+        words = "a shape without a sharding"
+        return _unheld(path, shape, dtype, "nowhere", words, "give the ShapeDtypeStruct a sharding")
+    if isinstance(leaf, jax.Array) and leaf.is_deleted():
+        return _unheld(path, shape, dtype, "nowhere", "deleted", "its memory was donated to a call, or freed")
+    reason = _remark(leaf, sharding)
+    if isinstance(sharding, NamedSharding):
+        return _named_leaf(path, shape, dtype, sharding, reason)
+    slices = {device.id: index for device, index in sharding.devices_indices_map(shape).items()}
+    blocks = blocks_of_map(shape, slices)
+    place = format_devices(tuple(slices)) if blocks.num_blocks == 1 else type(sharding).__name__
+    held = _held(path, dtype, blocks, _mesh_of(sharding), ((),) * len(shape), place)
+    return dataclasses.replace(held, reason=reason, on_mesh=False)
+
+
+def _named_leaf(
+    path: str, shape: tuple[int, ...], dtype: str, sharding: NamedSharding, reason: str
+) -> LeafFacts | Problem:
+    mesh = MeshInfo.of(sharding.mesh)
+    dims = spec_dims(sharding.spec, len(shape))
+    place = spec_text(dims_spec(dims))
+    for dim, (size, axes) in enumerate(zip(shape, dims, strict=True)):
+        pieces = math.prod(mesh.axis_sizes[axis] for axis in axes)
+        if size % pieces:
+            what = f"{place} cuts dim {dim} of {shape} in {pieces} pieces, but {size} does not divide by {pieces}"
+            return Problem("indivisible dim", path or "the array", what, "split another dim, or pad this one")
+    held = _held(path, dtype, blocks_on_mesh(shape, dims, mesh), mesh, dims, place)
+    return dataclasses.replace(held, reason=reason)
+
+
+def _held(path: str, dtype: str, blocks: Blocks, mesh: MeshInfo, dims: Dims, place: str) -> LeafFacts:
+    """A leaf that devices hold."""
+    local_shape = tuple(max(stop - start for start, stop in pieces) for pieces in blocks.bounds)
+    holders = {device for ids in blocks.holders for device in ids}
+    device_ids = tuple(device for device in mesh.device_ids if device in holders)
+    copies = len(device_ids) // blocks.num_blocks
+    return LeafFacts(
+        path=path,
+        kind="state",
+        shape=blocks.shape,
+        dtype=dtype,
+        local_shape=local_shape,
+        dims=dims,
+        place=place,
+        in_words=_in_words(blocks.num_blocks, copies, device_ids),
+        bytes_total=num_bytes(blocks.shape, dtype),
+        bytes_per_device=num_bytes(local_shape, dtype),
+        num_copies=copies,
+        device_ids=device_ids,
+        rule="",
+        reason="",
+        blocks=blocks,
+        mesh=mesh,
+        on_mesh=True,
+    )
+
+
+def _in_words(num_blocks: int, copies: int, ids: tuple[int, ...]) -> str:
+    if len(ids) == 1:
+        return f"whole, on device {ids[0]}"
+    if num_blocks == 1:
+        return f"replicated {copies} times"
+    if copies == 1:
+        return f"split in {num_blocks}"
+    return f"split in {num_blocks}, each block on {copies} devices"
+
+
+def _host_leaf(path: str, array: np.ndarray) -> LeafFacts:
+    reason = "not a JAX array: it moves to a device when a computation takes it"
+    return _unheld(path, array.shape, str(array.dtype), "host", "on the host only", reason)
+
+
+def _unheld(path: str, shape: tuple[int, ...], dtype: str, place: str, words: str, reason: str) -> LeafFacts:
+    """A leaf that no device holds."""
+    return LeafFacts(
+        path=path,
+        kind="state",
+        shape=shape,
+        dtype=dtype,
+        local_shape=shape,
+        dims=((),) * len(shape),
+        place=place,
+        in_words=words,
+        bytes_total=num_bytes(shape, dtype),
+        bytes_per_device=0,
+        num_copies=0,
+        device_ids=(),
+        rule="",
+        reason=reason,
+        blocks=None,
+        mesh=None,
+        on_mesh=False,
+    )
+
+
+def _remark(leaf: Any, sharding: Sharding) -> str:
+    # Only real arrays know whether they are committed and which memory is their device's own.
+    if not isinstance(leaf, jax.Array):
+        return ""
+    remarks = []
+    if not leaf.committed:
+        remarks.append("not committed: jit may move it")
+    default = next(iter(sharding.device_set)).default_memory().kind
+    if sharding.memory_kind not in (None, default):
+        remarks.append(f"in {sharding.memory_kind} memory")
+    return "; ".join(remarks)
+
+
+def _mesh_of(sharding: Sharding) -> MeshInfo:
+    """The devices of a sharding that has no mesh, as a row."""
+    devices = sorted(sharding.device_set, key=lambda device: device.id)
+    return MeshInfo.of(Mesh(np.array(devices), ("device",), axis_types=(AxisType.Auto,)))

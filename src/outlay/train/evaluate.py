@@ -1,0 +1,48 @@
+"""Exact means over a data set, computed where a program's state lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from outlay.execute.program import Program
+from outlay.place.shardings import shardings
+from outlay.train.state import TrainState
+from outlay.train.step import Loss, sample_weights, weighted_sums
+
+
+def evaluate(
+    program: Program, state: TrainState, loss: Loss, batches: Iterable[tuple[Any, np.ndarray]]
+) -> dict[str, float]:
+    """Means of the loss and of every metric over all samples, each counted once by its weight.
+
+    The state is only read. Batches are placed as the program's layout places training batches.
+
+    Args:
+        program: the training program.
+        state: its state.
+        loss: as for `train_step`; its `keys` are None, so that it leaves dropout out.
+        batches: (batch, weights) pairs, as from `eval_batches`, of the training batch's shapes.
+
+    Returns:
+        The weighted mean of `loss` and of each metric.
+    """
+    mesh = program.mesh
+    in_state = shardings(program.plan, program.state_shapes, mesh)
+    in_batch = shardings(program.plan, program.batch_shapes, mesh, root="batch")
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def sums(state: TrainState, batch: Any, weights: jax.Array) -> dict[str, jax.Array]:
+        counted = weights * sample_weights(batch, len(weights))
+        return weighted_sums(loss, state.params, batch, None, counted)
+
+    compiled = jax.jit(sums, in_shardings=(in_state, in_batch, whole), out_shardings=whole)
+    # One batch at a time: nothing runs ahead, and the sums are added in float64 on the host.
+    found = [jax.device_get(compiled(state, batch, weights)) for batch, weights in batches]
+    totals = {name: float(np.sum([sums[name] for sums in found], dtype=np.float64)) for name in found[0]}
+    num_counted = totals.pop("weight")
+    return {name: value / num_counted for name, value in totals.items()}

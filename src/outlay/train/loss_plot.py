@@ -1,0 +1,55 @@
+"""The loss over steps as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_LINE, _FAINT, _TEXT = "#2b6cb0", "#a9c7e8", "#333333"
+
+
+def loss_plot(history: Sequence[Mapping[str, float]]) -> Figure:
+    """Loss against step: every step faintly, and their running mean as the line to read.
+
+    Args:
+        history: the metrics of every step, with `step` and `loss`, as `Fit` holds them.
+    """
+    # Matplotlib takes a second to import; its Figure, unlike pyplot, needs no display and keeps no global state.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    steps = np.array([metrics["step"] for metrics in history])
+    losses = np.array([metrics["loss"] for metrics in history])
+    figure = Figure(figsize=(7, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(steps, losses, color=_FAINT, linewidth=1)
+    axes.plot(steps, _running_mean(losses, max(1, len(losses) // 25)), color=_LINE, linewidth=2)
+    if len(losses) > 1 and np.isfinite(losses).all() and 0 < losses.min() < losses.max() / 20:
+        axes.set_yscale("log")
+    axes.set(xlabel="step", ylabel="training loss")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.annotate(
+        f"{losses[-1]:.4f}",
+        (steps[-1], losses[-1]),
+        textcoords="offset points",
+        xytext=(0, 8),
+        ha="right",
+        color=_TEXT,
+    )
+    axes.grid(visible=True, which="major", color="#e5e7eb", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=_TEXT)
+    return figure
+
+
+def _running_mean(values: np.ndarray, width: int) -> np.ndarray:
+    """The mean of the last `width` values at each place; of those there are, at the start."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - width, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)

@@ -1,0 +1,31 @@
+"""`metrics.jsonl`: the metrics of each step, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+
+class MetricsFile:
+    """Writes metrics line by line, each on disk as soon as it is written: what a killed run leaves is whole lines.
+
+    Args:
+        path: the file, made anew.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8", buffering=1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, metrics: Mapping[str, float]) -> None:
+        """Add one line. JSON knows neither NaN nor infinity, so such a value is written as null."""
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self._file.write(json.dumps(finite) + "\n")

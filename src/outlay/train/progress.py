@@ -1,0 +1,55 @@
+"""How far a run is, on stderr: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Self
+
+from rich import progress as bars
+from rich.console import Console
+
+_NUM_LINES = 10
+
+
+class Progress:
+    """Shows step, loss, samples a second and the time left.
+
+    Args:
+        num_steps: steps in all.
+        samples_a_step: samples that one step takes.
+        console: where to; stderr by default.
+    """
+
+    def __init__(self, num_steps: int, samples_a_step: int, console: Console | None = None) -> None:
+        self._num_steps = num_steps
+        self._samples_a_step = samples_a_step
+        self._console = console or Console(stderr=True, highlight=False)
+        self._bar: bars.Progress | None = None
+        self._task = bars.TaskID(0)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            columns = ("step {task.completed}/{task.total}", bars.BarColumn(), "{task.fields[facts]}")
+            self._bar = bars.Progress(*columns, bars.TimeRemainingColumn(), console=self._console)
+            self._task = self._bar.add_task("", total=self._num_steps, facts="compiling")
+            self._bar.start()
+        else:
+            self._console.print(f"{self._num_steps} steps of {self._samples_a_step} samples: compiling")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        """One more step is done: its metrics, with `step` and `seconds` since the first."""
+        step, seconds = int(metrics["step"]), metrics["seconds"]
+        rate = step * self._samples_a_step / seconds if seconds else math.inf
+        named = [f"{name} {value:.4f}" for name, value in metrics.items() if name not in ("step", "seconds")]
+        facts = "  ".join([*named, f"{rate:,.0f} samples/s"])
+        if self._bar:
+            self._bar.update(self._task, completed=step, facts=facts)
+        elif step % max(1, self._num_steps // _NUM_LINES) == 0 or step == self._num_steps:
+            left = seconds / step * (self._num_steps - step)
+            self._console.print(f"step {step}/{self._num_steps}  {facts}  {left:.0f} s left", soft_wrap=True)

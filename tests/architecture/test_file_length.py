@@ -1,0 +1,14 @@
+"""One idea a file: about 150 lines is normal and 400 is the limit, for code and for tests."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MAX_LINES = 400
+
+
+def test_no_file_is_longer_than_the_limit():
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    num_lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
+    too_long = {path: lines for path, lines in num_lines.items() if lines > MAX_LINES}
+    assert num_lines, "no files found: the test looks in the wrong place"
+    assert not too_long, f"split these by idea, the limit is {MAX_LINES} lines: {too_long}"

@@ -1,0 +1,63 @@
+"""The layouts of the contract tests. A new layout is a new row of `LAYOUTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from tests.contract.small_models import SmallModel
+
+MIN_SIZE = 2**4
+"""Small enough that the small models' leaves are split."""
+
+
+@dataclass(frozen=True)
+class NamedLayout:
+    """A layout for any of the small models.
+
+    Attributes:
+        name: what the test is called.
+        axes: the mesh's axes, over 8 devices.
+        of: the layout for a model.
+    """
+
+    name: str
+    axes: dict[str, int]
+    of: Callable[[SmallModel], outlay.Layout]
+
+
+DATA = {"data": 8}
+DATA_MODEL = {"data": 4, "model": 2}
+
+
+def over_both_axes(leaf: outlay.LeafView) -> outlay.Choice:
+    """A user's policy: split the last dim over all devices where it divides."""
+    if leaf.shape[-1] % 8 == 0 and len(leaf.free_axes) == 2:
+        return outlay.Choice(P(*[None] * (len(leaf.shape) - 1), ("data", "model")), "the last dim divides by 8")
+    return outlay.Choice(P(), "the last dim does not divide by 8")
+
+
+LAYOUTS = [
+    NamedLayout("replicated", DATA, lambda model: outlay.Layout([("batch.**", outlay.replicate()), outlay.replicate()])),
+    NamedLayout("dp", DATA, lambda model: outlay.data_parallel()),
+    NamedLayout("zero1", DATA, lambda model: outlay.zero1(min_size=MIN_SIZE) + outlay.data_parallel()),
+    NamedLayout("zero2", DATA, lambda model: outlay.zero2(min_size=MIN_SIZE) + outlay.data_parallel()),
+    NamedLayout("fsdp", DATA, lambda model: outlay.fsdp(min_size=MIN_SIZE) + outlay.data_parallel()),
+    NamedLayout(
+        "tp",
+        DATA_MODEL,
+        lambda model: model.tensor_parallel() + [("batch.**", outlay.replicate())] + outlay.replicate(),
+    ),
+    NamedLayout(
+        "fsdp+tp",
+        DATA_MODEL,
+        lambda model: model.tensor_parallel() + outlay.fsdp(min_size=MIN_SIZE) + outlay.data_parallel(),
+    ),
+    NamedLayout(
+        "policy", DATA_MODEL, lambda model: outlay.Layout([("params.**", over_both_axes)]) + outlay.data_parallel()
+    ),
+    NamedLayout("specs", DATA_MODEL, lambda model: outlay.Layout(model.specs) + outlay.data_parallel()),
+]

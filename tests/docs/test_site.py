@@ -1,0 +1,16 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.timeout(600)
+def test_the_site_builds_without_warnings_and_executes_its_pages(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-b", "html", str(DOCS), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    tutorial = (tmp_path / "tutorials" / "getting_started.html").read_text(encoding="utf-8")
+    assert "mesh data=4, model=2 (8 simulated devices)" in tutorial

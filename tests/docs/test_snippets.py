@@ -1,0 +1,47 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs import snippets
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
+WITH_PYTHON = [page for page in PAGES if snippets.blocks(page.read_text(encoding="utf-8"), "python")]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=[page.relative_to(ROOT).as_posix() for page in WITH_PYTHON])
+def test_the_python_of_a_page_runs(page):
+    done = run(page, "python")
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_are_pages_with_python():
+    assert {page.name for page in WITH_PYTHON} >= {"README.md", "the_line.md"}
+
+
+def test_a_failing_snippet_fails_at_its_line_of_the_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n```python\nx = 1\n```\n\nWords.\n\n```python\nassert x == 2\n```\n", encoding="utf-8")
+    done = run(page, "python")
+    assert done.returncode != 0
+    assert f'{page}", line 10' in done.stderr
+
+
+def test_s2_07_sharding_over_two_dims_holds_and_moves_fewer_bytes():
+    done = run(ROOT / "docs/guides/choose_a_mesh.md", "{code-cell}")
+    assert done.returncode == 0, done.stderr
+    held, moved = (
+        {row.split()[0]: int(row.split()[-1].replace(",", "")) for row in table.splitlines()[1:5]}
+        for table in done.stdout.split("mesh  ")[1:]
+    )
+    assert list(held) == list(moved) == ["data=8,model=1", "data=4,model=2", "data=2,model=4", "data=1,model=8"]
+    for bytes_by_mesh in (held, moved):
+        one_axis = [bytes_by_mesh["data=8,model=1"], bytes_by_mesh["data=1,model=8"]]
+        assert bytes_by_mesh["data=4,model=2"] < min(one_axis)
+
+
+def run(page, language):
+    command = [sys.executable, snippets.__file__, str(page), language]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -1,0 +1,104 @@
+"""Each case is a program of its own: a backend starts once in a process."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from outlay.core import backend_watch
+
+
+def run(tmp_path, program: str) -> subprocess.CompletedProcess[str]:
+    file = tmp_path / "train.py"
+    file.write_text(textwrap.dedent(program))
+    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    found = subprocess.run([sys.executable, file], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+def test_the_call_that_started_the_backend_is_named_by_file_line_and_function(tmp_path):
+    found = run(
+        tmp_path,
+        """
+        from outlay.core import backend_watch
+        backend_watch.watch()
+        import jax
+        def make_key():
+            return jax.random.key(0)
+        assert backend_watch.started_by() is None
+        make_key()
+        print(backend_watch.describe_start())
+        """,
+    )
+    where = f"{tmp_path / 'train.py'}:6 in make_key: return jax.random.key(0)"
+    assert found.stdout.strip() == f"JAX's backend was started by {where}"
+    assert found.stderr == ""
+
+
+def test_a_start_before_the_watch_is_said_to_be_unknown(tmp_path):
+    found = run(
+        tmp_path,
+        """
+        import jax
+        jax.devices()
+        from outlay.core import backend_watch
+        backend_watch.watch()
+        print(backend_watch.describe_start())
+        """,
+    )
+    assert "started before outlay was imported, so the call that did it is not known" in found.stdout
+
+
+def test_a_start_that_logging_hid_is_said_to_be_unrecorded(tmp_path):
+    found = run(
+        tmp_path,
+        """
+        import logging
+        from outlay.core import backend_watch
+        backend_watch.watch()
+        logging.disable(logging.CRITICAL)
+        import jax
+        jax.devices()
+        print(backend_watch.describe_start())
+        """,
+    )
+    assert "by a call that was not recorded" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        ("logging.basicConfig(level=logging.INFO)", False),
+        ("logging.basicConfig(level=logging.DEBUG)", True),
+        ("logging.basicConfig(); logging.getLogger('jax').setLevel(logging.DEBUG)", True),
+        ("logging.basicConfig(); logging.getLogger('jax._src.xla_bridge').setLevel(logging.DEBUG)", True),
+    ],
+)
+@pytest.mark.parametrize("watch_first", [True, False])
+def test_debug_records_are_shown_exactly_where_they_were_shown_without_the_watch(tmp_path, setting, shown, watch_first):
+    watch = "from outlay.core import backend_watch; backend_watch.watch()"
+    lines = ["import logging", *([watch, setting] if watch_first else [setting, watch])]
+    lines += ["import jax", "jax.devices()", "assert backend_watch.started_by() is not None"]
+    found = run(tmp_path, "\n".join(lines))
+    assert ("Initializing backend 'cpu'" in found.stderr) == shown
+
+
+def test_watching_twice_is_watching_once(tmp_path):
+    found = run(
+        tmp_path,
+        """
+        import logging
+        from outlay.core import backend_watch
+        backend_watch.watch(); backend_watch.watch()
+        print(len(logging.getLogger("jax._src.xla_bridge").filters))
+        """,
+    )
+    assert found.stdout.strip() == "1"
+
+
+def test_calls_print_as_a_place_in_the_code():
+    assert str(backend_watch.Call("a.py", 3, "<module>", "f()")) == "a.py:3 at top level: f()"
+    assert str(backend_watch.Call("a.py", 3, "main", "")) == "a.py:3 in main"

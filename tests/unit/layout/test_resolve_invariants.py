@@ -1,0 +1,194 @@
+"""What holds of every plan, whatever the tree, the mesh and the rules; the only other outcome is a LayoutError."""
+
+import math
+
+import hypothesis
+import jax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay.layout.mirror import is_optimizer
+from tests.unit.layout.abstract import abstract, shape
+
+MESHES = [
+    abstract(data=8),
+    abstract(data=4, model=2),
+    abstract(data=2, model=2, pipe=2),
+    abstract(data=3, model=2),
+    abstract(data=1, model=4),
+]
+PATTERNS = ["**", "params.**", "params.*.w", "**.w", "**.b", "params.a.w", "opt_state.**", "batch.**", "*.a.*", "nowhere"]
+DIM = st.sampled_from([24, 8, 16, 48, 12, 4, 6, 3, 1, 0])  # most divide by most axes, so that plans come out
+LEAF = st.builds(shape, DIM, DIM) | st.builds(shape, DIM) | st.builds(shape) | st.builds(shape, DIM, DIM, DIM)
+MODULE = st.dictionaries(st.sampled_from("wb"), LEAF, min_size=1, max_size=2)
+TREE = st.dictionaries(st.sampled_from("abc"), MODULE, min_size=1, max_size=3)
+STATE = st.builds(
+    lambda params, other, copy: {"params": params, "opt_state": {"mu": params if copy else other}},
+    TREE,
+    TREE,
+    st.booleans(),
+)
+
+
+@st.composite
+def specs(draw, axes):
+    """A spec that uses each axis at most once, some dims over several."""
+    order = draw(st.permutations(axes))
+    used = draw(st.integers(0, len(order)))
+    dims: list[list[str]] = [[] for _ in range(draw(st.integers(1, 3)))]
+    for axis in order[:used]:
+        draw(st.sampled_from(dims)).append(axis)
+    return P(*(None if not dim else dim[0] if len(dim) == 1 else tuple(dim) for dim in dims))
+
+
+@st.composite
+def rules(draw, axes):
+    pattern = draw(st.sampled_from(PATTERNS))
+    placement = draw(
+        specs(axes)
+        | specs(axes)
+        | st.builds(outlay.replicate)
+        | st.builds(outlay.on, st.integers(0, 3))
+        | st.sampled_from(axes).map(lambda axis: outlay.fsdp(axis, min_size=2).rules[0].placement)
+        | st.just(outlay.follow("params"))
+    )
+    return outlay.Rule(pattern, placement, draw(st.sampled_from(["error", "replicate", "another_dim"])), optional=True)
+
+
+@st.composite
+def problems(draw, max_rules=4):
+    """A mesh, a state, a batch or none, and a list of rules."""
+    mesh = draw(st.sampled_from(MESHES))
+    found = draw(st.lists(rules(list(mesh.axis_names)), min_size=1, max_size=max_rules))
+    return mesh, draw(STATE), draw(st.none() | LEAF), found
+
+
+REST = outlay.Rule("**", P(), optional=True), outlay.Rule("batch.**", P(), optional=True)
+
+
+def plan_or_errors(mesh, state, batch, found):
+    """The plan, or None after checking that the refusal names every problem in words."""
+    try:
+        return outlay.Layout([*found, *REST]).plan(state, mesh, batch=batch)
+    except outlay.LayoutError as error:
+        assert error.problems
+        for problem in error.problems:
+            assert all(part.strip() for part in (problem.kind, problem.where, problem.what, problem.cure))
+            assert problem.text() in str(error)
+        return None
+
+
+def num_pieces(leaf, mesh):
+    return [math.prod(mesh.shape[axis] for axis in axes) for axes in leaf.dims]
+
+
+@given(problems())
+def test_pieces_copies_axes_and_bytes_add_up_and_agree_with_jax(problem):
+    mesh, state, batch, found = problem
+    plan = plan_or_errors(mesh, state, batch, found)
+    if plan is None:
+        return
+    for leaf in plan:
+        pieces = num_pieces(leaf, mesh)
+        assert tuple(n * k for n, k in zip(leaf.local_shape, pieces, strict=True)) == leaf.shape
+        axes = [axis for axes in leaf.dims for axis in axes]
+        assert len(axes) == len(set(axes))
+        if len(leaf.device_ids) == mesh.size:
+            assert NamedSharding(mesh, leaf.spec).shard_shape(leaf.shape) == leaf.local_shape
+            assert 0 in leaf.shape or leaf.num_copies * math.prod(pieces) == mesh.size
+        else:
+            assert axes == []
+            assert leaf.num_copies == len(leaf.device_ids)
+        if 0 not in leaf.shape:
+            assert leaf.bytes_per_device * len(leaf.device_ids) == leaf.bytes_total * leaf.num_copies
+    held = sum(leaf.bytes_per_device * len(leaf.device_ids) for leaf in plan.state)
+    assert sum(plan.bytes_per_device.values()) == held
+    assert plan.bytes_total == sum(leaf.bytes_total for leaf in plan.state)
+    assert plan.replication == (held / plan.bytes_total if plan.bytes_total else 1.0)
+
+
+@given(problems())
+def test_every_leaf_is_planned_once_and_says_why(problem):
+    mesh, state, batch, found = problem
+    plan = plan_or_errors(mesh, state, batch, found)
+    if plan is not None:
+        num_leaves = len(jax.tree.leaves((state, batch)))
+        assert len({leaf.path for leaf in plan}) == len(plan) == num_leaves
+        assert all(leaf.reason for leaf in plan)
+
+
+@given(problems())
+def test_a_plan_read_back_from_json_is_equal(problem):
+    plan = plan_or_errors(*problem)
+    if plan is not None:
+        assert outlay.Plan.from_json(plan.to_json()) == plan
+
+
+@given(problems(max_rules=5), st.integers(0, 5))
+def test_rules_that_come_later_never_take_what_earlier_ones_claimed(problem, num_first):
+    mesh, state, batch, found = problem
+    shorter, longer = plan_or_errors(mesh, state, batch, found[:num_first]), plan_or_errors(*problem)
+    if shorter is None or longer is None:
+        return
+    for leaf in shorter:
+        if is_optimizer(leaf.path):  # it follows first, and rules that name it come before that
+            continue
+        now = longer[leaf.path]
+        assert all(not axes or axes == later for axes, later in zip(leaf.dims, now.dims, strict=True))
+        if len(leaf.device_ids) < mesh.size:
+            assert now.device_ids == leaf.device_ids
+
+
+@given(problems())
+def test_the_first_rule_gets_all_it_asks_for(problem):
+    mesh, state, batch, found = problem
+    plan = plan_or_errors(mesh, state, batch, found)
+    if plan is None:
+        return
+    for leaf in plan:
+        mine = [rule for rule in found if rule.matches(leaf.path, leaf.kind)]
+        if not mine or is_optimizer(leaf.path) or not isinstance(mine[0].placement, P) or not leaf.is_split:
+            continue
+        for dim, axes in enumerate(mine[0].placement):
+            asked = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+            if asked and leaf.shape[dim] % math.prod(mesh.shape[axis] for axis in asked) == 0:
+                assert leaf.dims[dim] == asked
+
+
+@given(st.data())
+def test_composition_is_associative(data):
+    mesh, state, batch, found = data.draw(problems(max_rules=6))
+    i, j = sorted((data.draw(st.integers(0, len(found))), data.draw(st.integers(0, len(found)))))
+    a, b, c = outlay.Layout(found[:i]), outlay.Layout(found[i:j]), outlay.Layout(found[j:])
+    assert (a + b) + c == a + (b + c) == outlay.Layout(found)
+    assert hash((a + b) + c) == hash(a + (b + c))
+
+
+def test_the_random_rules_make_plans_as_well_as_errors():
+    """Otherwise the properties above would hold of nothing."""
+    outcomes = {"split": 0, "placed": 0, "refused": 0}
+
+    @hypothesis.settings(max_examples=200, database=None)
+    @given(problems())
+    def count(problem):
+        plan = plan_or_errors(*problem)
+        if plan is None:
+            outcomes["refused"] += 1
+        else:
+            outcomes["split"] += any(leaf.is_split for leaf in plan)
+            outcomes["placed"] += any(len(leaf.device_ids) < problem[0].size for leaf in plan)
+
+    count()
+    assert min(outcomes.values()) >= 10, outcomes
+
+
+@pytest.mark.parametrize("num_bad", [1, 3])
+def test_all_offenders_are_listed_at_once(num_bad):
+    state = {f"w{i}": shape(7 if i < num_bad else 8) for i in range(5)}
+    with pytest.raises(outlay.LayoutError) as error:
+        outlay.Layout([("*", P("data"))]).plan(state, abstract(data=8))
+    assert [problem.where for problem in error.value.problems] == [f"w{i}" for i in range(num_bad)]

@@ -1,0 +1,260 @@
+import inspect
+import typing
+
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay.layout.toml_strategies import FORMS, STRATEGIES
+
+
+@pytest.fixture
+def read(tmp_path, monkeypatch):
+    """Read a layout from text, in a file called layout.toml."""
+
+    def read_text(text: str) -> outlay.Layout:
+        (tmp_path / "layout.toml").write_text(text)
+        return outlay.read_layout("layout.toml")
+
+    monkeypatch.chdir(tmp_path)
+    return read_text
+
+
+def problems_of(error: pytest.ExceptionInfo[outlay.LayoutError]) -> list[tuple[str, str]]:
+    return [(problem.kind, problem.where) for problem in error.value.problems]
+
+
+def test_every_placement_reads_as_the_rule_in_python(read):
+    layout = read("""
+        [[rule]]
+        match = "params.**.kernel"
+        spec = ["-", "model"]
+        otherwise = "another_dim"
+        [[rule]]
+        match = "params.embed"
+        spec = [["data", "model"]]
+        optional = true
+        [[rule]]
+        match = "params.**.bias"
+        replicate = true
+        [[rule]]
+        match = "A.**"
+        on = [2, 3]
+        [[rule]]
+        match = "ema.**"
+        follow = "params"
+    """)
+    assert layout == outlay.Layout(
+        [
+            outlay.Rule("params.**.kernel", P(None, "model"), otherwise="another_dim"),
+            outlay.Rule("params.embed", P(("data", "model")), optional=True),
+            ("params.**.bias", outlay.replicate()),
+            ("A.**", outlay.on([2, 3])),
+            ("ema.**", outlay.follow("params")),
+        ]
+    )
+
+
+def test_strategies_stand_among_rules_in_the_order_of_the_file(read):
+    layout = read("""
+        [[rule]]
+        strategy = "tensor_parallel"
+        axis = "model"
+        columns = ["**.up.*"]
+        rows = ["**.down.kernel"]
+        [[rule]]
+        match = "step"
+        replicate = true
+        [[rule]]
+        strategy = "fsdp"
+        axis = "data"
+        min_size = 16
+        otherwise = "replicate"
+        [[rule]]
+        strategy = "by_module"
+        devices = { a = 2, 'b.c' = [3, 4] }
+        [[rule]]
+        strategy = "data_parallel"
+    """)
+    assert layout == (
+        outlay.tensor_parallel("model", columns=["**.up.*"], rows=["**.down.kernel"])
+        + [("step", outlay.replicate())]
+        + outlay.fsdp("data", min_size=16, otherwise="replicate")
+        + outlay.by_module({"a": 2, "b.c": [3, 4]})
+        + outlay.data_parallel()
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_every_parameter_of_every_strategy_can_be_checked_in_a_file(strategy):
+    types = typing.get_type_hints(strategy)
+    assert {types[name] for name in inspect.signature(strategy).parameters} <= set(FORMS)
+
+
+def test_an_unknown_key_is_named_with_its_line_and_what_was_meant(read):
+    text = '# a comment\n[[rule]]\nmatch = "a"\nreplicate = true\n\n[[rule]]\nmatch = "b"\nspce = ["x"]\n'
+    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:8\n.*'spce'\n.*did you mean 'spec'"):
+        read(text)
+
+
+def test_an_unknown_argument_of_a_strategy_is_named_with_what_was_meant(read):
+    text = '[[rule]]\nstrategy = "fsdp"\naxis = "data"\nminsize = 3\n'
+    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:4\n.*'fsdp' takes no 'minsize'\n.*'min_size'"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('spec = "model"', "spec is a list with one entry a dim"),
+        ("spec = [1]", "spec is a list with one entry a dim"),
+        ("replicate = false", "replicate is true"),
+        ("on = 2", r"on is a list of positions in the mesh, such as \[2\]"),
+        ("on = [true]", "on is a list of positions"),
+        ("follow = 3", "follow is the first part"),
+        ("replicate = true\notherwise = 3", 'otherwise is one of "error"'),
+        ("replicate = true\noptional = 1", "optional is true or false"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_shown_with_what_the_key_takes(read, line, said):
+    with pytest.raises(outlay.LayoutError, match=rf"wrong type: layout\.toml:\d\n.*\n.*cure: {said}") as error:
+        read(f'[[rule]]\nmatch = "a"\n{line}\n')
+    assert problems_of(error) == [("wrong type", f"layout.toml:{3 + line.count(chr(10))}")]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('min_size = "big"', "a whole number"),
+        ("min_size = true", "a whole number"),
+        ("axis = 3", "a string"),
+        ('otherwise = "never"', "one of 'error', 'replicate', 'another_dim'"),
+    ],
+)
+def test_a_strategy_argument_of_the_wrong_type_is_shown_with_what_it_takes(read, line, said):
+    with pytest.raises(outlay.LayoutError, match=rf"wrong type: layout\.toml:3\n.*not what fsdp takes\n.*is {said}"):
+        read(f'[[rule]]\nstrategy = "fsdp"\n{line}\n')
+
+
+def test_module_devices_of_the_wrong_type_are_shown(read):
+    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:3\n.*by_module takes\n.*a table of module paths"):
+        read('[[rule]]\nstrategy = "by_module"\ndevices = { a = "two" }\n')
+
+
+def test_module_devices_may_be_a_table_of_their_own(read):
+    layout = read('[[rule]]\nstrategy = "by_module"\n[rule.devices]\na = 2\n')
+    assert layout == outlay.by_module({"a": 2})
+    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:3"):
+        read('[[rule]]\nstrategy = "by_module"\n[rule.devices]\na = "two"\n')
+
+
+def test_a_missing_argument_of_a_strategy_is_asked_for(read):
+    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:1\n.*needs 'devices'\n.*add devices: a table"):
+        read('[[rule]]\nstrategy = "by_module"\n')
+
+
+def test_an_unknown_strategy_names_what_was_meant(read):
+    with pytest.raises(outlay.LayoutError, match=r"unknown strategy: layout\.toml:2\n.*'fdsp'\n.*mean 'fsdp'"):
+        read('[[rule]]\nstrategy = "fdsp"\n')
+    with pytest.raises(outlay.LayoutError, match=r'write match = "\*\*" and replicate = true'):
+        read('[[rule]]\nstrategy = "replicate"\n')
+    with pytest.raises(outlay.LayoutError, match="there is no strategy 3"):
+        read("[[rule]]\nstrategy = 3\n")
+
+
+def test_a_rule_without_a_pattern_is_pointed_at(read):
+    with pytest.raises(outlay.LayoutError, match=r"missing match: layout\.toml:2\n.*which leaves\n.*add match"):
+        read('\n[[rule]]\nspec = ["data"]\n')
+
+
+def test_a_rule_without_a_placement_is_pointed_at(read):
+    with pytest.raises(outlay.LayoutError, match=r"no placement: layout\.toml:1\n.*where\n.*add one of spec"):
+        read('[[rule]]\nmatch = "a"\n')
+
+
+def test_two_placements_in_one_rule_are_named(read):
+    with pytest.raises(
+        outlay.LayoutError, match=r"two placements: layout\.toml:4\n.*2 placements: spec, replicate\n.*keep one"
+    ):
+        read('[[rule]]\nmatch = "a"\nspec = ["x"]\nreplicate = true\n')
+
+
+def test_match_next_to_a_strategy_is_an_unknown_key(read):
+    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:3\n.*'fsdp' takes no 'match'"):
+        read('[[rule]]\nstrategy = "fsdp"\nmatch = "a"\n')
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('match = "a..b"\nreplicate = true', r"malformed pattern: layout\.toml:2 'a\.\.b'"),
+        ('match = "a"\nspec = ["x", "x"]', r"one axis twice: layout\.toml:2 a\n.*'x' stands 2 times"),
+        ('match = "a"\nreplicate = true\notherwise = "pad"', r"unknown fallback: layout\.toml:2 a\n.*'pad'"),
+        ('match = "a"\non = [2, 2]', r"not a placement: layout\.toml:2 on\(2, 2\)"),
+    ],
+)
+def test_what_a_rule_refuses_is_located_in_the_file(read, body, said):
+    with pytest.raises(outlay.LayoutError, match=said):
+        read(f"\n[[rule]]\n{body}\n")
+
+
+def test_broken_syntax_is_located_by_line_and_column(read):
+    with pytest.raises(outlay.LayoutError, match=r"not TOML: layout\.toml:3:6\n"):
+        read('[[rule]]\nmatch = "a"\nspec ["x"]\n')
+    with pytest.raises(outlay.LayoutError, match=r"not TOML: layout\.toml, at its end"):
+        read('[[rule]]\nmatch = """a')
+
+
+def test_a_missing_file_and_a_folder_are_named(read, tmp_path):
+    with pytest.raises(outlay.LayoutError, match=r"unreadable file: nowhere\.toml\n.*No such file"):
+        outlay.read_layout("nowhere.toml")
+    with pytest.raises(outlay.LayoutError, match="Is a directory"):
+        outlay.read_layout(tmp_path)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "layout.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(outlay.LayoutError, match="not UTF-8 text"):
+        outlay.read_layout(tmp_path / "layout.toml")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "rule = []\n"])
+def test_a_file_without_rules_is_refused(read, text):
+    with pytest.raises(outlay.LayoutError, match=r"no rules: layout\.toml\n.*no \[\[rule\]\]\n.*write one"):
+        read(text)
+
+
+def test_what_is_no_rule_table_is_located(read):
+    with pytest.raises(outlay.LayoutError, match=r"unknown key: layout\.toml:2\n.*'rules'.*\n.*mean 'rule'"):
+        read('\n[[rules]]\nmatch = "a"\n')
+    with pytest.raises(outlay.LayoutError, match=r"wrong type: layout\.toml:1\n.*\n.*two brackets"):
+        read('[rule]\nmatch = "a"\n')
+
+
+def test_rules_written_inline_are_counted_where_they_have_no_line(read):
+    with pytest.raises(outlay.LayoutError, match=r"layout\.toml \(rule 2\)"):
+        read('rule = [{ match = "a", replicate = true }, { match = "b", on = "x" }]')
+
+
+def test_all_offenders_of_a_file_are_listed_at_once(read):
+    with pytest.raises(outlay.LayoutError, match=r"not a usable layout: 5 problem\(s\)") as error:
+        read("""[[rule]]
+match = 3
+sepc = ["data"]
+replicate = "yes"
+
+[[rule]]
+strategy = "fsdp"
+axis = 7
+
+[[rule]]
+match = "."
+replicate = true
+""")
+    assert problems_of(error) == [
+        ("wrong type", "layout.toml:2"),
+        ("unknown key", "layout.toml:3"),
+        ("wrong type", "layout.toml:4"),
+        ("wrong type", "layout.toml:8"),
+        ("malformed pattern", "layout.toml:10 '.'"),
+    ]
