@@ -1,20 +1,26 @@
 """The site: `make docs` builds it, executes its tutorials, and fails on any warning. It needs no network."""
 
+import atexit
+import logging
 import os
 import sysconfig
+import tempfile
+from pathlib import Path
 
 project = "Outlay"
 author = "the Outlay developers"
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "jupyter_execute", "conf.py", "make_caught_mistakes.py"]
+exclude_patterns = ["_build", "jupyter_execute", "conf.py", "make_caught_mistakes.py", "guides/*.py"]
 
 html_theme = "furo"
 html_title = "Outlay"
 html_static_path = ["_static"]
 html_css_files = ["outlay.css"]
 html_copy_source = False
+html_show_copyright = False
 html_show_sphinx = False
+highlight_language = "text"  # blocks that name no language are messages and paths
 
 # Tutorials are Python scripts with cells; every page with cells is executed, every time: a cached output could lie.
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
@@ -23,14 +29,20 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_execution_show_tb = True
 nb_merge_streams = True
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
 # Cells run `outlay` and must find the one of this environment; what they print is for a page, not for a terminal.
 os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
 os.environ |= {"NO_COLOR": "1", "COLUMNS": "110", "TERM": "dumb"}
-# Notebooks ask for debuggable modules, which on Python 3.11 print a warning into the first cell.
-os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+# No one's own IPython settings, and no warning from every kernel that its local sockets are not encrypted.
+_ipython = tempfile.TemporaryDirectory(prefix="outlay-docs-")
+atexit.register(_ipython.cleanup)
+_profile = Path(_ipython.name, "profile_default")
+_profile.mkdir()
+(_profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 'ERROR'\n", encoding="utf-8")
+os.environ["IPYTHONDIR"] = _ipython.name
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 
 # Docstrings write code in single backticks, as in Markdown.
 default_role = "code"

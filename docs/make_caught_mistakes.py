@@ -14,9 +14,9 @@ from outlay.core.paths import flatten_paths
 INTRODUCTION = """\
 # Mistakes that Outlay catches
 
-A rule that does nothing is worse than an error: the program runs, and every device holds everything. So a layout that does
-not fit its tree is refused, and the message says where, with the numbers, and which edit cures it. Each message below is what
-Outlay really says; this page is made by running `python docs/make_caught_mistakes.py`, and a test compares the two.
+A rule that does nothing is worse than an error: the program runs, and every device holds everything. So a layout that
+does not fit its tree is refused, and the message says where, with the numbers, and which edit cures it. Each message
+below is what Outlay really says: this page is made by `python docs/make_caught_mistakes.py`, and a test compares them.
 
 All of them are about this tree on {mesh}:
 
@@ -49,7 +49,11 @@ def _said(broken: BrokenRuleSet) -> str:
 
 
 def _section(broken: BrokenRuleSet) -> str:
-    note = "" if broken.state is STATE else "\nHere the moments stand under `momentum`, a name that Outlay does not know.\n"
+    note = (
+        ""
+        if broken.state is STATE
+        else "\nHere the moments stand under `momentum`, a name that Outlay does not know.\n"
+    )
     return f"""\
 ## {broken.name.capitalize()}
 {note}

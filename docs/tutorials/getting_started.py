@@ -12,11 +12,12 @@
 # %% [markdown]
 # # Getting started
 #
-# In this tutorial you train a small classifier on one device in plain JAX, then train the same one over eight devices.
-# The model and the training step stay as they are. You write rules that say where the arrays live, look at the plan that
-# comes out, run it, and check that it computes the same numbers.
+# In this tutorial you train a small classifier on one device in plain JAX, then train the same one over
+# eight devices. The model and the training step stay as they are. You write rules that say where the arrays
+# live, look at the plan that comes out, run it, and check that it computes the same numbers.
 #
-# The eight devices are simulated on the CPU, so a laptop will do. The data is scikit-learn's set of handwritten digits.
+# The eight devices are simulated on the CPU, so a laptop will do. The data is scikit-learn's set of
+# handwritten digits.
 #
 # ## Pretend to have eight devices
 #
@@ -40,8 +41,8 @@ jax.devices()
 # %% [markdown]
 # ## Train on one device
 #
-# Nothing in this part knows about Outlay. The parameters are a dictionary, `init` makes the state from a key, and `step`
-# is a pure function from state and batch to new state and metrics.
+# Nothing in this part knows about Outlay. The parameters are a dictionary, `init` makes the state from a
+# key, and `step` is a pure function from state and batch to new state and metrics.
 
 # %%
 optimizer = optax.adam(3e-3)
@@ -65,7 +66,8 @@ def loss_of(params, batch):
 def step(state, batch):
     loss, grads = jax.value_and_grad(loss_of)(state["params"], batch)
     updates, opt_state = optimizer.update(grads, state["opt_state"])
-    return {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}, {"loss": loss}
+    params = optax.apply_updates(state["params"], updates)
+    return {"params": params, "opt_state": opt_state}, {"loss": loss}
 
 
 # %% [markdown]
@@ -92,7 +94,8 @@ print(f"loss {metrics_alone['loss']:.6f} on {alone['params']['up']['kernel'].dev
 # %% [markdown]
 # ## Make a mesh
 #
-# A mesh arranges the devices along named axes. Here the axis `data` has four places and the axis `model` has two:
+# A mesh arranges the devices along named axes. Here the axis `data` has four places and the axis `model`
+# has two:
 
 # %%
 mesh = outlay.mesh(data=4, model=2)
@@ -103,28 +106,30 @@ mesh
 #
 # ## Write rules
 #
-# A layout is a list of rules. The simplest one that trains splits the batch over `data` and keeps everything else whole:
+# A layout is a list of rules. The simplest one that trains splits the batch over `data` and keeps
+# everything else whole:
 
 # %%
 layout = outlay.data_parallel("data")
 print(layout)
 
 # %% [markdown]
-# The left column holds patterns over the paths of the arrays. Those of the state are the keys you wrote, joined by dots:
-# `params.up.kernel`. The arrays of the batch begin with `batch`.
+# The left column holds patterns over the paths of the arrays. Those of the state are the keys you wrote,
+# joined by dots: `params.up.kernel`. The arrays of the batch begin with `batch`.
 #
 # ## Make the program and look at its plan
 #
-# `outlay.program` takes the step, the init function, an example of the batch, the layout and the mesh. It traces the step
-# for its shapes and decides where each array lives. Nothing has been compiled or allocated yet.
+# `outlay.program` takes the step, the init function, an example of the batch, the layout and the mesh. It
+# traces the step for its shapes and decides where each array lives. Nothing has been compiled or allocated
+# yet.
 
 # %%
 program = outlay.program(step, init, batch, layout=layout, mesh=mesh)
 print(program.plan)
 
 # %% [markdown]
-# The parameters and both moments of Adam are on every device: eight copies. The plan also notes that the axis `model` does
-# no work.
+# The parameters and both moments of Adam are on every device: eight copies. The plan also notes that the
+# axis `model` does no work.
 #
 # The same as a picture. Click a row to see which device holds which part of the array:
 
@@ -134,8 +139,8 @@ outlay.show(program.plan)
 # %% [markdown]
 # ## Run it
 #
-# `program.init` makes the state in place, and calling the program runs a step. The state you pass in is used up: its memory
-# becomes the new state's.
+# `program.init` makes the state in place, and calling the program runs a step. The state you pass in is
+# used up: its memory becomes the new state's.
 
 # %%
 state = program.init(jax.random.key(0))
@@ -146,13 +151,14 @@ print(f"loss {metrics['loss']:.6f}")
 # %% [markdown]
 # ## Check the numbers
 #
-# Eight devices add in another order than one, so floating-point results may differ in the last digits and no more:
+# Eight devices add in another order than one, so floating-point results may differ in the last digits and
+# no more:
 
 
 # %%
 def largest_difference(state):
-    apart = jax.tree.map(lambda x, y: abs(np.asarray(x) - np.asarray(y)).max(), state["params"], alone["params"])
-    return max(jax.tree.leaves(apart))
+    pairs = zip(jax.tree.leaves(state["params"]), jax.tree.leaves(alone["params"]), strict=True)
+    return max(np.abs(np.asarray(ours) - np.asarray(theirs)).max() for ours, theirs in pairs)
 
 
 print(f"largest difference of a parameter: {largest_difference(state):.1e}")
@@ -161,25 +167,27 @@ assert largest_difference(state) < 1e-4
 # %% [markdown]
 # ## Change the layout
 #
-# Fully sharded data parallelism (FSDP) also splits the parameters and the optimizer state over `data`. Compose it with what
-# you have. `min_size` is the number of elements below which an array stays whole; the default suits larger models than
-# this one.
+# Fully sharded data parallelism (FSDP) also splits the parameters and the optimizer state over `data`.
+# Compose it with what you have. `min_size` is the number of elements below which an array stays whole; the
+# default suits larger models than this one.
 
 # %%
 fsdp = outlay.fsdp("data", min_size=512) + outlay.data_parallel("data")
 program_fsdp = outlay.program(step, init, batch, layout=fsdp, mesh=mesh)
-print(program_fsdp.plan)
+for leaf in program_fsdp.plan.state:
+    print(f"{leaf.path:28} {str(leaf.spec):16} {leaf.reason}")
 
 # %% [markdown]
-# The reasons are in the last column: `fsdp` chose the dim, the optimizer state follows its parameters, and the small
-# bias stays whole. `diff` compares two plans:
+# Every leaf of the plan carries its reason. `fsdp` chose the dims, the optimizer state follows its
+# parameters, and the small bias stays whole. `diff` compares two plans:
 
 # %%
 print(program.plan.diff(program_fsdp.plan))
 
 # %% [markdown]
-# Tensor parallelism puts the idle axis to work. A rule of your own names the two kernels: the first is split by its
-# outputs, the second by its inputs. Rules claim in order, so yours comes first and `fsdp` takes a dim that is still free.
+# Tensor parallelism puts the idle axis to work. A rule of your own names the two kernels: the first is
+# split by its outputs, the second by its inputs. Rules claim in order, so yours comes first and `fsdp`
+# takes a dim that is still free.
 
 # %%
 tensor = outlay.Layout(
@@ -204,13 +212,13 @@ for name, each_program in {"dp": program, "fsdp": program_fsdp, "fsdp+tp": progr
     held = max(each_program.plan.bytes_per_device.values())
     apart = largest_difference(state)
     assert apart < 1e-4
-    print(f"{name:8} {held:8,} bytes a device   loss {metrics['loss']:.6f}   differs from one device by {apart:.1e}")
+    print(f"{name:8} {held:8,} bytes a device   loss {metrics['loss']:.6f}   largest difference {apart:.1e}")
 
 # %% [markdown]
 # ## Get a rule wrong
 #
-# A rule that matches nothing would leave an array where you did not want it. Outlay refuses it, along with everything else
-# that is wrong, and says what to write:
+# A rule that matches nothing would leave an array where you did not want it. Outlay refuses it, along with
+# everything else that is wrong, and says what to write:
 
 # %%
 wrong = outlay.Layout([("params.up.kernal", P(None, "model")), ("params.down.bias", P("model", "data"))]) + fsdp

@@ -1,27 +1,47 @@
-from .core.errors import BackendStartedError as BackendStartedError
-from .core.errors import LayoutError as LayoutError
-from .core.errors import MeshError as MeshError
-from .core.errors import OutlayError as OutlayError
-from .core.errors import ProgramError as ProgramError
-from .layout.layout import Layout as Layout
-from .layout.placement import Choice as Choice
-from .layout.placement import LeafView as LeafView
-from .layout.placement import follow as follow
-from .layout.placement import on as on
-from .layout.placement import replicate as replicate
-from .layout.plan import Plan as Plan
+# devices -> mesh
+from .meshes.simulated import simulate as simulate
+from .meshes.build import mesh as mesh
+# -> layout
 from .layout.rule import Rule as Rule
-from .layout.strategies import by_module as by_module
+from .layout.layout import Layout as Layout
+from .layout.toml import read_layout as read_layout
+from .layout.placement import replicate as replicate
+from .layout.placement import on as on
+from .layout.placement import follow as follow
+from .layout.placement import LeafView as LeafView
+from .layout.placement import Choice as Choice
+from .layout.placement import CannotPlace as CannotPlace
 from .layout.strategies import data_parallel as data_parallel
 from .layout.strategies import fsdp as fsdp
-from .layout.strategies import tensor_parallel as tensor_parallel
 from .layout.strategies import zero1 as zero1
 from .layout.strategies import zero2 as zero2
-from .layout.toml import read_layout as read_layout
-from .mesh.build import mesh as mesh
-from .mesh.simulated import simulate as simulate
+from .layout.strategies import tensor_parallel as tensor_parallel
+from .layout.strategies import by_module as by_module
+# -> plan
+from .layout.plan import Plan as Plan
+# -> placed state
+from .place.put import put as put
+from .place.put import reshard as reshard
+# -> program
 from .core.constrain import constrain as constrain
 from .execute.program import Program as Program
 from .execute.program import program as program
-from .place.put import put as put
-from .place.put import reshard as reshard
+from .train.state import TrainState as TrainState
+from .train.state import init_state as init_state
+from .train.step import train_step as train_step
+from .train.data import TrainData as TrainData
+from .train.loop import fit as fit
+# -> reports
+from .report.show import Show as Show
+from .report.show import show as show
+# ready workloads
+from .recipes.recipe import Recipe as Recipe
+# what goes wrong
+from .core.errors import OutlayError as OutlayError
+from .core.errors import BackendStartedError as BackendStartedError
+from .core.errors import MeshError as MeshError
+from .core.errors import LayoutError as LayoutError
+from .core.errors import ProgramError as ProgramError
+from .core.errors import RecipeError as RecipeError
+from .core.errors import RunFolderError as RunFolderError
+from .core.errors import ShowError as ShowError

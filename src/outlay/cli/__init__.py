@@ -1,1 +1,1 @@
-"""The command line: one file a command; heavy imports inside functions."""
+"""The command line: one file a command; heavy imports inside functions, so that `outlay --help` answers at once."""

@@ -38,6 +38,10 @@ class RecipeError(OutlayError, ValueError):
     """A recipe that cannot be found, imported or used."""
 
 
+class ShowError(OutlayError, TypeError):
+    """What was passed to `outlay.show` holds no array, or the report asked for does not exist for it."""
+
+
 class RunFolderError(OutlayError, FileExistsError):
     """A run folder that exists already and would be overwritten."""
 
@@ -48,7 +52,7 @@ class Problem:
 
     Attributes:
         kind: the class of problem in a word or two, such as "unused rule"; used to group and to test.
-        where: the leaf's path or the rule that offends.
+        where: the leaf's path, empty for a tree that is one bare array, or the rule that offends.
         what: what is wrong, with the numbers.
         cure: the edit to make.
     """
@@ -61,4 +65,4 @@ class Problem:
     def text(self) -> str:
         """The problem as an indented paragraph, for a message."""
         cure = self.cure.replace("\n", "\n           ")
-        return f"  {self.kind}: {self.where}\n    {self.what}\n    cure: {cure}"
+        return f"  {self.kind}: {self.where or 'the bare array'}\n    {self.what}\n    cure: {cure}"

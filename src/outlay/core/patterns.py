@@ -64,7 +64,7 @@ def _is_half_quoted(part: str) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _matcher(pattern: str):  # noqa: ANN202 - a closure
+def _matcher(pattern: str):
     parts = pattern_parts(pattern)
     regexes = [None if part == "**" else _part_regex(part) for part in parts]
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 MAX_LISTED = 12
 """Names listed when none is close: enough to see the style, few enough to read."""
+
+
+TYPO = 0.9
+"""Likeness (0 to 1) from which a name is a slip of the finger, so that the next nearest one would only distract."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -20,6 +23,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     names = list(known)
     close = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
+    likeness = [difflib.SequenceMatcher(None, other, name).ratio() for other in close]
+    if len(close) == 2 and likeness[0] >= TYPO and likeness[0] > likeness[1]:
+        close = close[:1]
     if close:
         return "did you mean " + " or ".join(repr(c) for c in close) + "?"
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""

@@ -143,6 +143,6 @@ def program(step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any,
         >>> state = program.init(jax.random.key(0))
         >>> state, outputs = program(state, np.ones((8, 3), np.float32))
         >>> float(outputs["mean"]), state["w"].sharding.spec
-        (1.0, PartitionSpec('data', None))
+        (1.0, P('data', None))
     """
     return Program(step, init, inputs, Layout.of(layout), mesh)

@@ -13,7 +13,7 @@ from outlay.layout.claims import Claims
 from outlay.layout.indivisible import indivisible, other_dims
 from outlay.layout.placement import CannotPlace, Choice, On, Replicate
 from outlay.layout.rule import Rule, spec_problem
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,19 @@ def _ask_policy(rule: Rule, number: int, claims: Claims, mesh: MeshInfo, problem
 def _claim_spec(
     rule: Rule, number: int, claims: Claims, spec: P, problems: list[Problem], *, reason: str | None
 ) -> Application:
+    if claims.closed_by is not None:
+        return Application(wanted=bool(claims.wanted(spec)), granted=False)
     if len(spec) > len(claims.shape):
         what = f"rule {_said(rule)} gives {len(spec)} dims, but the leaf has {len(claims.shape)}: {claims.shape}"
-        cure = f"write a spec of at most {len(claims.shape)} entries, or a pattern that leaves {claims.path} out"
+        entries = f"{len(claims.shape)} entr{'y' if len(claims.shape) == 1 else 'ies'}"
+        cure = f"write a spec of at most {entries}, or a pattern that leaves this leaf out\n"
+        cure += f'or settle it by a rule before: ("{claims.path}", outlay.replicate())'
         problems.append(Problem("too many dims", claims.path, what, cure))
         return Application(wanted=True, granted=True)
     wanted = claims.wanted(spec)
     granted = False
     for dim, axes in wanted:
-        if claims.closed_by is not None or not claims.is_free(dim, axes):
+        if not claims.is_free(dim, axes):
             if claims.dims[dim] == axes:
                 granted = True
             else:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from outlay.core.errors import Problem
-from outlay.core.patterns import first_part, matches, pattern_parts
 from outlay.core.paths import join_parts, split_path
+from outlay.core.patterns import first_part, matches, pattern_parts
 from outlay.core.sizes import format_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.layout.apply import Application
@@ -16,7 +16,7 @@ from outlay.layout.mirror import is_optimizer
 from outlay.layout.placement import Follow
 from outlay.layout.plan import LeafPlan
 from outlay.layout.rule import Rule
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 
 if TYPE_CHECKING:
     from outlay.layout.resolve import Resolution
@@ -113,17 +113,19 @@ def _big_and_whole(leaves: Sequence[LeafPlan], resolution: Resolution, limit: in
 def _unused(number: int, rule: Rule, leaves: Sequence[LeafPlan], checked_roots: Collection[str]) -> Problem:
     paths = [leaf.path for leaf in leaves]
     what = f"the pattern matches none of the {len(paths)} leaves"
-    anchored = [path for path in paths if matches(f"**.{rule.pattern}", path) or matches(f"{rule.pattern}.**", path)]
-    if anchored:
-        first = min(anchored, key=is_optimizer)  # a parameter is a better example than its moment
-        longer = f"**.{rule.pattern}" if matches(f"**.{rule.pattern}", first) else f"{rule.pattern}.**"
-        more = f" and {len(anchored) - 1} more" if len(anchored) > 1 else ""
-        cure = f'patterns are anchored at both ends; write "{longer}" (it matches {first}{more})'
-        return Problem("unused rule", _named(number, rule), what, cure)
     hidden = [path for path in paths if matches(rule.pattern, path) and split_path(path)[0] in checked_roots]
     if hidden:
         root = split_path(hidden[0])[0]
         cure = f'a leading wildcard reaches the state only; write "{root}.**" for {hidden[0]}'
+        return Problem("unused rule", _named(number, rule), what, cure)
+    anchored = [path for path in paths if matches(f"**.{rule.pattern}", path) or matches(f"{rule.pattern}.**", path)]
+    if anchored:
+        first = min(anchored, key=is_optimizer)  # a parameter is a better example than its moment
+        root = split_path(first)[0]
+        start = f"{root}.**" if root in checked_roots else "**"
+        longer = f"{start}.{rule.pattern}" if matches(f"**.{rule.pattern}", first) else f"{rule.pattern}.**"
+        more = f" and {len(anchored) - 1} more" if len(anchored) > 1 else ""
+        cure = f'patterns are anchored at both ends; write "{longer}" (it matches {first}{more})'
         return Problem("unused rule", _named(number, rule), what, cure)
     if rule.names(GRADIENTS):
         cure = f'name them in the step: grads = outlay.constrain(grads, "{GRADIENTS}"), or delete the rule'
@@ -152,9 +154,7 @@ def _shadowed(number: int, rule: Rule, rules: Sequence[Rule], leaves: Sequence[L
     mine = [leaf for leaf in leaves if rule.matches(leaf.path, leaf.kind)]
     if isinstance(rule.placement, Follow):
         return _leads_nowhere(number, rule, rule.placement.source, len(mine), leaves)
-    winners = dict.fromkeys(
-        i for leaf in mine for i in range(number) if rules[i].matches(leaf.path, leaf.kind)
-    )
+    winners = dict.fromkeys(i for leaf in mine for i in range(number) if rules[i].matches(leaf.path, leaf.kind))
     by = ", ".join(_named(i, rules[i]) for i in winners) or "the parameters that these leaves follow"
     what = f"it matches {len(mine)} leaf(s), but earlier claims leave it nothing: {by}"
     cure = "move it before them, or delete it"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from outlay.core.sizes import format_bytes
 from outlay.core.table import table, to_text
 from outlay.layout.placement import spec_text
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 
 if TYPE_CHECKING:
     from outlay.layout.plan import LeafPlan, Plan
@@ -112,7 +112,9 @@ class PlanDiff:
         if self.leaves:
             rows = [[leaf.path, leaf.what, _words(leaf), _bytes(leaf.bytes_per_device)] for leaf in self.leaves]
             parts.insert(-1, to_text(table(["path", "", "what", "a device"], rows, right=("a device",)), width=220))
-        totals = f"state: {_bytes(self.bytes_total)} counted once, {_bytes(self.bytes_per_device)} on the fullest device"
+        totals = (
+            f"state: {_bytes(self.bytes_total)} counted once, {_bytes(self.bytes_per_device)} on the fullest device"
+        )
         return "\n".join([*parts, totals])
 
 

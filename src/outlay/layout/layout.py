@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, Mesh
 from outlay.layout.plan import Plan
 from outlay.layout.resolve import resolve
 from outlay.layout.rule import Rule
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 
 MAX_WHOLE_BYTES = 2**26
 """A leaf this big, left whole while others of its kind are split, is an error unless `replicate()` says so: 64 MiB."""

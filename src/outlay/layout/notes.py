@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from outlay.core.sizes import format_bytes
 from outlay.layout.plan import LeafPlan
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 
 
 def notes(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:

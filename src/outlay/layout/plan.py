@@ -17,7 +17,7 @@ from outlay.core.table import table, to_text
 from outlay.layout.diff import PlanDiff, diff_plans
 from outlay.layout.placement import Dims, dims_spec, spec_text
 from outlay.layout.rule import Kind
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 
 
 @dataclass(frozen=True)

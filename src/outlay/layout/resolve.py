@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from outlay.core.errors import LayoutError, Problem
@@ -17,7 +18,7 @@ from outlay.layout.notes import notes
 from outlay.layout.placement import Follow
 from outlay.layout.plan import LeafPlan, Plan
 from outlay.layout.rule import Kind, Rule
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 
 
 def resolve(
@@ -27,7 +28,7 @@ def resolve(
     problems = unknown_axes(rules, mesh)
     if problems:  # every later check would only repeat it
         raise LayoutError(f"the layout names {len(problems)} axis(es) that {mesh} lacks:", problems)
-    shapes = {
+    shapes: dict[Kind, dict[str, tuple[tuple[int, ...], str]]] = {
         "state": _shapes(state),
         "batch": _shapes({"batch": batch} if batch is not None else {}),
         "intermediate": _shapes(intermediates or {}),
@@ -35,7 +36,7 @@ def resolve(
     resolution = Resolution(rules, mesh, {path: shape for path, (shape, _) in shapes["state"].items()})
     for kind, leaves in shapes.items():
         for path in sorted(leaves, key=resolution.turn):
-            resolution.place(path, *leaves[path], kind)  # pyright: ignore[reportArgumentType]
+            resolution.place(path, *leaves[path], kind)
     names = {split_path(path)[0] for kind in ("batch", "intermediate") for path in shapes[kind]}
     leaves = [resolution.leaf_plan(path, kind) for kind, found in shapes.items() for path in found]
     not_given = {name for name, given in (("batch", batch), (GRADIENTS, intermediates)) if given is None}
@@ -171,8 +172,7 @@ def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
                     "not an array",
                     path or "the tree itself",
                     f"a {type(leaf).__name__}: {leaf!r:.60}",
-                    "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), "
-                    "or a static field",
+                    "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), or a static field",
                 )
                 for path, leaf in odd
             ],
@@ -186,5 +186,7 @@ def _is_array_like(leaf: Any) -> bool:
 
 def _shape_of(leaf: Any) -> tuple[tuple[int, ...], str]:
     if hasattr(leaf, "shape"):
-        return tuple(leaf.shape), str(leaf.dtype)
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        # JAX will hold a host's float64 as float32 unless told otherwise, and that is what has to fit.
+        return tuple(leaf.shape), str(leaf.dtype if is_key else jax.dtypes.canonicalize_dtype(leaf.dtype))
     return (), str(jnp.result_type(leaf))

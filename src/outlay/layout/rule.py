@@ -9,8 +9,8 @@ from typing import Any, Literal
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.errors import LayoutError, Problem
-from outlay.core.patterns import first_part, matches, pattern_problem
 from outlay.core.paths import split_path
+from outlay.core.patterns import first_part, matches, pattern_problem
 from outlay.layout.placement import Follow, On, Placement, Replicate, spec_dims
 
 Otherwise = Literal["error", "replicate", "another_dim"]

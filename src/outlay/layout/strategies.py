@@ -29,7 +29,9 @@ def data_parallel(axis: str = "data") -> Layout:
     return Layout([Rule("batch.**", OneDim(axis, 0)), Rule("**", P(), optional=True)])
 
 
-def fsdp(axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "**", otherwise: Otherwise = "error") -> Layout:
+def fsdp(
+    axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "**", otherwise: Otherwise = "error"
+) -> Layout:
     """Split parameters and optimizer state, each along its largest free dim that divides (ZeRO stage 3).
 
     The compiler gathers a parameter where it is used and scatters its gradient. Combine with `data_parallel` for the
@@ -50,7 +52,9 @@ def fsdp(axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "**", o
     return Layout([Rule(pattern, LargestDim(axis, min_size), otherwise)])
 
 
-def zero1(axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error") -> Layout:
+def zero1(
+    axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error"
+) -> Layout:
     """Split the optimizer state only; parameters stay whole (ZeRO stage 1). Combine with `data_parallel`.
 
     Source: Rajbhandari et al., ZeRO (arXiv:1910.02054), section 5.1.
@@ -68,7 +72,9 @@ def zero1(axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_s
     return Layout([Rule(pattern, LargestDim(axis, min_size), otherwise)])
 
 
-def zero2(axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error") -> Layout:
+def zero2(
+    axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error"
+) -> Layout:
     """Split the optimizer state and the gradients; parameters stay whole (ZeRO stage 2).
 
     The step must name its gradients: `grads = outlay.constrain(grads, "grads")`, as `outlay.train_step` does.

@@ -23,7 +23,7 @@ _FREE = "-"
 
 
 def read_layout(path: str | os.PathLike[str]) -> Layout:
-    """A layout from a TOML file: the rules of its `[[rule]]` tables, in their order.
+    r"""A layout from a TOML file: the rules of its `[[rule]]` tables, in their order.
 
     A rule has `match` (the pattern) and one placement: `spec` (one entry a dim: an axis, a list of axes, or "-" for a
     free dim), `replicate = true`, `on = [2]` or `follow = "params"`; `otherwise` and `optional` as in `outlay.Rule`.
@@ -46,7 +46,7 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
     Example:
         >>> import pathlib, tempfile
         >>> file = pathlib.Path(tempfile.mkdtemp(), "layout.toml")
-        >>> _ = file.write_text('[[rule]]\\nmatch = "params.**.kernel"\\nspec = ["-", ["data", "model"]]\\n')
+        >>> _ = file.write_text('[[rule]]\nmatch = "params.**.kernel"\nspec = ["-", ["data", "model"]]\n')
         >>> print(outlay.read_layout(file))
         1. params.**.kernel  P(None, ('data', 'model'))
     """
@@ -140,9 +140,7 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def _read_rule(
-    number: int, table: dict[str, Any], lines: TomlLines, problems: list[Problem]
-) -> list[Rule]:
+def _read_rule(number: int, table: dict[str, Any], lines: TomlLines, problems: list[Problem]) -> list[Rule]:
     found = [*_key_problems(number, table, lines), *_placement_problems(number, table, lines)]
     problems += found
     if found:
@@ -166,7 +164,7 @@ def _key_problems(number: int, table: dict[str, Any], lines: TomlLines) -> list[
             problems.append(Problem("unknown key", where, f"a rule has no key {key!r}", cure))
         elif not _FORMS[key][0](value):
             what = f"{key} = {value!r} is not what {key} takes"
-            problems.append(Problem("wrong type", where, what, f"{key} is {_FORMS[key][1]}"))
+            problems.append(Problem("wrong type", where, what, f"{key} takes {_FORMS[key][1]}"))
     return problems
 
 
@@ -187,9 +185,7 @@ def _placement_problems(number: int, table: dict[str, Any], lines: TomlLines) ->
     return problems
 
 
-def _read_strategy(
-    number: int, table: dict[str, Any], lines: TomlLines, problems: list[Problem]
-) -> list[Rule]:
+def _read_strategy(number: int, table: dict[str, Any], lines: TomlLines, problems: list[Problem]) -> list[Rule]:
     found = strategy_problems(number, table, lines)
     problems += found
     return [] if found else list(strategy_rules(table))

@@ -63,10 +63,15 @@ def strategy_problems(number: int, table: dict[str, Any], lines: TomlLines) -> l
             problems.append(Problem("unknown key", where, f"strategy {name!r} takes no {key!r}", cure))
         elif not FORMS[types[key]][0](value):
             what = f"{key} = {value!r} is not what {name} takes"
-            problems.append(Problem("wrong type", where, what, f"{key} is {FORMS[types[key]][1]}"))
+            problems.append(Problem("wrong type", where, what, f"{key} takes {FORMS[types[key]][1]}"))
     missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in table]
     return problems + [
-        Problem("missing key", lines.of_rule(number), f"strategy {name!r} needs {key!r}", f"add {key}: {FORMS[types[key]][1]}")
+        Problem(
+            "missing key",
+            lines.of_rule(number),
+            f"strategy {name!r} needs {key!r}",
+            f"add {key}: {FORMS[types[key]][1]}",
+        )
         for key in missing
     ]
 

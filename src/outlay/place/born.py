@@ -27,13 +27,30 @@ def born_sharded(init: Callable[..., Any], shapes: Any, plan: Plan, mesh: Mesh) 
         >>> plan = outlay.fsdp(min_size=8).plan(shapes, mesh)
         >>> init = born_sharded(lambda key: {"w": jax.random.normal(key, (16, 4))}, shapes, plan, mesh)
         >>> init(jax.random.key(0))["w"].sharding.spec
-        PartitionSpec('data', None)
+        P('data', None)
     """
-    leaves = jax.jit(
-        lambda *args: jax.tree.leaves(init(*args)),
-        out_shardings=jax.tree.leaves(shardings(plan, shapes, mesh)),
-    )
     # What a tree holds besides arrays (an optimizer's functions) is made anew by each trace of `init`, and JAX would
     # take the two for different trees: every state gets the structure that the shapes have.
     structure = jax.tree.structure(shapes)
+    leaves = _leaves(init, shapes, plan, mesh)
     return lambda *args: jax.tree.unflatten(structure, leaves(*args))
+
+
+def _leaves(init: Callable[..., Any], shapes: Any, plan: Plan, mesh: Mesh) -> Any:
+    """The compiled function: the leaves of what `init` makes, in order."""
+    return jax.jit(
+        lambda *args: jax.tree.leaves(init(*args)),
+        out_shardings=jax.tree.leaves(shardings(plan, shapes, mesh)),
+        compiler_options=_memory_first(mesh),
+    )
+
+
+def _memory_first(mesh: Mesh) -> dict[str, str] | None:
+    """Have XLA's CPU compiler make one leaf after another.
+
+    By default it starts all of them at once, and what the random generator needs on the way is then as big as the
+    whole state; other compilers order by memory anyway.
+    """
+    if mesh.devices.flat[0].platform != "cpu":
+        return None
+    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}

@@ -32,14 +32,19 @@ def differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -> lis
     missing = [path for path in planned if path not in given]
     extra = [path for path in given if path not in planned]
     problems = [
-        Problem("missing leaf", path, "the plan has it, the tree does not", did_you_mean(path, extra or given))
+        Problem("missing leaf", path, "the plan has it, the tree does not", _cure("add it", path, extra))
         for path in missing
     ]
     problems += [
-        Problem("extra leaf", path, "the tree has it, the plan does not", did_you_mean(path, missing or planned))
+        Problem("extra leaf", path, "the tree has it, the plan does not", _cure("take it out", path, missing))
         for path in extra
     ]
     return problems + [p for path, leaf in given.items() if path in planned for p in _other(leaf, planned[path])]
+
+
+def _cure(edit: str, path: str, others: list[str]) -> str:
+    """The edit; where leaves of the other side have no partner either, the path may just be written differently."""
+    return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
 
 def _other(leaf: Any, planned: LeafPlan) -> list[Problem]:

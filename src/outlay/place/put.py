@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ def put(tree: Any, plan: Plan, mesh: Mesh) -> Any:
 def reshard(tree: Any, plan: Plan, mesh: Mesh) -> Any:
     """Move arrays that already live on the mesh to another plan, without ever gathering one on a device or the host.
 
-    The old arrays are given up: their memory is reused where it can be.
+    The old arrays stay valid; drop them to free their memory.
 
     Args:
         tree: JAX arrays of the paths, shapes and dtypes that the plan was made for.
@@ -51,12 +52,11 @@ def reshard(tree: Any, plan: Plan, mesh: Mesh) -> Any:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
 
     Example:
-        >>> mesh = outlay.mesh(data=4, model=2)
-        >>> w = {"w": outlay.put({"w": np.ones((8, 8))}, outlay.Layout([("w", P("data"))]).plan(
-        ...     {"w": np.ones((8, 8))}, mesh), mesh)["w"]}
-        >>> moved = outlay.reshard(w, outlay.Layout([("w", P("model", "data"))]).plan(w, mesh), mesh)
-        >>> moved["w"].sharding.spec
-        PartitionSpec('model', 'data')
+        >>> mesh, tree = outlay.mesh(data=4, model=2), {"w": np.ones((8, 8))}
+        >>> by_rows = outlay.Layout([("w", P("data"))]).plan(tree, mesh)
+        >>> by_blocks = outlay.Layout([("w", P("model", "data"))]).plan(tree, mesh)
+        >>> outlay.reshard(outlay.put(tree, by_rows, mesh), by_blocks, mesh)["w"].sharding.spec
+        P('model', 'data')
     """
     refuse_mismatch(tree, plan.state, "the plan")
     wanted = shardings(plan, tree, mesh)
@@ -65,10 +65,10 @@ def reshard(tree: Any, plan: Plan, mesh: Mesh) -> Any:
         # One compiled identity: XLA exchanges the pieces; device_put would pass some of them through the host.
         leaves, structure = jax.tree.flatten(wanted)
         return _identity(structure, tuple(leaves))(tree)
-    return jax.device_put(tree, wanted, donate=True)
+    return jax.device_put(tree, wanted)
 
 
 @functools.lru_cache(maxsize=64)
 def _identity(structure: Any, leaves: tuple[Any, ...]) -> Any:
     out = jax.tree.unflatten(structure, leaves)
-    return jax.jit(lambda tree: tree, out_shardings=out, donate_argnums=0)
+    return jax.jit(lambda tree: tree, out_shardings=out)

@@ -27,7 +27,7 @@ def shardings(plan: Plan, tree: Any, mesh: Mesh, *, root: str = "") -> Any:
         >>> mesh = outlay.mesh(data=8)
         >>> plan = outlay.fsdp(min_size=8).plan({"w": jnp.ones((16, 4))}, mesh)
         >>> shardings(plan, {"w": jnp.ones((16, 4))}, mesh)["w"].spec
-        PartitionSpec('data', None)
+        P('data', None)
     """
     by_path = {leaf.path: leaf for leaf in plan}
     return map_with_paths(lambda path, _: sharding(by_path[under(root, path)], mesh), tree)

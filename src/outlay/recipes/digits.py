@@ -15,7 +15,7 @@ from outlay.recipes.layouts import MIN_SIZE, training_layouts
 from outlay.recipes.recipe import Recipe
 
 SIZES = (64, 256, 128, 10)
-NUM_STEPS = 400
+NUM_STEPS = 300
 BATCH_SIZE = 128
 NUM_TEST = 360
 MAX_PIXEL = 16

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from outlay.train.metrics_file import finite
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -49,7 +51,7 @@ class RunResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        return asdict(self)
+        return {**asdict(self), "training": finite(self.training), "held_out": finite(self.held_out)}
 
     def __str__(self) -> str:
         lines = [f"{name:<9} {words}" for name, words in self.facts.items()]

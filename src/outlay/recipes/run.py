@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import jax
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.report_page import report_page
 from outlay.recipes.result import RunResult
+from outlay.recipes.versions import versions
 from outlay.train.loop import fit
 from outlay.train.run_folder import RunFolder
 
@@ -64,6 +64,6 @@ def _config(prepared: Prepared, num_steps: int) -> dict[str, Any]:
         },
         "versions": {
             "python": platform.python_version(),
-            **{package: version(package) for package in ("outlay", "jax", "jaxlib")},
+            **versions(("outlay", "jax", "jaxlib")),
         },
     }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from outlay.layout.placement import Dims
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 
 Bounds = tuple[tuple[int, int], ...]
 """Start and stop of every piece of one dim, in order."""

@@ -7,23 +7,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
-from outlay.core.errors import OutlayError, Problem
+from outlay.core.errors import Problem, ShowError
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches, pattern_problem
 from outlay.core.suggest import did_you_mean
 from outlay.execute.program import Program
 from outlay.layout.notes import notes as plan_notes
 from outlay.layout.plan import LeafPlan, Plan
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 from outlay.report.facts import Count, DeviceFacts, Facts, Subject, Totals
 from outlay.report.heat import heat
 from outlay.report.leaf import LeafFacts, array_leaf, is_array, planned_leaf
 from outlay.report.modules import bytes_by_device, modules
-
-
-class ShowError(OutlayError, TypeError):
-    """Something that has no place on devices, or a path that it does not have."""
 
 
 def collect(x: Any, path: str | None) -> Facts:
@@ -32,7 +29,7 @@ def collect(x: Any, path: str | None) -> Facts:
         subject, plan = ("program", x.plan) if isinstance(x, Program) else ("plan", x)
         leaves = _at([planned_leaf(leaf, plan.mesh) for leaf in plan], path)
         return _facts(subject, leaves, (plan.mesh,), plan.notes if path is None else ())
-    if is_array(x) or isinstance(x, jax.core.Tracer):
+    if is_array(x) or isinstance(x, Tracer):
         return _facts("array", _array_leaves(x, [("", x)]), (), ())
     named, _ = flatten_paths(x)
     leaves = _array_leaves(x, [(name, leaf) for name, leaf in named if is_array(leaf)])
@@ -45,7 +42,7 @@ def collect(x: Any, path: str | None) -> Facts:
 
 
 def _array_leaves(x: Any, named: Sequence[tuple[str, Any]]) -> list[LeafFacts]:
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, Tracer):
         raise ShowError(
             "outlay.show cannot see a value that is being traced: inside jit it has no place on devices yet\n"
             "  cure: show the result, outside the jitted function"
@@ -75,9 +72,7 @@ def _at(leaves: Sequence[LeafFacts], path: str | None) -> list[LeafFacts]:
     if path is None:
         return list(leaves)
     problem = pattern_problem(path)
-    chosen = [
-        leaf for leaf in leaves if not problem and (matches(path, leaf.path) or matches(f"{path}.**", leaf.path))
-    ]
+    chosen = [leaf for leaf in leaves if not problem and (matches(path, leaf.path) or matches(f"{path}.**", leaf.path))]
     if chosen:
         return chosen
     known = [leaf.path for leaf in leaves] + [module.path for module in modules(leaves)]
@@ -91,9 +86,7 @@ def _near(path: str, known: Sequence[str]) -> str:
     return hint if hint.startswith("did") else f"known, for example: {', '.join(map(repr, known[:5]))}"
 
 
-def _facts(
-    subject: Subject, leaves: Sequence[LeafFacts], meshes: Sequence[MeshInfo], notes: Sequence[str]
-) -> Facts:
+def _facts(subject: Subject, leaves: Sequence[LeafFacts], meshes: Sequence[MeshInfo], notes: Sequence[str]) -> Facts:
     homes = dict.fromkeys([*meshes, *(leaf.mesh for leaf in leaves if leaf.mesh is not None)])
     shown = dict.fromkeys([*meshes, *(leaf.mesh for leaf in leaves if leaf.mesh is not None and leaf.on_mesh)])
     hosts = {device: host for home in homes for device, host in zip(home.device_ids, home.hosts, strict=True)}

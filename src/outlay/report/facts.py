@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 from outlay.report.blocks import Blocks
 from outlay.report.heat import Heat
 from outlay.report.leaf import LeafFacts

@@ -76,7 +76,7 @@ def heat(leaves: Sequence[LeafFacts], hosts: dict[int, int]) -> Heat:
     """
     held = _by_module([leaf for leaf in leaves if leaf.device_ids])
     names = sorted(held, key=lambda name: -sum(held[name].values()))
-    kept = {name for name in names[: _MAX_MODULES if len(names) <= _MAX_MODULES else _MAX_MODULES - 1]}
+    kept = set(names if len(names) <= _MAX_MODULES else names[: _MAX_MODULES - 1])
     modules = [name for name in held if name in kept]
     columns = [held[name] for name in modules]
     if len(kept) < len(held):

@@ -9,19 +9,16 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from outlay.core.table import to_text
 from outlay.report.facts import Facts
 from outlay.report.page_view import leaves_view, page_view
-from outlay.report.text import Lines
 
 _FRAME_HEIGHT = 720
 
 
 def page(facts: Facts) -> str:
     """The report as a complete page."""
-    return _templates().get_template("page.html.j2").render(
-        view=page_view(facts), data=_as_script(leaves_view(facts)), text=to_text(Lines(facts), width=120)
-    )
+    template = _templates().get_template("page.html.j2")
+    return template.render(view=page_view(facts), data=_as_script(leaves_view(facts)))
 
 
 def embedded(facts: Facts) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 
 from outlay.core.errors import Problem
 from outlay.core.sizes import num_bytes
 from outlay.layout.placement import Dims, dims_spec, spec_dims
 from outlay.layout.plan import LeafPlan, spec_text
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 from outlay.report.blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block
 from outlay.report.device_ids import format_devices
 
@@ -93,7 +94,7 @@ def planned_leaf(leaf: LeafPlan, mesh: MeshInfo) -> LeafFacts:
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf has a place to show: arrays, shapes that stand for arrays, and numbers."""
-    if isinstance(leaf, jax.core.Tracer):
+    if isinstance(leaf, Tracer):
         return False
     return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic | bool | int | float | complex)
 

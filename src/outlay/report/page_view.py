@@ -7,7 +7,7 @@ from typing import Any
 
 from outlay.core.paths import join_parts, split_path
 from outlay.core.sizes import format_bytes
-from outlay.mesh.info import MeshInfo
+from outlay.meshes.info import MeshInfo
 from outlay.report.colours import device_colours
 from outlay.report.device_ids import format_devices, format_ids
 from outlay.report.facts import Count, Facts
@@ -166,7 +166,7 @@ def _mesh(mesh: MeshInfo, cells: list[dict[str, Any]]) -> dict[str, Any]:
         panels.append({"title": title, "rows": list(zip(*rows, strict=True)) if turned else rows})
     ways = ["down", "across"] if turned else ["across", "down"]
     axes = [
-        {"name": name, "size": size, "way": ways[back] if back < 2 else "one panel each"}
+        {"name": name, "size": size, "way": ways[back] if back < 2 else "by panel"}
         for back, (name, size) in enumerate(reversed(mesh.axes))
     ]
     return {

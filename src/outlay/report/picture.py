@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from outlay.report.blocks import Blocks
 
-
 # A longer row or column of blocks is laid out in lines of at most `_LINE` blocks.
 _LONGEST_ROW = 32
 _LINE = 16

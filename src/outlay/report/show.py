@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from outlay.core.errors import ShowError
 from outlay.core.suggest import did_you_mean
 from outlay.core.table import to_text
 from outlay.report.blocks import Blocks
-from outlay.report.collect import ShowError, collect
+from outlay.report.collect import collect
 from outlay.report.facts import Facts, Totals
 from outlay.report.html import embedded, page
 from outlay.report.leaf import LeafFacts
@@ -108,7 +109,7 @@ def show(x: Any, path: str | None = None) -> Show:
 
     Example:
         >>> mesh = outlay.mesh(x=2, y=4)
-        >>> array = jax.device_put(np.ones((4, 8)), NamedSharding(mesh, P("x", "y")))
+        >>> array = jax.device_put(np.ones((4, 8)), jax.NamedSharding(mesh, P("x", "y")))
         >>> outlay.show(array).blocks.by_position
         (((0,), (1,), (2,), (3,)), ((4,), (5,), (6,), (7,)))
         >>> print(outlay.show({"w": array, "b": np.ones(3)}, "w").leaves[0].in_words)

@@ -43,6 +43,6 @@ def evaluate(
     compiled = jax.jit(sums, in_shardings=(in_state, in_batch, whole), out_shardings=whole)
     # One batch at a time: nothing runs ahead, and the sums are added in float64 on the host.
     found = [jax.device_get(compiled(state, batch, weights)) for batch, weights in batches]
-    totals = {name: float(np.sum([sums[name] for sums in found], dtype=np.float64)) for name in found[0]}
-    num_counted = totals.pop("weight")
-    return {name: value / num_counted for name, value in totals.items()}
+    totals = {name: sum(float(sums[name]) for sums in found) for name in found[0]}
+    metrics = sorted(totals.keys() - {"loss", "weight"})
+    return {name: totals[name] / totals["weight"] for name in ("loss", *metrics)}

@@ -102,7 +102,8 @@ def fit(
         start = time.perf_counter()
 
         def finish_oldest() -> None:
-            metrics = {name: float(value) for name, value in jax.device_get(in_flight.popleft()).items()}
+            fetched = jax.device_get(in_flight.popleft())
+            metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
             seconds = round(time.perf_counter() - start, 4)
             history.append({"step": len(history) + 1, **metrics, "seconds": seconds})
             if writer:

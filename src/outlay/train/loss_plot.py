@@ -27,20 +27,15 @@ def loss_plot(history: Sequence[Mapping[str, float]]) -> Figure:
     losses = np.array([metrics["loss"] for metrics in history])
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(steps, losses, color=_FAINT, linewidth=1)
-    axes.plot(steps, _running_mean(losses, max(1, len(losses) // 25)), color=_LINE, linewidth=2)
-    if len(losses) > 1 and np.isfinite(losses).all() and 0 < losses.min() < losses.max() / 20:
+    width = max(1, len(losses) // 25)
+    axes.plot(steps, losses, color=_FAINT, linewidth=1, label="each step")
+    if width > 1:
+        axes.plot(steps, _running_mean(losses, width), color=_LINE, linewidth=2, label=f"running mean")
+        axes.legend(frameon=False, labelcolor=_TEXT)
+    if np.isfinite(losses).all() and 0 < losses.min() < losses.max() / 20:
         axes.set_yscale("log")
     axes.set(xlabel="step", ylabel="training loss")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.annotate(
-        f"{losses[-1]:.4f}",
-        (steps[-1], losses[-1]),
-        textcoords="offset points",
-        xytext=(0, 8),
-        ha="right",
-        color=_TEXT,
-    )
     axes.grid(visible=True, which="major", color="#e5e7eb", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=_TEXT)
@@ -48,8 +43,9 @@ def loss_plot(history: Sequence[Mapping[str, float]]) -> Figure:
 
 
 def _running_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """The mean of the last `width` values at each place; of those there are, at the start."""
+    """The mean of `width` values around each place; of those there are, at the ends."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(ends - width, 0)
+    places = np.arange(len(values))
+    starts = np.maximum(places - width // 2, 0)
+    ends = np.minimum(places + width // 2 + 1, len(values))
     return (sums[ends] - sums[starts]) / (ends - starts)

@@ -26,6 +26,14 @@ class MetricsFile:
         self._file.close()
 
     def write(self, metrics: Mapping[str, float]) -> None:
-        """Add one line. JSON knows neither NaN nor infinity, so such a value is written as null."""
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self._file.write(json.dumps(finite) + "\n")
+        """Add one line; a value that is not finite is written as null."""
+        self._file.write(json.dumps(finite(metrics)) + "\n")
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Metrics as JSON can hold them: it knows neither NaN nor infinity, so such a value becomes None.
+
+    >>> finite({"loss": math.nan, "step": 3})
+    {'loss': None, 'step': 3}
+    """
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -2,8 +2,8 @@ from outlay.core.suggest import MAX_LISTED, did_you_mean
 
 
 def test_a_near_miss_names_what_was_meant():
-    assert did_you_mean("params.dense.kernal", ["params.dense.kernel", "params.dense.bias", "step"]).startswith(
-        "did you mean 'params.dense.kernel'"
+    assert did_you_mean("params.dense.kernal", ["params.dense.kernel", "params.dense.bias", "step"]) == (
+        "did you mean 'params.dense.kernel'?"
     )
 
 

@@ -1,4 +1,4 @@
-"""Ten broken rule sets and what must be said of each. The tests run them; the page of caught mistakes is made of them."""
+"""Ten broken rule sets and what must be said of each. Tests run them; the page of caught mistakes is made of them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import optax
 from jax.sharding import PartitionSpec as P
+from tests.unit.layout.abstract import abstract, shape
 
 import outlay
-from tests.unit.layout.abstract import abstract, shape
 
 MESH = abstract(data=4, model=2)
 PARAMS = {
@@ -67,7 +67,7 @@ BROKEN_RULE_SETS = [
         "a layer that was renamed",
         'outlay.Layout([("params.head.kernel", P("model", None))]) + outlay.data_parallel()',
         "unused rule",
-        "did you mean 'params.decoder.kernel'",
+        "or 'params.decoder.kernel'?",
     ),
     BrokenRuleSet(
         "an axis that the mesh lacks",

@@ -2,7 +2,6 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-
 from tests.unit.layout.broken_rule_sets import BROKEN_RULE_SETS
 
 DOCS = Path(__file__).parents[3] / "docs"

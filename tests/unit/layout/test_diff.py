@@ -1,9 +1,9 @@
 import json
 
 from jax.sharding import PartitionSpec as P
+from tests.unit.layout.abstract import abstract, shape
 
 import outlay
-from tests.unit.layout.abstract import abstract, shape
 
 MESH = abstract(data=4, model=2)
 

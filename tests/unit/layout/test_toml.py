@@ -78,7 +78,7 @@ def test_strategies_stand_among_rules_in_the_order_of_the_file(read):
     """)
     assert layout == (
         outlay.tensor_parallel("model", columns=["**.up.*"], rows=["**.down.kernel"])
-        + [("step", outlay.replicate())]
+        + outlay.Layout([("step", outlay.replicate())])
         + outlay.fsdp("data", min_size=16, otherwise="replicate")
         + outlay.by_module({"a": 2, "b.c": [3, 4]})
         + outlay.data_parallel()
@@ -106,14 +106,14 @@ def test_an_unknown_argument_of_a_strategy_is_named_with_what_was_meant(read):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('spec = "model"', "spec is a list with one entry a dim"),
-        ("spec = [1]", "spec is a list with one entry a dim"),
-        ("replicate = false", "replicate is true"),
-        ("on = 2", r"on is a list of positions in the mesh, such as \[2\]"),
-        ("on = [true]", "on is a list of positions"),
-        ("follow = 3", "follow is the first part"),
-        ("replicate = true\notherwise = 3", 'otherwise is one of "error"'),
-        ("replicate = true\noptional = 1", "optional is true or false"),
+        ('spec = "model"', "spec takes a list with one entry a dim"),
+        ("spec = [1]", "spec takes a list with one entry a dim"),
+        ("replicate = false", "replicate takes true"),
+        ("on = 2", r"on takes a list of positions in the mesh, such as \[2\]"),
+        ("on = [true]", "on takes a list of positions"),
+        ("follow = 3", "follow takes the first part"),
+        ("replicate = true\notherwise = 3", 'otherwise takes one of "error"'),
+        ("replicate = true\noptional = 1", "optional takes true or false"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_shown_with_what_the_key_takes(read, line, said):
@@ -132,7 +132,7 @@ def test_a_value_of_the_wrong_type_is_shown_with_what_the_key_takes(read, line, 
     ],
 )
 def test_a_strategy_argument_of_the_wrong_type_is_shown_with_what_it_takes(read, line, said):
-    with pytest.raises(outlay.LayoutError, match=rf"wrong type: layout\.toml:3\n.*not what fsdp takes\n.*is {said}"):
+    with pytest.raises(outlay.LayoutError, match=rf"wrong type: layout\.toml:3\n.*not what fsdp takes\n.*takes {said}"):
         read(f'[[rule]]\nstrategy = "fsdp"\n{line}\n')
 
 

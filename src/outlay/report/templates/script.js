@@ -34,7 +34,10 @@
 
   const blocks = (picture, panel, wide) => {
     const many = picture.columns.length > 12 || picture.rows.length > 12;
-    const tight = picture.columns.length > (wide ? 8 : 4);
+    // Slices that do not fit side by side (about 7 pixels a character) stand upright.
+    const room = picture.rows.length > picture.columns.length ? 480 : 640;
+    const longest = Math.max(...picture.columns.map((text) => text.length));
+    const tight = picture.columns.length * (longest + 1) * 7 > (wide ? room : 250);
     const ratio = Math.min(2.4, Math.max(0.5, picture.aspect));
     const alone = wide && picture.panels.length === 1;
     const height = many ? 20 : Math.min(alone ? 120 : 84, Math.max(30, (alone ? 480 : 270) / ratio / picture.rows.length));
@@ -69,14 +72,16 @@
     const row = (name, value, code = false) =>
       value ? [make("dt", {}, name), make("dd", {}, code ? make("code", {}, value) : value)] : [];
     const on = leaf.picture === null ? [] : row("on a device", `${leaf.local}, ${leaf.each}`);
+    const numbers = [...row("shape", `${leaf.shape} ${leaf.dtype}, ${leaf.total}`), ...on, ...row("spec", leaf.place, true)];
     detail.replaceChildren(...[
       alone ? null : make("h3", {}, leaf.path),
       alone && leaf.picture !== null ? null : make("p", {class: "words"}, leaf.words),
       pictureOf(leaf, wide),
-      make("dl", {}, ...row("shape", `${leaf.shape} ${leaf.dtype}, ${leaf.total}`), ...on,
-        ...row("spec", leaf.place, true), ...row("rule", leaf.rule, true), ...row("reason", leaf.reason)),
+      make("dl", {}, ...(alone ? [] : numbers), ...row("rule", leaf.rule, true), ...row("reason", leaf.reason)),
     ].filter(Boolean));
     detail.dataset.leaf = leaf.path;
+    const picture = leaf.picture === null ? null : facts.pictures[leaf.picture];
+    detail.classList.toggle("tall", !alone && wide && picture !== null && picture.rows.length > picture.columns.length);
   };
 
   // ---- devices light up where they hold something
@@ -253,7 +258,7 @@
   const start = () => {
     const wanted = readAddress();
     render();
-    const largest = facts.leaves.reduce((a, b) => (b.size > a.size ? b : a), facts.leaves[0]);
+    const largest = facts.leaves.reduce((a, b) => (b.size >= a.size ? b : a), facts.leaves[0]);
     if (largest) pick(wanted || largest.path);
   };
   window.addEventListener("hashchange", start);

@@ -1,0 +1,40 @@
+"""`outlay`: the commands, and what their failures look like."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outlay.cli.doctor import doctor
+from outlay.cli.failures import Commands
+from outlay.cli.run import run
+from outlay.cli.show import show
+
+# Plain help: rich would double the time that `outlay --help` takes.
+app = typer.Typer(
+    cls=Commands,
+    name="outlay",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run)
+app.command()(show)
+app.command()(doctor)
+
+
+@app.callback(epilog="Exit codes: 0 well, 1 a check failed, 2 an error in what was asked, 130 stopped by Ctrl-C.")
+def outlay(
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show Python's traceback with an error; for reports of bugs.")
+    ] = False,
+) -> None:
+    """Lay a JAX program out over devices: see where every array lives, and run it."""
+
+
+def main() -> None:
+    """The `outlay` command."""
+    app()

@@ -1,0 +1,28 @@
+"""Printing to stdout: colour and the terminal's width on a terminal, plain text where it is piped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import typer
+
+_PIPED_WIDTH = 120
+
+
+def print_picture(renderable: Any) -> None:
+    """Print something that rich can draw."""
+    from rich.console import Console
+
+    from outlay.core.table import to_text
+
+    if sys.stdout.isatty():
+        Console(highlight=False).print(renderable)
+    else:
+        typer.echo(to_text(renderable, width=_PIPED_WIDTH))
+
+
+def print_json(facts: Any) -> None:
+    """Print facts as one JSON document."""
+    typer.echo(json.dumps(facts, indent=1))

@@ -1,0 +1,48 @@
+"""`outlay run`: train a recipe and leave a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.cli.options import (
+    DevicesOption,
+    JsonOption,
+    LayoutOption,
+    MeshOption,
+    RecipeArgument,
+    prepare_program,
+)
+from outlay.cli.output import print_json, print_picture
+
+
+def run(
+    recipe: RecipeArgument,
+    devices: DevicesOption = None,
+    mesh: MeshOption = None,
+    layout: LayoutOption = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, metavar="N", help="Steps to take; the recipe's own number without.")
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", metavar="DIR", help="The run folder; runs/RECIPE without.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run that is in the run folder.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a recipe; metrics, plan, loss and report go to a run folder."""
+    prepared = prepare_program(recipe, devices, mesh, layout)
+    from outlay.recipes.run import run as run_recipe
+    from outlay.report.show import show
+    from outlay.train.run_folder import RunFolder
+
+    folder = RunFolder(run_dir or Path("runs") / prepared.recipe.name, force=force)
+    if not as_json:
+        print_picture(show(prepared.program.plan))
+    result = run_recipe(prepared, folder, num_steps=steps)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        typer.echo(f"\n{result}")

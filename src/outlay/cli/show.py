@@ -1,0 +1,49 @@
+"""`outlay show`: where every array of a recipe lives. Nothing is trained, made or compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.cli.options import (
+    DevicesOption,
+    JsonOption,
+    LayoutOption,
+    MeshOption,
+    RecipeArgument,
+    prepare_program,
+)
+from outlay.cli.output import print_json, print_picture
+
+
+def show(
+    recipe: RecipeArgument,
+    devices: DevicesOption = None,
+    mesh: MeshOption = None,
+    layout: LayoutOption = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page for the browser, too.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show where every array of a recipe lives, and why, without running it."""
+    prepared = prepare_program(recipe, devices, mesh, layout)
+    from outlay.report.show import show as show_plan
+
+    shown = show_plan(prepared.program.plan)
+    if as_json:
+        print_json(shown.to_dict())
+    else:
+        print_picture(shown)
+    if html is not None:
+        _write(html, shown.to_html())
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint="--html") from error
+    typer.echo(f"wrote {path}: open it in a browser", err=True)

@@ -1,0 +1,84 @@
+"""`outlay.mesh`: a plain `jax.sharding.Mesh` from sizes by name, over all the devices there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from outlay.core.errors import MeshError
+from outlay.meshes.arrange import arrange, group_by_host
+from outlay.meshes.hosts import host_of
+from outlay.meshes.spec import MeshSpec
+
+
+def mesh(
+    spec: MeshSpec | str | None = None,
+    /,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    over: Mapping[str, str] | None = None,
+    **axes: int,
+) -> Mesh:
+    """A mesh over all devices, its axes in Auto mode: XLA decides what the layout leaves open.
+
+    On several hosts, the axes that stay inside a host run over neighbouring devices of one host, and the others over
+    hosts (see `MeshSpec`). No global mesh is set: pass the mesh along.
+
+    Args:
+        spec: the axes as a `MeshSpec` or as text such as `"data=4,model=2"`, instead of `axes`.
+        devices: the devices to use; by default all that JAX has.
+        over: axis name to "hosts" (it may cross hosts) or "host" (it must not).
+        **axes: size of each axis, outermost first; one may be -1, the devices that are left.
+
+    Raises:
+        MeshError: the axes do not use all devices, or would cross hosts unasked.
+
+    >>> mesh = outlay.mesh(data=-1, model=2)
+    >>> mesh.axis_names, mesh.devices.shape
+    (('data', 'model'), (4, 2))
+    """
+    _refuse_size("devices", devices)
+    _refuse_size("over", over)
+    wanted = _spec_of(spec, over, axes)
+    found = list(jax.devices() if devices is None else devices)
+    if len(set(found)) < len(found):
+        raise MeshError(f"devices= holds {len(found)} devices, but only {len(set(found))} different ones")
+    groups = group_by_host([host_of(device) for device in found])
+    resolved = wanted.resolve(len(found), max(len(groups), 1))
+    names, sizes = zip(*resolved.axes, strict=True)
+    types = (AxisType.Auto,) * len(names)
+    if devices is None and len(groups) == 1:
+        # JAX knows how the devices of one machine are wired (the torus of a TPU), this library does not.
+        return jax.make_mesh(sizes, names, axis_types=types)
+    array = np.empty(len(found), dtype=object)
+    array[:] = found
+    return Mesh(array[arrange(resolved, groups)], names, axis_types=types)
+
+
+def _spec_of(spec: MeshSpec | str | None, over: Mapping[str, str] | None, axes: Mapping[str, int]) -> MeshSpec:
+    if spec is None and not axes:
+        raise MeshError("a mesh needs axes: outlay.mesh(data=4, model=2), or outlay.mesh(data=-1) for all devices")
+    if spec is None:
+        return MeshSpec(axes, over)
+    if axes:
+        extra = ", ".join(f"{name}={size}" for name, size in axes.items())
+        raise MeshError(f"axes are given twice: as {str(spec)!r} and as {extra}; keep one of the two")
+    read = MeshSpec.parse(spec) if isinstance(spec, str) else spec
+    declared = dict(read.over)
+    clashes = [name for name, where in (over or {}).items() if declared.get(name, where) != where]
+    if clashes:
+        lines = ", ".join(f"{name!r} over {declared[name]!r} and {(over or {})[name]!r}" for name in clashes)
+        raise MeshError(f"axes are declared in two ways: {lines}; keep one of the two")
+    return MeshSpec(read.axis_sizes, {**declared, **(over or {})})
+
+
+def _refuse_size(parameter: str, value: object) -> None:
+    """Name the mistake where an axis was meant to be called like a parameter of `mesh`."""
+    if isinstance(value, int):
+        raise MeshError(
+            f"{parameter}= is a parameter of outlay.mesh, not an axis; an axis of that name goes into the text: "
+            f"outlay.mesh('{parameter}={value}')"
+        )

@@ -1,0 +1,100 @@
+"""A mesh as plain data: axis names and sizes, device ids, hosts. What plans and reports carry instead of devices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from outlay.core.errors import MeshError
+from outlay.meshes.hosts import host_of
+
+Kind = Literal["attached", "simulated", "abstract"]
+
+
+@dataclass(frozen=True)
+class MeshInfo:
+    """Names, sizes, device ids and hosts of a mesh.
+
+    Attributes:
+        axes: (name, size) of each mesh axis, outermost first.
+        device_ids: the id of every device in row-major order over the axes.
+        hosts: the host of every device, in the same order.
+        kind: `attached` hardware, `simulated` CPU devices, or `abstract` (names and sizes only).
+        platform: JAX's platform name, such as `cpu` or `gpu`; empty for an abstract mesh.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    device_ids: tuple[int, ...]
+    hosts: tuple[int, ...]
+    kind: Kind
+    platform: str = ""
+
+    def __post_init__(self) -> None:
+        if math.prod(size for _, size in self.axes) != len(self.device_ids):
+            raise MeshError(f"axes {dict(self.axes)} do not hold {len(self.device_ids)} devices")
+
+    @classmethod
+    def of(cls, mesh: Mesh | AbstractMesh | MeshInfo) -> MeshInfo:
+        """Read a JAX mesh; nothing of it is kept.
+
+        >>> MeshInfo.of(outlay.mesh(data=4, model=2)).axis_sizes
+        {'data': 4, 'model': 2}
+        """
+        if isinstance(mesh, MeshInfo):
+            return mesh
+        axes = tuple(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+        if isinstance(mesh, AbstractMesh):
+            ids = tuple(range(math.prod(mesh.axis_sizes)))
+            return cls(axes, ids, (0,) * len(ids), "abstract")
+        devices = list(mesh.devices.flat)
+        hosts = tuple(host_of(device) for device in devices)
+        return cls(axes, tuple(d.id for d in devices), hosts, _kind(devices[0]), devices[0].platform)
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Axis name to size, outermost first."""
+        return dict(self.axes)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in all."""
+        return len(self.device_ids)
+
+    def coordinates(self, position: int) -> dict[str, int]:
+        """The index along each axis of the device at a row-major position."""
+        found = {}
+        for name, size in reversed(self.axes):
+            position, found[name] = divmod(position, size)
+        return {name: found[name] for name, _ in self.axes}
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in self.axes)
+        hosts = len(set(self.hosts))
+        over = f" on {hosts} hosts" if hosts > 1 else ""
+        what = {"attached": self.platform, "simulated": "simulated", "abstract": "abstract"}[self.kind]
+        return f"mesh {axes} ({self.num_devices} {what} device{'s' if self.num_devices != 1 else ''}{over})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "axes": dict(self.axes),
+            "device_ids": list(self.device_ids),
+            "hosts": list(self.hosts),
+            "kind": self.kind,
+            "platform": self.platform,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> MeshInfo:
+        """Read back what `to_dict` wrote."""
+        axes = tuple((str(name), int(size)) for name, size in data["axes"].items())
+        return cls(axes, tuple(data["device_ids"]), tuple(data["hosts"]), data["kind"], data["platform"])
+
+
+def _kind(device: jax.Device) -> Kind:
+    """A machine has one CPU device unless it has been told to pretend more."""
+    return "simulated" if device.platform == "cpu" and jax.local_device_count("cpu") > 1 else "attached"

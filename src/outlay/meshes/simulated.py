@@ -1,0 +1,116 @@
+"""Simulated devices: pretend CPU devices, grouped on pretended hosts where wanted."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+
+from outlay.core import backend_watch
+from outlay.core.errors import BackendStartedError, MeshError
+from outlay.core.jax_compat import backend_is_started
+from outlay.core.xla_flags import merge_flags, read_flags
+from outlay.meshes.hosts import pretend_hosts
+
+_COUNT_FLAG = "xla_force_host_platform_device_count"
+# XLA ends the process when a collective waits longer than 40 s, which a real bug does but also a busy machine whose
+# few cores take turns as many devices.
+_PATIENCE = {
+    "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
+    "xla_cpu_collective_call_terminate_timeout_seconds": 600,
+}
+# Twice what is needed (measured): one for a device that waits in a collective, one for the launch of a later step.
+_THREADS_PER_DEVICE = 4
+
+
+def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
+    """Pretend to have several devices: JAX's CPU backend, split. What runs on them is right, not fast.
+
+    To be called before anything uses JAX's devices; importing JAX before is fine. Calling it again with the same
+    number changes nothing.
+
+    Args:
+        num_devices: how many devices to pretend (in each process, where there are several).
+        num_hosts: on how many hosts to pretend they are, in equal groups of neighbours.
+
+    Raises:
+        BackendStartedError: JAX has started with other devices already; the message names the call that did it.
+        MeshError: the numbers cannot be, or `JAX_PLATFORMS` or `XLA_FLAGS` ask for something else.
+
+    >>> outlay.simulate(8)
+    >>> jax.device_count()
+    8
+    """
+    _check_numbers(num_devices, num_hosts)
+    if backend_is_started():
+        _check_started(num_devices)
+    else:
+        _check_environment(num_devices)
+        _set_threads(num_devices)
+        flags = os.environ.get("XLA_FLAGS", "")
+        missing = {name: value for name, value in _PATIENCE.items() if name not in read_flags(flags)}
+        os.environ["XLA_FLAGS"] = merge_flags(flags, missing)
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", num_devices)
+    pretend_hosts(num_devices // num_hosts if num_hosts > 1 else None)
+
+
+def _check_numbers(num_devices: int, num_hosts: int) -> None:
+    if num_devices < 1 or num_hosts < 1:
+        raise MeshError(f"simulate needs at least 1 device and 1 host, not {num_devices} and {num_hosts}")
+    if num_devices % num_hosts:
+        more = -(-num_devices // num_hosts) * num_hosts
+        raise MeshError(
+            f"{num_devices} devices cannot be spread evenly over {num_hosts} hosts\n"
+            f"  cure: outlay.simulate({more}, num_hosts={num_hosts})"
+        )
+    if num_hosts > 1 and jax.distributed.is_initialized():
+        raise MeshError(
+            f"num_hosts={num_hosts} pretends hosts inside one process, but this is one of several processes, where "
+            f"each is a host\n  cure: outlay.simulate({num_devices})"
+        )
+
+
+def _check_started(num_devices: int) -> None:
+    devices = jax.local_devices()
+    if devices[0].platform == "cpu" and len(devices) == num_devices:
+        return
+    raise BackendStartedError(
+        f"outlay.simulate({num_devices}) comes too late: JAX has started with {len(devices)} {devices[0].platform} "
+        f"device{'s' if len(devices) > 1 else ''}, and the number is fixed from then on\n"
+        f"  {backend_watch.describe_start()}\n"
+        f"  cure: move outlay.simulate({num_devices}) above it"
+    )
+
+
+def _check_environment(num_devices: int) -> None:
+    for variable, asked in [("JAX_PLATFORMS", jax.config.jax_platforms), ("JAX_PLATFORM_NAME", _platform_name())]:
+        if asked and "cpu" not in asked.lower().split(","):
+            raise MeshError(
+                f"simulated devices are CPU devices, but {variable}={asked} (or the JAX setting of that name) leaves "
+                f"the CPU out\n  cure: unset {variable}, or set it to cpu"
+            )
+    count = read_flags(os.environ.get("XLA_FLAGS", "")).get(_COUNT_FLAG)
+    if count is not None and count != str(num_devices):
+        raise MeshError(
+            f"outlay.simulate({num_devices}) asks for {num_devices} devices, but XLA_FLAGS holds "
+            f"--{_COUNT_FLAG}={count}\n  cure: remove that flag from XLA_FLAGS, or call outlay.simulate({count})"
+        )
+
+
+def _platform_name() -> str | None:
+    return jax.config.values.get("jax_platform_name")
+
+
+def _set_threads(num_devices: int) -> None:
+    """Give XLA enough threads that simulated devices cannot starve one another.
+
+    XLA's pool has as many threads as there are devices or cores. When many small steps are dispatched without waiting
+    for results, the launches of later steps hold them until earlier steps are done, and an earlier step waits in a
+    collective for a device that finds no thread: nobody moves, and XLA ends the process. XLA takes the size of the
+    pool from NPROC when it starts. A larger number that is set already stays.
+    """
+    enough = _THREADS_PER_DEVICE * num_devices
+    found = os.environ.get("NPROC", "")
+    if not found.isdecimal() or int(found) < enough:
+        os.environ["NPROC"] = str(max(enough, os.cpu_count() or 1))

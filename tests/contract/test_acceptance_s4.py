@@ -1,0 +1,118 @@
+"""Acceptance, document 4: data parallel and FSDP training of a 784-512-10 classifier; placement and bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from tests.contract.placed_as_planned import assert_placed_as_planned, num_collectives
+
+OPTIMIZER = optax.adamw(1e-3)
+BATCH = {"x": np.ones((128, 784), np.float32), "y": np.zeros(128, np.int32)}
+
+
+def init(key: Any) -> Any:
+    normal = jax.nn.initializers.lecun_normal()
+    first, second = jax.random.split(key)
+    params = {
+        "input": {"kernel": normal(first, (784, 512)), "bias": jnp.zeros(512)},
+        "output": {"kernel": normal(second, (512, 10)), "bias": jnp.zeros(10)},
+    }
+    return {"params": params, "opt_state": OPTIMIZER.init(params)}
+
+
+def step(state: Any, batch: Any) -> tuple[Any, Any]:
+    def loss_of(params: Any) -> Any:
+        hidden = jax.nn.relu(batch["x"] @ params["input"]["kernel"] + params["input"]["bias"][None])
+        logits = hidden @ params["output"]["kernel"] + params["output"]["bias"][None]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean()
+
+    loss, grads = jax.value_and_grad(loss_of)(state["params"])
+    updates, opt_state = OPTIMIZER.update(grads, state["opt_state"], state["params"])
+    return {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}, {"loss": loss}
+
+
+def make(layout: outlay.Layout) -> outlay.Program:
+    return outlay.program(step, init, BATCH, layout=layout, mesh=outlay.mesh(data=8))
+
+
+@pytest.fixture(scope="module")
+def dp() -> outlay.Program:
+    return make(outlay.data_parallel())
+
+
+@pytest.fixture(scope="module")
+def fsdp() -> outlay.Program:
+    return make(outlay.fsdp(min_size=2**4) + outlay.data_parallel())
+
+
+def bytes_of(plan: outlay.Plan, root: str) -> tuple[int, int]:
+    """Bytes in all and a device, of the leaves under a root."""
+    leaves = [leaf for leaf in plan.state if leaf.path.startswith(root)]
+    return sum(leaf.bytes_total for leaf in leaves), sum(leaf.bytes_per_device for leaf in leaves)
+
+
+def bytes_held(tree: Any, device: int) -> int:
+    """Bytes of a tree that one device really holds."""
+    shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+    return sum(shard.data.nbytes for shard in shards if shard.device.id == device)
+
+
+def test_s4_16_data_parallel_keeps_every_leaf_whole(dp: outlay.Program) -> None:
+    assert {leaf.spec for leaf in dp.plan.state} == {P()}
+    assert {leaf.num_copies for leaf in dp.plan.state} == {8}
+    state, _ = dp(dp.init(jax.random.key(42)), BATCH)
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state))
+    assert num_collectives(dp) > 0
+
+
+def test_s4_20_fsdp_splits_kernels_and_the_input_bias(fsdp: outlay.Program) -> None:
+    specs = {leaf.path: leaf.spec for leaf in fsdp.plan.state if leaf.path.startswith("params.")}
+    assert specs == {
+        "params.input.bias": P("data"),
+        "params.input.kernel": P("data", None),
+        "params.output.bias": P(),
+        "params.output.kernel": P("data", None),
+    }
+
+
+def test_s4_21_adam_moments_alike_and_counters_whole(fsdp: outlay.Program) -> None:
+    plan = fsdp.plan
+    for moment in ("mu", "nu"):
+        for path in ("input.bias", "input.kernel", "output.bias", "output.kernel"):
+            assert plan[f"opt_state.0.{moment}.{path}"].spec == plan[f"params.{path}"].spec
+    assert plan["opt_state.0.count"].spec == P()
+    state, _ = fsdp(fsdp.init(jax.random.key(42)), BATCH)
+    assert_placed_as_planned(state, plan)
+
+
+def test_s4_22_global_shapes_are_unchanged(fsdp: outlay.Program) -> None:
+    state = fsdp.init(jax.random.key(42))
+    expected = jax.tree.map(lambda leaf: leaf.shape, jax.eval_shape(init, jax.random.key(42)))
+    assert jax.tree.map(lambda leaf: leaf.shape, state) == expected
+    state, _ = fsdp(state, BATCH)
+    assert jax.tree.map(lambda leaf: leaf.shape, state) == expected
+
+
+def test_s4_26_bytes_a_device(dp: outlay.Program, fsdp: outlay.Program) -> None:
+    assert bytes_of(dp.plan, "params.") == (1_628_200, 1_628_200)
+    assert bytes_of(dp.plan, "opt_state.") == (3_256_404, 3_256_404)
+    assert bytes_of(fsdp.plan, "params.") == (1_628_200, 203_560)
+    assert bytes_of(fsdp.plan, "opt_state.") == (3_256_404, 407_124)
+    state = fsdp.init(jax.random.key(42))
+    assert {bytes_held(state["params"], device) for device in range(8)} == {203_560}
+    assert {bytes_held(state["opt_state"], device) for device in range(8)} == {407_124}
+
+
+def test_s4_27_a_donated_state_used_again_is_an_error_that_names_the_leaves(fsdp: outlay.Program) -> None:
+    state = fsdp.init(jax.random.key(42))
+    fsdp(state, BATCH)
+    with pytest.raises(outlay.ProgramError, match=r"donates its state.*params\.input\.bias.*\n.*cure: keep the state"):
+        fsdp(state, BATCH)

@@ -1,0 +1,55 @@
+"""The recipe `digits` learns real data, and every layout gives the numbers of one device."""
+
+import dataclasses
+
+import jax
+import pytest
+
+import outlay
+from outlay.execute.program import Program
+from outlay.layout.layout import Layout
+from outlay.recipes.digits import digits
+from outlay.recipes.prepare import prepare
+from outlay.train.loop import fit
+
+LAYOUTS = ("replicated", "dp", "zero1", "zero2", "fsdp", "fsdp+tp")
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    """The recipe, with its batches made once for all layouts."""
+    made = digits()
+    return dataclasses.replace(made, data=[made.data[step] for step in range(made.num_steps)])
+
+
+def train(recipe, program):
+    done = fit(program, recipe.data, num_steps=recipe.num_steps, key=jax.random.key(recipe.seed), progress=False)
+    return done.history[-1]["loss"], recipe.evaluate(program, done.state)
+
+
+@pytest.fixture(scope="module")
+def one_device(recipe):
+    mesh = outlay.mesh(data=1, devices=jax.devices()[:1])
+    whole = Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
+    return train(recipe, Program(recipe.step, recipe.init, recipe.data[0], whole, mesh))
+
+
+def test_it_has_the_layouts_that_it_promises(recipe):
+    assert set(recipe.layouts) == set(LAYOUTS)
+
+
+def test_one_device_learns_it(one_device):
+    loss, held_out = one_device
+    assert loss < 0.05
+    assert held_out["accuracy"] >= 0.97
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_learns_the_same(recipe, one_device, layout):
+    program = prepare(recipe, layout=layout).program
+    assert program.mesh.size == 8
+    loss, held_out = train(recipe, program)
+    expected_loss, expected = one_device
+    assert abs(loss - expected_loss) < 1e-4
+    assert abs(held_out["loss"] - expected["loss"]) < 1e-4
+    assert held_out["accuracy"] == expected["accuracy"] >= 0.97

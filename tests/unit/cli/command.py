@@ -1,0 +1,26 @@
+"""The command line as a user meets it: a process of its own, in an empty folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+OUTLAY = [sys.executable, "-c", "from outlay.cli.main import main; main()"]
+LINE = f"{ROOT}/tests/unit/recipes/small.py:line"
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+
+
+def outlay_command(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*OUTLAY, *arguments],
+        cwd=cwd,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )

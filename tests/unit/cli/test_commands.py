@@ -1,0 +1,84 @@
+"""Exit codes, streams and files of real processes."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.unit.cli.command import LINE, OUTLAY, environment, outlay_command
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, outlay_command("run", LINE, "--devices", "4", "--layout", "fsdp", "--steps", "3", cwd=folder)
+
+
+def test_a_run_ends_well_with_its_folder(run):
+    folder, finished = run
+    assert finished.returncode == 0, finished.stderr
+    found = sorted(path.name for path in (folder / "runs" / "line").iterdir())
+    assert found == ["config.json", "loss.png", "metrics.jsonl", "plan.json", "report.html"]
+
+
+def test_results_go_to_stdout_and_progress_to_stderr_without_colour(run):
+    _, finished = run
+    assert "params.w" in finished.stdout
+    assert "held out" in finished.stdout
+    assert "runs/line/report.html" in finished.stdout
+    assert "step 3/3" in finished.stderr
+    assert "step 3/3" not in finished.stdout
+    assert "\x1b" not in finished.stdout + finished.stderr
+    assert max(map(len, finished.stdout.splitlines())) <= 120
+
+
+def test_a_second_run_is_refused_before_anything_is_touched(run):
+    folder, _ = run
+    before = {path: path.stat().st_mtime_ns for path in (folder / "runs" / "line").iterdir()}
+    again = outlay_command("run", LINE, "--devices", "4", "--steps", "1", cwd=folder)
+    assert again.returncode == 2
+    assert again.stderr.startswith("error: the run folder runs/line exists and holds 5 file(s)")
+    assert "--force" in again.stderr
+    assert "Traceback" not in again.stderr
+    assert before == {path: path.stat().st_mtime_ns for path in (folder / "runs" / "line").iterdir()}
+
+
+def test_ctrl_c_keeps_the_metrics_so_far(tmp_path):
+    with subprocess.Popen(
+        [*OUTLAY, "run", LINE, "--devices", "2", "--steps", "1000000", "--run-dir", "long"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        metrics = tmp_path / "long" / "metrics.jsonl"
+        deadline = time.monotonic() + 100
+        while not (metrics.exists() and metrics.stat().st_size > 1000):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert process.returncode == 130
+    assert steps == list(range(1, len(steps) + 1))
+    assert f"stopped after step {len(steps)} of 1000000; the metrics so far are kept in long/metrics.jsonl" in errors
+    assert "Traceback" not in errors
+
+
+def test_doctor_fails_when_jax_does_not_start(tmp_path):
+    finished = outlay_command("doctor", "--json", cwd=tmp_path, JAX_PLATFORMS="nonsense")
+    found = json.loads(finished.stdout)
+    assert finished.returncode == 1
+    assert "nonsense" in found["failure"]
+    assert "unset JAX_PLATFORMS" in found["problems"][-1]
+
+
+def test_doctor_names_what_had_started_jax(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import outlay, jax\njax.devices()\n")
+    finished = outlay_command("doctor", cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{environment()['PYTHONPATH']}")
+    assert finished.returncode == 0, finished.stderr
+    assert "sitecustomize.py:2 at top level: jax.devices()" in finished.stdout

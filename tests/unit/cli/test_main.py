@@ -1,0 +1,97 @@
+"""The commands inside this process, which has eight simulated devices."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from outlay.cli.main import app
+from outlay.core.errors import RecipeError
+from tests.unit.cli.command import LINE
+
+
+def outlay(*arguments: str):
+    return CliRunner().invoke(app, arguments)
+
+
+def test_show_prints_where_everything_lives():
+    shown = outlay("show", LINE, "--layout", "zero1", "--mesh", "data=-1")
+    assert shown.exit_code == 0, shown.output
+    assert "opt_state.0.mu.w" in shown.stdout
+    assert "mesh data=8" in shown.stdout
+
+
+def test_show_as_json_is_one_document():
+    shown = outlay("show", LINE, "--json", "--devices", "8")
+    assert "params.w" in {leaf["path"] for leaf in json.loads(shown.stdout)["leaves"]}
+
+
+def test_show_writes_a_page(tmp_path):
+    shown = outlay("show", LINE, "--html", str(tmp_path / "page.html"))
+    assert "params.w" in (tmp_path / "page.html").read_text()
+    assert "page.html: open it in a browser" in shown.stderr
+    assert "page.html" not in shown.stdout
+
+
+def test_a_page_that_cannot_be_written(tmp_path):
+    shown = outlay("show", LINE, "--html", str(tmp_path / "nowhere" / "page.html"))
+    assert shown.exit_code == 2
+    assert "No such file or directory" in shown.stderr
+
+
+def test_run_as_json_is_one_document(tmp_path):
+    finished = outlay("run", LINE, "--steps", "2", "--run-dir", str(tmp_path / "run"), "--json")
+    assert finished.exit_code == 0, finished.output
+    assert json.loads(finished.stdout)["num_steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "digit"], "error: there is no recipe 'digit': did you mean 'digits'?"),
+        (["show", LINE, "--layout", "fsd"], "error: the recipe 'line' has no layout 'fsd'"),
+        (["show", LINE, "--layout", "none.toml"], "none.toml"),
+        (["show", LINE, "--mesh", "data:4"], "error: 'data:4' has no size"),
+        (["show", LINE, "--mesh", "data=3"], "error: "),
+        (["show", LINE, "--devices", "3"], "error: outlay.simulate(3) comes too late"),
+        (["show", LINE, "--devices", "0"], "Input should be greater than or equal to 1"),
+        (["run", LINE, "--steps", "0"], "Input should be greater than or equal to 1"),
+        (["show"], "Missing argument 'RECIPE'"),
+        (["shwo", LINE], "No such command 'shwo'"),
+    ],
+)
+def test_a_mistake_ends_with_a_message_and_exit_code_2(arguments, message):
+    failed = outlay(*arguments)
+    assert failed.exit_code == 2, failed.output
+    assert message in failed.stderr
+    assert failed.stdout == ""
+
+
+def test_the_traceback_can_be_asked_for():
+    assert isinstance(outlay("--traceback", "show", "digit").exception, RecipeError)
+
+
+def test_a_recipe_file_that_starts_jax_with_other_devices_is_named(tmp_path, monkeypatch):
+    """The file asks for 4 devices, the command for 8: never quietly 4."""
+    file = tmp_path / "asks_for_four.py"
+    file.write_text("import outlay\n\ndef recipe():\n    outlay.simulate(4)\n")
+    failed = outlay("show", f"{file}:recipe", "--devices", "8")
+    assert failed.exit_code == 2
+    assert "asks_for_four.py:4: outlay.simulate(4)" in failed.stderr
+
+
+def test_doctor_knows_what_is_here(monkeypatch):
+    monkeypatch.setenv("JAX_LOG_COMPILES", "0")
+    found = json.loads(outlay("doctor", "--json").stdout)
+    assert found["platform"] == "cpu"
+    assert len(found["devices"]) == 8
+    assert found["versions"]["jax"]
+    assert found["optional"]["flax"]
+    assert ["JAX_LOG_COMPILES", "0", "a JAX setting, read when jax is imported"] in found["environment"]
+    assert "started by" in found["started_by"]
+
+
+def test_doctor_in_words():
+    text = outlay("doctor").stdout
+    assert "devices     8: 0 cpu, 1 cpu" in text
+    assert "no known problems" in text

@@ -1,0 +1,76 @@
+"""`constrain` inside a program: the values that a rule places live where it says; others are left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import outlay
+
+BATCH = np.ones((8, 16), np.float32)
+
+
+def init(key: Any) -> Any:
+    return {"w": jnp.ones((16, 8))}
+
+
+def step(state: Any, batch: Any) -> tuple[Any, Any]:
+    grads = jax.grad(lambda w: jnp.square(batch @ w).mean())(state["w"])
+    grads = outlay.constrain({"w": grads}, "grads")["w"]
+    return {"w": state["w"] - grads}, {"grads": grads}
+
+
+def make(layout: Any, **axes: int) -> outlay.Program:
+    mesh = outlay.mesh(**(axes or {"data": 8}))
+    return outlay.program(step, init, BATCH, layout=layout + outlay.data_parallel(), mesh=mesh)
+
+
+def num_constraints(program: outlay.Program) -> int:
+    return program.lowered.as_text().count("sdy.sharding_constraint")
+
+
+def test_a_rule_for_the_name_places_the_value() -> None:
+    program = make(outlay.Layout([("grads.**", P("data"))]))
+    assert num_constraints(program) == 1
+    assert program.plan["grads.w"].spec == P("data", None)
+    state, outputs = program(program.init(jax.random.key(0)), BATCH)
+    assert outputs["grads"].sharding.shard_shape((16, 8)) == (2, 8)
+    assert state["w"].sharding.shard_shape((16, 8)) == (16, 8)
+
+
+def test_a_rule_over_several_axes_places_the_value() -> None:
+    program = make(outlay.Layout([("grads.w", P("model", "data"))]), data=4, model=2)
+    _, outputs = program(program.init(jax.random.key(0)), BATCH)
+    assert outputs["grads"].sharding.shard_shape((16, 8)) == (8, 2)
+
+
+def test_zero2_leaves_each_device_its_piece_of_the_gradients() -> None:
+    program = make(outlay.zero2(min_size=8, pattern="w"))
+    _, outputs = program(program.init(jax.random.key(0)), BATCH)
+    assert program.plan["grads.w"].local_shape == (2, 8)
+    assert outputs["grads"].sharding.shard_shape((16, 8)) == (2, 8)
+
+
+def test_a_name_that_no_rule_speaks_of_is_left_to_the_compiler() -> None:
+    program = make(outlay.Layout())
+    assert num_constraints(program) == 0
+    assert program.plan["grads.w"].rule == ""
+
+
+def test_a_rule_that_says_whole_is_a_constraint_too() -> None:
+    program = make(outlay.Layout([("grads.**", outlay.replicate())]))
+    assert num_constraints(program) == 1
+
+
+def test_a_rule_for_a_name_that_the_step_never_uses_is_refused() -> None:
+    with pytest.raises(outlay.LayoutError, match=r"unused rule: rule 1 \(\"gradients\.\*\*\""):
+        make(outlay.Layout([("gradients.**", P("data"))]))
+
+
+def test_the_step_keeps_its_name_in_the_lowered_program() -> None:
+    assert "jit_step" in make(outlay.Layout()).lowered.as_text()

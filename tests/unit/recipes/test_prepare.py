@@ -1,0 +1,45 @@
+import dataclasses
+
+import pytest
+
+import outlay
+from outlay.core.errors import LayoutError, MeshError, RecipeError
+from outlay.recipes.prepare import prepare
+from tests.unit.recipes import small
+
+
+def test_without_choices_it_is_the_recipes_default():
+    prepared = prepare(small.line())
+    assert prepared.layout_name == "dp"
+    assert dict(prepared.program.mesh.shape) == {"data": 8}
+
+
+def test_the_mesh_goes_with_the_layout_unless_another_is_asked_for():
+    recipe = dataclasses.replace(
+        small.line(), layouts={"two": outlay.data_parallel()}, meshes={"two": "data=-1,model=2"}
+    )
+    assert dict(prepare(recipe).program.mesh.shape) == {"data": 4, "model": 2}
+    assert dict(prepare(recipe, mesh="data=8").program.mesh.shape) == {"data": 8}
+
+
+def test_a_layout_from_a_file(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('[[rule]]\nmatch = "params.w"\nspec = ["data"]\n\n[[rule]]\nstrategy = "data_parallel"\n')
+    prepared = prepare(small.line(), layout=str(file))
+    assert prepared.layout_name == str(file)
+    assert prepared.program.plan["params.w"].local_shape == (4,)
+
+
+def test_an_unknown_layout_lists_the_recipes_own():
+    with pytest.raises(RecipeError, match=r"no layout 'fsd': did you mean 'fsdp'\?\n  cure: one of dp, replicated, zero1"):
+        prepare(small.line(), layout="fsd")
+
+
+def test_a_mesh_that_does_not_fit_the_devices():
+    with pytest.raises(MeshError):
+        prepare(small.line(), mesh="data=3")
+
+
+def test_a_layout_that_does_not_fit_the_mesh():
+    with pytest.raises(LayoutError, match="axis 'data' is not in"):
+        prepare(small.line(), mesh="batch=8")

@@ -1,0 +1,50 @@
+import dataclasses
+
+import jax
+import pytest
+
+import outlay
+from outlay.core.errors import RecipeError
+from tests.unit.recipes import small
+
+
+def test_all_wrong_fields_are_named_at_once():
+    with pytest.raises(RecipeError) as error:
+        dataclasses.replace(
+            small.line(), name="", step=3, data=5, num_steps=0, layouts={"dp": []}, meshes={"tp": "x=2"}, evaluate=1
+        )
+    for expected in (
+        "name must be a text",
+        "step must be a function, not a int",
+        "evaluate must be a function or None, not a int",
+        "data must give the batch of a step as data[step]; a int does not",
+        "num_steps must be a whole number of at least 1, not 0",
+        "layouts['dp'] must be an outlay.Layout, not a list",
+        "meshes['tp'] names no layout; the layouts are dp",
+    ):
+        assert expected in str(error.value)
+
+
+def test_a_recipe_needs_a_layout():
+    with pytest.raises(RecipeError, match="layouts is empty: give at least one"):
+        dataclasses.replace(small.line(), layouts={})
+
+
+def test_the_first_layout_is_the_default_and_meshes_can_differ():
+    layouts = {"tp": outlay.data_parallel("x"), "dp": outlay.data_parallel()}
+    recipe = dataclasses.replace(small.line(), layouts=layouts, meshes={"tp": "x=-1"})
+    assert recipe.default_layout == "tp"
+    assert (recipe.mesh_of("tp"), recipe.mesh_of("dp")) == ("x=-1", "data=-1")
+
+
+def test_any_users_model_can_be_run_under_every_standard_layout():
+    recipe = small.line()
+    for layout in recipe.layouts.values():
+        program = outlay.program(recipe.step, recipe.init, recipe.data[0], layout=layout, mesh=outlay.mesh(data=8))
+        assert program.plan["params.w"].shape == (32,)
+
+
+def test_the_seed_reaches_parameters_and_data():
+    recipe = small.line()
+    w = recipe.init(jax.random.key(0)).params["w"]
+    assert not (w == recipe.init(jax.random.key(1)).params["w"]).any()

@@ -1,0 +1,34 @@
+"""A small training problem with everything that can go wrong in it: dropout, metrics, weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from outlay.models.classifier import classifier
+from outlay.train.state import init_state
+from outlay.train.step import train_step
+
+OPTIMIZER = optax.sgd(0.5, momentum=0.9)
+init_params, loss = classifier((16, 32, 4), dropout_rate=0.25)
+init = init_state(init_params, OPTIMIZER)
+
+
+def batch(num: int = 64, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "image": rng.normal(size=(num, 16)).astype(np.float32),
+        "label": rng.integers(0, 4, num).astype(np.int32),
+    }
+
+
+def step(accumulate: int = 1):
+    return jax.jit(train_step(loss, OPTIMIZER, accumulate=accumulate))
+
+
+def assert_same(tree, other, **tolerance) -> None:
+    assert jax.tree.structure(tree) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_allclose(a, b, **tolerance)

@@ -1,0 +1,79 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import outlay
+from outlay.core.errors import ProgramError
+from outlay.train.contract import num_samples
+from outlay.train.state import init_state
+from outlay.train.step import train_step
+
+OPTIMIZER = optax.sgd(0.1)
+
+
+def build(loss, params=None, batch=None, accumulate=1):
+    """Everything must be found when the program is built, before anything runs."""
+    outlay.program(
+        train_step(loss, OPTIMIZER, accumulate=accumulate),
+        init_state(lambda key: {"w": jnp.zeros(3)} if params is None else params, OPTIMIZER),
+        np.ones((16, 3), np.float32) if batch is None else batch,
+        layout=outlay.data_parallel(),
+        mesh=outlay.mesh(data=8),
+    )
+
+
+def losses(params, batch):
+    return (batch @ params["w"]) ** 2
+
+
+def test_a_loss_that_is_a_mean_already():
+    with pytest.raises(ProgramError, match=r"(?s)shape \(16,\); 1 .*the losses: shape \(\).*leave the mean"):
+        build(lambda params, batch, keys: (losses(params, batch).mean(), {}))
+
+
+def test_all_wrong_metrics_are_named():
+    def loss(params, batch, keys):
+        return losses(params, batch), {"mean": batch.mean(), "good": batch[:, 0], "wide": batch}
+
+    with pytest.raises(ProgramError, match=r"(?s)2 are other.*'mean': shape \(\).*'wide': shape \(16, 3\)"):
+        build(loss)
+
+
+def test_metrics_that_are_no_dictionary():
+    with pytest.raises(ProgramError, match=r"metrics a dict, not a ArrayImpl|metrics a dict, not a .*Tracer"):
+        build(lambda params, batch, keys: (losses(params, batch), losses(params, batch)))
+
+
+def test_a_metric_with_the_name_of_the_loss():
+    with pytest.raises(ProgramError, match=r"\['loss'\] have names that the step gives itself"):
+        build(lambda params, batch, keys: (losses(params, batch), {"loss": losses(params, batch)}))
+
+
+def test_parameters_that_are_no_floats_are_named():
+    params = {"w": jnp.zeros(3), "table": {"ids": jnp.arange(4)}, "on": jnp.array(True)}
+    message = r"(?s)2 parameter\(s\).*params\.on: bool.*params\.table\.ids: int32.*eqx\.partition"
+    with pytest.raises(ProgramError, match=message):
+        build(lambda params, batch, keys: (losses(params, batch), {}), params=params)
+
+
+def test_a_batch_that_does_not_divide_is_found_when_the_program_is_built():
+    with pytest.raises(ProgramError, match="16 samples cannot be taken in 3 equal microbatches"):
+        build(lambda params, batch, keys: (losses(params, batch), {}), accumulate=3)
+
+
+def test_arrays_of_a_batch_that_do_not_go_together_are_named():
+    batch = {"x": np.ones((8, 2)), "y": np.ones(8), "label": np.ones(7), "temperature": np.float32(1.0)}
+    message = r"(?s)per sample, here 8; 2 do\(es\) not.*batch\.label: shape \(7,\).*batch\.temperature: shape \(\)"
+    with pytest.raises(ProgramError, match=message):
+        num_samples(batch)
+
+
+def test_a_batch_without_samples():
+    with pytest.raises(ProgramError, match="holds no samples"):
+        num_samples({"x": np.float32(1.0)})
+
+
+def test_a_good_loss_is_accepted():
+    build(lambda params, batch, keys: (losses(params, batch), {"draw": jax.vmap(jax.random.uniform)(keys)}))

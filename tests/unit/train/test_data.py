@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlay.core.errors import ProgramError
+from outlay.train.data import TrainData, eval_batches
+
+EXAMPLES = {"x": np.arange(10), "y": np.arange(10) ** 2}
+
+
+def test_a_batch_depends_on_nothing_but_its_number():
+    data = TrainData(EXAMPLES, batch_size=4, seed=1)
+    later = [data[step]["x"].tolist() for step in range(20)]
+    assert TrainData(EXAMPLES, batch_size=4, seed=1)[17]["x"].tolist() == later[17]
+    assert data[np.int32(3)]["x"].tolist() == later[3]
+
+
+def test_rows_stay_together():
+    batch = TrainData(EXAMPLES, batch_size=4)[5]
+    assert (batch["y"] == batch["x"] ** 2).all()
+
+
+def test_every_epoch_sees_every_example_once_in_an_order_of_its_own():
+    data = TrainData(EXAMPLES, batch_size=5, seed=0)
+    epochs = [np.concatenate([data[2 * epoch]["x"], data[2 * epoch + 1]["x"]]).tolist() for epoch in range(4)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert len(set(map(tuple, epochs))) == 4
+
+
+def test_another_seed_is_another_order():
+    assert TrainData(EXAMPLES, batch_size=10, seed=0)[0]["x"].tolist() != TrainData(EXAMPLES, batch_size=10, seed=1)[0]["x"].tolist()
+
+
+@pytest.mark.parametrize("batch_size", [0, 11])
+def test_a_batch_must_fit(batch_size):
+    with pytest.raises(ProgramError, match=f"batch_size={batch_size} does not fit 10 examples"):
+        TrainData(EXAMPLES, batch_size=batch_size)
+
+
+@given(num=st.integers(1, 30), batch_size=st.integers(1, 12))
+def test_evaluation_counts_every_example_once(num, batch_size):
+    batches = list(eval_batches(np.arange(num), batch_size))
+    assert all(batch.shape == weights.shape == (batch_size,) for batch, weights in batches)
+    counted = np.concatenate([batch[weights == 1] for batch, weights in batches])
+    assert counted.tolist() == list(range(num))
+    assert len(batches) == -(-num // batch_size)

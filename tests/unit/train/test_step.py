@@ -1,0 +1,117 @@
+import collections
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import outlay
+from outlay.core.errors import ProgramError
+from outlay.train.state import init_state
+from outlay.train.step import train_step
+from tests.unit.train import problem
+
+LAYOUTS = {
+    "dp": outlay.data_parallel(),
+    "zero2": outlay.zero2(min_size=16) + outlay.data_parallel(),
+    "fsdp": outlay.fsdp(min_size=16, otherwise="replicate") + outlay.data_parallel(),
+}
+
+
+def test_it_is_what_one_would_write_by_hand():
+    state = problem.init(jax.random.key(1))
+    batch = problem.batch()
+    keys = jnp.stack([jax.random.fold_in(jax.random.fold_in(state.key, 0), n) for n in range(64)])
+
+    def mean_loss(params):
+        losses, metrics = problem.loss(params, batch, keys)
+        return losses.mean(), metrics["accuracy"].mean()
+
+    (loss, accuracy), grads = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
+    updates, opt_state = problem.OPTIMIZER.update(grads, state.opt_state, state.params)
+    new, metrics = problem.step()(state, batch)
+    problem.assert_same(new.params, optax.apply_updates(state.params, updates), rtol=1e-5, atol=1e-6)
+    problem.assert_same(new.opt_state, opt_state, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
+    np.testing.assert_allclose(metrics["accuracy"], accuracy, rtol=1e-6)
+    assert int(new.step) == 1
+
+
+def test_dropout_differs_from_step_to_step():
+    state = problem.init(jax.random.key(1))
+    first, metrics = problem.step()(state, problem.batch())
+    later = type(state)(state.params, state.opt_state, first.step, state.key)
+    assert problem.step()(later, problem.batch())[1]["loss"] != metrics["loss"]
+
+
+@pytest.mark.parametrize("accumulate", [2, 4, 64])
+def test_accumulation_changes_nothing_but_rounding(accumulate):
+    """Dropout masks included: a sample's key is its own, whatever microbatch it falls into."""
+    state = problem.init(jax.random.key(1))
+    whole, parts = problem.step(), problem.step(accumulate)
+    expected, got = state, state
+    for number in range(3):
+        expected, metrics = whole(expected, problem.batch(seed=number))
+        got, accumulated = parts(got, problem.batch(seed=number))
+        problem.assert_same(accumulated, metrics, rtol=1e-5)
+    problem.assert_same(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_padding_of_weight_zero_changes_nothing():
+    """A padded batch equals the short one, in the mean too: sums are divided by the weight, not by the size."""
+    state = problem.init(jax.random.key(1))
+    short = problem.batch(48)
+    padded = {name: np.concatenate([array, array[:16]]) for name, array in short.items()}
+    padded["weight"] = np.repeat([1.0, 0.0], [48, 16]).astype(np.float32)
+    expected, metrics = problem.step()(state, short)
+    for accumulate in (1, 4):
+        got, from_padded = problem.step(accumulate)(state, padded)
+        problem.assert_same(got, expected, rtol=1e-5, atol=1e-6)
+        problem.assert_same(from_padded, metrics, rtol=1e-5)
+
+
+def test_gradients_of_bfloat16_parameters_are_accumulated_in_float32():
+    """256 gradients of 1 and 1/256: bfloat16, with 8 bits, would lose each small one."""
+    batch = np.where(np.arange(512) % 2, 1.0, 1 / 256).astype(np.float32)
+    optimizer = optax.sgd(1.0)
+    step = jax.jit(train_step(lambda p, x, keys: (p["w"].astype(jnp.float32) * x, {}), optimizer, accumulate=512))
+    state = init_state(lambda key: {"w": jnp.zeros((), jnp.bfloat16)}, optimizer)(jax.random.key(0))
+    new, _ = step(state, batch)
+    assert new.params["w"].dtype == jnp.bfloat16
+    assert float(new.params["w"]) == float(jnp.bfloat16(-batch.mean()))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_the_numbers_do_not_depend_on_the_mesh(name, accumulate):
+    expected = problem.init(jax.random.key(1))
+    expected, metrics = problem.step()(expected, problem.batch())
+    program = _program(LAYOUTS[name], accumulate)
+    state, outputs = program(program.init(jax.random.key(1)), problem.batch())
+    problem.assert_same(state, expected, rtol=1e-4, atol=1e-6)
+    problem.assert_same(outputs, metrics, rtol=1e-5)
+
+
+def test_accumulation_hides_no_gather_of_the_batch():
+    """Data-parallel training needs all-reduces of gradients and of metrics, and nothing else."""
+    for accumulate in (1, 4):
+        hlo = _program(LAYOUTS["dp"], accumulate).compiled.as_text()
+        found = collections.Counter(re.findall(r" (all-\w+|reduce-scatter|collective-permute)(?:-start)?\(", hlo))
+        assert set(found) == {"all-reduce"}, f"accumulate={accumulate}: {found}"
+
+
+def test_zero2_places_the_gradients():
+    plan = _program(LAYOUTS["zero2"], 4).plan
+    assert plan["grads.layers.0.kernel"].spec == jax.sharding.PartitionSpec(None, "data")
+
+
+def test_accumulate_must_be_positive():
+    with pytest.raises(ProgramError, match="accumulate=0: a step takes its batch in 1 microbatch or more"):
+        train_step(problem.loss, problem.OPTIMIZER, accumulate=0)
+
+
+def _program(layout, accumulate):
+    step = train_step(problem.loss, problem.OPTIMIZER, accumulate=accumulate)
+    return outlay.program(step, problem.init, problem.batch(), layout=layout, mesh=outlay.mesh(data=8))
