@@ -51,7 +51,7 @@ lint: $(VENV)
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)
-	@set -e; for benchmark in benchmarks/*.py; do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done
+	@set -e; for benchmark in benchmarks/[a-z]*.py; do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done
 
 docs: $(VENV)
 	@$(BIN)/sphinx-build --quiet --fail-on-warning -b html docs docs/_build/html

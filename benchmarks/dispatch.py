@@ -3,15 +3,15 @@
 The step has no collective and hardly any arithmetic, so a call is dispatch. Simulated devices show overhead, not speed.
 """
 
-import outlay
-
-outlay.simulate(8)
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _timing import compare, report
 from jax.sharding import NamedSharding, PartitionSpec
-from timing import compare, report
+
+import outlay
+
+outlay.simulate(8)
 
 NUM_LEAVES = 20
 traces = 0

@@ -5,16 +5,16 @@ Eight simulated devices share this machine, so the times say what Outlay adds, n
 
 import re
 
-import outlay
-
-outlay.simulate(8)
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from _timing import compare, report
 from jax.sharding import NamedSharding, PartitionSpec
-from timing import compare, report
+
+import outlay
+
+outlay.simulate(8)
 
 WIDTH, DEPTH, BATCH = 1024, 4, 64
 optimizer = optax.adam(1e-3)

@@ -34,7 +34,7 @@ myst_heading_anchors = 3
 
 # Cells run `outlay` and must find the one of this environment; what they print is for a page, not for a terminal.
 os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-os.environ |= {"NO_COLOR": "1", "COLUMNS": "110", "TERM": "dumb"}
+os.environ |= {"NO_COLOR": "1", "COLUMNS": "106", "TERM": "dumb"}
 # No one's own IPython settings, and no warning from every kernel that its local sockets are not encrypted.
 _ipython = tempfile.TemporaryDirectory(prefix="outlay-docs-")
 atexit.register(_ipython.cleanup)

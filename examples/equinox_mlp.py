@@ -20,13 +20,17 @@ def init(key):
     return {"params": params, "opt_state": optimizer.init(params)}
 
 
-def step(state, batch):
-    """One training step, written for one device: it names no mesh."""
+def predict(params, x):
     # The functions of the model; its arrays are only traced as shapes here, and come from the state.
     _, static = eqx.partition(eqx.filter_eval_shape(make_model, jax.random.key(0)), _is_shape)
+    return jax.vmap(eqx.combine(params, static))(x)
+
+
+def step(state, batch):
+    """One training step, written for one device: it names no mesh."""
 
     def loss_of(params):
-        logits = jax.vmap(eqx.combine(params, static))(batch["x"])
+        logits = predict(params, batch["x"])
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean()
 
     loss, grads = jax.value_and_grad(loss_of)(state["params"])
@@ -42,6 +46,27 @@ def make_batch(num_samples=32):
     """Sixteen random features a sample; the class is the largest of the first four."""
     x = np.random.default_rng(0).normal(size=(num_samples, 16)).astype(np.float32)
     return {"x": x, "y": x[:, :4].argmax(axis=1).astype(np.int32)}
+
+
+def recipe():
+    """For the command line: `outlay run examples/equinox_mlp.py:recipe --devices 4`."""
+
+    def loss(params, batch, keys):
+        logits = predict(params, batch["x"])
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
+        return losses, {"accuracy": logits.argmax(axis=1) == batch["y"]}
+
+    examples = make_batch(1024)
+    return outlay.Recipe.training(
+        "equinox_mlp",
+        init_params=lambda key: eqx.filter(make_model(key), eqx.is_array),
+        loss=loss,
+        optimizer=optimizer,
+        train=jax.tree.map(lambda x: x[:768], examples),
+        test=jax.tree.map(lambda x: x[768:], examples),
+        batch_size=64,
+        num_steps=100,
+    )
 
 
 def main():

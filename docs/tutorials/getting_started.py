@@ -175,7 +175,7 @@ assert largest_difference(state) < 1e-4
 fsdp = outlay.fsdp("data", min_size=512) + outlay.data_parallel("data")
 program_fsdp = outlay.program(step, init, batch, layout=fsdp, mesh=mesh)
 for leaf in program_fsdp.plan.state:
-    print(f"{leaf.path:28} {str(leaf.spec):16} {leaf.reason}")
+    print(f"{leaf.path:28} {leaf.spec!s:16} {leaf.reason}")
 
 # %% [markdown]
 # Every leaf of the plan carries its reason. `fsdp` chose the dims, the optimizer state follows its

@@ -1,6 +1,7 @@
 # devices -> mesh
 from .meshes.simulated import simulate as simulate
 from .meshes.build import mesh as mesh
+
 # -> layout
 from .layout.rule import Rule as Rule
 from .layout.layout import Layout as Layout
@@ -17,11 +18,14 @@ from .layout.strategies import zero1 as zero1
 from .layout.strategies import zero2 as zero2
 from .layout.strategies import tensor_parallel as tensor_parallel
 from .layout.strategies import by_module as by_module
+
 # -> plan
 from .layout.plan import Plan as Plan
+
 # -> placed state
 from .place.put import put as put
 from .place.put import reshard as reshard
+
 # -> program
 from .core.constrain import constrain as constrain
 from .execute.program import Program as Program
@@ -31,11 +35,14 @@ from .train.state import init_state as init_state
 from .train.step import train_step as train_step
 from .train.data import TrainData as TrainData
 from .train.loop import fit as fit
+
 # -> reports
 from .report.show import Show as Show
 from .report.show import show as show
+
 # ready workloads
 from .recipes.recipe import Recipe as Recipe
+
 # what goes wrong
 from .core.errors import OutlayError as OutlayError
 from .core.errors import BackendStartedError as BackendStartedError

@@ -26,9 +26,7 @@ def _lines(command, name: str) -> Iterator[str]:
 
 
 def test_the_options_of_every_command_are_those_of_the_snapshot():
-    assert described() == SNAPSHOT.read_text(), (
-        "the command line changed: if that is intended, run `make snapshots`"
-    )
+    assert described() == SNAPSHOT.read_text(), "the command line changed: if that is intended, run `make snapshots`"
 
 
 if __name__ == "__main__":

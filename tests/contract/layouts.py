@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec as P
+from tests.contract.small_models import SmallModel
 
 import outlay
-from tests.contract.small_models import SmallModel
 
 MIN_SIZE = 2**4
 """Small enough that the small models' leaves are split."""
@@ -41,7 +41,9 @@ def over_both_axes(leaf: outlay.LeafView) -> outlay.Choice:
 
 
 LAYOUTS = [
-    NamedLayout("replicated", DATA, lambda model: outlay.Layout([("batch.**", outlay.replicate()), outlay.replicate()])),
+    NamedLayout(
+        "replicated", DATA, lambda model: outlay.Layout([("batch.**", outlay.replicate()), outlay.replicate()])
+    ),
     NamedLayout("dp", DATA, lambda model: outlay.data_parallel()),
     NamedLayout("zero1", DATA, lambda model: outlay.zero1(min_size=MIN_SIZE) + outlay.data_parallel()),
     NamedLayout("zero2", DATA, lambda model: outlay.zero2(min_size=MIN_SIZE) + outlay.data_parallel()),
@@ -49,7 +51,7 @@ LAYOUTS = [
     NamedLayout(
         "tp",
         DATA_MODEL,
-        lambda model: model.tensor_parallel() + [("batch.**", outlay.replicate())] + outlay.replicate(),
+        lambda model: model.tensor_parallel() + outlay.Layout([("batch.**", outlay.replicate()), outlay.replicate()]),
     ),
     NamedLayout(
         "fsdp+tp",

@@ -16,7 +16,11 @@ def assert_placed_as_planned(tree: Any, plan: Plan, *, root: str = "") -> None:
     prefix = f"{root}." if root else ""
     for path, leaf in flatten_paths(tree)[0]:
         planned = plan[f"{prefix}{path}"]
-        shards = jax.random.key_data(leaf).addressable_shards if str(leaf.dtype).startswith("key<") else leaf.addressable_shards
+        shards = (
+            jax.random.key_data(leaf).addressable_shards
+            if str(leaf.dtype).startswith("key<")
+            else leaf.addressable_shards
+        )
         assert {shard.device.id for shard in shards} == set(planned.device_ids), path
         assert leaf.sharding.shard_shape(leaf.shape) == planned.local_shape, path
         num_pieces = len({str(shard.index) for shard in shards})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from tests.contract.placed_as_planned import blocks
 
 import outlay
-from tests.contract.placed_as_planned import blocks
 
 BRAIN = {
     "A_ex": {"soma": {"potential": (256,)}},

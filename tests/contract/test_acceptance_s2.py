@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from tests.contract.placed_as_planned import blocks, num_collectives
 
 import outlay
-from tests.contract.placed_as_planned import blocks, num_collectives
 
 NO_BATCH = np.zeros(1, np.float32)
 

@@ -16,9 +16,9 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from tests.contract.placed_as_planned import assert_placed_as_planned
 
 import outlay
-from tests.contract.placed_as_planned import assert_placed_as_planned
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -221,3 +221,14 @@ def test_an_example_runs_as_printed(name: str, capsys: pytest.CaptureFixture[str
 
 def test_every_example_stands_in_the_table_of_frameworks() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} <= {framework.name for framework in FRAMEWORKS}
+
+
+def test_the_equinox_recipe_trains_under_its_layouts() -> None:
+    recipe = runpy.run_path(str(EXAMPLES / "equinox_mlp.py"))["recipe"]()
+    program = outlay.program(
+        recipe.step, recipe.init, recipe.data[0], layout=recipe.layouts["fsdp"], mesh=outlay.mesh("data=-1")
+    )
+    state = program.init(jax.random.key(recipe.seed))
+    for number in range(40):
+        state, _ = program(state, recipe.data[number])
+    assert recipe.evaluate(program, state)["accuracy"] > 0.8

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 import optax
 import pytest
-
-import outlay
 from tests.contract.layouts import LAYOUTS, NamedLayout
 from tests.contract.placed_as_planned import assert_placed_as_planned
 from tests.contract.small_models import MODELS, SmallModel
+
+import outlay
 
 TOLERANCE = 1e-5
 """Sums over devices are taken in another order: float32 keeps about 7 digits, and these values are of order one."""
@@ -77,4 +77,6 @@ def test_the_layouts_that_should_split_the_state_do(model: SmallModel, layout: N
         batch={"x": model.x, "y": model.y},
         intermediates={"grads": model.params()},
     )
-    assert any(leaf.is_split for leaf in plan.state), f"{layout.name} splits nothing of {model.name}: it would test nothing"
+    assert any(leaf.is_split for leaf in plan.state), (
+        f"{layout.name} splits nothing of {model.name}: it would test nothing"
+    )

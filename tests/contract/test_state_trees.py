@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.contract.placed_as_planned import assert_placed_as_planned
 
 import outlay
 from outlay.core.paths import flatten_paths
-from tests.contract.placed_as_planned import assert_placed_as_planned
 
 BATCH = np.ones((8, 2), np.float32)
 
@@ -50,7 +50,10 @@ STATES = {
     ),
     "int keys": (lambda key: {0: split(), 10: split(), 9: split()}, {"0", "9", "10"}),
     "tuple keys": (lambda key: {("a", 1): split()}, {"'(\\'a\\', 1)'"}),
-    "scalars": (lambda key: {"count": jnp.zeros((), jnp.int32), "rate": jnp.float32(0.1), "w": split()}, {"count", "rate", "w"}),
+    "scalars": (
+        lambda key: {"count": jnp.zeros((), jnp.int32), "rate": jnp.float32(0.1), "w": split()},
+        {"count", "rate", "w"},
+    ),
     "python scalars": (lambda key: {"count": 0, "rate": 0.1, "on": True}, {"count", "rate", "on"}),
     "an empty state": (lambda key: {}, set()),
     "no state": (lambda key: None, set()),
@@ -130,6 +133,8 @@ def test_a_batch_may_be_any_tree() -> None:
 
 def test_a_step_may_give_no_outputs() -> None:
     layout = outlay.fsdp(min_size=16) + outlay.data_parallel()
-    program = outlay.program(lambda s, b: (s, None), lambda key: split(), BATCH, layout=layout, mesh=outlay.mesh(data=8))
+    program = outlay.program(
+        lambda s, b: (s, None), lambda key: split(), BATCH, layout=layout, mesh=outlay.mesh(data=8)
+    )
     _, outputs = program(program.init(jax.random.key(0)), BATCH)
     assert outputs is None

@@ -3,7 +3,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.docs import snippets
 
 ROOT = Path(__file__).parents[2]
@@ -16,6 +15,14 @@ WITH_PYTHON = [page for page in PAGES if snippets.blocks(page.read_text(encoding
 def test_the_python_of_a_page_runs(page):
     done = run(page, "python")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_shows_what_outlay_says_to_a_wrong_rule(tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = (body for _, body in snippets.blocks(readme, "text") if body.startswith("LayoutError"))
+    wrong = tmp_path / "wrong.md"
+    wrong.write_text(readme.replace('[("up", P(', '[("upp", P('), encoding="utf-8")
+    assert shown.strip() in run(wrong, "python").stderr
 
 
 def test_there_are_pages_with_python():

@@ -10,7 +10,9 @@ _DASHES = "‐‑‒–—−"
 _GPU = Path("/dev/nvidia0")
 
 
-def known_problems(devices: Sequence[Any], environment: Mapping[str, str], versions: Mapping[str, str | None]) -> Iterator[str]:
+def known_problems(
+    devices: Sequence[Any], environment: Mapping[str, str], versions: Mapping[str, str | None]
+) -> Iterator[str]:
     """Each problem that applies here, in words, with what to do.
 
     Args:

@@ -43,7 +43,7 @@ def prepare_program(recipe: str, devices: int | None, mesh: str | None, layout: 
 
 
 def _simulate(devices: int | None) -> None:
-    import outlay
+    from outlay.meshes.simulated import simulate
 
     if devices is not None:
-        outlay.simulate(devices)
+        simulate(devices)

@@ -23,6 +23,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seque
 def to_text(renderable: Any, *, width: int = 160) -> str:
     """Render to a plain string without colour, for `str()` and for files."""
     buffer = io.StringIO()
-    console = Console(file=buffer, width=width, color_system=None, markup=False, highlight=False, emoji=False)
+    console = Console(
+        file=buffer,
+        width=width,
+        color_system=None,
+        force_jupyter=False,  # in a notebook rich would display the text instead of writing it
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
     console.print(renderable)
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip("\n").split("\n"))

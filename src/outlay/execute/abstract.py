@@ -63,8 +63,9 @@ def _refuse_non_arrays(tree: Any, what: str) -> None:
     odd = [(path, leaf) for path, leaf in flatten_paths(tree)[0] if not _is_array(leaf)]
     if odd:
         cure = "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), or a static field"
-        problems = [Problem("not an array", path or "itself", f"{type(x).__name__}: {x!r:.60}", cure) for path, x in odd]
-        raise ProgramError("\n".join([f"{what} holds {len(odd)} leaf(s) that are no arrays:"] + [p.text() for p in problems]))
+        found = [Problem("not an array", path or "itself", f"{type(x).__name__}: {x!r:.60}", cure) for path, x in odd]
+        head = f"{what} holds {len(odd)} leaf(s) that are no arrays:"
+        raise ProgramError("\n".join([head, *(problem.text() for problem in found)]))
 
 
 def _is_array(leaf: Any) -> bool:

@@ -15,10 +15,23 @@ from outlay.place.matching import differences
 from outlay.place.shardings import sharding, under
 
 
-def diagnose(state: Any, batch: Any, plan: Plan, mesh: Mesh) -> ProgramError | None:
-    """The error to raise instead of JAX's, or None when state and batch are as planned."""
+def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh: Mesh) -> ProgramError | None:
+    """The error to raise instead of JAX's, or None when state and batch are as planned.
+
+    Args:
+        state: what was passed as state.
+        batch: what was passed as batch.
+        planned: state and batch as shapes, in the containers that the program was made for.
+        plan: where every leaf lives.
+        mesh: the mesh of the plan.
+    """
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
-    return _not_as_planned(state, batch, plan) or _elsewhere(leaves, plan, mesh)
+    return (
+        _not_as_planned(state, batch, plan)
+        or _other_container("state", state, planned[0])
+        or _other_container("batch", batch, planned[1])
+        or _elsewhere(leaves, plan, mesh)
+    )
 
 
 def used_up(state: Any, batch: Any) -> ProgramError:
@@ -52,8 +65,8 @@ def refuse_unplaceable(plan: Plan) -> None:
     apart = [leaf for leaf in plan if leaf.device_ids != plan.mesh.device_ids]
     if apart:
         lines = [f"  {leaf.path}: device {', '.join(map(str, leaf.device_ids))} ({leaf.rule})" for leaf in apart]
-        head = f"{len(apart)} leaf(s) live on a part of {plan.mesh}, but one compiled step needs all of them on all of it:"
-        cure = "  cure: split these leaves over a mesh axis instead of on()/by_module(); outlay.put moves them without running"
+        head = f"{len(apart)} leaf(s) live on a part of {plan.mesh}, but one compiled step needs all on all of it:"
+        cure = "  cure: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays"
         raise ProgramError("\n".join([head, *lines, cure]))
 
 
@@ -66,10 +79,20 @@ def _not_as_planned(state: Any, batch: Any, plan: Plan) -> ProgramError | None:
     return _error("state or batch are not what this program was made for", problems)
 
 
+def _other_container(what: str, given: Any, planned: Any) -> ProgramError | None:
+    if jax.tree.structure(given) == jax.tree.structure(planned):
+        return None
+    return ProgramError(
+        f"the {what} has the planned leaves in other containers:\n"
+        f"  given   {jax.tree.structure(given)}\n  planned {jax.tree.structure(planned)}\n"
+        f"  cure: pass the {what} in the containers that the program was made with"
+    )
+
+
 def _elsewhere(leaves: Iterable[tuple[str, Any]], plan: Plan, mesh: Mesh) -> ProgramError | None:
     planned = {leaf.path: leaf for leaf in plan}
     problems = [
-        Problem("lives elsewhere", path, f"it is at {leaf.sharding}, planned {planned[path].spec}", _move(planned[path]))
+        Problem("lives elsewhere", path, f"at {leaf.sharding}, planned {planned[path].spec}", _move(planned[path]))
         for path, leaf in leaves
         if isinstance(leaf, jax.Array)
         and leaf.committed

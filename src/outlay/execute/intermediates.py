@@ -17,7 +17,7 @@ from outlay.place.shardings import sharding, under
 
 def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable[[Any, Any], Any]:
     """The step with the values that it names constrained where a rule places them."""
-    ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate") if leaf.rule}
+    ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate")}
 
     def place(name: str, tree: Any) -> Any:
         def one(path: str, value: Any) -> Any:

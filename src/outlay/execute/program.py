@@ -1,4 +1,4 @@
-"""A program: a step, its plan and its mesh, compiled. What is planned, what is explained and what runs are one thing."""
+"""A program: a step, its plan and its mesh, compiled; what is planned and what runs are one thing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Program:
         try:
             return self._run(state, batch)
         except (RuntimeError, ValueError, TypeError) as error:
-            problem = diagnose(state, batch, self.plan, self.mesh)
+            problem = diagnose(state, batch, (self.state_shapes, self.batch_shapes), self.plan, self.mesh)
             if problem is None:
                 raise
             raise problem from error

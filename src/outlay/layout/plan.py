@@ -126,7 +126,7 @@ class Plan:
 
     @property
     def replication(self) -> float:
-        """Bytes of state on all devices over bytes of state counted once: 1.0 holds no copy."""
+        """Bytes of state on all devices over bytes of state counted once; 1.0 holds no copy."""
         return sum(self.bytes_per_device.values()) / self.bytes_total if self.bytes_total else 1.0
 
     def diff(self, other: Plan) -> PlanDiff:

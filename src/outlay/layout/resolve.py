@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from outlay.core.errors import LayoutError, Problem
 from outlay.core.paths import flatten_paths, split_path
 from outlay.layout.apply import Application, apply_rule, claim
-from outlay.layout.checks import GRADIENTS, check_leaves, check_rules, unknown_axes
+from outlay.layout.check_leaves import check_leaves
+from outlay.layout.check_rules import GRADIENTS, check_rules, unknown_axes
 from outlay.layout.claims import Claims
 from outlay.layout.mirror import Mirrors, is_optimizer
 from outlay.layout.notes import notes
@@ -47,7 +48,9 @@ def resolve(
     ]
     if problems:
         raise LayoutError(f"the layout does not fit this tree on {mesh}: {len(problems)} problem(s)", problems)
-    return Plan(mesh, tuple(leaves), notes(mesh, leaves))
+    # An intermediate value that no rule speaks of has no place to report: the compiler finds one.
+    placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or resolution.matched[leaf.path])
+    return Plan(mesh, placed, notes(mesh, placed))
 
 
 class Resolution:
@@ -58,7 +61,6 @@ class Resolution:
         self.mesh = mesh
         self.mirrors = Mirrors(state_shapes)
         self.claims: dict[str, Claims] = {}
-        self.kinds: dict[str, Kind] = {}
         self.matched: dict[str, list[int]] = {}
         self.followed: dict[str, str] = {}
         self.applications: list[list[Application]] = [[] for _ in rules]
@@ -72,7 +74,6 @@ class Resolution:
     def place(self, path: str, shape: tuple[int, ...], dtype: str, kind: Kind) -> None:
         """Apply every rule that speaks of a leaf, in the order of claims."""
         claims = self.claims[path] = Claims(path, shape, dtype, self.mesh.axis_sizes)
-        self.kinds[path] = kind
         self.matched[path] = [i for i, rule in enumerate(self.rules) if rule.matches(path, kind)]
         first, rest = self._claim_order(path)
         for number in first:
@@ -149,7 +150,7 @@ class Resolution:
         if claims.is_scalar:
             return "a scalar is whole everywhere"
         if not self.matched[claims.path]:
-            return "no rule: left to the compiler"
+            return "no rule speaks of it"
         return f"rule {self.matched[claims.path][0] + 1} leaves it whole"
 
 

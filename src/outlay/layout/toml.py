@@ -27,7 +27,7 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
 
     A rule has `match` (the pattern) and one placement: `spec` (one entry a dim: an axis, a list of axes, or "-" for a
     free dim), `replicate = true`, `on = [2]` or `follow = "params"`; `otherwise` and `optional` as in `outlay.Rule`.
-    Or it names a strategy, whose arguments are further keys:
+    Or it names a strategy, whose arguments are further keys::
 
         [[rule]]
         match = "params.**.kernel"

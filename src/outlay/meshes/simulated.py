@@ -84,7 +84,8 @@ def _check_started(num_devices: int) -> None:
 
 
 def _check_environment(num_devices: int) -> None:
-    for variable, asked in [("JAX_PLATFORMS", jax.config.jax_platforms), ("JAX_PLATFORM_NAME", _platform_name())]:
+    for variable in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
+        asked = jax.config.values.get(variable.lower())
         if asked and "cpu" not in asked.lower().split(","):
             raise MeshError(
                 f"simulated devices are CPU devices, but {variable}={asked} (or the JAX setting of that name) leaves "
@@ -96,10 +97,6 @@ def _check_environment(num_devices: int) -> None:
             f"outlay.simulate({num_devices}) asks for {num_devices} devices, but XLA_FLAGS holds "
             f"--{_COUNT_FLAG}={count}\n  cure: remove that flag from XLA_FLAGS, or call outlay.simulate({count})"
         )
-
-
-def _platform_name() -> str | None:
-    return jax.config.values.get("jax_platform_name")
 
 
 def _set_threads(num_devices: int) -> None:

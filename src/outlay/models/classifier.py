@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ class Classifier(nnx.Module):
         self.dropout_rate = dropout_rate
         self.layers = nnx.List(
             nnx.Linear(inputs, outputs, dtype=dtype, param_dtype=jnp.float32, rngs=rngs)
-            for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True)
+            for inputs, outputs in itertools.pairwise(sizes)
         )
 
     def __call__(self, x: jax.Array, keys: jax.Array | None = None) -> jax.Array:

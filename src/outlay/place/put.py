@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import Any
 
 import jax
@@ -16,6 +15,8 @@ from outlay.place.shardings import shardings
 
 def put(tree: Any, plan: Plan, mesh: Mesh) -> Any:
     """Place host or device arrays as the plan says.
+
+    An array that lives there already is not copied: give the result to a program, and the array is used up too.
 
     Args:
         tree: numpy or JAX arrays of the paths, shapes and dtypes that the plan was made for.

@@ -34,12 +34,7 @@ def find_recipe(text: str) -> Recipe:
             "\n  cure: name one of these, or a function of your own as path/to/file.py:function"
         )
     module, _, function = OURS[text].partition(":")
-    try:
-        return getattr(importlib.import_module(module), function)()
-    except ModuleNotFoundError as error:
-        raise RecipeError(
-            f"recipe {text!r} needs {error.name}, which is not installed\n  cure: pip install 'outlay[train]'"
-        ) from error
+    return getattr(importlib.import_module(module), function)()
 
 
 def _from_file(file: str, function: str) -> Recipe:

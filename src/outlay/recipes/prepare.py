@@ -10,6 +10,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.execute.program import Program
 from outlay.layout.layout import Layout
 from outlay.layout.toml import read_layout
+from outlay.meshes.build import mesh as make_mesh
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
 
 
@@ -41,11 +42,9 @@ def prepare(recipe: Recipe, *, layout: str | None = None, mesh: str | None = Non
         MeshError: the mesh does not fit the devices.
         LayoutError: the layout does not fit the state on the mesh.
     """
-    import outlay
-
     name = recipe.default_layout if layout is None else layout
     chosen, its_mesh = _layout(recipe, name)
-    program = Program(recipe.step, recipe.init, recipe.data[0], chosen, outlay.mesh(mesh or its_mesh))
+    program = Program(recipe.step, recipe.init, recipe.data[0], chosen, make_mesh(mesh or its_mesh))
     return Prepared(recipe, name, program)
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from matplotlib.figure import Figure  # unlike pyplot it needs no display and keeps no global state
+from matplotlib.ticker import MaxNLocator
 
 _LINE, _FAINT, _TEXT = "#2b6cb0", "#a9c7e8", "#333333"
 
@@ -19,10 +17,6 @@ def loss_plot(history: Sequence[Mapping[str, float]]) -> Figure:
     Args:
         history: the metrics of every step, with `step` and `loss`, as `Fit` holds them.
     """
-    # Matplotlib takes a second to import; its Figure, unlike pyplot, needs no display and keeps no global state.
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     steps = np.array([metrics["step"] for metrics in history])
     losses = np.array([metrics["loss"] for metrics in history])
     figure = Figure(figsize=(7, 3.8), layout="constrained")
@@ -30,7 +24,7 @@ def loss_plot(history: Sequence[Mapping[str, float]]) -> Figure:
     width = max(1, len(losses) // 25)
     axes.plot(steps, losses, color=_FAINT, linewidth=1, label="each step")
     if width > 1:
-        axes.plot(steps, _running_mean(losses, width), color=_LINE, linewidth=2, label=f"running mean")
+        axes.plot(steps, _running_mean(losses, width), color=_LINE, linewidth=2, label="running mean")
         axes.legend(frameon=False, labelcolor=_TEXT)
     if np.isfinite(losses).all() and 0 < losses.min() < losses.max() / 20:
         axes.set_yscale("log")

@@ -12,9 +12,7 @@ import jax.numpy as jnp
 import optax
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["params", "opt_state", "step", "key"], meta_fields=[]
-)
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["params", "opt_state", "step", "key"], meta_fields=[])
 @dataclass(frozen=True)
 class TrainState:
     """The state of a `train_step`. Rules reach its leaves as `params.**`, `opt_state.**`, `step` and `key`.

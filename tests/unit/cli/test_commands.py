@@ -6,7 +6,6 @@ import subprocess
 import time
 
 import pytest
-
 from tests.unit.cli.command import LINE, OUTLAY, environment, outlay_command
 
 
@@ -67,6 +66,35 @@ def test_ctrl_c_keeps_the_metrics_so_far(tmp_path):
     assert steps == list(range(1, len(steps) + 1))
     assert f"stopped after step {len(steps)} of 1000000; the metrics so far are kept in long/metrics.jsonl" in errors
     assert "Traceback" not in errors
+
+
+ASKS_FOR_TWO = """
+import outlay
+from tests.unit.recipes.small import line
+
+def recipe():
+    outlay.simulate(2)
+    return line()
+"""
+STARTS_TWO = """
+import jax, outlay
+outlay.simulate(2)
+jax.devices()
+"""
+
+
+def test_a_recipe_file_does_not_change_the_devices_that_were_asked_for(tmp_path):
+    (tmp_path / "mine.py").write_text(ASKS_FOR_TWO)
+    shown = outlay_command("show", "mine.py:recipe", "--devices", "4", "--json", cwd=tmp_path)
+    assert len(json.loads(shown.stdout)["devices"]) == 4
+
+
+def test_a_recipe_file_that_starts_jax_with_other_devices_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text(STARTS_TWO + ASKS_FOR_TWO)
+    failed = outlay_command("show", "mine.py:recipe", "--devices", "4", cwd=tmp_path)
+    assert failed.returncode == 2
+    assert "outlay.simulate(4) comes too late: JAX has started with 2 cpu devices" in failed.stderr
+    assert "mine.py:4 at top level: jax.devices()" in failed.stderr
 
 
 def test_doctor_fails_when_jax_does_not_start(tmp_path):

@@ -1,13 +1,14 @@
 """The commands inside this process, which has eight simulated devices."""
 
 import json
+import sys
 
 import pytest
+from tests.unit.cli.command import LINE
 from typer.testing import CliRunner
 
 from outlay.cli.main import app
 from outlay.core.errors import RecipeError
-from tests.unit.cli.command import LINE
 
 
 def outlay(*arguments: str):
@@ -67,17 +68,16 @@ def test_a_mistake_ends_with_a_message_and_exit_code_2(arguments, message):
     assert failed.stdout == ""
 
 
+def test_a_missing_extra_is_named_with_its_cure(monkeypatch):
+    monkeypatch.delitem(sys.modules, "outlay.recipes.digits", raising=False)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    failed = outlay("show", "digits")
+    assert failed.exit_code == 2
+    assert failed.stderr == "error: this needs sklearn, which is not installed\n  cure: pip install 'outlay[train]'\n"
+
+
 def test_the_traceback_can_be_asked_for():
     assert isinstance(outlay("--traceback", "show", "digit").exception, RecipeError)
-
-
-def test_a_recipe_file_that_starts_jax_with_other_devices_is_named(tmp_path, monkeypatch):
-    """The file asks for 4 devices, the command for 8: never quietly 4."""
-    file = tmp_path / "asks_for_four.py"
-    file.write_text("import outlay\n\ndef recipe():\n    outlay.simulate(4)\n")
-    failed = outlay("show", f"{file}:recipe", "--devices", "8")
-    assert failed.exit_code == 2
-    assert "asks_for_four.py:4: outlay.simulate(4)" in failed.stderr
 
 
 def test_doctor_knows_what_is_here(monkeypatch):

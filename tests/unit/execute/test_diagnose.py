@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from typing import Any
 
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from tests.unit.execute.test_program import BATCH, init, make, step
 
 import outlay
 from outlay.execute.diagnose import check_outputs
-from tests.unit.execute.test_program import BATCH, init, make, step
 
 
 def error_of(state: Any, batch: Any, program: outlay.Program) -> str:
@@ -44,7 +45,9 @@ def test_a_state_of_many_leaves_used_twice_counts_them_and_shows_the_first() -> 
     program = make(lambda state, batch: (state, {}), lambda key: {f"w{i}": jnp.zeros((8, 8)) + i for i in range(11)})
     state = program.init(jax.random.key(0))
     program(state, BATCH)
-    assert re.search(r"11 leaf\(s\) are gone: w0, w1, w10, w2, w3, w4, w5, w6 and 3 more", error_of(state, BATCH, program))
+    assert re.search(
+        r"11 leaf\(s\) are gone: w0, w1, w10, w2, w3, w4, w5, w6 and 3 more", error_of(state, BATCH, program)
+    )
 
 
 def test_a_batch_that_an_earlier_step_was_given_can_be_given_again(program: outlay.Program, state: Any) -> None:
@@ -58,7 +61,10 @@ def test_a_batch_that_an_earlier_step_was_given_can_be_given_again(program: outl
     ("batch", "expected"),
     [
         ({"x": np.ones((4, 4), np.float32)}, r"1 problem.*other shape: batch\.x\n.*shape \(4, 4\), planned \(8, 4\)"),
-        ({"x": np.ones((8, 4), np.float16)}, r"other dtype: batch\.x\n.*float16, planned float32\n.*astype\('float32'\)"),
+        (
+            {"x": np.ones((8, 4), np.float16)},
+            r"other dtype: batch\.x\n.*float16, planned float32\n.*astype\('float32'\)",
+        ),
         ({"x": np.ones((8, 4), np.int64)}, r"other dtype: batch\.x\n.*int32, planned float32"),
         ({}, r"missing leaf: batch\.x\n.*cure: add it"),
         (None, r"missing leaf: batch\.x"),
@@ -85,7 +91,10 @@ def test_a_state_that_lives_elsewhere_says_how_to_place_it(program: outlay.Progr
     elsewhere = jax.device_put(state, jax.devices()[3])
     message = error_of(elsewhere, BATCH, program)
     assert "3 problem(s)" in message
-    assert re.search(r"lives elsewhere: w\n.*planned PartitionSpec\('data', None\)|lives elsewhere: w\n.*planned P\('data', None\)", message)
+    assert re.search(
+        r"lives elsewhere: w\n.*planned PartitionSpec\('data', None\)|lives elsewhere: w\n.*planned P\('data', None\)",
+        message,
+    )
     assert "cure: place it first: state = outlay.put(state, program.plan, program.mesh)" in message
     placed = outlay.put(elsewhere, program.plan, program.mesh)
     _, outputs = program(placed, BATCH)
@@ -120,7 +129,7 @@ def test_leaves_on_a_part_of_the_mesh_are_refused_with_the_cure() -> None:
     assert "2 leaf(s) live on a part of mesh data=8" in message
     assert "  a.w: device 2 (1. a.**)" in message
     assert "  b.w: device 4, 5 (2. b.**)" in message
-    assert "cure: split these leaves over a mesh axis instead of on()/by_module(); outlay.put moves them" in message
+    assert "cure: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays" in message
 
 
 def test_a_state_given_as_host_arrays_runs(program: outlay.Program, state: Any) -> None:
@@ -129,3 +138,18 @@ def test_a_state_given_as_host_arrays_runs(program: outlay.Program, state: Any) 
     new_state, _ = program(host, BATCH)
     np.testing.assert_allclose(new_state["w"], expected["w"], rtol=1e-6)
     assert new_state["w"].sharding.shard_shape((16, 8)) == (2, 8)
+
+
+def test_the_same_leaves_in_another_container_are_refused_with_both_containers() -> None:
+    program = outlay.program(
+        lambda state, batch: (state, {"sum": batch.sum()}),
+        lambda key: {"w": jnp.zeros((16, 4))},
+        np.ones((8, 3), np.float32),
+        layout=outlay.fsdp(min_size=8) + outlay.data_parallel(),
+        mesh=outlay.mesh(data=8),
+    )
+    state = collections.OrderedDict(program.init(jax.random.key(0)))
+    with pytest.raises(outlay.ProgramError, match="the state has the planned leaves in other containers") as caught:
+        program(state, np.ones((8, 3), np.float32))
+    assert "OrderedDict" in str(caught.value)
+    assert "cure: pass the state in the containers" in str(caught.value)

@@ -102,7 +102,7 @@ def test_the_compiled_step_writes_the_new_state_into_the_old_ones_memory() -> No
 
 def test_no_mesh_is_left_behind() -> None:
     program = make()
-    state, _ = program(program.init(jax.random.key(0)), BATCH)
+    program(program.init(jax.random.key(0)), BATCH)
     assert jax.sharding.get_mesh().empty
     assert jax.sharding.get_abstract_mesh().empty
 
@@ -165,7 +165,7 @@ def test_errors_of_the_step_and_of_init_come_through_unchanged(kind: type[Except
         raise kind("of the user")
 
     for parts in ({"step": failing}, {"init": failing}):
-        with pytest.raises(kind, match="^of the user") as caught:
+        with pytest.raises(kind, match=r"^of the user") as caught:
             make(**parts)
         assert type(caught.value) is kind
 

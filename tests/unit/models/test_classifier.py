@@ -20,7 +20,12 @@ def test_it_computes_in_bfloat16_on_float32_parameters():
 def test_rules_reach_its_parameters_by_layer():
     params = classifier((12, 8, 3))[0](jax.random.key(0))
     shapes = {path: leaf.shape for path, leaf in flatten_paths(params)[0]}
-    assert shapes == {"layers.0.bias": (8,), "layers.0.kernel": (12, 8), "layers.1.bias": (3,), "layers.1.kernel": (8, 3)}
+    assert shapes == {
+        "layers.0.bias": (8,),
+        "layers.0.kernel": (12, 8),
+        "layers.1.bias": (3,),
+        "layers.1.kernel": (8, 3),
+    }
 
 
 def test_each_hidden_layer_drops_by_masks_of_its_own(monkeypatch):

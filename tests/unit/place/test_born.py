@@ -80,7 +80,9 @@ print((peak() - before) / (NUM_LEAVES * 4 * SHAPE[0] * SHAPE[1]))
 
 def peak_growth(way: str) -> float:
     """By how many times the state's size the peak memory of a fresh process grows while it makes the state."""
-    done = subprocess.run([sys.executable, "-c", MEASURED, way], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, way], capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
     return float(done.stdout.split()[-1])
 

@@ -10,15 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from tests.contract.placed_as_planned import assert_placed_as_planned
 
 import outlay
 from outlay.place.put import _identity
 from outlay.place.shardings import shardings
-from tests.contract.placed_as_planned import assert_placed_as_planned
 
 
 def tree() -> dict[str, Any]:
-    return {"w": np.arange(64 * 32, dtype=np.float32).reshape(64, 32), "b": np.arange(16, dtype=np.float32), "n": np.int32(3)}
+    return {
+        "w": np.arange(64 * 32, dtype=np.float32).reshape(64, 32),
+        "b": np.arange(16, dtype=np.float32),
+        "n": np.int32(3),
+    }
 
 
 @pytest.fixture

@@ -38,7 +38,9 @@ def test_ours_by_name():
 
 
 def test_an_unknown_name_lists_ours_and_the_other_way():
-    with pytest.raises(RecipeError, match=r"no recipe 'digit': did you mean 'digits'\?\n  cure: .*path/to/file.py:function"):
+    with pytest.raises(
+        RecipeError, match=r"no recipe 'digit': did you mean 'digits'\?\n  cure: .*path/to/file.py:function"
+    ):
         find_recipe("digit")
 
 
@@ -58,7 +60,9 @@ def test_a_missing_file_names_those_nearby(file):
 
 
 def test_a_file_without_a_function_lists_its_functions(file):
-    with pytest.raises(RecipeError, match=r"which of its functions .*\n  cure: .*mine.py:broken, .*mine.py:recipe, .*mine.py:wide"):
+    with pytest.raises(
+        RecipeError, match=r"which of its functions .*\n  cure: .*mine.py:broken, .*mine.py:recipe, .*mine.py:wide"
+    ):
         find_recipe(str(file))
 
 
@@ -68,22 +72,30 @@ def test_a_missing_function(file):
 
 
 def test_a_function_that_is_no_recipe(file):
-    with pytest.raises(RecipeError, match=r"mine.py:wrong\(\) returned a dict, not a Recipe\n  cure: return outlay.Recipe"):
+    with pytest.raises(
+        RecipeError, match=r"mine.py:wrong\(\) returned a dict, not a Recipe\n  cure: return outlay.Recipe"
+    ):
         find_recipe(f"{file}:wrong")
 
 
 def test_a_recipe_that_is_no_function(file):
-    with pytest.raises(RecipeError, match=r"'made' in .*mine.py is a Recipe, not a function\n  cure: def made\(\): return"):
+    with pytest.raises(
+        RecipeError, match=r"'made' in .*mine.py is a Recipe, not a function\n  cure: def made\(\): return"
+    ):
         find_recipe(f"{file}:made")
 
 
 def test_a_function_that_needs_arguments(file):
-    with pytest.raises(RecipeError, match=r"mine.py:wide takes width, .*\n  cure: give each a default: def wide\(width=...\)"):
+    with pytest.raises(
+        RecipeError, match=r"mine.py:wide takes width, .*\n  cure: give each a default: def wide\(width=...\)"
+    ):
         find_recipe(f"{file}:wide")
 
 
 def test_a_function_that_fails_shows_its_line(file):
-    with pytest.raises(RecipeError, match=r"(?s)mine.py:broken\(\) raised an error\n.*mine.py:11: return undefined_name\n  NameError"):
+    with pytest.raises(
+        RecipeError, match=r"(?s)mine.py:broken\(\) raised an error\n.*mine.py:11: return undefined_name\n  NameError"
+    ):
         find_recipe(f"{file}:broken")
 
 

@@ -1,11 +1,11 @@
 import dataclasses
 
 import pytest
+from tests.unit.recipes import small
 
 import outlay
 from outlay.core.errors import LayoutError, MeshError, RecipeError
 from outlay.recipes.prepare import prepare
-from tests.unit.recipes import small
 
 
 def test_without_choices_it_is_the_recipes_default():
@@ -31,7 +31,9 @@ def test_a_layout_from_a_file(tmp_path):
 
 
 def test_an_unknown_layout_lists_the_recipes_own():
-    with pytest.raises(RecipeError, match=r"no layout 'fsd': did you mean 'fsdp'\?\n  cure: one of dp, replicated, zero1"):
+    with pytest.raises(
+        RecipeError, match=r"no layout 'fsd': did you mean 'fsdp'\?\n  cure: one of dp, replicated, zero1"
+    ):
         prepare(small.line(), layout="fsd")
 
 

@@ -2,10 +2,10 @@ import dataclasses
 
 import jax
 import pytest
+from tests.unit.recipes import small
 
 import outlay
 from outlay.core.errors import RecipeError
-from tests.unit.recipes import small
 
 
 def test_all_wrong_fields_are_named_at_once():

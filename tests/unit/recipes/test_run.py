@@ -1,12 +1,12 @@
 import json
 
 import pytest
+from tests.unit.recipes import small
 
 from outlay.layout.plan import Plan
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run
 from outlay.train.run_folder import RunFolder
-from tests.unit.recipes import small
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def test_the_report_is_one_file_that_holds_everything(finished):
     assert "data:image/png;base64," in page
     assert result.facts["held out"] in page
     assert "params.w" in page
-    assert "src=\"http" not in page
-    assert "href=\"http" not in page
+    assert 'src="http' not in page
+    assert 'href="http' not in page
 
 
 def test_the_result_is_of_unseen_data_and_says_that_the_devices_were_simulated(finished):

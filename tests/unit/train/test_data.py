@@ -29,7 +29,8 @@ def test_every_epoch_sees_every_example_once_in_an_order_of_its_own():
 
 
 def test_another_seed_is_another_order():
-    assert TrainData(EXAMPLES, batch_size=10, seed=0)[0]["x"].tolist() != TrainData(EXAMPLES, batch_size=10, seed=1)[0]["x"].tolist()
+    orders = [TrainData(EXAMPLES, batch_size=10, seed=seed)[0]["x"].tolist() for seed in (0, 1)]
+    assert orders[0] != orders[1]
 
 
 @pytest.mark.parametrize("batch_size", [0, 11])

@@ -18,8 +18,9 @@ def count(state, batch):
 
 @pytest.fixture
 def program():
-    init = lambda key: jnp.zeros(())
-    return outlay.program(count, init, BATCHES[0], layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
+    return outlay.program(
+        count, lambda key: jnp.zeros(()), BATCHES[0], layout=outlay.data_parallel(), mesh=outlay.mesh(data=8)
+    )
 
 
 def run(program, data=BATCHES, **options):
@@ -58,7 +59,9 @@ def test_ctrl_c_keeps_the_metrics_so_far_and_says_how_far_it_came(program, tmp_p
             return BATCHES[step]
 
     path = tmp_path / "metrics.jsonl"
-    with pytest.raises(Interrupted, match=r"stopped after step 3 of 6; the metrics so far are kept in .*metrics.jsonl") as stop:
+    with pytest.raises(
+        Interrupted, match=r"stopped after step 3 of 6; the metrics so far are kept in .*metrics.jsonl"
+    ) as stop:
         run(program, Data(), metrics_path=path)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
     assert len(stop.value.history) == 3

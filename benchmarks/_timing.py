@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable
 
 
-def compare(ours: Callable[[], None], theirs: Callable[[], None], *, rounds: int, calls: int) -> tuple[float, float, float]:
+def compare(
+    ours: Callable[[], None], theirs: Callable[[], None], *, rounds: int, calls: int
+) -> tuple[float, float, float]:
     """Median seconds a call of each, and the median of the ratios ours / theirs over the rounds.
 
     Each round times `calls` calls of one, then of the other, and the order alternates from round to round.
@@ -25,4 +27,5 @@ def compare(ours: Callable[[], None], theirs: Callable[[], None], *, rounds: int
 def report(what: str, ours: float, theirs: float, ratio: float, bar: float) -> None:
     """One line: both medians in microseconds, the ratio, and the bar it is held to."""
     verdict = "within" if ratio <= bar else "ABOVE"
-    print(f"{what}: outlay {ours * 1e6:.0f} us, by hand {theirs * 1e6:.0f} us, ratio {ratio:.3f} ({verdict} the bar of {bar})")
+    times = f"outlay {ours * 1e6:.0f} us, by hand {theirs * 1e6:.0f} us"
+    print(f"{what}: {times}, ratio {ratio:.3f} ({verdict} the bar of {bar})")
