@@ -63,6 +63,11 @@ class LeafFacts:
     mesh: MeshInfo | None
     on_mesh: bool
 
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that decided, one by one, each with its number."""
+        return tuple(self.rule.split("; ")) if self.rule else ()
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data, without blocks and mesh, which many leaves share."""
         return {

@@ -18,7 +18,7 @@ from outlay.report.leaf import LeafFacts
 from outlay.report.picture import draw
 from outlay.report.picture_text import picture_text
 
-# A narrower terminal would cut the reasons into columns of single words.
+# A narrower terminal would cut the reasons into columns of single words, and rules into several lines.
 _WIDTH_WITH_REASONS = 140
 _BAR = 20
 
@@ -97,6 +97,7 @@ def _one_array(leaf: LeafFacts, width: int) -> Iterator[Any]:
 
 
 def _leaves(facts: Facts, width: int) -> Iterator[Any]:
+    narrow = width < _WIDTH_WITH_REASONS and any(leaf.reason for leaf in facts.leaves)
     columns = {
         "path": [leaf.path for leaf in facts.leaves],
         "shape": [shape_text(leaf.shape) for leaf in facts.leaves],
@@ -105,16 +106,26 @@ def _leaves(facts: Facts, width: int) -> Iterator[Any]:
         "spec": [leaf.place for leaf in facts.leaves],
         "a device": [format_bytes(leaf.bytes_per_device) if leaf.device_ids else "-" for leaf in facts.leaves],
         "copies": [str(leaf.num_copies) if leaf.device_ids else "-" for leaf in facts.leaves],
-        "rule": [leaf.rule for leaf in facts.leaves],
+        "rule": [_numbers(leaf) if narrow else leaf.rule for leaf in facts.leaves],
         "reason": [leaf.reason for leaf in facts.leaves],
     }
     optional = [name for name in ("rule", "reason") if not any(columns[name])]
-    narrow = width < _WIDTH_WITH_REASONS and any(columns["reason"])
     shown = [name for name in columns if name not in optional and not (narrow and name == "reason")]
     rows = zip(*(columns[name] for name in shown), strict=True)
     yield table(shown, [list(row) for row in rows], right=("a device", "copies"))
     if narrow:
+        yield from (Text(f"rule {rule}", style="dim") for rule in _rules(facts))
         yield Text(f"(the reasons are left out: they need {_WIDTH_WITH_REASONS} columns)", style="dim")
+
+
+def _numbers(leaf: LeafFacts) -> str:
+    """The rules that decided, by number only."""
+    return ", ".join(rule.partition(".")[0] for rule in leaf.rules)
+
+
+def _rules(facts: Facts) -> list[str]:
+    """Every rule that decided something, in the order of the layout."""
+    return sorted({rule for leaf in facts.leaves for rule in leaf.rules}, key=lambda rule: int(rule.partition(".")[0]))
 
 
 def _totals(facts: Facts) -> str:

@@ -73,3 +73,11 @@ def test_ids_in_few_words():
 
 def test_paths_are_not_markup():
     assert "[bold]" in str(show({"[bold]": np.ones(2), "b": np.ones(2)}))
+
+
+def test_on_a_narrow_terminal_rules_are_numbers_with_a_legend():
+    """Patterns would break the table's lines; numbers and a list below say the same."""
+    narrow = printed(show(a_plan()), 100).splitlines()
+    (row,) = (line for line in narrow if line.startswith("w "))
+    assert row.split()[-1] == "1"
+    assert [line.strip() for line in narrow if line.startswith("rule")] == ["rule 1. w", "rule 2. **"]
