@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from outlay.core.batch_sum import Gradient, Sums, summing
 from outlay.core.constrain import resolving
 from outlay.core.errors import Problem, ProgramError
 from outlay.core.paths import flatten_paths
@@ -33,20 +35,45 @@ def abstract_inputs(inputs: Any) -> Any:
     return jax.eval_shape(lambda batch: batch, inputs)
 
 
-def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any) -> dict[str, Any]:
-    """Trace the step once; returns the intermediate values that it constrains, by name, as shapes.
+@dataclass(frozen=True)
+class Traced:
+    """What a step does, seen from a single abstract trace.
+
+    Attributes:
+        intermediates: the values that it constrains, by name, as shapes.
+        sums_over_batch: whether it says where it sums over its batch.
+    """
+
+    intermediates: dict[str, Any]
+    sums_over_batch: bool
+
+
+def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by_hand: bool = False) -> Traced:
+    """Trace the step once.
+
+    Args:
+        step: the user's step.
+        state: the state as shapes.
+        batch: the batch as shapes.
+        by_hand: whether the step may use collectives over the mesh's axes.
 
     Raises:
-        ProgramError: the step does not return `(state, outputs)`, or its state is not of the shapes it took.
+        ProgramError: the step does not return `(state, outputs)`, its state is not of the shapes it took, or it uses
+            collectives where it may not.
     """
     intermediates: dict[str, Any] = {}
+    sums: list[Any] = []
 
     def record(name: str, tree: Any) -> Any:
         intermediates[name] = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
         return tree
 
+    def run(gradient: Gradient, of: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
+        sums.append(of)
+        return gradient(of, params, samples)
+
     def checked(state: Any, batch: Any) -> Any:
-        with resolving(record):
+        with resolving(record), summing(run):
             result = step(state, batch)
         if not (isinstance(result, tuple) and len(result) == 2):
             got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
@@ -54,9 +81,20 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any) -> di
         _refuse_non_arrays(result[1], f"the outputs of {_named(step)}")
         return result
 
-    new_state, _ = jax.eval_shape(checked, state, batch)
+    try:
+        new_state, _ = jax.eval_shape(checked, state, batch)
+    except NameError as error:
+        if "unbound axis name" not in str(error):
+            raise
+        if by_hand:  # it only makes sense on pieces, and is checked there
+            return Traced({}, sums_over_batch=False)
+        raise ProgramError(
+            f"{_named(step)} uses a collective over a mesh axis ({error}), which only mode manual gives a meaning\n"
+            '  cure: outlay.program(..., mode="manual"), or leave the collective out: in mode auto the step sees '
+            "whole arrays"
+        ) from error
     _refuse_drift(step, state, new_state)
-    return intermediates
+    return Traced(intermediates, bool(sums))
 
 
 def _refuse_non_arrays(tree: Any, what: str) -> None:

@@ -11,13 +11,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.execute.abstract import abstract_init, abstract_inputs, abstract_step
 from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, used_up
-from outlay.execute.intermediates import placing
+from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.place.born import born_sharded
 from outlay.place.shardings import shardings
-
-Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class Program:
@@ -27,20 +25,34 @@ class Program:
         step: the user's pure function `step(state, batch) -> (state, outputs)`.
         mesh: the mesh it runs on.
         layout: the rules it was planned with.
+        mode: how it is executed, `auto` or `manual`.
         state_shapes: the state as shapes and dtypes.
         batch_shapes: the batch as shapes and dtypes.
         plan: where every leaf of the state and the batch lives, and why.
     """
 
-    def __init__(self, step: Step, init: Callable[[Any], Any], inputs: Any, layout: Layout, mesh: Mesh) -> None:
+    def __init__(
+        self,
+        step: Step,
+        init: Callable[[Any], Any],
+        inputs: Any,
+        layout: Layout,
+        mesh: Mesh,
+        mode: Mode = "auto",
+    ) -> None:
+        check_mode(mode)
         self.step = step
         self.mesh = mesh
         self.layout = layout
+        self.mode = mode
         with jax.set_mesh(mesh):  # models may name the mesh's axes in their own constraints
             self.state_shapes = abstract_init(init)
             self.batch_shapes = abstract_inputs(inputs)
-            intermediates = abstract_step(step, self.state_shapes, self.batch_shapes)
-        self.plan: Plan = layout.plan(self.state_shapes, mesh, batch=self.batch_shapes, intermediates=intermediates)
+            traced = abstract_step(step, self.state_shapes, self.batch_shapes, by_hand=mode == "manual")
+        self.plan: Plan = layout.plan(
+            self.state_shapes, mesh, batch=self.batch_shapes, intermediates=traced.intermediates
+        )
+        self._sums_over_batch = traced.sums_over_batch
         refuse_unplaceable(self.plan)
         self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
         self._run: Step = self._first_run
@@ -85,7 +97,7 @@ class Program:
         state = shardings(self.plan, self.state_shapes, self.mesh)
         batch = shardings(self.plan, self.batch_shapes, self.mesh, root="batch")
         jitted = jax.jit(
-            placing(self.step, self.plan, self.mesh),
+            in_mode(self.mode, self.step, self.plan, self.mesh, sums_over_batch=self._sums_over_batch),
             in_shardings=(state, batch),
             out_shardings=(state, None),  # where the outputs live is left to the compiler
             donate_argnums=0,
@@ -116,7 +128,9 @@ def _any_deleted(tree: Any) -> bool:
     return False
 
 
-def program(step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any, mesh: Mesh) -> Program:
+def program(
+    step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any, mesh: Mesh, mode: Mode = "auto"
+) -> Program:
     """Lay a step out over a mesh.
 
     Args:
@@ -125,6 +139,8 @@ def program(step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any,
         inputs: an example of the global batch, as arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are read.
         layout: a `Layout`, or a list of rules.
         mesh: the mesh, as from `outlay.mesh`.
+        mode: `auto` lets XLA partition the step. `manual` uses collectives written by hand: Outlay's, for a step from
+            `outlay.train_step`; for any other step its own, since it then runs as a whole on each device's pieces.
 
     Returns:
         The program; its `plan` is ready, compiling waits for the first call.
@@ -145,4 +161,4 @@ def program(step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any,
         >>> float(outputs["mean"]), state["w"].sharding.spec
         (1.0, P('data', None))
     """
-    return Program(step, init, inputs, Layout.of(layout), mesh)
+    return Program(step, init, inputs, Layout.of(layout), mesh, mode)

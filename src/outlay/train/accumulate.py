@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from outlay.core.batch_sum import per_device
 from outlay.core.errors import ProgramError
 
 
@@ -35,7 +36,7 @@ def sum_over_microbatches(sums: Callable[[Any], Any], samples: Any, num_microbat
         return jax.tree.map(jnp.add, so_far, sums(microbatch)), None
 
     first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), microbatches)
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(sums, first))
+    zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(sums, first)))
     return jax.lax.scan(add, zeros, microbatches)[0]
 
 

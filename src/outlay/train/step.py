@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from outlay.core.batch_sum import gradient_of_sums
 from outlay.core.constrain import constrain
 from outlay.core.errors import ProgramError
 from outlay.train.accumulate import sum_over_microbatches
@@ -65,11 +67,13 @@ def train_step(
         num = num_samples(batch)
         key = jax.random.fold_in(state.key, state.step)
 
-        def sums(samples: tuple[Any, jax.Array, jax.Array]) -> Any:
-            return _gradient_sums(loss, state.params, key, *samples)
+        def sums(params: Any, samples: Any) -> dict[str, jax.Array]:
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, samples["number"])
+            return weighted_sums(loss, params, samples["batch"], keys, samples["weight"])
 
-        samples = (batch, jnp.arange(num), sample_weights(batch, num))
-        grads, total = sum_over_microbatches(sums, samples, accumulate)
+        samples = {"batch": batch, "number": jnp.arange(num), "weight": sample_weights(batch, num)}
+        gradient = functools.partial(_gradient, accumulate=accumulate)
+        grads, total = gradient_of_sums(gradient, sums, state.params, samples)
         num_counted = total.pop("weight")
         grads = jax.tree.map(lambda g, p: (g / num_counted).astype(p.dtype), grads, state.params)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -106,17 +110,20 @@ def sample_weights(batch: Any, num: int) -> jax.Array:
     return jnp.ones(num, jnp.float32)
 
 
-def _gradient_sums(
-    loss: Loss, params: Any, key: jax.Array, batch: Any, numbers: jax.Array, weights: jax.Array
+def _gradient(
+    sums: Callable[[Any, Any], dict[str, jax.Array]], params: Any, samples: Any, *, accumulate: int
 ) -> tuple[Any, dict[str, jax.Array]]:
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+    """Gradients of the summed loss, and all sums, microbatch by microbatch."""
 
-    def summed_loss(params: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-        sums = weighted_sums(loss, params, batch, keys, weights)
-        return sums["loss"], sums
+    def summed_loss(params: Any, samples: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+        found = sums(params, samples)
+        return found["loss"], found
 
-    grads, sums = jax.grad(summed_loss, has_aux=True)(params)
-    return constrain(jax.tree.map(_at_least_float32, grads), "grads"), sums
+    def one(samples: Any) -> tuple[Any, dict[str, jax.Array]]:
+        grads, found = jax.grad(summed_loss, has_aux=True)(params, samples)
+        return constrain(jax.tree.map(_at_least_float32, grads), "grads"), found
+
+    return sum_over_microbatches(one, samples, accumulate)
 
 
 def _at_least_float32(grad: jax.Array) -> jax.Array:

@@ -1,0 +1,131 @@
+"""Gradients with hand-written collectives: each device takes its samples, and what must be shared is said here.
+
+A split parameter is gathered where it is used, inside what is differentiated, so that its gradient is scattered where
+it arises: the transpose of `all_gather` is `psum_scatter`. A whole parameter's gradients are summed once, after all
+microbatches, many leaves in one collective. Everything is a sum over samples, so nothing depends on how many devices
+there are; devices that hold the same samples (those along an axis that does not split the batch) count once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.batch_sum import Gradient, Runner, Sums, marking, summing
+from outlay.core.constrain import resolving
+from outlay.core.errors import ProgramError
+from outlay.core.paths import map_with_paths
+from outlay.execute.reduce import psum_in_buckets
+from outlay.layout.placement import Dims, dims_spec
+from outlay.layout.plan import Plan
+from outlay.place.shardings import under
+
+
+def by_hand(plan: Plan, mesh: Mesh) -> Runner:
+    """How `gradient_of_sums` runs in mode `manual`, under a plan.
+
+    Raises:
+        ProgramError: the batch is split along other dims than the first, or leaves are split in different ways.
+    """
+    batch_axes = _batch_axes(plan)
+    dims_of = {leaf.path: leaf.dims for leaf in plan}
+
+    def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
+        dims = map_with_paths(lambda path, _: _Split(dims_of[under("params", path)]), params)
+        grad_dims = map_with_paths(
+            lambda path, _: _Split(dims_of.get(under("grads", path), dims_of[under("params", path)])), params
+        )
+
+        def attempt(*, check_vma: bool) -> tuple[Any, Any]:
+            local = _local(gradient, sums, dims, grad_dims, dict(mesh.shape), batch_axes, check_vma)
+            specs = jax.tree.map(lambda split: split.spec, dims), P(batch_axes)
+            out_specs = jax.tree.map(lambda split: split.spec, grad_dims), P()
+            placed = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=check_vma)
+            return placed(params, samples)
+
+        try:
+            return attempt(check_vma=True)
+        except TypeError as error:
+            if "manual axis types" not in str(error):
+                raise
+            # A model that starts a loop from a constant does not pass the check, though it is right: all collectives
+            # are the ones above, the model holds none, and the check is about theirs.
+            return attempt(check_vma=False)
+
+    return run
+
+
+def _local(
+    gradient: Gradient,
+    sums: Sums,
+    dims: Any,
+    grad_dims: Any,
+    axes: Mapping[str, int],
+    batch_axes: tuple[str, ...],
+    check_vma: bool,
+) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """What one device does with its pieces of the parameters and its samples."""
+    num_copies = math.prod(size for axis, size in axes.items() if axis not in batch_axes)
+
+    def vary(x: jax.Array, over: Collection[str] = ()) -> jax.Array:
+        """Mark a value as each device's own, where it is not already by being split over axes."""
+        missing = tuple(axis for axis in axes if axis not in over)
+        return jax.lax.pcast(x, missing, to="varying") if check_vma and missing else x
+
+    def local(pieces: Any, samples: Any) -> tuple[Any, Any]:
+        # Were whole parameters not marked, JAX would sum their gradients leaf by leaf.
+        own = jax.tree.map(lambda piece, split: vary(piece, split.axes), pieces, dims)
+        samples = jax.tree.map(lambda x: vary(x, batch_axes), samples)
+        with summing(None), resolving(lambda _, tree: tree), marking(lambda tree: jax.tree.map(vary, tree)):
+            grads, totals = gradient(lambda p, s: sums(jax.tree.map(_gather, p, dims), s), own, samples)
+        grads = psum_in_buckets(jax.tree.map(_scatter, grads, dims, grad_dims), _left_to_sum(dims, grad_dims, axes))
+        totals = jax.tree.map(lambda total: jax.lax.psum(total, tuple(axes)), totals)
+        return jax.tree.map(lambda x: x / num_copies if num_copies > 1 else x, (grads, totals))
+
+    return local
+
+
+class _Split:
+    """The dims of a leaf as one leaf of a tree."""
+
+    def __init__(self, dims: Dims) -> None:
+        self.dims = dims
+        self.axes = {axis for dim_axes in dims for axis in dim_axes}
+        self.spec = dims_spec(dims)
+
+
+def _gather(piece: jax.Array, split: _Split) -> jax.Array:
+    for dim, axes in enumerate(split.dims):
+        if axes:
+            piece = jax.lax.all_gather(piece, axes, axis=dim, tiled=True)
+    return piece
+
+
+def _scatter(grad: jax.Array, have: _Split, want: _Split) -> jax.Array:
+    """Sum a gradient and keep one's piece, along the dims that gradients are split and parameters are not."""
+    for dim, axes in enumerate(want.dims):
+        if axes and not have.dims[dim]:
+            grad = jax.lax.psum_scatter(grad, axes, scatter_dimension=dim, tiled=True)
+    return grad
+
+
+def _left_to_sum(dims: Any, grad_dims: Any, axes: Collection[str]) -> Any:
+    """For each gradient the axes over which it has not been summed yet."""
+    return jax.tree.map(lambda a, b: tuple(x for x in axes if x not in a.axes | b.axes), dims, grad_dims)
+
+
+def _batch_axes(plan: Plan) -> tuple[str, ...]:
+    found = {leaf.dims[0] if leaf.dims else () for leaf in plan.of_kind("batch")}
+    deeper = [leaf.path for leaf in plan.of_kind("batch") if any(leaf.dims[1:])]
+    if deeper or len(found) != 1:
+        lines = "".join(f"\n  {leaf.path}: {leaf.spec} ({leaf.rule})" for leaf in plan.of_kind("batch"))
+        raise ProgramError(
+            f"mode manual gives each device its samples, so every leaf of the batch must be split alike along its "
+            f"first dim:{lines}\n  cure: outlay.data_parallel() for the batch, or mode='auto'"
+        )
+    return next(iter(found))

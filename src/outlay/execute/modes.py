@@ -1,0 +1,85 @@
+"""The ways to execute one layout: what a mode makes of the user's step before it is compiled.
+
+* `auto`: XLA partitions the step; the layout is where arrays live before and after it.
+* `manual`: collectives written by hand. A step that says where it sums over its batch (`outlay.train_step` does) has its
+  gradients taken device by device, and the rest, which is elementwise, stays automatic. Any other step runs as a whole
+  on each device's pieces, and says itself what is shared, with `jax.lax` collectives over the mesh's axes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import jax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.batch_sum import summing
+from outlay.core.errors import ProgramError
+from outlay.core.paths import map_with_paths
+from outlay.core.suggest import did_you_mean
+from outlay.execute.by_hand import by_hand
+from outlay.execute.intermediates import placing
+from outlay.layout.plan import Plan
+from outlay.place.shardings import under
+
+Mode = Literal["auto", "manual"]
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def check_mode(mode: str) -> None:
+    """Raise for a mode that does not exist."""
+    if mode not in get_args(Mode):
+        raise ProgramError(f"there is no mode {mode!r}: {did_you_mean(mode, get_args(Mode))}")
+
+
+def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: bool) -> Step:
+    """The step as its mode executes it.
+
+    Args:
+        mode: which way.
+        step: the user's step.
+        plan: where every leaf lives.
+        mesh: the mesh of the plan.
+        sums_over_batch: whether the step says where it sums over its batch.
+    """
+    if mode == "auto":
+        return placing(step, plan, mesh)
+    if sums_over_batch:
+        return _summing_by_hand(placing(step, plan, mesh), plan, mesh)
+    return _wholly_by_hand(step, plan, mesh)
+
+
+def _summing_by_hand(step: Step, plan: Plan, mesh: Mesh) -> Step:
+    @functools.wraps(step)
+    def summed(state: Any, batch: Any) -> Any:
+        with summing(by_hand(plan, mesh)):
+            return step(state, batch)
+
+    return summed
+
+
+def _wholly_by_hand(step: Step, plan: Plan, mesh: Mesh) -> Step:
+    specs = {leaf.path: leaf.spec for leaf in plan}
+
+    @functools.wraps(step)
+    def by_pieces(state: Any, batch: Any) -> Any:
+        state_specs = map_with_paths(lambda path, _: specs[path], state)
+        batch_specs = map_with_paths(lambda path, _: specs[under("batch", path)], batch)
+        mapped = jax.shard_map(step, mesh=mesh, in_specs=(state_specs, batch_specs), out_specs=(state_specs, P()))
+        try:
+            return mapped(state, batch)
+        except ValueError as error:
+            if "out_specs" not in str(error):
+                raise
+            axes = ", ".join(repr(axis) for axis in mesh.axis_names)
+            raise ProgramError(
+                f"in mode manual the step {step.__name__} runs on each device's pieces, and what it returns differs "
+                f"from device to device where it must not: outputs are the same everywhere, state is as planned\n"
+                f"  cure: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of {axes}\n"
+                f"  JAX says: {error}"
+            ) from error
+
+    return by_pieces

@@ -1,0 +1,47 @@
+"""Sum many arrays over mesh axes in few collectives."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+BUCKET_BYTES = 2**25
+"""Leaves are summed together up to this size: large enough to hide a collective's start, small enough to overlap."""
+
+
+def psum_in_buckets(tree: Any, axes: Any) -> Any:
+    """Each leaf summed over its axes; leaves of the same axes and dtype share flat collectives.
+
+    Args:
+        tree: arrays, inside `jax.shard_map`.
+        axes: for each leaf the tuple of axes to sum over, as a leaf; empty for none.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    groups = collections.defaultdict(list)
+    for position, leaf_axes in enumerate(structure.flatten_up_to(axes)):
+        if leaf_axes:
+            groups[tuple(leaf_axes), leaves[position].dtype].append(position)
+    for (names, _), positions in groups.items():
+        for bucket in _buckets(positions, leaves):
+            summed = jax.lax.psum(jnp.concatenate([leaves[i].ravel() for i in bucket]), names)
+            ends = [0]
+            for i in bucket:
+                ends.append(ends[-1] + leaves[i].size)
+                leaves[i] = summed[ends[-2] : ends[-1]].reshape(leaves[i].shape)
+    return structure.unflatten(leaves)
+
+
+def _buckets(positions: list[int], leaves: list[Any]) -> Iterator[list[int]]:
+    bucket, size = [], 0
+    for position in positions:
+        if bucket and size + leaves[position].nbytes > BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(position)
+        size += leaves[position].nbytes
+    if bucket:
+        yield bucket
