@@ -27,7 +27,7 @@ NUM_STEPS = 2
 def _step(model: SmallModel) -> Any:
     def step(state: Any, batch: Any) -> tuple[Any, Any]:
         (loss, predictions), grads = jax.value_and_grad(model.loss, has_aux=True)(state["params"], batch)
-        grads = outlay.constrain(grads, "grads")
+        grads = outlay.constrain(grads, "grads", optional=True)
         updates, opt_state = OPTIMIZER.update(grads, state["opt_state"], state["params"])
         new_state = {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}
         return new_state, {"loss": loss, "predictions": predictions}

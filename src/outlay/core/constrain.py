@@ -1,36 +1,48 @@
-"""Name a value inside a step, so that a layout can say where it lives. The step itself never names a mesh."""
+"""Say where a value inside a step should live, by a name that the layout knows or by a spec; never by a mesh."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Resolver = Callable[[str, Any], Any]
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+
+Resolver = Callable[["str | PartitionSpec", Any, bool], Any]
+"""`resolver(where, tree, optional)` gives `constrain` its meaning in a program."""
 
 _resolver: ContextVar[Resolver | None] = ContextVar("outlay_constrain", default=None)
 
 
-def constrain(tree: Any, name: str) -> Any:
-    """Give intermediate values a name that rules can place: `("grads.**", P("data"))`.
+def constrain(tree: Any, where: str | PartitionSpec, *, optional: bool = False) -> Any:
+    """Place intermediate values: by a name that rules speak of, such as `("hidden.**", P("data"))`, or by a spec.
 
-    Inside a program the leaves that a rule places are constrained to it. Where no rule speaks of the name, and
-    outside a program, the values come back untouched.
+    The values never change. Outside a program, on one device, and on the pieces of a step that runs by hand, this
+    does nothing.
 
     Args:
         tree: arrays, of any tree.
-        name: the first part of their paths, such as `grads`.
+        where: the first part of their paths in rules, such as `hidden`; or the spec of every array.
+        optional: let layouts be silent about the name; the compiler then finds a place.
 
-    Returns:
-        The same tree with the same values.
+    Raises:
+        ProgramError: when the program is made, and no rule speaks of a name that is not optional, or the mesh lacks
+            an axis of the spec.
 
     Example:
-        >>> outlay.constrain({"w": 1.0}, "grads")
-        {'w': 1.0}
+        >>> def step(state, batch):
+        ...     hidden = outlay.constrain(batch @ state, "hidden")
+        ...     return state, {"mean": hidden.mean()}
+        >>> layout = outlay.Layout([("hidden", P("data", "model"))]) + outlay.data_parallel()
+        >>> program = outlay.program(
+        ...     step, lambda key: jnp.ones((4, 6)), np.ones((8, 4)), layout=layout, mesh=outlay.mesh(data=4, model=2))
+        >>> program.plan["hidden"].local_shape
+        (2, 3)
     """
     resolver = _resolver.get()
-    return tree if resolver is None else resolver(name, tree)
+    return tree if resolver is None else resolver(where, tree, optional)
 
 
 @contextlib.contextmanager

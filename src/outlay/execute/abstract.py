@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec
 
 from outlay.core.batch_sum import Gradient, Sums, summing
 from outlay.core.constrain import resolving
@@ -40,12 +42,16 @@ class Traced:
     """What a step does, seen from a single abstract trace.
 
     Attributes:
-        intermediates: the values that it constrains, by name, as shapes.
+        intermediates: the values that it constrains by name, as shapes.
+        required_names: the names among them that a layout must speak of.
+        specs: the specs that it constrains values to.
         sums_over_batch: whether it says where it sums over its batch.
     """
 
-    intermediates: dict[str, Any]
-    sums_over_batch: bool
+    intermediates: dict[str, Any] = field(default_factory=dict)
+    required_names: list[str] = field(default_factory=list)
+    specs: list[PartitionSpec] = field(default_factory=list)
+    sums_over_batch: bool = False
 
 
 def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by_hand: bool = False) -> Traced:
@@ -61,11 +67,16 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
         ProgramError: the step does not return `(state, outputs)`, its state is not of the shapes it took, or it uses
             collectives where it may not.
     """
-    intermediates: dict[str, Any] = {}
+    seen = Traced()
     sums: list[Any] = []
 
-    def record(name: str, tree: Any) -> Any:
-        intermediates[name] = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+    def record(where: str | PartitionSpec, tree: Any, optional: bool) -> Any:
+        if isinstance(where, PartitionSpec):
+            seen.specs.append(where)
+            return tree
+        seen.intermediates[where] = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+        if not optional and where not in seen.required_names:
+            seen.required_names.append(where)
         return tree
 
     def run(gradient: Gradient, of: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
@@ -87,14 +98,14 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
         if "unbound axis name" not in str(error):
             raise
         if by_hand:  # it only makes sense on pieces, and is checked there
-            return Traced({}, sums_over_batch=False)
+            return Traced()
         raise ProgramError(
             f"{_named(step)} uses a collective over a mesh axis ({error}), which only mode manual gives a meaning\n"
             '  cure: outlay.program(..., mode="manual"), or leave the collective out: in mode auto the step sees '
             "whole arrays"
         ) from error
     _refuse_drift(step, state, new_state)
-    return Traced(intermediates, bool(sums))
+    return dataclasses.replace(seen, sums_over_batch=bool(sums))
 
 
 def _refuse_non_arrays(tree: Any, what: str) -> None:

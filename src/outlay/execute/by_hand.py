@@ -81,7 +81,11 @@ def _local(
         # Were whole parameters not marked, JAX would sum their gradients leaf by leaf.
         own = jax.tree.map(lambda piece, split: vary(piece, split.axes), pieces, dims)
         samples = jax.tree.map(lambda x: vary(x, batch_axes), samples)
-        with summing(None), resolving(lambda _, tree: tree), marking(lambda tree: jax.tree.map(vary, tree)):
+        with (
+            summing(None),
+            resolving(lambda where, tree, optional: tree),
+            marking(lambda tree: jax.tree.map(vary, tree)),
+        ):
             grads, totals = gradient(lambda p, s: sums(jax.tree.map(_gather, p, dims), s), own, samples)
         grads = psum_in_buckets(jax.tree.map(_scatter, grads, dims, grad_dims), _left_to_sum(dims, grad_dims, axes))
         totals = jax.tree.map(lambda total: jax.lax.psum(total, tuple(axes)), totals)

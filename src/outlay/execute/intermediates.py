@@ -1,4 +1,4 @@
-"""Give `outlay.constrain` its meaning while a step is traced for a mesh."""
+"""Give `outlay.constrain` its meaning while a step is traced for a mesh, and refuse what it cannot mean."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from outlay.core.constrain import resolving
-from outlay.core.paths import map_with_paths
+from outlay.core.errors import Problem, ProgramError
+from outlay.core.paths import map_with_paths, split_path
+from outlay.core.patterns import first_part
+from outlay.core.suggest import did_you_mean
+from outlay.execute.abstract import Traced
+from outlay.layout.layout import Layout
+from outlay.layout.placement import spec_dims
 from outlay.layout.plan import Plan
 from outlay.place.shardings import sharding, under
 
@@ -19,10 +26,13 @@ def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable
     """The step with the values that it names constrained where a rule places them."""
     ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate")}
 
-    def place(name: str, tree: Any) -> Any:
+    def place(where: str | P, tree: Any, optional: bool) -> Any:
+        if mesh.size == 1:
+            return tree
+
         def one(path: str, value: Any) -> Any:
-            where = ruled.get(under(name, path))
-            return value if where is None else jax.lax.with_sharding_constraint(value, where)
+            chosen = NamedSharding(mesh, where) if isinstance(where, P) else ruled.get(under(where, path))
+            return value if chosen is None else jax.lax.with_sharding_constraint(value, chosen)
 
         return map_with_paths(one, tree)
 
@@ -32,3 +42,29 @@ def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable
             return step(state, batch)
 
     return placed
+
+
+def refuse_unplaceable_values(traced: Traced, layout: Layout, plan: Plan) -> None:
+    """Raise for names that no rule speaks of, and for specs whose axes the mesh lacks; all at once.
+
+    Raises:
+        ProgramError: with every offender.
+    """
+    problems = []
+    placed = {split_path(leaf.path)[0] for leaf in plan.of_kind("intermediate")}
+    for name in traced.required_names:
+        if name not in placed:
+            what = "the step constrains values by this name, but no rule of the layout speaks of it"
+            said = did_you_mean(name, {first for rule in layout if (first := first_part(rule.pattern))})
+            cure = (
+                f'{said}\nor add ("{name}.**", P(...)), or let layouts be silent: constrain(x, "{name}", optional=True)'
+            )
+            problems.append(Problem("name without a rule", name, what, cure))
+    for spec in traced.specs:
+        unknown = [axis for axes in spec_dims(spec, 0) for axis in axes if axis not in plan.mesh.axis_sizes]
+        if unknown and plan.mesh.num_devices > 1:
+            what = f"the step constrains a value to {spec}, but {plan.mesh} has no axis {unknown[0]!r}"
+            problems.append(Problem("unknown axis", str(spec), what, did_you_mean(unknown[0], plan.mesh.axis_sizes)))
+    if problems:
+        head = f"{len(problems)} value(s) that the step constrains cannot be placed:"
+        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))

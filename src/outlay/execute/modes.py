@@ -1,9 +1,9 @@
 """The ways to execute one layout: what a mode makes of the user's step before it is compiled.
 
 * `auto`: XLA partitions the step; the layout is where arrays live before and after it.
-* `manual`: collectives written by hand. A step that says where it sums over its batch (`outlay.train_step` does) has its
-  gradients taken device by device, and the rest, which is elementwise, stays automatic. Any other step runs as a whole
-  on each device's pieces, and says itself what is shared, with `jax.lax` collectives over the mesh's axes.
+* `manual`: collectives written by hand. A step that says where it sums over its batch (`outlay.train_step` does) has
+  its gradients taken device by device, and the rest, the optimizer's update, stays automatic. Any other step runs as
+  a whole on each device's pieces, and says itself what is shared, with `jax.lax` collectives over the mesh's axes.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.execute.abstract import abstract_init, abstract_inputs, abstract_step
 from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, used_up
+from outlay.execute.intermediates import refuse_unplaceable_values
 from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
@@ -54,6 +55,7 @@ class Program:
         )
         self._sums_over_batch = traced.sums_over_batch
         refuse_unplaceable(self.plan)
+        refuse_unplaceable_values(traced, layout, self.plan)
         self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
         self._run: Step = self._first_run
 

@@ -77,7 +77,8 @@ def zero2(
 ) -> Layout:
     """Split the optimizer state and the gradients; parameters stay whole (ZeRO stage 2).
 
-    The step must name its gradients: `grads = outlay.constrain(grads, "grads")`, as `outlay.train_step` does.
+    The step must name its gradients: `grads = outlay.constrain(grads, "grads", optional=True)`, as `outlay.train_step`
+    does.
     Source: Rajbhandari et al., ZeRO (arXiv:1910.02054), section 5.2.
 
     Args:

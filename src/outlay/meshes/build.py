@@ -20,6 +20,7 @@ def mesh(
     *,
     devices: Sequence[jax.Device] | None = None,
     over: Mapping[str, str] | None = None,
+    explicit: bool = False,
     **axes: int,
 ) -> Mesh:
     """A mesh over all devices, its axes in Auto mode: XLA decides what the layout leaves open.
@@ -31,6 +32,8 @@ def mesh(
         spec: the axes as a `MeshSpec` or as text such as `"data=4,model=2"`, instead of `axes`.
         devices: the devices to use; by default all that JAX has.
         over: axis name to "hosts" (it may cross hosts) or "host" (it must not).
+        explicit: put the axes in Explicit mode instead: shardings are part of the arrays' types, and where an
+            operation leaves the sharding of its result open, a program names the line and what to write there.
         **axes: size of each axis, outermost first; one may be -1, the devices that are left.
 
     Raises:
@@ -42,6 +45,8 @@ def mesh(
     """
     _refuse_size("devices", devices)
     _refuse_size("over", over)
+    if not isinstance(explicit, bool):
+        _refuse_size("explicit", explicit)
     wanted = _spec_of(spec, over, axes)
     found = list(jax.devices() if devices is None else devices)
     if len(set(found)) < len(found):
@@ -49,7 +54,7 @@ def mesh(
     groups = group_by_host([host_of(device) for device in found])
     resolved = wanted.resolve(len(found), max(len(groups), 1))
     names, sizes = zip(*resolved.axes, strict=True)
-    types = (AxisType.Auto,) * len(names)
+    types = (AxisType.Explicit if explicit else AxisType.Auto,) * len(names)
     if devices is None and len(groups) == 1:
         # JAX knows how the devices of one machine are wired (the torus of a TPU), this library does not.
         return jax.make_mesh(sizes, names, axis_types=types)

@@ -30,7 +30,7 @@ def train_step(
     Means are over the global batch, weighted by the batch's `weight` entry (B,) where it has one: a sample of weight
     0, such as padding, does not count. Each sample has a PRNG key of its own, made from the state's key, the step and
     the sample's place in the global batch, so dropout masks depend neither on the mesh nor on `accumulate`.
-    Gradients pass through `outlay.constrain(grads, "grads")`, so a layout can place them.
+    Gradients pass through `outlay.constrain(grads, "grads", optional=True)`, so a layout can place them.
 
     Args:
         loss: `loss(params, batch, keys) -> (losses, metrics)`. The batch is any tree of arrays with leading dim B;
@@ -121,7 +121,7 @@ def _gradient(
 
     def one(samples: Any) -> tuple[Any, dict[str, jax.Array]]:
         grads, found = jax.grad(summed_loss, has_aux=True)(params, samples)
-        return constrain(jax.tree.map(_at_least_float32, grads), "grads"), found
+        return constrain(jax.tree.map(_at_least_float32, grads), "grads", optional=True), found
 
     return sum_over_microbatches(one, samples, accumulate)
 

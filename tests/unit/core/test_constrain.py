@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import outlay
 from outlay.core.constrain import resolving
@@ -17,26 +18,27 @@ def test_outside_a_program_the_tree_comes_back_itself() -> None:
 
 
 def test_inside_the_resolver_gets_the_name_and_the_tree() -> None:
-    seen: list[tuple[str, Any]] = []
+    seen: list[tuple[Any, Any, bool]] = []
 
-    def resolver(name: str, tree: Any) -> Any:
-        seen.append((name, tree))
+    def resolver(where: Any, tree: Any, optional: bool) -> Any:
+        seen.append((where, tree, optional))
         return "resolved"
 
     with resolving(resolver):
         assert outlay.constrain([1, 2], "grads") == "resolved"
-    assert seen == [("grads", [1, 2])]
+        assert outlay.constrain([3], P("data"), optional=True) == "resolved"
+    assert seen == [("grads", [1, 2], False), (P("data"), [3], True)]
     assert outlay.constrain("again", "grads") == "again"
 
 
 def test_nested_programs_ask_the_innermost_resolver_and_give_way_again() -> None:
-    with resolving(lambda name, tree: "outer"):
-        with resolving(lambda name, tree: "inner"):
+    with resolving(lambda where, tree, optional: "outer"):
+        with resolving(lambda where, tree, optional: "inner"):
             assert outlay.constrain(0, "x") == "inner"
         assert outlay.constrain(0, "x") == "outer"
 
 
 def test_an_error_inside_leaves_no_resolver_behind() -> None:
-    with pytest.raises(RuntimeError), resolving(lambda name, tree: "resolved"):
+    with pytest.raises(RuntimeError), resolving(lambda where, tree, optional: "resolved"):
         raise RuntimeError
     assert outlay.constrain("untouched", "x") == "untouched"

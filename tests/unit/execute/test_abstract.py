@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.execute.abstract import abstract_init, abstract_inputs, abstract_step
+from outlay.execute.abstract import Traced, abstract_init, abstract_inputs, abstract_step
 
 STATE = {"w": jax.ShapeDtypeStruct((4, 4), jnp.float32), "n": jax.ShapeDtypeStruct((), jnp.int32)}
 BATCH = {"x": jax.ShapeDtypeStruct((8, 4), jnp.float32)}
@@ -110,16 +111,22 @@ def test_a_weakly_typed_leaf_is_no_drift() -> None:
     class State:
         n: Any
 
-    assert abstract_step(lambda state, batch: (State(jnp.asarray(state.n + 1)), {}), State(STATE["n"]), BATCH) == {}
-    assert abstract_step(lambda state, batch: ({**state, "n": 3}, {}), STATE, BATCH) == {}
+    assert (
+        abstract_step(lambda state, batch: (State(jnp.asarray(state.n + 1)), {}), State(STATE["n"]), BATCH) == Traced()
+    )
+    assert abstract_step(lambda state, batch: ({**state, "n": 3}, {}), STATE, BATCH) == Traced()
 
 
 def test_constrained_values_are_recorded_by_name() -> None:
     def step(state: Any, batch: Any) -> Any:
         grads = outlay.constrain({"w": state["w"] * 2}, "grads")
-        outlay.constrain(batch["x"], "hidden")
+        outlay.constrain(batch["x"], "hidden", optional=True)
+        outlay.constrain(batch["x"], P("data"))
         return {**state, "w": grads["w"]}, {}
 
     found = abstract_step(step, STATE, BATCH)
-    assert found["grads"]["w"].shape == (4, 4)
-    assert found["hidden"].shape == (8, 4)
+    assert found.intermediates["grads"]["w"].shape == (4, 4)
+    assert found.intermediates["hidden"].shape == (8, 4)
+    assert found.required_names == ["grads"]
+    assert found.specs == [P("data")]
+    assert not found.sums_over_batch

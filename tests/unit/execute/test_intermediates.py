@@ -21,7 +21,7 @@ def init(key: Any) -> Any:
 
 def step(state: Any, batch: Any) -> tuple[Any, Any]:
     grads = jax.grad(lambda w: jnp.square(batch @ w).mean())(state["w"])
-    grads = outlay.constrain({"w": grads}, "grads")["w"]
+    grads = outlay.constrain({"w": grads}, "grads", optional=True)["w"]
     return {"w": state["w"] - grads}, {"grads": grads}
 
 
@@ -56,7 +56,7 @@ def test_zero2_leaves_each_device_its_piece_of_the_gradients() -> None:
     assert outputs["grads"].sharding.shard_shape((16, 8)) == (2, 8)
 
 
-def test_a_name_that_no_rule_speaks_of_is_left_to_the_compiler() -> None:
+def test_an_optional_name_that_no_rule_speaks_of_is_left_to_the_compiler() -> None:
     program = make(outlay.Layout())
     assert num_constraints(program) == 0
     assert program.plan.of_kind("intermediate") == ()
@@ -74,3 +74,41 @@ def test_a_rule_for_a_name_that_the_step_never_uses_is_refused() -> None:
 
 def test_the_step_keeps_its_name_in_the_lowered_program() -> None:
     assert "jit_step" in make(outlay.Layout()).lowered.as_text()
+
+
+def make_naming(where: Any, *rules: Any, **axes: int) -> outlay.Program:
+    def naming(state: Any, batch: Any) -> tuple[Any, Any]:
+        return state, {"hidden": outlay.constrain(batch @ state["w"], where)}
+
+    layout = outlay.Layout(rules) + outlay.data_parallel()
+    return outlay.program(naming, init, BATCH, layout=layout, mesh=outlay.mesh(**(axes or {"data": 4, "model": 2})))
+
+
+def test_a_name_without_a_rule_is_refused_with_what_to_write() -> None:
+    with pytest.raises(outlay.ProgramError, match="name without a rule: hiden") as caught:
+        make_naming("hiden", outlay.Rule("hidden.**", P("data"), optional=True))
+    assert "did you mean 'hidden'?" in str(caught.value)
+    assert 'constrain(x, "hiden", optional=True)' in str(caught.value)
+
+
+def test_a_spec_places_the_value_without_a_rule() -> None:
+    program = make_naming(P("data", "model"))
+    _, outputs = program(program.init(jax.random.key(0)), BATCH)
+    assert outputs["hidden"].sharding.shard_shape((8, 8)) == (2, 4)
+
+
+def test_a_spec_with_an_axis_that_the_mesh_lacks_is_refused() -> None:
+    with pytest.raises(outlay.ProgramError, match=r"has no axis 'modle'[^\n]*\n[^\n]*did you mean 'model'"):
+        make_naming(P("modle"))
+
+
+def test_on_one_device_names_and_specs_do_nothing() -> None:
+    mesh = outlay.mesh(only=1, devices=jax.devices()[:1])
+    program = outlay.program(
+        lambda state, batch: (state, {"hidden": outlay.constrain(batch @ state["w"], P("data", "model"))}),
+        init,
+        BATCH,
+        layout=[("**", outlay.replicate()), ("batch", outlay.replicate())],
+        mesh=mesh,
+    )
+    assert num_constraints(program) == 0

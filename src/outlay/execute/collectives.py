@@ -1,0 +1,135 @@
+"""Collectives for steps that run in mode `manual`, where the ones of `jax.lax` have a trap.
+
+Each is called inside such a step, or inside `jax.shard_map`, on one device's piece. For everything else `jax.lax` is
+right as it is: `psum`, `pmean`, `all_gather(..., tiled=True)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from outlay.core.errors import ProgramError
+
+AxisNames = str | Sequence[str]
+
+
+def mean_over(x: jax.Array, dim: int, axis: AxisNames, *, where: jax.Array | None = None) -> jax.Array:
+    """The mean over a whole dim that is split over a mesh axis; the dim is kept, with size 1.
+
+    The trap: `x.mean(dim)` is the mean of a device's own piece, and normalising by it normalises nothing. The mean of
+    those means is no cure as soon as entries are left out by `where`, since devices then count differently; here the
+    sums and the counts are summed over devices before one is divided by the other, in float32 at least.
+
+    Args:
+        x: this device's piece.
+        dim: the dim that is split.
+        axis: the mesh axis, or axes, that it is split over.
+        where: which entries count, a bool array that broadcasts to `x`; all without it.
+
+    Returns:
+        The mean, the same on every device of the axis; of the dtype of `x`, or float32 if that is no float.
+
+    Example:
+        Rows of mean 0 and deviation 1, of an array whose columns are split over 8 devices:
+
+        >>> def normalise(x):
+        ...     centred = x - outlay.mean_over(x, 1, "i")
+        ...     return centred / jnp.sqrt(outlay.mean_over(centred**2, 1, "i"))
+        >>> x = np.arange(32, dtype=np.float32).reshape(2, 16) ** 2
+        >>> columns = P(None, "i")
+        >>> rows = jax.shard_map(normalise, mesh=outlay.mesh(i=8), in_specs=columns, out_specs=columns)(x)
+        >>> [f"{row.mean():.3f} {row.std():.3f}" for row in np.abs(np.asarray(rows))]  # of the sizes, to be no zero
+        ['0.860 0.510', '0.869 0.495']
+        >>> bool(np.allclose(rows.mean(axis=1), 0, atol=1e-6)), bool(np.allclose(rows.std(axis=1), 1))
+        (True, True)
+    """
+    counted = jnp.ones(x.shape, bool) if where is None else jnp.broadcast_to(where, x.shape)
+    exact = jnp.promote_types(x.dtype, jnp.float32)
+    total = jax.lax.psum(jnp.sum(x, axis=dim, keepdims=True, where=counted, dtype=exact), axis)
+    num = jax.lax.psum(jnp.sum(counted, axis=dim, keepdims=True, dtype=exact), axis)
+    return (total / num).astype(x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else exact)
+
+
+def ring_shift(x: jax.Array, axis: str, by: int = 1) -> jax.Array:
+    """Pass a piece around the ring of devices along an axis: device k sends to k + by, and gets what k - by had.
+
+    The trap: `jax.lax.ppermute` takes (source, destination) pairs, gives zeros to a device that no pair names, and
+    nothing tells which way a hand-written list turns.
+
+    Args:
+        x: this device's piece.
+        axis: the mesh axis.
+        by: how many places up the axis each piece moves; negative moves it down.
+
+    Returns:
+        The piece of the device `by` places below, counted around the ring.
+
+    Example:
+        >>> def step(x):
+        ...     return outlay.ring_shift(x, "i")
+        >>> mesh = outlay.mesh(i=4, devices=jax.devices()[:4])
+        >>> jax.shard_map(step, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(jnp.arange(4)).tolist()
+        [3, 0, 1, 2]
+    """
+    size = jax.lax.axis_size(axis)
+    return jax.lax.ppermute(x, axis, [(source, (source + by) % size) for source in range(size)])
+
+
+def sum_scatter(x: jax.Array, axis: AxisNames, dim: int = 0) -> jax.Array:
+    """Sum over the devices along an axis, and keep one's own piece of the sum: an all-reduce for half the traffic.
+
+    The trap: `jax.lax.psum_scatter` by default wants the dim to be exactly as long as the axis, and removes it; here
+    the dim is cut into equal pieces, as a `PartitionSpec` would cut it.
+
+    Args:
+        x: this device's addend; of the same shape on every device.
+        axis: the mesh axis, or axes, to sum over.
+        dim: the dim along which the sum is split.
+
+    Returns:
+        This device's piece: of the shape of `x`, with `dim` divided by the size of the axis.
+
+    Raises:
+        ProgramError: the dim does not divide by the size of the axis.
+
+    Example:
+        >>> rows = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8], [9, 7, 1, 2]])
+        >>> def step(row):  # (1, 4), one row a device
+        ...     return outlay.sum_scatter(row, "i", dim=1)
+        >>> mesh = outlay.mesh(i=4, devices=jax.devices()[:4])
+        >>> jax.shard_map(step, mesh=mesh, in_specs=P("i"), out_specs=P(None, "i"))(rows).tolist()
+        [[22, 20, 12, 17]]
+    """
+    size = jax.lax.axis_size(axis)
+    if x.shape[dim] % size:
+        up = -(-x.shape[dim] // size) * size
+        raise ProgramError(
+            f"sum_scatter: dim {dim} of {x.shape} cannot be cut into {size} equal pieces, one for each device along "
+            f"{axis!r}: {x.shape[dim]} / {size} leaves {x.shape[dim] % size} over\n"
+            f"  cure: another dim, or pad dim {dim} to {up}"
+        )
+    return jax.lax.psum_scatter(x, axis, scatter_dimension=dim, tiled=True)
+
+
+def axis_coordinates(*axes: str) -> jax.Array:
+    """Where in the mesh this device stands: its place along each of the axes.
+
+    The trap: `jax.lax.axis_index(("i", "j"))` is one number, counted through both axes.
+
+    Args:
+        axes: names of mesh axes.
+
+    Returns:
+        The places, int32 of shape (number of axes,), different on every device.
+
+    Example:
+        >>> def step():
+        ...     return outlay.axis_coordinates("i", "j")[None]
+        >>> table = jax.shard_map(step, mesh=outlay.mesh(i=4, j=2), in_specs=(), out_specs=P(("i", "j")))()
+        >>> table.tolist()
+        [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1], [3, 0], [3, 1]]
+    """
+    return jnp.stack([jax.lax.axis_index(axis) for axis in axes])
