@@ -5,6 +5,7 @@ import sys
 import jax
 from _mlp import example_batch, init_params, losses, optimizer
 from _pair import serve
+from jax.sharding import NamedSharding, PartitionSpec
 
 import outlay
 
@@ -14,14 +15,14 @@ def main(mode, layout_name, rank, port):
     jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank)
     mesh = outlay.mesh(data=2)
     batch = example_batch()
-    layouts = {"dp": outlay.data_parallel(), "fsdp": outlay.fsdp(min_size=16) + outlay.data_parallel()}
+    layouts = {"dp": outlay.data_parallel(), "fsdp": outlay.fsdp() + outlay.data_parallel()}
     init, step = outlay.init_state(init_params, optimizer), outlay.train_step(losses, optimizer)
     program = outlay.program(step, init, batch, layout=layouts[layout_name], mesh=mesh, mode=mode)
-    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    everywhere, split = (NamedSharding(mesh, PartitionSpec(*dims)) for dims in ((), ("data",)))
     batch = {
         name: jax.make_array_from_callback(x.shape, split, lambda index, x=x: x[index]) for name, x in batch.items()
     }
+    # Each process has the key; that it is the same on all must be said by making it there.
     state = program.init(jax.jit(lambda: jax.random.key(0), out_shardings=everywhere)())
 
     def run(num_steps):

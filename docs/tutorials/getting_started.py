@@ -230,6 +230,7 @@ except outlay.LayoutError as error:
 # %% [markdown]
 # ## Where to go next
 #
+# * [One device to many](one_device_to_many.py), the first of five tutorials that build up what happened here.
 # * [Lay out your own model](../guides/lay_out_your_own_model.md), in the framework it is written in.
 # * [Write rules](../guides/write_rules.md): patterns, order, fallbacks, policies, files.
 # * [Choose a mesh](../guides/choose_a_mesh.md).

@@ -30,6 +30,10 @@ from .place.put import reshard as reshard
 from .core.constrain import constrain as constrain
 from .execute.program import Program as Program
 from .execute.program import program as program
+from .execute.collectives import mean_over as mean_over
+from .execute.collectives import ring_shift as ring_shift
+from .execute.collectives import sum_scatter as sum_scatter
+from .execute.collectives import axis_coordinates as axis_coordinates
 from .train.state import TrainState as TrainState
 from .train.state import init_state as init_state
 from .train.step import train_step as train_step
@@ -39,6 +43,8 @@ from .train.loop import fit as fit
 # -> reports
 from .report.show import Show as Show
 from .report.show import show as show
+from .report.verify.verification import Verification as Verification
+from .report.verify.verify import verify as verify
 
 # ready workloads
 from .recipes.recipe import Recipe as Recipe
@@ -52,3 +58,4 @@ from .core.errors import ProgramError as ProgramError
 from .core.errors import RecipeError as RecipeError
 from .core.errors import RunFolderError as RunFolderError
 from .core.errors import ShowError as ShowError
+from .core.errors import VerifyError as VerifyError

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 import outlay
+from outlay.models.dropout import dropout
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class SmallModel:
     Attributes:
         name: what the test is called.
         shapes: the shape of every parameter, by name.
-        predict: `(params, x)` to predictions.
+        predict: `(params, x, keys)` to predictions; keys are one per sample, or None for no dropout.
         x, y: the batch and what the predictions should be.
         columns, rows: what tensor parallelism splits by outputs and by inputs.
         specs: rules that a user would write by hand, on a mesh of data=4 and model=2.
@@ -30,7 +31,7 @@ class SmallModel:
 
     name: str
     shapes: dict[str, tuple[int, ...]]
-    predict: Callable[[Any, Any], Any]
+    predict: Callable[[Any, Any, Any], Any]
     x: np.ndarray
     y: np.ndarray
     columns: tuple[str, ...]
@@ -47,33 +48,39 @@ class SmallModel:
 
     def loss(self, params: Any, batch: Any) -> tuple[Any, Any]:
         """Mean squared error and the predictions."""
-        predictions = self.predict(params, batch["x"])
+        predictions = self.predict(params, batch["x"], None)
         return jnp.mean((predictions - batch["y"]) ** 2), predictions
+
+    def losses(self, params: Any, batch: Any, keys: Any) -> tuple[Any, Any]:
+        """The squared error of each sample, as `outlay.train_step` takes it, and a metric."""
+        errors = self.predict(params, batch["x"], keys) - batch["y"]
+        dims = tuple(range(1, errors.ndim))
+        return jnp.mean(errors**2, dims), {"largest": jnp.max(jnp.abs(errors), dims)}
 
     def tensor_parallel(self) -> outlay.Layout:
         """Its layers split over `model`."""
         return outlay.tensor_parallel("model", columns=self.columns, rows=self.rows)
 
 
-def _mlp(p: Any, x: Any) -> Any:
-    hidden = jnp.tanh(x @ p["up"] + p["up_bias"][None])
+def _mlp(p: Any, x: Any, keys: Any) -> Any:
+    hidden = dropout(jnp.tanh(x @ p["up"] + p["up_bias"][None]), keys, 0.25)
     return hidden @ p["down"] + p["down_bias"][None]
 
 
-def _convolution(p: Any, x: Any) -> Any:
+def _convolution(p: Any, x: Any, keys: Any) -> Any:
     layout = ("NHWC", "HWIO", "NHWC")
     hidden = jax.lax.conv_general_dilated(x, p["kernel"], (1, 1), "SAME", dimension_numbers=layout)
     return jnp.tanh(hidden).mean(axis=(1, 2)) @ p["out"]
 
 
-def _attention(p: Any, x: Any) -> Any:
+def _attention(p: Any, x: Any, keys: Any) -> Any:
     query, key, value = (jnp.einsum("btd,dhk->bthk", x, p[name]) for name in ("query", "key", "value"))
     weights = jax.nn.softmax(jnp.einsum("bthk,bshk->bhts", query, key) / math.sqrt(query.shape[-1]), axis=-1)
     mixed = jnp.einsum("bhts,bshk->bthk", weights, value)
     return x + jnp.einsum("bthk,hkd->btd", mixed, p["out"])
 
 
-def _recurrent(p: Any, x: Any) -> Any:
+def _recurrent(p: Any, x: Any, keys: Any) -> Any:
     def cell(hidden: Any, now: Any) -> tuple[Any, None]:
         return jnp.tanh(now @ p["input"] + hidden @ p["recurrent"]), None
 
@@ -81,7 +88,7 @@ def _recurrent(p: Any, x: Any) -> Any:
     return hidden @ p["out"]
 
 
-def _tied_embedding(p: Any, tokens: Any) -> Any:
+def _tied_embedding(p: Any, tokens: Any, keys: Any) -> Any:
     hidden = jnp.tanh(p["embedding"][tokens] @ p["mix"])
     return hidden @ p["embedding"].T
 

@@ -1,4 +1,4 @@
-"""Acceptance, document 4: data parallel and FSDP training of a 784-512-10 classifier; placement and bytes."""
+"""Acceptance, document 4: data parallel and FSDP training of a 784-512-10 classifier; placement, bytes, numbers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from tests.contract.placed_as_planned import assert_placed_as_planned, num_collectives
 
 import outlay
+from outlay.models.classifier import classifier
 
 OPTIMIZER = optax.adamw(1e-3)
 BATCH = {"x": np.ones((128, 784), np.float32), "y": np.zeros(128, np.int32)}
@@ -118,3 +119,80 @@ def test_s4_27_a_donated_state_used_again_is_an_error_that_names_the_leaves(fsdp
         outlay.ProgramError, match=r"13 leaf\(s\) are gone: .*opt_state\.0\.mu\.input\.kernel.*\n.*cure: keep"
     ):
         fsdp(state, BATCH)
+
+
+NUM_STEPS = 3
+
+# Adam divides a gradient by its own size, which turns the rounding of one near zero (some 1e-9) into a whole step; with
+# this epsilon it stays rounding.
+COMPARED = optax.adamw(1e-3, eps=1e-6)
+STRATEGIES = {
+    "dp": outlay.data_parallel(),
+    "zero1": outlay.zero1(min_size=2**4) + outlay.data_parallel(),
+    "fsdp": outlay.fsdp(min_size=2**4) + outlay.data_parallel(),
+}
+
+init_classifier, classifier_loss = classifier((784, 512, 10))  # float32, no dropout
+
+
+def random_batch() -> Any:
+    rng = np.random.default_rng(42)
+    images, labels = rng.normal(size=(128, 784)), rng.integers(0, 10, 128)
+    return {"image": images.astype(np.float32), "label": labels.astype(np.int32)}
+
+
+def make_trained(strategy: str, mode: Any, *, accumulate: int = 4) -> outlay.Program:
+    return outlay.program(
+        outlay.train_step(classifier_loss, COMPARED, accumulate=accumulate),
+        outlay.init_state(init_classifier, COMPARED),
+        random_batch(),
+        layout=STRATEGIES[strategy],
+        mesh=outlay.mesh(data=8),
+        mode=mode,
+    )
+
+
+@pytest.fixture(scope="module")
+def one_device() -> Any:
+    """Parameters and losses by plain JAX on one device, in one batch."""
+    step, losses = jax.jit(outlay.train_step(classifier_loss, COMPARED)), []
+    state = jax.jit(outlay.init_state(init_classifier, COMPARED))(jax.random.key(42))
+    for _ in range(NUM_STEPS):
+        state, metrics = step(state, random_batch())
+        losses.append(float(metrics["loss"]))
+    return jax.device_get(state.params), losses
+
+
+@pytest.mark.parametrize("mode", ["auto", "manual"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_s4_30_every_strategy_agrees_with_one_device(strategy: str, mode: str, one_device: Any) -> None:
+    program, losses = make_trained(strategy, mode), []
+    state = program.init(jax.random.key(42))
+    for _ in range(NUM_STEPS):
+        state, metrics = program(state, random_batch())
+        losses.append(float(metrics["loss"]))
+    np.testing.assert_allclose(losses, one_device[1], atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), jax.device_get(state.params), one_device[0])
+
+
+def test_s4_23_collectives_by_hand() -> None:
+    """Data parallel all-reduces only, all in one; FSDP gathers and scatters each parameter that is split."""
+    found = {}
+    for strategy in ("dp", "fsdp"):
+        text = make_trained(strategy, "manual", accumulate=1).lowered.as_text()
+        found[strategy] = {
+            name: text.count(f"stablehlo.{name}") for name in ("all_reduce", "all_gather", "reduce_scatter")
+        }
+    assert found["dp"] == {"all_reduce": 1, "all_gather": 0, "reduce_scatter": 0}
+    assert found["fsdp"] == {"all_reduce": 1, "all_gather": 3, "reduce_scatter": 3}  # the last bias is whole
+
+
+def test_s4_31_the_gradient_is_not_multiplied_by_the_number_of_devices() -> None:
+    """After one step the first moment of Adam is a tenth of the gradient: its norm tells."""
+    init_state = outlay.init_state(init_classifier, COMPARED)
+    expected, _ = jax.jit(outlay.train_step(classifier_loss, COMPARED))(init_state(jax.random.key(42)), random_batch())
+    for mode in ("auto", "manual"):
+        program = make_trained("fsdp", mode)
+        state, _ = program(program.init(jax.random.key(42)), random_batch())
+        norms = [float(optax.tree.norm(s.opt_state[0].mu)) for s in (state, expected)]
+        assert norms[0] / norms[1] == pytest.approx(1.0, abs=1e-5)

@@ -10,6 +10,7 @@ from outlay.cli.doctor import doctor
 from outlay.cli.failures import Commands
 from outlay.cli.run import run
 from outlay.cli.show import show
+from outlay.cli.verify import verify
 
 # Plain help: rich would double the time that `outlay --help` takes.
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(show)
+app.command()(verify)
 app.command()(doctor)
 
 

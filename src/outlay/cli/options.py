@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from outlay.recipes.prepare import Prepared
+    from outlay.recipes.recipe import Recipe
 
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A recipe by name (digits), or path/to/file.py:function.")
@@ -24,22 +25,38 @@ LayoutOption = Annotated[
     str | None,
     typer.Option("--layout", metavar="NAME|FILE.toml", help="One of the recipe's layouts, or a TOML file of rules."),
 ]
+ModeOption = Annotated[
+    str | None,
+    typer.Option("--mode", metavar="auto|manual", help="How the step is executed; the recipe's own mode without."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-def prepare_program(recipe: str, devices: int | None, mesh: str | None, layout: str | None) -> Prepared:
+def prepare_program(
+    recipe: str, devices: int | None, mesh: str | None, layout: str | None, mode: str | None
+) -> Prepared:
     """The program that the shared options ask for: planned, not yet compiled.
 
     Raises:
         OutlayError: something that was asked for does not exist or does not fit.
     """
-    from outlay.recipes.find import find_recipe
     from outlay.recipes.prepare import prepare
+
+    return prepare(load_recipe(recipe, devices), layout=layout, mesh=mesh, mode=mode)
+
+
+def load_recipe(recipe: str, devices: int | None) -> Recipe:
+    """The recipe that was asked for, with so many simulated devices where a number is given.
+
+    Raises:
+        OutlayError: there is no such recipe, or JAX has started with other devices.
+    """
+    from outlay.recipes.find import find_recipe
 
     _simulate(devices)
     found = find_recipe(recipe)
     _simulate(devices)  # again: the recipe's file may have asked for another number, or have started JAX
-    return prepare(found, layout=layout, mesh=mesh)
+    return found
 
 
 def _simulate(devices: int | None) -> None:

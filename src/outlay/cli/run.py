@@ -12,6 +12,7 @@ from outlay.cli.options import (
     JsonOption,
     LayoutOption,
     MeshOption,
+    ModeOption,
     RecipeArgument,
     prepare_program,
 )
@@ -23,6 +24,7 @@ def run(
     devices: DevicesOption = None,
     mesh: MeshOption = None,
     layout: LayoutOption = None,
+    mode: ModeOption = None,
     steps: Annotated[
         int | None, typer.Option("--steps", min=1, metavar="N", help="Steps to take; the recipe's own number without.")
     ] = None,
@@ -33,7 +35,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Train a recipe; metrics, plan, loss and report go to a run folder."""
-    prepared = prepare_program(recipe, devices, mesh, layout)
+    prepared = prepare_program(recipe, devices, mesh, layout, mode)
     from outlay.recipes.run import run as run_recipe
     from outlay.report.show import show
     from outlay.train.run_folder import RunFolder

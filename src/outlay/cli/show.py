@@ -12,6 +12,7 @@ from outlay.cli.options import (
     JsonOption,
     LayoutOption,
     MeshOption,
+    ModeOption,
     RecipeArgument,
     prepare_program,
 )
@@ -23,13 +24,14 @@ def show(
     devices: DevicesOption = None,
     mesh: MeshOption = None,
     layout: LayoutOption = None,
+    mode: ModeOption = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page for the browser, too.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show where every array of a recipe lives, and why, without running it."""
-    prepared = prepare_program(recipe, devices, mesh, layout)
+    prepared = prepare_program(recipe, devices, mesh, layout, mode)
     from outlay.report.show import show as show_plan
 
     shown = show_plan(prepared.program.plan)

@@ -34,6 +34,10 @@ class ProgramError(OutlayError, RuntimeError):
     """A program that cannot be built or run as asked."""
 
 
+class VerifyError(OutlayError, AssertionError):
+    """A program does not compute what its reference computes."""
+
+
 class RecipeError(OutlayError, ValueError):
     """A recipe that cannot be found, imported or used."""
 

@@ -86,10 +86,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
     def checked(state: Any, batch: Any) -> Any:
         with resolving(record), summing(run):
             result = step(state, batch)
-        if not (isinstance(result, tuple) and len(result) == 2):
-            got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-            raise ProgramError(f"{_named(step)} must return (state, outputs), a pair; it returned {got}")
-        _refuse_non_arrays(result[1], f"the outputs of {_named(step)}")
+        refuse_other_results(step, result)
         return result
 
     try:
@@ -97,14 +94,21 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
     except NameError as error:
         if "unbound axis name" not in str(error):
             raise
-        if by_hand:  # it only makes sense on pieces, and is checked there
+        if by_hand and not sums:  # it only makes sense on pieces, and is checked there
             return Traced()
+        if by_hand:
+            raise ProgramError(
+                f"the loss of {_named(step)} uses a collective over a mesh axis ({error}), but the step sums over the "
+                f"batch by itself, so samples would be summed twice\n"
+                "  cure: leave the collective out: a loss gives one number per sample; to write all collectives by "
+                "hand, write the whole step without outlay.train_step"
+            ) from error
         raise ProgramError(
             f"{_named(step)} uses a collective over a mesh axis ({error}), which only mode manual gives a meaning\n"
             '  cure: outlay.program(..., mode="manual"), or leave the collective out: in mode auto the step sees '
             "whole arrays"
         ) from error
-    _refuse_drift(step, state, new_state)
+    refuse_drift(step, state, new_state)
     return dataclasses.replace(seen, sums_over_batch=bool(sums))
 
 
@@ -121,7 +125,15 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
 
 
-def _refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
+def refuse_other_results(step: Callable[..., Any], result: Any) -> None:
+    """Raise when a step returned something else than a pair of state and arrays."""
+    if not (isinstance(result, tuple) and len(result) == 2):
+        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        raise ProgramError(f"{_named(step)} must return (state, outputs), a pair; it returned {got}")
+    _refuse_non_arrays(result[1], f"the outputs of {_named(step)}")
+
+
+def refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
     """A state that changes its type in a step could be donated once and never run again."""
     old = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(before)[0]}
     new = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(after)[0]}

@@ -50,6 +50,9 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
 
         try:
             return attempt(check_vma=True)
+        except ProgramError as error:
+            num = len(jax.tree.leaves(samples)[0])
+            raise ProgramError(_in_numbers_of_one_device(num, batch_axes, mesh) + str(error)) from error
         except TypeError as error:
             if "manual axis types" not in str(error):
                 raise
@@ -87,8 +90,11 @@ def _local(
             marking(lambda tree: jax.tree.map(vary, tree)),
         ):
             grads, totals = gradient(lambda p, s: sums(jax.tree.map(_gather, p, dims), s), own, samples)
-        grads = psum_in_buckets(jax.tree.map(_scatter, grads, dims, grad_dims), _left_to_sum(dims, grad_dims, axes))
-        totals = jax.tree.map(lambda total: jax.lax.psum(total, tuple(axes)), totals)
+        grads = jax.tree.map(_scatter, grads, dims, grad_dims)
+        # The totals go along with the gradients: between processes a collective of its own costs milliseconds.
+        everywhere = jax.tree.map(lambda _: tuple(axes), totals)
+        sums_left = (_left_to_sum(dims, grad_dims, axes), everywhere)
+        grads, totals = psum_in_buckets((grads, totals), sums_left)
         return jax.tree.map(lambda x: x / num_copies if num_copies > 1 else x, (grads, totals))
 
     return local
@@ -121,6 +127,15 @@ def _scatter(grad: jax.Array, have: _Split, want: _Split) -> jax.Array:
 def _left_to_sum(dims: Any, grad_dims: Any, axes: Collection[str]) -> Any:
     """For each gradient the axes over which it has not been summed yet."""
     return jax.tree.map(lambda a, b: tuple(x for x in axes if x not in a.axes | b.axes), dims, grad_dims)
+
+
+def _in_numbers_of_one_device(num_samples: int, batch_axes: tuple[str, ...], mesh: Mesh) -> str:
+    num = math.prod(mesh.shape[axis] for axis in batch_axes)
+    along = "".join(f" along {axis!r}" for axis in batch_axes)
+    return (
+        f"mode manual takes microbatches on each device: each of {num} devices{along} takes {num_samples}/{num} = "
+        f"{num_samples // num} samples, and the numbers that follow are one device's\n"
+    )
 
 
 def _batch_axes(plan: Plan) -> tuple[str, ...]:

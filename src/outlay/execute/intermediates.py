@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.constrain import resolving
@@ -25,6 +25,8 @@ from outlay.place.shardings import sharding, under
 def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable[[Any, Any], Any]:
     """The step with the values that it names constrained where a rule places them."""
     ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate")}
+    # On Explicit axes a constraint only asserts, and a reshard moves; on Auto axes a reshard is refused.
+    move = jax.reshard if AxisType.Explicit in mesh.axis_types else jax.lax.with_sharding_constraint
 
     def place(where: str | P, tree: Any, optional: bool) -> Any:
         if mesh.size == 1:
@@ -32,7 +34,7 @@ def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable
 
         def one(path: str, value: Any) -> Any:
             chosen = NamedSharding(mesh, where) if isinstance(where, P) else ruled.get(under(where, path))
-            return value if chosen is None else jax.lax.with_sharding_constraint(value, chosen)
+            return value if chosen is None else move(value, chosen)
 
         return map_with_paths(one, tree)
 

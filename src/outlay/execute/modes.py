@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -20,6 +21,7 @@ from outlay.core.batch_sum import summing
 from outlay.core.errors import ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.core.suggest import did_you_mean
+from outlay.execute.abstract import refuse_drift, refuse_other_results
 from outlay.execute.by_hand import by_hand
 from outlay.execute.intermediates import placing
 from outlay.layout.plan import Plan
@@ -64,22 +66,54 @@ def _summing_by_hand(step: Step, plan: Plan, mesh: Mesh) -> Step:
 def _wholly_by_hand(step: Step, plan: Plan, mesh: Mesh) -> Step:
     specs = {leaf.path: leaf.spec for leaf in plan}
 
+    def checked(state: Any, batch: Any) -> Any:
+        result = step(state, batch)
+        refuse_other_results(step, result)
+        refuse_drift(step, state, result[0])  # a piece gathered and returned whole would pass for a larger leaf
+        return result
+
     @functools.wraps(step)
     def by_pieces(state: Any, batch: Any) -> Any:
         state_specs = map_with_paths(lambda path, _: specs[path], state)
         batch_specs = map_with_paths(lambda path, _: specs[under("batch", path)], batch)
-        mapped = jax.shard_map(step, mesh=mesh, in_specs=(state_specs, batch_specs), out_specs=(state_specs, P()))
+        mapped = functools.partial(
+            jax.shard_map, checked, mesh=mesh, in_specs=(state_specs, batch_specs), out_specs=(state_specs, P())
+        )
         try:
-            return mapped(state, batch)
-        except ValueError as error:
-            if "out_specs" not in str(error):
+            return mapped()(state, batch)
+        except (AssertionError, NameError, ValueError) as error:
+            problem = _differs(step, mesh, error) or _unknown_axis(step, mesh, mapped(check_vma=False), state, batch)
+            if problem is None:
                 raise
-            axes = ", ".join(repr(axis) for axis in mesh.axis_names)
-            raise ProgramError(
-                f"in mode manual the step {step.__name__} runs on each device's pieces, and what it returns differs "
-                f"from device to device where it must not: outputs are the same everywhere, state is as planned\n"
-                f"  cure: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of {axes}\n"
-                f"  JAX says: {error}"
-            ) from error
+            raise problem from error
 
     return by_pieces
+
+
+def _differs(step: Step, mesh: Mesh, error: Exception) -> ProgramError | None:
+    if "out_specs" not in str(error):
+        return None
+    axes = ", ".join(repr(axis) for axis in mesh.axis_names)
+    return ProgramError(
+        f"in mode manual the step {step.__name__} runs on each device's pieces, and what it returns differs "
+        f"from device to device where it must not: outputs are the same everywhere, state is as planned\n"
+        f"  cure: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of {axes}\n"
+        f"  JAX says: {error}"
+    )
+
+
+def _unknown_axis(step: Step, mesh: Mesh, unchecked: Step, state: Any, batch: Any) -> ProgramError | None:
+    """The error for an axis that the mesh lacks; `check_vma` stumbles over it before JAX looks the name up."""
+    try:
+        jax.eval_shape(unchecked, state, batch)
+    except NameError as error:
+        named = re.search(r"unbound axis name: (\w+)", str(error))
+        if named:
+            axis = named[1]
+            return ProgramError(
+                f"the step {step.__name__} uses a collective over {axis!r}, which is no axis of this mesh: "
+                f"{did_you_mean(axis, mesh.axis_names)}"
+            )
+    except Exception:  # whatever it is, the first error says it better
+        return None
+    return None

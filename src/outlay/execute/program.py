@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.execute.abstract import abstract_init, abstract_inputs, abstract_step
 from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, used_up
+from outlay.execute.explicit import is_explicit, lowered_with_types
 from outlay.execute.intermediates import refuse_unplaceable_values
 from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.layout.layout import Layout
@@ -98,14 +99,18 @@ class Program:
         """The step lowered for the mesh, before the compiler."""
         state = shardings(self.plan, self.state_shapes, self.mesh)
         batch = shardings(self.plan, self.batch_shapes, self.mesh, root="batch")
+        run = in_mode(self.mode, self.step, self.plan, self.mesh, sums_over_batch=self._sums_over_batch)
         jitted = jax.jit(
-            in_mode(self.mode, self.step, self.plan, self.mesh, sums_over_batch=self._sums_over_batch),
+            run,
             in_shardings=(state, batch),
             out_shardings=(state, None),  # where the outputs live is left to the compiler
             donate_argnums=0,
         )
+        shapes = (self.state_shapes, self.batch_shapes)
+        if is_explicit(self.mesh):
+            return lowered_with_types(jitted, run, shapes, (state, batch), self.mesh)
         with jax.set_mesh(self.mesh):
-            return jitted.lower(self.state_shapes, self.batch_shapes)
+            return jitted.lower(*shapes)
 
     @functools.cached_property
     def compiled(self) -> jax.stages.Compiled:

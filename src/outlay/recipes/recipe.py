@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import optax
 
 from outlay.core.errors import RecipeError
+from outlay.execute.modes import Mode
 from outlay.execute.program import Program
 from outlay.layout.layout import Layout
 from outlay.recipes.layouts import training_layouts
@@ -37,6 +38,7 @@ class Recipe:
         meshes: the mesh, as text, of each layout that needs another than `data=-1`, by the layout's name.
         evaluate: `evaluate(program, state)` gives numbers on data that training has not seen; None to leave it out.
         seed: of the state's PRNG key.
+        mode: the mode that the step is written for, see `outlay.program`.
 
     Raises:
         RecipeError: a field is not what it must be; all such fields are listed.
@@ -51,6 +53,7 @@ class Recipe:
     meshes: Mapping[str, str] = field(default_factory=dict)
     evaluate: Callable[[Program, Any], dict[str, float]] | None = None
     seed: int = 0
+    mode: Mode = "auto"
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))
@@ -135,6 +138,8 @@ def _problems(recipe: Recipe):
         yield f"data must give the batch of a step as data[step]; a {type(recipe.data).__name__} does not"
     if not isinstance(recipe.num_steps, int) or recipe.num_steps < 1:
         yield f"num_steps must be a whole number of at least 1, not {recipe.num_steps!r}"
+    if recipe.mode not in get_args(Mode):
+        yield f"mode must be one of {', '.join(get_args(Mode))}, not {recipe.mode!r}"
     if not recipe.layouts:
         yield "layouts is empty: give at least one, such as {'dp': outlay.data_parallel()}"
     for name, layout in recipe.layouts.items():

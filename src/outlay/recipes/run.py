@@ -54,6 +54,7 @@ def _config(prepared: Prepared, num_steps: int) -> dict[str, Any]:
     return {
         "recipe": prepared.recipe.name,
         "layout": prepared.layout_name,
+        "mode": prepared.program.mode,
         "rules": [str(rule) for rule in prepared.program.layout],
         "mesh": prepared.program.plan.mesh.to_dict(),
         "num_steps": num_steps,

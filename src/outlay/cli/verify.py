@@ -1,0 +1,74 @@
+"""`outlay verify`: whether a recipe computes under a layout what it computes on one device."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any, cast
+
+import typer
+
+from outlay.cli.options import (
+    DevicesOption,
+    JsonOption,
+    LayoutOption,
+    MeshOption,
+    ModeOption,
+    RecipeArgument,
+    load_recipe,
+)
+from outlay.cli.output import print_json, print_picture
+
+DIFFERENT = 1
+ENOUGH = 8
+
+
+def verify(
+    recipe: RecipeArgument,
+    devices: DevicesOption = None,
+    mesh: MeshOption = None,
+    layout: LayoutOption = None,
+    mode: ModeOption = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Steps to compare.")] = 3,
+    against: Annotated[
+        str, typer.Option("--against", metavar="one-device|auto|manual", help="What to compare with.")
+    ] = "one-device",
+    as_json: JsonOption = False,
+) -> None:
+    """Check that a recipe computes what one device computes; exit code 1 if not.
+
+    Where a single device is attached, 8 are simulated.
+    """
+    from outlay.recipes.prepare import prepare
+    from outlay.report.verify.verify import verify as verify_program
+
+    found = load_recipe(recipe, devices)
+    if devices is None:
+        _start_again_with_several_devices()
+    import jax
+
+    program = prepare(found, layout=layout, mesh=mesh, mode=mode).program
+    proof = verify_program(program, steps, cast(Any, against), batches=found.data, key=jax.random.key(found.seed))
+    if as_json:
+        print_json(proof.to_dict())
+    else:
+        print_picture(proof)
+    if not proof.ok:
+        raise typer.Exit(DIFFERENT)
+
+
+def _start_again_with_several_devices() -> None:
+    """Replace this process by one with simulated devices, where a single device leaves nothing to compare.
+
+    Only a started JAX tells how many devices there are, and then their number is fixed.
+    """
+    import jax
+
+    if jax.device_count() > 1:
+        return
+    typer.echo(
+        f"a single device is attached: verifying on {ENOUGH} simulated ones, as with --devices {ENOUGH}", err=True
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "--devices", str(ENOUGH)])

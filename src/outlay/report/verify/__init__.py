@@ -1,0 +1,1 @@
+"""Whether a program computes what one device computes."""

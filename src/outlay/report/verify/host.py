@@ -1,0 +1,56 @@
+"""Trees on the host: read from any devices, sent to any others, and never shared with an array that a step donates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from outlay.core.paths import flatten_paths
+from outlay.place.shardings import under
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array or a shape holds PRNG keys."""
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def to_host(tree: Any) -> Any:
+    """The same tree with numpy leaves of its own; keys as their bits."""
+    return jax.tree.map(_leaf_to_host, tree)
+
+
+def _leaf_to_host(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and is_key(leaf):
+        leaf = jax.random.key_data(leaf)
+    return np.array(leaf)
+
+
+def to_devices(tree: Any, shapes: Any, shardings: Any) -> Any:
+    """What `to_host` gave, as arrays that live where the shardings say.
+
+    Args:
+        tree: numpy leaves, keys as their bits.
+        shapes: the leaves' shapes and dtypes, keys as keys.
+        shardings: one sharding for all leaves, or a tree of them.
+    """
+    typed = [_typed(leaf, shape) for leaf, shape in zip(jax.tree.leaves(tree), jax.tree.leaves(shapes), strict=True)]
+    return jax.device_put(jax.tree.unflatten(jax.tree.structure(shapes), typed), shardings)
+
+
+def _typed(leaf: np.ndarray, shape: Any) -> Any:
+    return jax.random.wrap_key_data(jnp.asarray(leaf), impl=_impl(shape)) if is_key(shape) else leaf.astype(shape.dtype)
+
+
+def _impl(shape: Any) -> Any:
+    """The kind of key that a shape is of, which JAX only tells of an array."""
+    found = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), shape)
+    return found[0]
+
+
+def by_path(tree: Any, root: str = "") -> dict[str, Any]:
+    """The leaves by their dotted paths below a root."""
+    return {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}

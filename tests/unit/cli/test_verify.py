@@ -1,0 +1,37 @@
+"""`outlay verify` as a user meets it: exit codes, and several devices where only one is attached."""
+
+import json
+from pathlib import Path
+
+from tests.unit.cli.command import LINE, outlay_command
+
+PLANTED = f"{Path(__file__).parents[3]}/examples/planted_fault.py:recipe"
+
+
+def test_a_planted_fault_is_found_without_any_option(tmp_path):
+    found = outlay_command("verify", PLANTED, cwd=tmp_path)
+    assert found.returncode == 1, found.stderr
+    assert "first: state b, step 1: 8.0x: summed where a mean was meant" in found.stdout
+    assert found.stderr.startswith("a single device is attached: verifying on 8 simulated ones")
+    assert "Traceback" not in found.stderr
+
+
+def test_a_recipe_that_is_the_same_ends_well_with_the_devices_that_were_asked_for(tmp_path):
+    found = outlay_command(
+        "verify", LINE, "--layout", "fsdp", "--mode", "manual", "--devices", "4", "--steps", "1", "--json", cwd=tmp_path
+    )
+    assert found.returncode == 0, found.stderr
+    facts = json.loads(found.stdout)
+    assert facts["ok"]
+    assert facts["program"] == "mode manual on mesh data=4 (4 simulated devices)"
+    assert {check["step"] for check in facts["checks"]} == {1}
+    assert found.stderr == ""
+
+
+def test_a_mode_or_a_reference_that_does_not_exist_is_wrong_use(tmp_path):
+    wrong = outlay_command("verify", LINE, "--devices", "2", "--against", "one", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "error: there is no reference 'one'" in wrong.stderr
+    wrong = outlay_command("show", LINE, "--devices", "2", "--mode", "manul", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "there is no mode 'manul': did you mean 'manual'?" in wrong.stderr

@@ -1,0 +1,38 @@
+import pytest
+
+from outlay.core.batch_sum import gradient_of_sums, marking, per_device, summing
+
+
+def plain(sums, params, samples):
+    return "gradient", sums(params, samples)
+
+
+def total(params, samples):
+    return params * sum(samples)
+
+
+def test_without_a_runner_the_gradient_is_taken_as_it_stands():
+    assert gradient_of_sums(plain, total, 2, [1, 2]) == ("gradient", 6)
+
+
+def test_a_runner_is_asked_within_its_block_only():
+    def half(gradient, sums, params, samples):
+        return gradient(sums, params, samples[:1])
+
+    with summing(half):
+        assert gradient_of_sums(plain, total, 2, [1, 2]) == ("gradient", 2)
+        with summing(None):
+            assert gradient_of_sums(plain, total, 2, [1, 2]) == ("gradient", 6)
+        assert gradient_of_sums(plain, total, 2, [1, 2]) == ("gradient", 2)
+    assert gradient_of_sums(plain, total, 2, [1, 2]) == ("gradient", 6)
+
+
+def test_constants_are_marked_within_a_block_only_even_when_it_fails():
+    def fail():
+        assert per_device("zeros") == "own zeros"
+        raise KeyError
+
+    assert per_device("zeros") == "zeros"
+    with pytest.raises(KeyError), marking(lambda tree: f"own {tree}"):
+        fail()
+    assert per_device("zeros") == "zeros"

@@ -1,0 +1,276 @@
+"""Explicit axes: untouched steps run where JAX has no choice; elsewhere every line to edit is listed, and works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import outlay
+
+VOCABULARY, WIDTH, HEADS, HIDDEN, LENGTH, BATCH = 32, 16, 4, 32, 8, 8
+TOKENS = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, LENGTH + 1), dtype=np.int32)
+KEY = 0
+
+
+def lm_init(key: Any) -> Any:
+    keys = iter(jax.random.split(key, 6))
+
+    def normal(*shape: int) -> jax.Array:
+        return 0.2 * jax.random.normal(next(keys), shape)
+
+    return {
+        "embed": normal(VOCABULARY, WIDTH),
+        "qkv": normal(3, WIDTH, HEADS, WIDTH // HEADS),
+        "out": normal(HEADS, WIDTH // HEADS, WIDTH),
+        "up": normal(WIDTH, HIDDEN),
+        "down": normal(HIDDEN, WIDTH),
+        "head": normal(WIDTH, VOCABULARY),
+    }
+
+
+def attention(params: Any, x: jax.Array) -> jax.Array:
+    q, k, v = (jnp.einsum("btd,dhe->bthe", x, w) for w in params["qkv"])
+    weights = jax.nn.softmax(jnp.einsum("bqhe,bkhe->bhqk", q, k))
+    return jnp.einsum("bhqk,bkhe->bqhe", weights, v)
+
+
+def untouched(params: Any, tokens: jax.Array) -> jax.Array:
+    x = params["embed"][tokens[:, :-1]]  # site: lookup
+    x = x + jnp.einsum("bqhe,hed->bqd", attention(params, x), params["out"])  # site: out
+    x = x + jax.nn.gelu(x @ params["up"]) @ params["down"]  # site: up, down
+    scores = jax.nn.log_softmax(x @ params["head"])  # site: head
+    return -jnp.take_along_axis(scores, tokens[:, 1:, None], -1).mean()  # site: pick
+
+
+def edited(params: Any, tokens: jax.Array) -> jax.Array:
+    """The same with the edits of the error for `TENSOR`, and nothing else."""
+    x = params["embed"].at[tokens[:, :-1]].get(out_sharding=P("data", None, None))
+    x = x + jnp.einsum("bqhe,hed->bqd", attention(params, x), params["out"], out_sharding=P("data", None, None))
+    x = x + jnp.matmul(jax.nn.gelu(x @ params["up"]), params["down"], out_sharding=P("data", None, None))
+    scores = jax.nn.log_softmax(x @ params["head"])
+    return -jnp.take_along_axis(jax.reshard(scores, P("data")), tokens[:, 1:, None], -1).mean()
+
+
+def step_of(loss: Callable[[Any, Any], jax.Array]) -> Callable[[Any, Any], tuple[Any, Any]]:
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        value, grads = jax.value_and_grad(loss)(state, batch)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, state, grads), {"loss": value}
+
+    return step
+
+
+TENSOR = outlay.Layout(
+    [
+        ("qkv", P(None, None, "model")),
+        ("out", P("model")),
+        ("up", P(None, "model")),
+        ("down", P("model")),
+        ("head", P(None, "model")),
+    ]
+)
+
+
+def lm(loss: Any, layout: Any, **axes: int) -> outlay.Program:
+    mesh = outlay.mesh(**axes, explicit=True)
+    return outlay.program(step_of(loss), lm_init, TOKENS, layout=layout + outlay.data_parallel(), mesh=mesh)
+
+
+def error_of(program: outlay.Program) -> str:
+    with pytest.raises(outlay.ProgramError) as caught:
+        program.lowered  # noqa: B018 - lowering is what JAX refuses
+    return str(caught.value)
+
+
+def sites_in(message: str) -> list[tuple[str, str]]:
+    """Operation and mark of every site, as the source line says it."""
+    found = re.findall(r"^  ([\w.]+)[^\n]*: \S+test_explicit\.py:(\d+) in untouched\n", message, re.MULTILINE)
+    lines = Path(__file__).read_text().splitlines()
+    return [(operation, lines[int(line) - 1].partition("# site: ")[2]) for operation, line in found]
+
+
+LOOKUP = ("gather", "lookup")
+
+
+@pytest.mark.parametrize(
+    ("layout", "axes", "sites"),
+    [
+        (outlay.Layout(), {"data": 8}, [LOOKUP]),
+        (
+            outlay.fsdp(min_size=8),
+            {"data": 8},
+            [LOOKUP, ("jnp.einsum", "out"), ("jnp.matmul", "up, down"), ("jnp.matmul", "head")],
+        ),
+        (
+            TENSOR,
+            {"data": 4, "model": 2},
+            [LOOKUP, ("jnp.einsum", "out"), ("jnp.matmul", "up, down"), ("jnp.take_along_axis", "pick")],
+        ),
+    ],
+    ids=["data parallel", "fsdp", "tensor parallel"],
+)
+def test_every_line_that_leaves_a_sharding_open_is_listed_at_once(layout: Any, axes: Any, sites: Any) -> None:
+    message = error_of(lm(untouched, layout, **axes))
+    assert sites_in(message) == sites
+    assert f"leaves {len(sites)} sharding(s) open" in message
+    assert "With these edits, all of them tried together, JAX accepts it." in message
+
+
+def test_each_site_has_its_source_its_operands_and_the_edit() -> None:
+    message = error_of(lm(untouched, TENSOR, data=4, model=2))
+    assert 'x = params["embed"][tokens[:, :-1]]' in message
+    assert "operands: float32[8@data,8,32@model], float32[32@model,16]" in message
+    assert "table.at[indices].get(out_sharding=P('data', None, None))" in message
+    assert "jnp.einsum(..., out_sharding=P('data', None, None))" in message
+    assert "jnp.matmul(..., out_sharding=P('data', None, None))" in message
+    assert "jax.reshard(operand 1, P('data'))" in message
+    assert "outlay.mesh(data=4, model=2)" in message
+
+
+def test_with_exactly_the_listed_edits_the_model_runs_and_equals_one_device() -> None:
+    program = lm(edited, TENSOR, data=4, model=2)
+    state = program.init(jax.random.key(KEY))
+    alone = jax.jit(lm_init)(jax.random.key(KEY))
+    step = jax.jit(step_of(untouched))
+    for _ in range(3):
+        state, outputs = program(state, TOKENS)
+        alone, wanted = step(alone, TOKENS)
+        np.testing.assert_allclose(outputs["loss"], wanted["loss"], rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), state, alone)
+    assert state["down"].sharding.spec == P("model", None)
+
+
+def test_asking_again_lists_the_same_again() -> None:
+    first, again = (error_of(lm(untouched, TENSOR, data=4, model=2)) for _ in range(2))
+    assert first == again, "an edit made while looking must not stay in JAX's caches"
+
+
+def test_looking_leaves_neither_a_mesh_nor_a_changed_jax_behind() -> None:
+    bind = jax.extend.core.Primitive.bind
+    error_of(lm(untouched, outlay.Layout(), data=8))
+    assert jax.extend.core.Primitive.bind is bind
+    assert jax.sharding.get_abstract_mesh().empty
+
+
+def test_one_inner_function_called_on_two_lines_is_two_sites() -> None:
+    @jax.jit
+    def total(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(x @ w)
+
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        a = total(params["w"], x)
+        return a + total(params["w"], x)
+
+    message = error_of(small(step_of(loss), {"w": P("data")}, x=P(None, "data")))
+    assert "jnp.matmul, 2 times" in message
+
+
+def test_a_site_of_the_backward_pass_is_listed_at_its_forward_line() -> None:
+    @jax.custom_vjp
+    def first(x: jax.Array) -> jax.Array:
+        return x.sum()
+
+    def forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return x.sum(), x
+
+    def backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+        return (g * jnp.cumsum(x, axis=0),)
+
+    first.defvjp(forward, backward)
+    message = error_of(small(step_of(lambda params, x: first(params["w"])), {"w": P("data")}))
+    assert "lambda params, x: first(params" in message
+    assert "operands: float32[16@data,8]" in message
+
+
+def test_where_the_search_cannot_go_on_the_error_says_so() -> None:
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        y = jnp.cumsum(params["w"], axis=0)  # found
+        carry, _ = jax.lax.scan(lambda c, _: (c + x[:, :1], None), jnp.zeros((16, 1)), None, length=2)
+        return y.sum() + carry.sum()
+
+    message = error_of(small(step_of(loss), {"w": P("data")}, x=P("data")))
+    assert "cumsum" in message
+    assert "Further places may follow" in message
+    assert "carry" in message
+
+
+def small(step: Any, specs: dict[str, P], x: P = P()) -> outlay.Program:
+    layout = outlay.Layout([*specs.items(), ("batch", x)])
+    mesh = outlay.mesh(data=8, explicit=True)
+    return outlay.program(
+        step, lambda key: {"w": jnp.ones((16, 8))}, np.ones((16, 16), np.float32), layout=layout, mesh=mesh
+    )
+
+
+def test_an_error_of_the_users_own_is_not_touched() -> None:
+    calls = []
+
+    def step(state: Any, batch: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 1:
+            raise ZeroDivisionError("the user's own")
+        return state, {}
+
+    with pytest.raises(ZeroDivisionError, match="the user's own"):
+        small(step, {"w": P("data")}).lowered  # noqa: B018
+
+
+def mlp_loss(params: Any, batch: Any, keys: Any) -> Any:
+    hidden = jnp.tanh(batch["x"] @ params["up"] + params["bias"])
+    return jnp.square(hidden @ params["down"] - batch["y"]).mean(-1), {}
+
+
+def mlp_init(key: Any) -> Any:
+    up, down = jax.random.split(key)
+    return {
+        "up": jax.random.normal(up, (16, 32)),
+        "bias": jnp.zeros((1, 32)),
+        "down": jax.random.normal(down, (32, 8)),
+    }
+
+
+@pytest.mark.parametrize("layout", [outlay.Layout(), outlay.zero1(min_size=8), outlay.zero2(min_size=8)])
+def test_an_untouched_mlp_trains_on_explicit_axes_as_on_one_device(layout: outlay.Layout) -> None:
+    batch = {"x": np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32), "y": np.ones((16, 8), np.float32)}
+    results = []
+    for mesh in (outlay.mesh(data=8, explicit=True), outlay.mesh(data=1, devices=jax.devices()[:1])):
+        program = outlay.program(
+            outlay.train_step(mlp_loss, optax.adam(1e-2)),
+            outlay.init_state(mlp_init, optax.adam(1e-2)),
+            batch,
+            layout=layout + outlay.data_parallel(),
+            mesh=mesh,
+        )
+        state = program.init(jax.random.key(0))
+        for _ in range(3):
+            old = state
+            state, metrics = program(state, batch)
+            assert all(leaf.is_deleted() for leaf in jax.tree.leaves(old.params)), "the state is donated"
+        results.append((jax.device_get(state.params), float(metrics["loss"])))
+        assert jax.sharding.get_abstract_mesh().empty
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6), *results)
+
+
+def test_a_constraint_moves_a_value_on_explicit_axes() -> None:
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        return state, {"split": outlay.constrain(batch * 2, P("data"))}
+
+    program = small(step, {"w": P("data")})
+    _, outputs = program(program.init(jax.random.key(0)), np.ones((16, 16), np.float32))
+    assert outputs["split"].sharding.shard_shape((16, 16)) == (2, 16)
+
+
+def test_explicit_axes_are_asked_for() -> None:
+    assert outlay.mesh(data=8, explicit=True).axis_types == (AxisType.Explicit,)
+    assert outlay.mesh(data=4, model=2).axis_types == (AxisType.Auto,) * 2
+    with pytest.raises(outlay.MeshError, match="explicit= is a parameter of"):
+        outlay.mesh(data=4, explicit=2)

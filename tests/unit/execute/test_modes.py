@@ -1,0 +1,157 @@
+"""Mode manual of a step that is no `train_step`: all of it on pieces, its own collectives, its mistakes named."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import outlay
+
+BATCH = np.arange(16, dtype=np.float32)
+WHOLE, SPLIT = outlay.replicate(), P("data")
+
+
+def program(step, *, w=WHOLE, mode="manual"):
+    layout = outlay.Layout([("w", w)]) + outlay.data_parallel()
+    return outlay.program(step, lambda key: {"w": jnp.arange(16.0)}, BATCH, layout=layout, mesh=MESH, mode=mode)
+
+
+MESH = outlay.mesh(data=8)
+
+
+def run(step, **choices):
+    built = program(step, **choices)
+    state, outputs = built(built.init(jax.random.key(0)), BATCH)
+    return np.asarray(state["w"]), outputs
+
+
+def error_of(step, **choices):
+    with pytest.raises(outlay.ProgramError) as caught:
+        run(step, **choices)
+    return str(caught.value)
+
+
+def test_psum_and_pmean_give_what_one_device_gives():
+    def step(state, batch):
+        mean = jax.lax.pmean(batch.mean(), "data")
+        return {"w": state["w"] - mean}, {"sum": jax.lax.psum(batch.sum(), "data"), "mean": mean}
+
+    for w in (WHOLE, SPLIT):
+        got, outputs = run(step, w=w)
+        np.testing.assert_allclose(got, np.arange(16) - 7.5)
+        assert {name: float(value) for name, value in outputs.items()} == {"sum": 120.0, "mean": 7.5}
+
+
+def test_a_step_sees_pieces_of_what_the_plan_splits():
+    seen = {}
+
+    def step(state, batch):
+        # Only within the mesh does an axis have a size; the shapes seen without one are no pieces.
+        size = jax.lax.axis_size("data")
+        seen.update(size=size, w=state["w"].shape, batch=batch.shape)
+        return state, jnp.float32(0)
+
+    run(step, w=SPLIT)
+    assert seen == {"size": 8, "w": (2,), "batch": (2,)}
+
+
+def test_a_step_without_collectives_may_run_in_either_mode():
+    for mode in ("auto", "manual"):
+        got, outputs = run(lambda state, batch: ({"w": state["w"] * 2}, None), w=SPLIT, mode=mode)
+        np.testing.assert_array_equal(got, 2 * np.arange(16))
+        assert outputs is None
+
+
+@pytest.mark.parametrize(
+    ("step", "where"),
+    [
+        (lambda state, batch: (state, {"sum": batch.sum()}), "out_specs[1]"),
+        (lambda state, batch: ({"w": state["w"] + batch.sum()}, None), "out_specs[0]['w']"),
+    ],
+    ids=["an output", "state planned whole"],
+)
+def test_a_missing_reduction_is_refused_with_its_cure(step, where):
+    message = error_of(step)
+    assert "what it returns differs from device to device where it must not" in message
+    assert (
+        "cure: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of 'data'" in message
+    )
+    assert where in message
+
+
+def test_a_piece_gathered_and_returned_whole_is_refused():
+    """It would pass for a leaf that is eight times as large."""
+
+    def step(state, batch):
+        return {"w": jax.lax.all_gather(state["w"], "data", tiled=True)}, None
+
+    message = error_of(step, w=SPLIT)
+    assert "returns a state unlike the one it took: 1 leaf(s) differ\n  w: took float32[2], returned float32[16]" in (
+        message
+    )
+
+
+def test_a_step_that_returns_no_pair_is_refused_though_only_pieces_show_it():
+    def step(state, batch):
+        return jax.lax.psum(state, "data")
+
+    assert "the step step must return (state, outputs), a pair; it returned a dict" in error_of(step)
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda x: jax.lax.psum(x, "dat"),
+        lambda x: jax.lax.pmean(x, ("data", "dat")),
+        lambda x: jax.lax.all_gather(x, "dat"),
+        lambda x: jax.lax.axis_index("dat"),
+        lambda x: outlay.ring_shift(x, "dat"),
+        lambda x: outlay.mean_over(x, 0, "dat"),
+    ],
+    ids=["psum", "pmean of two", "all_gather", "axis_index", "ring_shift", "mean_over"],
+)
+def test_an_unknown_axis_is_named_with_the_nearest(collective):
+    message = error_of(lambda state, batch: (state, collective(batch)))
+    assert "uses a collective over 'dat', which is no axis of this mesh: did you mean 'data'?" in message
+
+
+@pytest.mark.parametrize("error", [AssertionError("mine"), ValueError("mine")], ids=repr)
+def test_errors_of_the_step_itself_pass_unchanged(error):
+    def step(state, batch):
+        jax.lax.axis_index("data")
+        raise error
+
+    with pytest.raises(type(error), match=r"^mine"):
+        run(step)
+
+
+def test_a_collective_in_mode_auto_is_refused_with_its_cure():
+    message = error_of(lambda state, batch: (state, jax.lax.psum(batch.sum(), "data")), mode="auto")
+    assert re.search(r"uses a collective over a mesh axis .*data.*, which only mode manual gives a meaning", message)
+    assert 'cure: outlay.program(..., mode="manual"), or leave the collective out' in message
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(outlay.ProgramError, match="there is no mode 'manaul': did you mean 'manual'"):
+        program(lambda state, batch: (state, None), mode="manaul")
+
+
+def test_a_loss_with_a_collective_of_its_own_is_refused():
+    """The step sums over the batch by itself: the gradient would be eight times too large."""
+
+    def loss(params, batch, keys):
+        return jax.lax.psum(params["w"][0] * batch, "data"), {}
+
+    optimizer = optax.sgd(1.0)
+    init = outlay.init_state(lambda key: {"w": jnp.ones(16)}, optimizer)
+    with pytest.raises(
+        outlay.ProgramError,
+        match=r"the loss of the step step uses a collective.* samples would be summed twice\n  cure: leave the coll",
+    ):
+        outlay.program(
+            outlay.train_step(loss, optimizer), init, BATCH, layout=outlay.data_parallel(), mesh=MESH, mode="manual"
+        )

@@ -1,0 +1,99 @@
+"""Steps with the mistakes of parallel programs in them, each for the pieces of a mesh with the axis `data`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+import outlay
+
+NUM = 64
+RNG = np.random.default_rng(0)
+BATCHES = [
+    {"x": RNG.normal(size=(NUM, 6)).astype(np.float32), "y": RNG.normal(size=NUM).astype(np.float32)} for _ in range(3)
+]
+
+
+def init(key: Any) -> Any:
+    return {"key": key, "w": jax.random.normal(key, 6)}
+
+
+def descend(state: Any, grad: Any, loss: Any) -> tuple[Any, Any]:
+    return {**state, "w": state["w"] - 0.1 * grad}, {"loss": loss}
+
+
+def errors(w: Any, batch: Any) -> Any:
+    return (batch["x"] @ w - batch["y"]) ** 2
+
+
+def right(state: Any, batch: Any) -> Any:
+    def loss_of(w: Any) -> Any:
+        return jax.lax.pmean(errors(w, batch).mean(), "data")
+
+    loss, grad = jax.value_and_grad(loss_of)(state["w"])
+    return descend(state, grad, loss)
+
+
+def forgotten_pmean(state: Any, batch: Any) -> Any:
+    loss, grad = jax.value_and_grad(lambda w: errors(w, batch).mean())(state["w"])
+    return descend(state, grad, jax.lax.pmean(loss, "data"))
+
+
+def double_sum(state: Any, batch: Any) -> Any:
+    """JAX has summed the gradient of a shared parameter; this sums it again."""
+    loss, grad = jax.value_and_grad(lambda w: errors(w, batch).mean())(state["w"])
+    again = jax.lax.psum(jax.lax.pcast(grad, "data", to="varying"), "data")
+    return descend(state, again, jax.lax.pmean(loss, "data"))
+
+
+def same_mask_everywhere(state: Any, batch: Any) -> Any:
+    """Dropout keyed by the sample's place on its device, so that all devices drop alike."""
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(state["key"], jnp.arange(len(batch["x"])))
+    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, (6,)))(keys)
+
+    def loss_of(w: Any) -> Any:
+        return jax.lax.pmean(errors(w, {**batch, "x": batch["x"] * kept * 2}).mean(), "data")
+
+    loss, grad = jax.value_and_grad(loss_of)(state["w"])
+    return descend(state, grad, loss)
+
+
+def _accumulated(state: Any, microbatches: Any) -> Any:
+    def loss_of(w: Any) -> Any:
+        total = sum(errors(w, microbatch).sum() for microbatch in microbatches)
+        return jax.lax.psum(total, "data") / NUM
+
+    loss, grad = jax.value_and_grad(loss_of)(state["w"])
+    return descend(state, grad, loss)
+
+
+def dropped_microbatch(state: Any, batch: Any) -> Any:
+    """Accumulation in microbatches of four that starts at the second."""
+    starts = range(4, len(batch["x"]), 4)
+    return _accumulated(state, [jax.tree.map(lambda x, i=i: x[i : i + 4], batch) for i in starts])
+
+
+def dropped_samples(state: Any, batch: Any) -> Any:
+    """Accumulation in microbatches of three that leaves out what remains: two samples on each of eight devices."""
+    starts = range(0, len(batch["x"]) // 3 * 3, 3)
+    return _accumulated(state, [jax.tree.map(lambda x, i=i: x[i : i + 3], batch) for i in starts])
+
+
+def wrong_out_spec(state: Any, batch: Any) -> Any:
+    """For mode auto: what differs from device to device is declared to be the same, and the check is switched off."""
+    local = jax.shard_map(
+        lambda w, batch: jax.grad(lambda w: errors(w, batch).mean())(w),
+        in_specs=(P(), P("data")),
+        out_specs=P(),
+        check_vma=False,
+    )
+    return descend(state, local(state["w"], batch), errors(state["w"], batch).mean())
+
+
+def program(step: Any, *, mode: Any = "manual", **axes: int) -> outlay.Program:
+    mesh = outlay.mesh(**(axes or {"data": 8}))
+    return outlay.program(step, init, BATCHES[0], layout=outlay.data_parallel(), mesh=mesh, mode=mode)

@@ -1,0 +1,140 @@
+"""A proof runs what the program runs, on its own state, and says what it did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from tests.unit.report import faults
+
+import outlay
+
+
+@pytest.fixture(scope="module")
+def program() -> outlay.Program:
+    return faults.program(faults.right)
+
+
+@pytest.fixture(scope="module")
+def same(program: outlay.Program) -> outlay.Verification:
+    return outlay.verify(program, batches=faults.BATCHES)
+
+
+@pytest.fixture(scope="module")
+def different() -> outlay.Verification:
+    return outlay.verify(faults.program(faults.forgotten_pmean), steps=1)
+
+
+def test_every_array_of_every_step_is_compared(same: outlay.Verification) -> None:
+    assert same.ok
+    assert [(check.step, check.path) for check in same.checks] == [
+        (step, path) for step in (1, 2, 3) for path in ("outputs.loss", "key", "w")
+    ]
+    assert [leaf.path for leaf in same.leaves] == ["outputs.loss", "key", "w"]
+
+
+def test_the_users_state_and_jax_stay_as_they_were(program: outlay.Program) -> None:
+    state = program.init(jax.random.key(1))
+    outlay.verify(program, steps=1)
+    assert jax.sharding.get_abstract_mesh().empty
+    _, outputs = program(state, faults.BATCHES[0])
+    assert np.isfinite(outputs["loss"])
+
+
+def test_batches_may_be_an_iterator_and_too_few_are_refused(program: outlay.Program) -> None:
+    assert outlay.verify(program, steps=2, batches=iter(faults.BATCHES)).ok
+    for batches in (faults.BATCHES, iter(faults.BATCHES)):
+        with pytest.raises(outlay.ProgramError, match="4 steps need 4 batches, and there are 3\n  cure: steps=3"):
+            outlay.verify(program, steps=4, batches=batches)
+    with pytest.raises(outlay.ProgramError, match="a single batch was passed"):
+        outlay.verify(program, batches=faults.BATCHES[0])
+    with pytest.raises(outlay.LayoutError, match=r"batch\.y"):
+        outlay.verify(program, steps=1, batches=[{"x": faults.BATCHES[0]["x"]}])
+
+
+def test_what_cannot_be_verified_is_refused(program: outlay.Program) -> None:
+    with pytest.raises(outlay.ProgramError, match="takes a program, not a function"):
+        outlay.verify(faults.right)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(outlay.ProgramError, match="no reference 'one_device': did you mean 'one-device'"):
+        outlay.verify(program, against="one_device")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(outlay.ProgramError, match="steps=0"):
+        outlay.verify(program, steps=0)
+    with pytest.raises(outlay.ProgramError, match="runs in mode manual itself"):
+        outlay.verify(program, against="manual")
+    with pytest.raises(outlay.ProgramError, match="cannot run in mode auto"):
+        outlay.verify(program, against="auto")
+
+
+def test_a_proof_reads_as_text_data_and_page(same: outlay.Verification, different: outlay.Verification) -> None:
+    assert str(same).startswith(
+        "the same: all 3 arrays of mode manual on mesh data=8 (8 simulated devices), against one"
+    )
+    text = str(different)
+    assert text.startswith("different: 1 of 3 arrays of mode manual")
+    assert "first: state w, step 1: 8.0x: summed where a mean was meant" in text
+    assert "made up: floats normal, integers zero" in text
+    facts = different.to_dict()
+    assert facts["ok"] is False
+    assert facts["first_wrong"].startswith("state w, step 1: 8.0x")
+    assert "8.0x: summed where a mean was meant" in different.to_html()
+    assert "the same: all 3 arrays" in same.to_html()
+
+
+def key_bias_init(key: Any) -> Any:
+    return {"bias": jnp.zeros(16), "w": jax.random.normal(key, (6, 16))}
+
+
+def key_bias_loss(params: Any, batch: Any, keys: Any) -> Any:
+    """A bias that the softmax takes out again: its gradient is nothing but rounding, which Adam makes steps of."""
+    powers = jnp.concatenate([batch["x"] ** n for n in (1, 2, 3)], axis=1)[:, :16]
+    scores = batch["x"] @ params["w"] + (powers @ params["bias"])[:, None]
+    return -jax.nn.log_softmax(scores * 3)[:, 0], {}
+
+
+@pytest.mark.parametrize("against", ["one-device", "manual"])
+def test_gradients_that_are_nothing_but_rounding_are_no_fault_and_are_said_to_prove_little(against: Any) -> None:
+    optimizer = optax.adam(1e-2, eps=1e-30)
+    step, init = outlay.train_step(key_bias_loss, optimizer), outlay.init_state(key_bias_init, optimizer)
+    layout = outlay.fsdp(min_size=8) + outlay.data_parallel()
+    program = outlay.program(step, init, faults.BATCHES[0], layout=layout, mesh=outlay.mesh(data=8))
+    found = outlay.verify(program, against=against, batches=faults.BATCHES)
+    found.raise_if_different()
+    assert {check.kind for check in found.checks} == {"gradient", "output", "state"}
+    assert any("prove little" in note and "params.bias" in note for note in found.notes)
+
+
+def test_labels_of_made_up_batches_exist_and_weights_count() -> None:
+    def loss(params: Any, batch: Any, keys: Any) -> Any:
+        return optax.softmax_cross_entropy_with_integer_labels(batch["x"] @ params["w"], batch["label"]), {}
+
+    optimizer = optax.sgd(0.1)
+    init = outlay.init_state(lambda key: {"w": jax.random.normal(key, (6, 3))}, optimizer)
+    shapes = {
+        "x": jax.ShapeDtypeStruct((16, 6), jnp.bfloat16),
+        "label": jax.ShapeDtypeStruct((16,), jnp.int32),
+        "weight": jax.ShapeDtypeStruct((16,), jnp.float32),
+    }
+    program = outlay.program(
+        outlay.train_step(loss, optimizer), init, shapes, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8)
+    )
+    found = outlay.verify(program, steps=1)
+    assert found.ok
+    assert all(np.isfinite(check.max_abs) for check in found.checks)
+
+
+def test_keys_in_the_batch_reach_both_alike() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        noise = jax.vmap(lambda key: jax.random.normal(key))(batch)
+        return state + noise.mean(), {"noise": noise}
+
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 16))
+    program = outlay.program(
+        step, lambda key: jnp.ones(8), keys, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8)
+    )
+    given = [jax.random.split(jax.random.key(3), 16)]
+    assert outlay.verify(program, steps=1).ok
+    assert outlay.verify(program, steps=1, batches=given).ok
