@@ -98,13 +98,13 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
             return Traced()
         if by_hand:
             raise ProgramError(
-                f"the loss of {_named(step)} uses a collective over a mesh axis ({error}), but the step sums over the "
+                f"the loss of {named(step)} uses a collective over a mesh axis ({error}), but the step sums over the "
                 f"batch by itself, so samples would be summed twice\n"
                 "  cure: leave the collective out: a loss gives one number per sample; to write all collectives by "
                 "hand, write the whole step without outlay.train_step"
             ) from error
         raise ProgramError(
-            f"{_named(step)} uses a collective over a mesh axis ({error}), which only mode manual gives a meaning\n"
+            f"{named(step)} uses a collective over a mesh axis ({error}), which only mode manual gives a meaning\n"
             '  cure: outlay.program(..., mode="manual"), or leave the collective out: in mode auto the step sees '
             "whole arrays"
         ) from error
@@ -129,8 +129,8 @@ def refuse_other_results(step: Callable[..., Any], result: Any) -> None:
     """Raise when a step returned something else than a pair of state and arrays."""
     if not (isinstance(result, tuple) and len(result) == 2):
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        raise ProgramError(f"{_named(step)} must return (state, outputs), a pair; it returned {got}")
-    _refuse_non_arrays(result[1], f"the outputs of {_named(step)}")
+        raise ProgramError(f"{named(step)} must return (state, outputs), a pair; it returned {got}")
+    _refuse_non_arrays(result[1], f"the outputs of {named(step)}")
 
 
 def refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
@@ -140,16 +140,17 @@ def refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
     changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
     if changed:
         lines = [f"  {path}: took {old.get(path, 'nothing')}, returned {new.get(path, 'nothing')}" for path in changed]
-        head = f"{_named(step)} returns a state unlike the one it took: {len(changed)} leaf(s) differ"
+        head = f"{named(step)} returns a state unlike the one it took: {len(changed)} leaf(s) differ"
         cure = "  cure: return every leaf of the state with its shape and dtype, e.g. x.astype(old.dtype)"
         raise ProgramError("\n".join([head, *lines, cure]))
     if jax.tree.structure(before) != jax.tree.structure(after):
         raise ProgramError(
-            f"{_named(step)} returns a state of the same leaves in another container:\n"
+            f"{named(step)} returns a state of the same leaves in another container:\n"
             f"  took     {jax.tree.structure(before)}\n  returned {jax.tree.structure(after)}\n"
             "  cure: build the new state with the type of the old one, e.g. dataclasses.replace(state, ...)"
         )
 
 
-def _named(step: Callable[..., Any]) -> str:
+def named(step: Callable[..., Any]) -> str:
+    """A step by its name, for messages."""
     return f"the step {getattr(step, '__name__', type(step).__name__)}"

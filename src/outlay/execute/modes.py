@@ -21,8 +21,9 @@ from outlay.core.batch_sum import summing
 from outlay.core.errors import ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.core.suggest import did_you_mean
-from outlay.execute.abstract import refuse_drift, refuse_other_results
+from outlay.execute.abstract import named, refuse_drift, refuse_other_results
 from outlay.execute.by_hand import by_hand
+from outlay.execute.explicit import is_explicit
 from outlay.execute.intermediates import placing
 from outlay.layout.plan import Plan
 from outlay.place.shardings import under
@@ -31,10 +32,15 @@ Mode = Literal["auto", "manual"]
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
-def check_mode(mode: str) -> None:
-    """Raise for a mode that does not exist."""
+def check_mode(mode: str, mesh: Mesh) -> None:
+    """Raise for a mode that does not exist, or not on this mesh."""
     if mode not in get_args(Mode):
         raise ProgramError(f"there is no mode {mode!r}: {did_you_mean(mode, get_args(Mode))}")
+    if mode == "manual" and is_explicit(mesh):
+        raise ProgramError(
+            "mode manual takes a mesh with automatic axes: inside it each device's pieces have no sharding to be "
+            "explicit about\n  cure: outlay.mesh(...) without explicit=True"
+        )
 
 
 def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: bool) -> Step:
@@ -95,7 +101,7 @@ def _differs(step: Step, mesh: Mesh, error: Exception) -> ProgramError | None:
         return None
     axes = ", ".join(repr(axis) for axis in mesh.axis_names)
     return ProgramError(
-        f"in mode manual the step {step.__name__} runs on each device's pieces, and what it returns differs "
+        f"in mode manual {named(step)} runs on each device's pieces, and what it returns differs "
         f"from device to device where it must not: outputs are the same everywhere, state is as planned\n"
         f"  cure: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of {axes}\n"
         f"  JAX says: {error}"
@@ -107,11 +113,11 @@ def _unknown_axis(step: Step, mesh: Mesh, unchecked: Step, state: Any, batch: An
     try:
         jax.eval_shape(unchecked, state, batch)
     except NameError as error:
-        named = re.search(r"unbound axis name: (\w+)", str(error))
-        if named:
-            axis = named[1]
+        unbound = re.search(r"unbound axis name: (\w+)", str(error))
+        if unbound:
+            axis = unbound[1]
             return ProgramError(
-                f"the step {step.__name__} uses a collective over {axis!r}, which is no axis of this mesh: "
+                f"{named(step)} uses a collective over {axis!r}, which is no axis of this mesh: "
                 f"{did_you_mean(axis, mesh.axis_names)}"
             )
     except Exception:  # whatever it is, the first error says it better

@@ -42,11 +42,11 @@ class Program:
         mesh: Mesh,
         mode: Mode = "auto",
     ) -> None:
-        check_mode(mode)
+        check_mode(mode, mesh)
         self.step = step
         self.mesh = mesh
         self.layout = layout
-        self.mode = mode
+        self.mode: Mode = mode
         with jax.set_mesh(mesh):  # models may name the mesh's axes in their own constraints
             self.state_shapes = abstract_init(init)
             self.batch_shapes = abstract_inputs(inputs)
@@ -66,9 +66,10 @@ class Program:
         Args:
             key: the PRNG key that the init function takes.
         """
-        everywhere = jax.device_put(key, NamedSharding(self.mesh, PartitionSpec()))
+        if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
+            key = jax.device_put(key, NamedSharding(self.mesh, PartitionSpec()))
         with jax.set_mesh(self.mesh):
-            return self._init(everywhere)
+            return self._init(key)
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Run one step. The state is donated: its memory becomes the new state's, so it cannot be used again.

@@ -12,9 +12,12 @@ import jax.numpy as jnp
 BUCKET_BYTES = 2**25
 """Leaves are summed together up to this size: large enough to hide a collective's start, small enough to overlap."""
 
+ALONE_BYTES = 2**22
+"""A leaf this big is summed by itself: copying it into a bucket costs more than starting one more collective."""
+
 
 def psum_in_buckets(tree: Any, axes: Any) -> Any:
-    """Each leaf summed over its axes; leaves of the same axes and dtype share flat collectives.
+    """Each leaf summed over its axes; small leaves of the same axes and dtype share flat collectives.
 
     Args:
         tree: arrays, inside `jax.shard_map`.
@@ -27,6 +30,9 @@ def psum_in_buckets(tree: Any, axes: Any) -> Any:
             groups[tuple(leaf_axes), leaves[position].dtype].append(position)
     for (names, _), positions in groups.items():
         for bucket in _buckets(positions, leaves):
+            if len(bucket) == 1:
+                leaves[bucket[0]] = jax.lax.psum(leaves[bucket[0]], names)
+                continue
             summed = jax.lax.psum(jnp.concatenate([leaves[i].ravel() for i in bucket]), names)
             ends = [0]
             for i in bucket:
@@ -38,6 +44,9 @@ def psum_in_buckets(tree: Any, axes: Any) -> Any:
 def _buckets(positions: list[int], leaves: list[Any]) -> Iterator[list[int]]:
     bucket, size = [], 0
     for position in positions:
+        if leaves[position].nbytes >= ALONE_BYTES:
+            yield [position]
+            continue
         if bucket and size + leaves[position].nbytes > BUCKET_BYTES:
             yield bucket
             bucket, size = [], 0

@@ -1,5 +1,6 @@
 """Mode manual of a step that is no `train_step`: all of it on pieces, its own collectives, its mistakes named."""
 
+import functools
 import re
 
 import jax
@@ -155,3 +156,25 @@ def test_a_loss_with_a_collective_of_its_own_is_refused():
         outlay.program(
             outlay.train_step(loss, optimizer), init, BATCH, layout=outlay.data_parallel(), mesh=MESH, mode="manual"
         )
+
+
+def test_mode_manual_on_explicit_axes_is_refused_with_the_cure():
+    with pytest.raises(outlay.ProgramError, match="mode manual takes a mesh with automatic axes") as caught:
+        outlay.program(
+            lambda state, batch: (state, {}),
+            lambda key: jnp.zeros(8),
+            np.ones(8, np.float32),
+            layout=outlay.data_parallel(),
+            mesh=outlay.mesh(data=8, explicit=True),
+            mode="manual",
+        )
+    assert "cure: outlay.mesh(...) without explicit=True" in str(caught.value)
+
+
+def test_a_step_without_a_name_of_its_own_is_named_in_messages_too():
+    def scaled(factor, state, batch):
+        return state, {"mean": factor * batch.mean()}
+
+    made = program(functools.partial(scaled, 2.0))
+    with pytest.raises(outlay.ProgramError, match="in mode manual the step partial"):
+        made.lowered  # noqa: B018  lowering is what finds it

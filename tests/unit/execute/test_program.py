@@ -189,3 +189,9 @@ def test_static_parts_made_anew_by_every_trace_of_init_do_no_harm() -> None:
     for state in (first, second):
         state, _ = program(state, BATCH)
         np.testing.assert_array_equal(state.w, before + 1)
+
+
+def test_init_takes_a_key_that_is_committed_to_one_device() -> None:
+    program = make()
+    key = jax.device_put(jax.random.key(0), jax.devices()[3])
+    assert jax.tree.structure(program.init(key)) == jax.tree.structure(program.state_shapes)

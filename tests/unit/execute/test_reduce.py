@@ -58,3 +58,12 @@ def test_buckets_are_of_limited_size_and_hold_every_leaf(monkeypatch: pytest.Mon
 
 def test_a_tree_without_leaves_is_left_alone():
     assert psum_in_buckets({"a": []}, {"a": []}) == {"a": []}
+
+
+def test_a_big_leaf_is_summed_alone_without_a_copy(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reduce, "ALONE_BYTES", 100)
+    many = [floats(5), floats(30), floats(1)]  # 20, 120 and 4 bytes on each device
+    assert num_all_reduces(many, [BOTH] * 3) == 2
+    assert "concatenate" not in lowered([floats(30)], [BOTH]).as_text()
+    for got, x in zip(lowered(many, [BOTH] * 3).compile()(many), many, strict=True):
+        np.testing.assert_allclose(got[3], x.sum(0), rtol=1e-5, atol=1e-6)
