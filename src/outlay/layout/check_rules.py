@@ -9,7 +9,7 @@ from outlay.core.paths import join_parts, split_path
 from outlay.core.patterns import first_part, matches, pattern_parts
 from outlay.core.suggest import did_you_mean
 from outlay.layout.apply import Application
-from outlay.layout.mirror import is_optimizer
+from outlay.layout.mirror import OPTIMIZER_ROOTS, is_optimizer
 from outlay.layout.placement import Follow
 from outlay.layout.plan import LeafPlan
 from outlay.layout.rule import Rule
@@ -79,6 +79,9 @@ def _unused(number: int, rule: Rule, leaves: Sequence[LeafPlan], checked_roots: 
         return Problem("unused rule", _named(number, rule), what, cure)
     if rule.names(GRADIENTS):
         cure = f'name them in the step: grads = outlay.constrain(grads, "{GRADIENTS}"), or delete the rule'
+        return Problem("unused rule", _named(number, rule), what, cure)
+    if (root := first_part(rule.pattern)) in OPTIMIZER_ROOTS and root not in {split_path(path)[0] for path in paths}:
+        cure = "this optimizer keeps no state (SGD without momentum does not): delete the rule"
         return Problem("unused rule", _named(number, rule), what, cure)
     meant = did_you_mean(rule.pattern, _likely(rule.pattern, paths))
     cure = f"{meant}\nor delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"

@@ -35,8 +35,9 @@ def sum_over_microbatches(sums: Callable[[Any], Any], samples: Any, num_microbat
     def add(so_far: Any, microbatch: Any) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, so_far, sums(microbatch)), None
 
-    first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), microbatches)
-    zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(sums, first)))
+    # From the values, not their shapes: on Explicit axes the sums' shardings are part of their types.
+    found = jax.eval_shape(lambda m: sums(jax.tree.map(lambda x: x[0], m)), microbatches)
+    zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype, out_sharding=s.sharding), found))
     return jax.lax.scan(add, zeros, microbatches)[0]
 
 

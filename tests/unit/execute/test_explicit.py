@@ -274,3 +274,22 @@ def test_explicit_axes_are_asked_for() -> None:
     assert outlay.mesh(data=4, model=2).axis_types == (AxisType.Auto,) * 2
     with pytest.raises(outlay.MeshError, match="explicit= is a parameter of"):
         outlay.mesh(data=4, explicit=2)
+
+
+def test_accumulation_keeps_the_shardings_of_gradients_on_explicit_axes():
+    def loss(params, batch, keys):
+        return jnp.square(jnp.tanh(batch @ params["up"]) @ params["down"]).mean(axis=1), {}
+
+    def params_after(num_microbatches, **how):
+        optimizer = optax.sgd(0.1)
+        init = outlay.init_state(lambda key: {"up": jnp.ones((16, 8)), "down": jnp.ones((8, 8))}, optimizer)
+        layout = outlay.fsdp(min_size=16) + outlay.data_parallel()
+        step = outlay.train_step(loss, optimizer, accumulate=num_microbatches)
+        batch = np.linspace(-1, 1, 48 * 16, dtype=np.float32).reshape(48, 16)
+        program = outlay.program(step, init, batch, layout=layout, mesh=outlay.mesh(data=8, **how))
+        state, _ = program(program.init(jax.random.key(0)), batch)
+        return jax.device_get(state.params)
+
+    expected = params_after(1)
+    for got in (params_after(2, explicit=True), params_after(3, explicit=True)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, expected)

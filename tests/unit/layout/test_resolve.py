@@ -253,3 +253,8 @@ def test_intermediates_need_no_rule_and_are_reached_by_their_name_alone():
     )
     assert (found["grads.w"].kind, found["grads.w"].spec) == ("intermediate", P("model"))
     assert "acts" not in {leaf.path for leaf in found}, "no rule speaks of it, so the compiler places it"
+
+
+def test_a_rule_for_the_state_of_an_optimizer_without_any_says_so():
+    with pytest.raises(outlay.LayoutError, match=r"this optimizer keeps no state .*: delete the rule"):
+        plan({"params": {"w": shape(8)}}, ("params.**", P("data")), ("opt_state.**", P("data")))
