@@ -12,9 +12,6 @@ import jax.numpy as jnp
 BUCKET_BYTES = 2**25
 """Leaves are summed together up to this size: large enough to hide a collective's start, small enough to overlap."""
 
-ALONE_BYTES = 2**22
-"""A leaf this big is summed by itself: copying it into a bucket costs more than starting one more collective."""
-
 
 def psum_in_buckets(tree: Any, axes: Any) -> Any:
     """Each leaf summed over its axes; small leaves of the same axes and dtype share flat collectives.
@@ -44,7 +41,7 @@ def psum_in_buckets(tree: Any, axes: Any) -> Any:
 def _buckets(positions: list[int], leaves: list[Any]) -> Iterator[list[int]]:
     bucket, size = [], 0
     for position in positions:
-        if leaves[position].nbytes >= ALONE_BYTES:
+        if leaves[position].nbytes >= BUCKET_BYTES:  # a bucket by itself, and no copy
             yield [position]
             continue
         if bucket and size + leaves[position].nbytes > BUCKET_BYTES:

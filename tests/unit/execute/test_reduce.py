@@ -50,8 +50,8 @@ def test_leaves_of_one_dtype_and_the_same_axes_share_a_collective():
 
 def test_buckets_are_of_limited_size_and_hold_every_leaf(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reduce, "BUCKET_BYTES", 40)
-    many = [floats(n) for n in (5, 5, 1, 30, 2)]  # 20 + 20 | 4 | 120 | 8 bytes on each device
-    assert num_all_reduces(many, [BOTH] * 5) == 4
+    many = [floats(n) for n in (5, 5, 1, 30, 2)]  # 20 + 20 | 4 + 8 | 120 bytes on each device
+    assert num_all_reduces(many, [BOTH] * 5) == 3
     for got, x in zip(lowered(many, [BOTH] * 5).compile()(many), many, strict=True):
         np.testing.assert_allclose(got[3], x.sum(0), rtol=1e-5, atol=1e-6)
 
@@ -61,7 +61,7 @@ def test_a_tree_without_leaves_is_left_alone():
 
 
 def test_a_big_leaf_is_summed_alone_without_a_copy(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reduce, "ALONE_BYTES", 100)
+    monkeypatch.setattr(reduce, "BUCKET_BYTES", 100)
     many = [floats(5), floats(30), floats(1)]  # 20, 120 and 4 bytes on each device
     assert num_all_reduces(many, [BOTH] * 3) == 2
     assert "concatenate" not in lowered([floats(30)], [BOTH]).as_text()
