@@ -13,6 +13,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+# A logger's name, not an import: this must work before JAX is imported, so it cannot stand in jax_compat.
 _LOGGER = "jax._src.xla_bridge"
 # One below DEBUG: lets DEBUG records reach the filter, and cannot be mistaken for a level that somebody else has set.
 _WATCHING = logging.DEBUG - 1

@@ -10,9 +10,10 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from outlay.core.arrays import non_arrays
 from outlay.core.batch_sum import Gradient, Sums, summing
 from outlay.core.constrain import resolving
-from outlay.core.errors import Problem, ProgramError
+from outlay.core.errors import ProgramError
 from outlay.core.paths import flatten_paths
 
 
@@ -113,16 +114,9 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
 
 
 def _refuse_non_arrays(tree: Any, what: str) -> None:
-    odd = [(path, leaf) for path, leaf in flatten_paths(tree)[0] if not _is_array(leaf)]
-    if odd:
-        cure = "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), or a static field"
-        found = [Problem("not an array", path or "itself", f"{type(x).__name__}: {x!r:.60}", cure) for path, x in odd]
-        head = f"{what} holds {len(odd)} leaf(s) that are no arrays:"
-        raise ProgramError("\n".join([head, *(problem.text() for problem in found)]))
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+    if problems := non_arrays(tree):
+        head = f"{what} holds {len(problems)} leaf(s) that are no arrays:"
+        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 
 def refuse_other_results(step: Callable[..., Any], result: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from outlay.core.arrays import non_arrays
 from outlay.core.errors import LayoutError, Problem
 from outlay.core.paths import flatten_paths, split_path
 from outlay.layout.apply import Application, apply_rule, claim
@@ -163,26 +164,9 @@ def _ambiguous(path: str, found: Sequence[str]) -> Problem:
 
 def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
     """Path to (shape, dtype name) of every leaf; leaves that are no arrays are refused, all at once."""
-    named, _ = flatten_paths(tree)
-    odd = [(path, leaf) for path, leaf in named if not _is_array_like(leaf)]
-    if odd:
-        raise LayoutError(
-            f"{len(odd)} leaf(s) of the tree are no arrays, so they cannot be laid out:",
-            [
-                Problem(
-                    "not an array",
-                    path or "the tree itself",
-                    f"a {type(leaf).__name__}: {leaf!r:.60}",
-                    "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), or a static field",
-                )
-                for path, leaf in odd
-            ],
-        )
-    return {path: _shape_of(leaf) for path, leaf in named}
-
-
-def _is_array_like(leaf: Any) -> bool:
-    return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+    if problems := non_arrays(tree):
+        raise LayoutError(f"{len(problems)} leaf(s) of the tree are no arrays, so they cannot be laid out:", problems)
+    return {path: _shape_of(leaf) for path, leaf in flatten_paths(tree)[0]}
 
 
 def _shape_of(leaf: Any) -> tuple[tuple[int, ...], str]:
