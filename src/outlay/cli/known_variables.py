@@ -12,6 +12,7 @@ _MEANING = {
     "JAX_PLATFORMS": "the platforms that JAX may use, the first is the default",
     "JAX_PLATFORM_NAME": "the old name of JAX_PLATFORMS, still obeyed",
     "NPROC": "threads of XLA's CPU client; outlay.simulate raises it so that devices cannot starve one another",
+    "OUTLAY_TARGETS": "the file of your own hardware, for targets such as h100:1x8",
     "SLURM_JOB_ID": "this is a SLURM job",
     "SLURM_LOCALID": "which process of this node this is",
     "SLURM_NTASKS": "how many processes the job has",

@@ -46,8 +46,28 @@ class ShowError(OutlayError, TypeError):
     """What was passed to `outlay.show` holds no array, or the report asked for does not exist for it."""
 
 
+class TargetError(OutlayError, ValueError):
+    """A target that is unknown, malformed, or cannot be compiled for on this machine."""
+
+
+class ExplainError(OutlayError, ValueError):
+    """What was passed to `outlay.explain` or `outlay.estimate` is no program that can be compiled or read."""
+
+
+class ChooseError(OutlayError, ValueError):
+    """There is no layout to choose: nothing to try, or nothing that was tried can run on the target."""
+
+
 class RunFolderError(OutlayError, FileExistsError):
     """A run folder that exists already and would be overwritten."""
+
+
+class LaunchError(OutlayError, ValueError):
+    """Processes cannot be started as asked."""
+
+
+class JoinError(OutlayError, RuntimeError):
+    """A process cannot join the others of its job: its place is not clear, or others have not come."""
 
 
 @dataclass(frozen=True)

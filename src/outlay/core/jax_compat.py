@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
+import importlib.util
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from jax._src import source_info_util, xla_bridge
+import jax
+import jaxlib
+from jax._src import hardware_utils, source_info_util, xla_bridge
+from jax._src.lib import xla_client
+from jax.experimental import topologies
 from jax.extend.core import Primitive
+
+from outlay.core.errors import TargetError
 
 
 def backend_is_started() -> bool:
@@ -64,6 +74,11 @@ def in_backward_pass() -> bool:
     return "transpose" in str(source_info_util.current().name_stack)
 
 
+def varying_axes(x: Any) -> frozenset[str]:
+    """The mesh axes along which a value differs from device to device, while `jax.shard_map` traces and checks it."""
+    return frozenset(jax.typeof(x).mat.varying)
+
+
 @contextlib.contextmanager
 def intercepting(intercept: Callable[..., Any]) -> Iterator[None]:
     """Have `intercept(primitive, bind, args, params)` stand in for every operation that this thread traces.
@@ -84,3 +99,129 @@ def intercepting(intercept: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         Primitive.bind = original
+
+
+_GPU_PLUGINS = {"jax_plugins.xla_cuda13": "jax-cuda13-pjrt", "jax_plugins.xla_cuda12": "jax-cuda12-pjrt"}
+_GPU_LIBRARY = "xla_cuda_plugin.so"
+# Read by libtpu when it loads. Without a TPU it would ask the cloud for one, complain on stderr that there is none,
+# lock out every other process, and log to a folder of its own.
+_TPU_WITHOUT_A_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_LOG_DIR": "disabled",
+}
+
+
+def gpu_topology_devices(num_hosts: int, devices_per_host: int, target_config: str) -> list[jax.Device]:
+    """Devices of NVIDIA GPUs that are not there: programs can be compiled for them, not run.
+
+    Args:
+        num_hosts: how many hosts.
+        devices_per_host: how many GPUs each has.
+        target_config: the GPU in the words of the compiler, a `GpuTargetConfigProto` as text.
+
+    Raises:
+        TargetError: the compiler is not installed, or is not that of this JAX.
+    """
+    topology = xla_client.make_c_api_device_topology(
+        _gpu_plugin(), "", topology=f"1x{num_hosts}x{devices_per_host}", target_config=target_config
+    )
+    return topology._make_compile_only_devices()
+
+
+def tpu_topology_devices(topology: str, num_slices: int = 1, **options: Any) -> list[jax.Device]:
+    """Devices of TPUs that are not there: programs can be compiled for them, not run.
+
+    Args:
+        topology: generation and torus of a slice, such as `v5e:4x4`.
+        num_slices: how many slices.
+        options: what libtpu takes besides, such as `chip_config_name`.
+
+    Raises:
+        TargetError: the compiler is not installed.
+        jax.errors.JaxRuntimeError: there is no such torus.
+    """
+    if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
+        raise TargetError("the TPU compiler is not installed")
+    if num_slices > 1:
+        options["num_slices"] = num_slices
+    there_is_a_tpu = hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0
+    with _environment({} if there_is_a_tpu else _TPU_WITHOUT_A_TPU):
+        return topologies.get_topology_desc(topology, platform="tpu", **options).devices
+
+
+def is_compile_only(device: jax.Device) -> bool:
+    """Whether a device is one that programs are compiled for but cannot run on."""
+    return type(device.client).__name__ == "CompileOnlyPyClient"
+
+
+def settle_on_cpu() -> None:
+    """On a machine without accelerators, have JAX not look for them: the search is loud where their compilers are.
+
+    JAX would end up on the CPU by itself. Changes nothing once the backend has started, or where the user chose.
+    """
+    if backend_is_started() or jax.config.values["jax_platforms"] or _accelerator_may_be_there():
+        return
+    jax.config.update("jax_platforms", "cpu")
+
+
+def _accelerator_may_be_there() -> bool:
+    tpus, _ = hardware_utils.num_available_tpu_chips_and_device_id()
+    installed = {entry.name for entry in importlib.metadata.entry_points(group="jax_plugins")}
+    others = installed - {module.rpartition(".")[2] for module in _GPU_PLUGINS}
+    return hardware_utils.has_visible_nvidia_gpu() or tpus > 0 or bool(others)
+
+
+@functools.cache
+def _gpu_plugin() -> Any:
+    """The C API of the GPU compiler's library, loaded by JAX or else by hand."""
+    library = _gpu_library()
+    # JAX loads plugins when its backend starts, and prints a traceback if one is there already: let it go first. It
+    # checks for CUDA's own libraries, which only running on a GPU needs.
+    skip = {} if hardware_utils.has_visible_nvidia_gpu() else {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+    with _environment(skip):
+        xla_bridge._discover_and_register_pjrt_plugins()
+    registered = xla_bridge._backend_factories.get("cuda")
+    if registered is not None and registered.c_api is not None:
+        plugin = registered.c_api
+    else:  # discovery came before, and failed for want of those libraries
+        plugin = xla_client.load_pjrt_plugin_dynamically("cuda", str(library))
+    if not xla_client.pjrt_plugin_initialized("cuda"):
+        xla_client.initialize_pjrt_plugin("cuda")
+    return plugin
+
+
+def _gpu_library() -> Path:
+    for module, package in _GPU_PLUGINS.items():
+        library = _folder_of(module) / _GPU_LIBRARY
+        if not library.is_file():
+            continue
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            if (found := importlib.metadata.version(package)) != jaxlib.__version__:
+                raise TargetError(
+                    f"the GPU compiler is of another version than JAX: {package} {found}, jaxlib {jaxlib.__version__}"
+                )
+        return library
+    raise TargetError("the GPU compiler is not installed")
+
+
+def _folder_of(module: str) -> Path:
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # not even the package that all plugins share
+        spec = None
+    return Path(spec.origin).parent if spec and spec.origin else Path("/nonexistent")
+
+
+@contextlib.contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Variables set unless they are set already, and taken back afterwards."""
+    added = [name for name in wanted if name not in os.environ]
+    os.environ.update({name: wanted[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]

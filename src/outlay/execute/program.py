@@ -9,13 +9,16 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from outlay.execute.abstract import abstract_init, abstract_inputs, abstract_step
+from outlay.core.errors import ProgramError
+from outlay.execute.abstract import abstract_inputs, abstract_step
 from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, used_up
-from outlay.execute.explicit import is_explicit, lowered_with_types
+from outlay.execute.explicit import is_explicit, lowered_with_types, state_shapes
 from outlay.execute.intermediates import refuse_unplaceable_values
 from outlay.execute.modes import Mode, Step, check_mode, in_mode
+from outlay.execute.outputs import plan_by_hand
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
+from outlay.meshes.made import refuse_to_run
 from outlay.place.born import born_sharded
 from outlay.place.shardings import shardings
 
@@ -47,13 +50,15 @@ class Program:
         self.mesh = mesh
         self.layout = layout
         self.mode: Mode = mode
+        self.state_shapes = state_shapes(init, mesh)
         with jax.set_mesh(mesh):  # models may name the mesh's axes in their own constraints
-            self.state_shapes = abstract_init(init)
             self.batch_shapes = abstract_inputs(inputs)
             traced = abstract_step(step, self.state_shapes, self.batch_shapes, by_hand=mode == "manual")
-        self.plan: Plan = layout.plan(
-            self.state_shapes, mesh, batch=self.batch_shapes, intermediates=traced.intermediates
-        )
+        shapes = (self.state_shapes, self.batch_shapes)
+        if mode == "manual" and not traced.sums_over_batch:
+            self.plan: Plan = plan_by_hand(layout, step, *shapes, mesh)
+        else:
+            self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
         self._sums_over_batch = traced.sums_over_batch
         refuse_unplaceable(self.plan)
         refuse_unplaceable_values(traced, layout, self.plan)
@@ -65,7 +70,11 @@ class Program:
 
         Args:
             key: the PRNG key that the init function takes.
+
+        Raises:
+            ProgramError: the mesh is of compile-only devices.
         """
+        refuse_to_run(self.mesh, "a state cannot be made")
         if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
             key = jax.device_put(key, NamedSharding(self.mesh, PartitionSpec()))
         with jax.set_mesh(self.mesh):
@@ -82,13 +91,16 @@ class Program:
             The new state, placed as planned, and the step's outputs.
 
         Raises:
-            ProgramError: the state was used already, or state or batch are not as planned; every leaf is named.
+            ProgramError: the state was used already, or state or batch are not as planned, and then every leaf is
+                named; or the mesh is of compile-only devices.
         """
         # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
         if _any_deleted((state, batch)):
             raise used_up(state, batch)
         try:
             return self._run(state, batch)
+        except ProgramError:  # it says already what is wrong
+            raise
         except (RuntimeError, ValueError, TypeError) as error:
             problem = diagnose(state, batch, (self.state_shapes, self.batch_shapes), self.plan, self.mesh)
             if problem is None:
@@ -120,6 +132,7 @@ class Program:
 
     def _first_run(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Compile, run, and check once that the state came back where the plan says; then step aside."""
+        refuse_to_run(self.mesh, "a step cannot run")
         new_state, outputs = self.compiled(state, batch)
         check_outputs(new_state, self.plan, self.mesh)
         self._run = self.compiled

@@ -9,6 +9,7 @@ import numpy as np
 
 from outlay.core.errors import MeshError
 from outlay.meshes.spec import MeshSpec
+from outlay.meshes.torus import along_torus
 
 
 def group_by_host(hosts: Sequence[int]) -> list[list[int]]:
@@ -35,7 +36,7 @@ def group_by_host(hosts: Sequence[int]) -> list[list[int]]:
     return list(groups.values())
 
 
-def arrange(spec: MeshSpec, groups: Sequence[Sequence[int]]) -> np.ndarray:
+def arrange(spec: MeshSpec, groups: Sequence[Sequence[int]], torus: Sequence[int] = ()) -> np.ndarray:
     """Positions of devices as an array with one dim per axis, axes in the order of the spec.
 
     Axes that may cross hosts are split over hosts, outermost first; what is left of them, and then the axes that
@@ -44,6 +45,7 @@ def arrange(spec: MeshSpec, groups: Sequence[Sequence[int]]) -> np.ndarray:
     Args:
         spec: the axes, resolved for these devices and hosts.
         groups: positions of the devices of each host, as many on each.
+        torus: of TPUs, where a group is a slice, the sizes of its torus; positions are then row-major over its dims.
 
     >>> arrange(MeshSpec({"model": 2, "data": 4}), [[0, 1, 2, 3], [4, 5, 6, 7]]).tolist()
     [[0, 2, 4, 6], [1, 3, 5, 7]]
@@ -51,16 +53,21 @@ def arrange(spec: MeshSpec, groups: Sequence[Sequence[int]]) -> np.ndarray:
     positions = np.asarray(groups)
     sizes = spec.axis_sizes
     if len(groups) == 1:
-        return positions.reshape(tuple(sizes.values()))
+        return _along(torus, positions, list(sizes.values())).reshape(tuple(sizes.values()))
     over_hosts = _split_over_hosts(sizes, spec.crossing, len(groups))
     # (host part of each crossing axis) x (their parts inside a host, 1 for most) x (inside axes)
     order = [*spec.crossing, *(name for name in sizes if name not in spec.crossing)]
     in_host = [sizes[name] // over_hosts.get(name, 1) for name in order]
-    grid = positions.reshape(*over_hosts.values(), *in_host)
+    grid = _along(torus, positions, in_host).reshape(*over_hosts.values(), *in_host)
     host_dim = {name: dim for dim, name in enumerate(over_hosts)}
     local_dim = {name: len(over_hosts) + dim for dim, name in enumerate(order)}
     dims = [dim for name in sizes for dim in ([host_dim[name]] if name in host_dim else []) + [local_dim[name]]]
     return grid.transpose(dims).reshape(tuple(sizes.values()))
+
+
+def _along(torus: Sequence[int], positions: np.ndarray, in_group: Sequence[int]) -> np.ndarray:
+    """The positions of each group in the order that its axes want them."""
+    return positions[:, along_torus(torus, in_group).ravel()] if torus else positions
 
 
 def _split_over_hosts(sizes: dict[str, int], crossing: Sequence[str], num_hosts: int) -> dict[str, int]:

@@ -9,7 +9,7 @@ _devices_per_pretended_host: int | None = None
 
 def host_of(device: Any) -> int:
     """The host of a device: the process that drives it, or the host that `outlay.simulate` pretends it is on."""
-    if _devices_per_pretended_host is None:
+    if _devices_per_pretended_host is None or device.platform != "cpu":
         return device.process_index
     return device.id // _devices_per_pretended_host
 

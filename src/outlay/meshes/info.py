@@ -10,9 +10,11 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.errors import MeshError
+from outlay.core.jax_compat import is_compile_only
 from outlay.meshes.hosts import host_of
+from outlay.meshes.made import made_for
 
-Kind = Literal["attached", "simulated", "abstract"]
+Kind = Literal["attached", "simulated", "compile-only", "abstract"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,10 @@ class MeshInfo:
         axes: (name, size) of each mesh axis, outermost first.
         device_ids: the id of every device in row-major order over the axes.
         hosts: the host of every device, in the same order.
-        kind: `attached` hardware, `simulated` CPU devices, or `abstract` (names and sizes only).
+        kind: `attached` hardware, `simulated` CPU devices, `compile-only` devices of a target, which nothing runs on,
+            or `abstract` (names and sizes only).
         platform: JAX's platform name, such as `cpu` or `gpu`; empty for an abstract mesh.
+        target: of compile-only devices, the target they were made for, such as `h100:1x8`.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -32,6 +36,7 @@ class MeshInfo:
     hosts: tuple[int, ...]
     kind: Kind
     platform: str = ""
+    target: str = ""
 
     def __post_init__(self) -> None:
         if math.prod(size for _, size in self.axes) != len(self.device_ids):
@@ -52,7 +57,8 @@ class MeshInfo:
             return cls(axes, ids, (0,) * len(ids), "abstract")
         devices = list(mesh.devices.flat)
         hosts = tuple(host_of(device) for device in devices)
-        return cls(axes, tuple(d.id for d in devices), hosts, _kind(devices[0]), devices[0].platform)
+        ids = tuple(device.id for device in devices)
+        return cls(axes, ids, hosts, _kind(devices[0]), devices[0].platform, str(made_for(devices[0]) or ""))
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -75,8 +81,9 @@ class MeshInfo:
         axes = ", ".join(f"{name}={size}" for name, size in self.axes)
         hosts = len(set(self.hosts))
         over = f" on {hosts} hosts" if hosts > 1 else ""
-        what = {"attached": self.platform, "simulated": "simulated", "abstract": "abstract"}[self.kind]
-        return f"mesh {axes} ({self.num_devices} {what} device{'s' if self.num_devices != 1 else ''}{over})"
+        what = self.platform if self.kind == "attached" else self.kind
+        of = f" of {self.target}" if self.target else ""
+        return f"mesh {axes} ({self.num_devices} {what} device{'s' if self.num_devices != 1 else ''}{of}{over})"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
@@ -86,15 +93,19 @@ class MeshInfo:
             "hosts": list(self.hosts),
             "kind": self.kind,
             "platform": self.platform,
+            **({"target": self.target} if self.target else {}),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MeshInfo:
         """Read back what `to_dict` wrote."""
         axes = tuple((str(name), int(size)) for name, size in data["axes"].items())
-        return cls(axes, tuple(data["device_ids"]), tuple(data["hosts"]), data["kind"], data["platform"])
+        ids, hosts = tuple(data["device_ids"]), tuple(data["hosts"])
+        return cls(axes, ids, hosts, data["kind"], data["platform"], data.get("target", ""))
 
 
 def _kind(device: jax.Device) -> Kind:
     """A machine has one CPU device unless it has been told to pretend more."""
+    if is_compile_only(device):
+        return "compile-only"
     return "simulated" if device.platform == "cpu" and jax.local_device_count("cpu") > 1 else "attached"

@@ -9,25 +9,20 @@ import jax
 from outlay.core import backend_watch
 from outlay.core.errors import BackendStartedError, MeshError
 from outlay.core.jax_compat import backend_is_started
-from outlay.core.xla_flags import merge_flags, read_flags
+from outlay.core.keep_memory import keep_memory
+from outlay.core.simulated_environment import simulated_environment
+from outlay.core.xla_flags import read_flags
 from outlay.meshes.hosts import pretend_hosts
 
 _COUNT_FLAG = "xla_force_host_platform_device_count"
-# XLA ends the process when a collective waits longer than 40 s, which a real bug does but also a busy machine whose
-# few cores take turns as many devices.
-_PATIENCE = {
-    "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
-    "xla_cpu_collective_call_terminate_timeout_seconds": 600,
-}
-# Twice what is needed (measured): one for a device that waits in a collective, one for the launch of a later step.
-_THREADS_PER_DEVICE = 4
 
 
 def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
     """Pretend to have several devices: JAX's CPU backend, split. What runs on them is right, not fast.
 
     To be called before anything uses JAX's devices; importing JAX before is fine. Calling it again with the same
-    number changes nothing.
+    number changes nothing. From then on the process keeps memory that is freed for what comes next (with glibc, so on
+    most Linux systems): steps are faster, and the process stays as large as it has been.
 
     Args:
         num_devices: how many devices to pretend (in each process, where there are several).
@@ -46,10 +41,8 @@ def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
         _check_started(num_devices)
     else:
         _check_environment(num_devices)
-        _set_threads(num_devices)
-        flags = os.environ.get("XLA_FLAGS", "")
-        missing = {name: value for name, value in _PATIENCE.items() if name not in read_flags(flags)}
-        os.environ["XLA_FLAGS"] = merge_flags(flags, missing)
+        keep_memory()
+        os.environ.update(simulated_environment(num_devices, os.environ))
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", num_devices)
     pretend_hosts(num_devices // num_hosts if num_hosts > 1 else None)
@@ -97,17 +90,3 @@ def _check_environment(num_devices: int) -> None:
             f"outlay.simulate({num_devices}) asks for {num_devices} devices, but XLA_FLAGS holds "
             f"--{_COUNT_FLAG}={count}\n  cure: remove that flag from XLA_FLAGS, or call outlay.simulate({count})"
         )
-
-
-def _set_threads(num_devices: int) -> None:
-    """Give XLA enough threads that simulated devices cannot starve one another.
-
-    XLA's pool has as many threads as there are devices or cores. When many small steps are dispatched without waiting
-    for results, the launches of later steps hold them until earlier steps are done, and an earlier step waits in a
-    collective for a device that finds no thread: nobody moves, and XLA ends the process. XLA takes the size of the
-    pool from NPROC when it starts. A larger number that is set already stays.
-    """
-    enough = _THREADS_PER_DEVICE * num_devices
-    found = os.environ.get("NPROC", "")
-    if not found.isdecimal() or int(found) < enough:
-        os.environ["NPROC"] = str(max(enough, os.cpu_count() or 1))

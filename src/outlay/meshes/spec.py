@@ -67,18 +67,20 @@ class MeshSpec:
         default = dict.fromkeys(MAY_CROSS_HOSTS, "hosts") | dict(self.over)
         return tuple(name for name, _ in self.axes if default.get(name) == "hosts")
 
-    def resolve(self, num_devices: int, num_hosts: int = 1) -> MeshSpec:
+    def resolve(self, num_devices: int, num_hosts: int = 1, *, target: str = "", host: str = "host") -> MeshSpec:
         """Replace -1 by the devices that are left; check that all devices are used and that axes stay inside hosts.
 
         Args:
             num_devices: the devices in all.
             num_hosts: the hosts they are on, as many on each.
+            target: the target they belong to, if they are of one, for messages.
+            host: what messages call a host; of TPUs it is a slice.
 
         Raises:
             MeshError: sizes and devices do not fit; the message shows the arithmetic and what would fit.
         """
-        sizes = fill_open_axis(self.axis_sizes, num_devices)
-        check_hosts(sizes, self.crossing, dict(self.over), num_devices, num_hosts)
+        sizes = fill_open_axis(self.axis_sizes, num_devices, target)
+        check_hosts(sizes, self.crossing, dict(self.over), num_devices, num_hosts, host, target)
         return MeshSpec(sizes, dict(self.over))
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from outlay.layout.plan import Plan
+from outlay.meshes.made import refuse_to_run
 from outlay.place.matching import refuse_mismatch
 from outlay.place.shardings import shardings
 
@@ -28,6 +29,7 @@ def put(tree: Any, plan: Plan, mesh: Mesh) -> Any:
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
+        ProgramError: the mesh is of compile-only devices.
 
     Example:
         >>> mesh = outlay.mesh(data=8)
@@ -35,6 +37,7 @@ def put(tree: Any, plan: Plan, mesh: Mesh) -> Any:
         >>> outlay.put({"w": np.ones((16, 4), np.float32)}, plan, mesh)["w"].sharding.shard_shape((16, 4))
         (2, 4)
     """
+    refuse_to_run(mesh, "arrays cannot be put")
     refuse_mismatch(tree, plan.state, "the plan")
     return jax.device_put(tree, shardings(plan, tree, mesh))
 
@@ -51,6 +54,7 @@ def reshard(tree: Any, plan: Plan, mesh: Mesh) -> Any:
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
+        ProgramError: the mesh is of compile-only devices.
 
     Example:
         >>> mesh, tree = outlay.mesh(data=4, model=2), {"w": np.ones((8, 8))}
@@ -59,6 +63,7 @@ def reshard(tree: Any, plan: Plan, mesh: Mesh) -> Any:
         >>> outlay.reshard(outlay.put(tree, by_rows, mesh), by_blocks, mesh)["w"].sharding.spec
         P('model', 'data')
     """
+    refuse_to_run(mesh, "arrays cannot be put")
     refuse_mismatch(tree, plan.state, "the plan")
     wanted = shardings(plan, tree, mesh)
     devices = {leaf.device_ids for leaf in plan.state}

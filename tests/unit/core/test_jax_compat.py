@@ -5,9 +5,23 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import jaxlib
+import pytest
 from jax.extend.core import Primitive
+from tests.unit.meshes.compilers import needs_gpu_compiler, needs_tpu_compiler
 
-from outlay.core.jax_compat import in_backward_pass, intercepting, user_frames
+from outlay.core import jax_compat
+from outlay.core.errors import TargetError
+from outlay.core.jax_compat import (
+    gpu_topology_devices,
+    in_backward_pass,
+    intercepting,
+    is_compile_only,
+    tpu_topology_devices,
+    user_frames,
+)
+from outlay.meshes.gpu_config import gpu_target_config
+from outlay.meshes.hardware import known_hardware
 
 PROGRAM = """
 import jax
@@ -59,3 +73,62 @@ def test_an_operation_of_a_backward_pass_has_the_line_of_its_forward_operation()
     with intercepting(intercept):
         jax.eval_shape(jax.grad(double), jnp.float32(1))
     assert "double" in found
+
+
+@needs_gpu_compiler
+def test_gpus_that_are_not_there_are_on_as_many_hosts_as_asked_for():
+    devices = gpu_topology_devices(2, 4, gpu_target_config(known_hardware()["h100"]))
+    assert [device.process_index for device in devices] == [0] * 4 + [1] * 4
+    assert {device.device_kind for device in devices} == {"NVIDIA H100 80GB HBM3"}
+    assert all(map(is_compile_only, devices))
+    assert not any(map(is_compile_only, jax.devices()))
+
+
+@needs_gpu_compiler
+def test_a_gpu_compiler_of_another_version_is_refused(monkeypatch):
+    monkeypatch.setattr(jaxlib, "__version__", "0.0.1")
+    with pytest.raises(TargetError, match=r"another version than JAX: jax-cuda13-pjrt [\d.]+, jaxlib 0.0.1"):
+        jax_compat._gpu_library()
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize(("topology", "count"), [("v4:2x2x1", 4), ("v5e:2x4", 8), ("v5p:2x2x1", 4), ("v6e:2x4", 8)])
+def test_tpus_that_are_not_there(topology, count):
+    chips = {"chip_config_name": "megacore"} if topology.startswith("v4") else {}
+    before = dict(os.environ)
+    devices = tpu_topology_devices(topology, **chips)
+    assert len({tuple(device.coords) for device in devices}) == len(devices) == count
+    assert all(map(is_compile_only, devices))
+    assert dict(os.environ) == before
+    assert {d.slice_index for d in tpu_topology_devices(topology, 2, **chips)} == {0, 1}
+
+
+SETTLED = """
+import jax
+from outlay.core.jax_compat import settle_on_cpu
+settle_on_cpu()
+print(jax.config.jax_platforms)
+"""
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="with a GPU JAX has to look")
+@pytest.mark.parametrize(("chosen", "settled"), [("", "cpu"), ("cuda,cpu", "cuda,cpu")])
+def test_jax_settles_on_the_cpu_where_nobody_chose(chosen, settled):
+    env = {**os.environ, "JAX_PLATFORMS": chosen}
+    done = subprocess.run(
+        [sys.executable, "-c", SETTLED], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == settled
+
+
+def test_what_varies_over_which_axes_is_known_inside_a_region_by_hand():
+    seen = []
+
+    def look(x):
+        seen.extend(jax_compat.varying_axes(value) for value in (x, jax.lax.psum(x, "i"), jnp.ones(2)))
+        return x
+
+    split = jax.sharding.PartitionSpec(("i", "j"))
+    mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    jax.eval_shape(jax.shard_map(look, mesh=mesh, in_specs=split, out_specs=split), jax.ShapeDtypeStruct((8,), "f4"))
+    assert seen == [{"i", "j"}, {"j"}, set()]

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 from jax.sharding import AbstractMesh, AxisType
+from tests.unit.meshes.compilers import needs_gpu_compiler
 
 from outlay.core.errors import MeshError
 from outlay.meshes.build import mesh
@@ -59,3 +60,15 @@ def test_what_is_written_reads_back(two_hosts):
 def test_axes_and_devices_must_agree():
     with pytest.raises(MeshError, match=r"axes \{'data': 4\} do not hold 2 devices"):
         MeshInfo((("data", 4),), (0, 1), (0, 0), "abstract")
+
+
+@needs_gpu_compiler
+def test_a_compile_only_mesh_says_what_it_is_for():
+    info = MeshInfo.of(mesh(data=4, model=2, target="h100:1x8"))
+    assert (info.kind, info.platform, info.target) == ("compile-only", "gpu", "h100:1x8")
+    assert str(info) == "mesh data=4, model=2 (8 compile-only devices of h100:1x8)"
+    assert (
+        str(MeshInfo.of(mesh(data=8, target="h100:2x4")))
+        == "mesh data=8 (8 compile-only devices of h100:2x4 on 2 hosts)"
+    )
+    assert MeshInfo.from_dict(info.to_dict()) == info

@@ -119,6 +119,11 @@ def test_flags_and_threads_of_the_user_are_kept():
     assert (kept, added, threads) == (flag, "--xla_cpu_collective_call_terminate_timeout_seconds=600", "777")
 
 
+def test_a_single_device_has_the_threads_that_xla_gives_it():
+    assert output_of("outlay.simulate(1); print(os.environ.get('NPROC'))", NPROC="1") == "1"
+    assert int(output_of("outlay.simulate(2); print(os.environ.get('NPROC'))", NPROC="1")) >= 8
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -168,3 +173,8 @@ def test_many_small_steps_in_flight_do_not_starve_one_another():
     flags = "--xla_cpu_collective_call_terminate_timeout_seconds=40"
     found = run("outlay.simulate(8)\n" + MANY_STEPS, timeout=90, XLA_FLAGS=flags)
     assert found.stdout.strip() == "done", found.stderr
+
+
+def test_a_single_device_on_a_single_thread_does_not_starve_itself():
+    program = "outlay.simulate(1)\n" + MANY_STEPS.replace("data=8", "data=1")
+    assert run(program, timeout=90, NPROC="1").stdout.strip() == "done"
