@@ -1,0 +1,145 @@
+"""What a pasted error or log says: the messages in it that are known, the cause before what follows from it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from outlay.cli.messages.known import BY_THEME, KNOWN
+from outlay.cli.messages.message import Weight
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(?P<said>\S.*)")
+_NO_CAUSE = ("jax.errors.SimplifiedTraceback", "jax._src.traceback_util.UnfilteredStackTrace")
+_ORDER: tuple[Weight, ...] = ("error", "warning", "consequence")
+_MOST_SHOWN = 3
+"""Places of one message that are shown in words: a log can hold the same warning for hundreds of values."""
+_WIDTH = 106
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One known message in a text.
+
+    Attributes:
+        name: what the message is called.
+        weight: a cause, a warning, or the consequence of another failure.
+        line: where it first stands, counted from 1.
+        times: how often it stands there.
+        cases: what it means and what to do, once for each different set of numbers and names.
+        outlay: what in Outlay avoids it; empty where nothing does.
+    """
+
+    name: str
+    weight: Weight
+    line: int
+    times: int
+    cases: tuple[tuple[str, str], ...]
+    outlay: str
+
+    def __str__(self) -> str:
+        times = f", {self.times} times" if self.times > 1 else ""
+        rows: list[tuple[str, str]] = []
+        for cure in dict.fromkeys(cure for _, cure in self.cases[:_MOST_SHOWN]):
+            rows += [("means", meaning) for meaning, its_cure in self.cases[:_MOST_SHOWN] if its_cure == cure]
+            rows += [("cure", cure)]
+        more = len(self.cases) - _MOST_SHOWN
+        rows += [("", f"and {more} more like it")] if more > 0 else []
+        rows += [("outlay", self.outlay)] if self.outlay else []
+        return "\n".join([f"{self.name} (line {self.line}{times})", *(_row(title, words) for title, words in rows)])
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a text says.
+
+    Attributes:
+        findings: the known messages in it: errors and then warnings in the order of the text, then consequences.
+        raised: the Python errors in it that are not known, with their lines.
+    """
+
+    findings: tuple[Finding, ...]
+    raised: tuple[tuple[int, str], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        unknown = [f"not known: {said} (line {line})" for line, said in self.raised]
+        if not self.findings:
+            themes = ", ".join(f"{theme} ({len(messages)})" for theme, messages in BY_THEME.items())
+            return "\n".join(
+                [*unknown, f"none of the {len(KNOWN)} known messages is in this text; looked for: {themes}"]
+            )
+        parts = [f"{finding}" for finding in self.findings if finding.weight != "consequence"]
+        follows = [f"{finding}" for finding in self.findings if finding.weight == "consequence"]
+        if unknown:
+            parts = ["\n".join(unknown), *parts]
+        if follows and not (unknown or any(finding.weight == "error" for finding in self.findings)):
+            parts.append(
+                "the cause is not in this text: another process failed first, and what follows says where to look"
+            )
+        elif follows:
+            parts.append("what follows is a consequence: processes that noticed that one had failed")
+        return "\n\n".join([*parts, *follows])
+
+
+def diagnose_text(text: str) -> Diagnosis:
+    """Find what is known in an error message or a log.
+
+    >>> print(diagnose_text("Resource axis: modle of P('modle',) is not found in mesh: ('data', 'model')."))
+    axis not in the mesh (line 1)
+      means   P('modle',) names the axis 'modle', but the axes of the mesh are 'data', 'model'; did you mean
+              'model'?
+      cure    correct the name in the spec, or give the mesh an axis 'modle'
+      outlay  a layout refuses the rule that names such an axis, and says which rule
+    """
+    plain = _COLOURS.sub("", text).replace("\r\n", "\n")
+    found: list[Finding] = []
+    spans: list[tuple[int, int]] = []
+    for message in KNOWN:
+        places = sorted(message.find(plain))
+        if not places:
+            continue
+        spans += [span for span, _, _ in places]
+        found.append(
+            Finding(
+                name=message.name,
+                weight=message.weight,
+                line=_line(plain, places[0][0][0]),
+                times=len(places),
+                cases=tuple(dict.fromkeys((meaning, cure) for _, meaning, cure in places)),
+                outlay=message.outlay,
+            )
+        )
+    # The table lists the consequences that say most first; a stable sort keeps them so.
+    found.sort(key=lambda each: (_ORDER.index(each.weight), 0 if each.weight == "consequence" else each.line))
+    return Diagnosis(tuple(found), tuple(_unknown(plain, spans)))
+
+
+def _unknown(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, str]]:
+    """The ends of tracebacks that no known message touches."""
+    for match in _RAISED.finditer(text):
+        start, end = match.span("said")
+        known = any(first < end and last > start for first, last in spans)
+        if not known and not match["said"].startswith(_NO_CAUSE):
+            yield _line(text, start), match["said"]
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def _row(title: str, words: str) -> str:
+    return textwrap.fill(
+        words,
+        width=_WIDTH,
+        initial_indent=f"  {title:<8}",
+        subsequent_indent=" " * 10,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

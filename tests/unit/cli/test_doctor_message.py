@@ -1,0 +1,65 @@
+"""`outlay doctor --message` as a user meets it."""
+
+import json
+import subprocess
+import sys
+
+from tests.unit.cli.command import environment, outlay_command
+from typer.testing import CliRunner
+
+from outlay.cli.main import app
+
+MISSPELT = "ValueError: Resource axis: modle of P('modle',) is not found in mesh: ('data', 'model')."
+
+
+def doctor(*arguments: str, pasted: str | None = None):
+    return CliRunner().invoke(app, ["doctor", *arguments], input=pasted)
+
+
+def test_a_message_is_explained():
+    explained = doctor("--message", MISSPELT)
+    assert explained.exit_code == 0, explained.output
+    assert "did you mean 'model'?" in " ".join(explained.stdout.split())
+    assert "cure    correct the name in the spec" in explained.stdout
+    assert "versions" not in explained.stdout
+
+
+def test_a_log_is_read_from_stdin():
+    explained = doctor("--message", "-", pasted=f"step 1\n\n{MISSPELT}\n")
+    assert explained.exit_code == 0, explained.output
+    assert "axis not in the mesh (line 3)" in explained.stdout
+
+
+def test_as_json_it_is_one_document():
+    (finding,) = json.loads(doctor("--message", MISSPELT, "--json").stdout)["findings"]
+    assert (finding["name"], finding["weight"], finding["times"]) == ("axis not in the mesh", "error", 1)
+    assert "did you mean 'model'?" in finding["cases"][0][0]
+
+
+def test_an_unknown_message_is_exit_code_1():
+    unknown = doctor("--message", "ValueError: the moon is in the wrong house")
+    assert unknown.exit_code == 1
+    assert "known messages is in this text" in unknown.stdout
+
+
+def test_no_message_is_wrong_use():
+    empty = doctor("--message", "-", pasted=" \n")
+    assert empty.exit_code == 2
+    assert "the text is empty" in empty.stderr
+
+
+def test_bytes_that_are_no_text_do_not_matter(tmp_path):
+    command = [sys.executable, "-c", "from outlay.cli.main import main; main()", "doctor", "--message", "-"]
+    pasted = b"\xff\xfe\n" + MISSPELT.encode()
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), input=pasted, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"axis not in the mesh (line 2)" in done.stdout
+
+
+def test_jax_need_not_even_work(tmp_path):
+    (tmp_path / "jax.py").write_text("raise RuntimeError('jax was imported')")
+    path = f"{tmp_path}:{environment()['PYTHONPATH']}"
+    explained = outlay_command("doctor", "--message", MISSPELT, cwd=tmp_path, PYTHONPATH=path)
+    assert explained.returncode == 0, explained.stderr
