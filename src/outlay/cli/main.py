@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from outlay.cli.choose import choose
 from outlay.cli.doctor import doctor
 from outlay.cli.failures import Commands
+from outlay.cli.options import RECIPE_OPTIONS
 from outlay.cli.run import run
 from outlay.cli.show import show
 from outlay.cli.verify import verify
@@ -22,9 +24,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
-app.command()(show)
-app.command()(verify)
+app.command(context_settings=RECIPE_OPTIONS)(run)
+app.command(context_settings=RECIPE_OPTIONS)(show)
+app.command(context_settings=RECIPE_OPTIONS)(verify)
+app.command(context_settings=RECIPE_OPTIONS)(choose)
 app.command()(doctor)
 
 

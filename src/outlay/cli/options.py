@@ -17,6 +17,14 @@ DevicesOption = Annotated[
     int | None,
     typer.Option("--devices", min=1, metavar="N", help="Simulate N devices; without it, those that are attached."),
 ]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="T",
+        help="Hardware to plan for, such as h100:32x8, tpu-v5e:4x4 or cpu:8; it need not be here.",
+    ),
+]
 MeshOption = Annotated[
     str | None,
     typer.Option("--mesh", metavar="AXES", help="Mesh axes, such as data=4,model=2; one may be -1."),
@@ -32,8 +40,19 @@ ModeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
+# What a command takes besides its own options goes to the recipe, as in `outlay run lm --size tiny`.
+RECIPE_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
 def prepare_program(
-    recipe: str, devices: int | None, mesh: str | None, layout: str | None, mode: str | None
+    context: typer.Context,
+    recipe: str,
+    *,
+    devices: int | None,
+    target: str | None,
+    mesh: str | None,
+    layout: str | None,
+    mode: str | None,
 ) -> Prepared:
     """The program that the shared options ask for: planned, not yet compiled.
 
@@ -42,21 +61,45 @@ def prepare_program(
     """
     from outlay.recipes.prepare import prepare
 
-    return prepare(load_recipe(recipe, devices), layout=layout, mesh=mesh, mode=mode)
+    found = load_recipe(context, recipe, devices, target)
+    return prepare(found, layout=layout, mesh=mesh, mode=mode, target=target)
 
 
-def load_recipe(recipe: str, devices: int | None) -> Recipe:
+def load_recipe(context: typer.Context, recipe: str, devices: int | None, target: str | None) -> Recipe:
     """The recipe that was asked for, with so many simulated devices where a number is given.
 
+    Args:
+        context: of the command; what it did not understand are the recipe's options.
+        recipe: what the user typed for it.
+        devices: how many devices to simulate.
+        target: hardware to plan for; excludes `devices`.
+
     Raises:
-        OutlayError: there is no such recipe, or JAX has started with other devices.
+        OutlayError: there is no such recipe or option, or JAX has started with other devices.
     """
     from outlay.recipes.find import find_recipe
 
+    if devices is not None and target is not None:
+        raise typer.BadParameter(
+            f"with --devices {devices} there are two answers to what it runs on", param_hint="--target"
+        )
+    known = own_options(context, recipe)
     _simulate(devices)
-    found = find_recipe(recipe)
+    found = find_recipe(recipe, context.args, known)
     _simulate(devices)  # again: the recipe's file may have asked for another number, or have started JAX
     return found
+
+
+def own_options(context: typer.Context, recipe: str) -> list[str]:
+    """The options of a command itself, beside which all others are the recipe's.
+
+    Args:
+        context: of the command.
+        recipe: what the user typed where the recipe belongs.
+    """
+    if recipe.startswith("-"):
+        raise typer.BadParameter(f"the recipe comes first, before its option {recipe}", param_hint="RECIPE")
+    return [option for parameter in context.command.params for option in parameter.opts if option.startswith("--")]
 
 
 def _simulate(devices: int | None) -> None:

@@ -14,14 +14,17 @@ from outlay.cli.options import (
     MeshOption,
     ModeOption,
     RecipeArgument,
+    TargetOption,
     prepare_program,
 )
 from outlay.cli.output import print_json, print_picture
 
 
 def run(
+    context: typer.Context,
     recipe: RecipeArgument,
     devices: DevicesOption = None,
+    target: TargetOption = None,
     mesh: MeshOption = None,
     layout: LayoutOption = None,
     mode: ModeOption = None,
@@ -35,7 +38,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Train a recipe; metrics, plan, loss and report go to a run folder."""
-    prepared = prepare_program(recipe, devices, mesh, layout, mode)
+    prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
     from outlay.recipes.run import run as run_recipe
     from outlay.report.show import show
     from outlay.train.run_folder import RunFolder

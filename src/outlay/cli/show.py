@@ -14,14 +14,17 @@ from outlay.cli.options import (
     MeshOption,
     ModeOption,
     RecipeArgument,
+    TargetOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture
+from outlay.cli.output import print_json, print_picture, write_page
 
 
 def show(
+    context: typer.Context,
     recipe: RecipeArgument,
     devices: DevicesOption = None,
+    target: TargetOption = None,
     mesh: MeshOption = None,
     layout: LayoutOption = None,
     mode: ModeOption = None,
@@ -31,7 +34,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show where every array of a recipe lives, and why, without running it."""
-    prepared = prepare_program(recipe, devices, mesh, layout, mode)
+    prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
     from outlay.report.show import show as show_plan
 
     shown = show_plan(prepared.program.plan)
@@ -40,12 +43,4 @@ def show(
     else:
         print_picture(shown)
     if html is not None:
-        _write(html, shown.to_html())
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint="--html") from error
-    typer.echo(f"wrote {path}: open it in a browser", err=True)
+        write_page(html, shown.to_html())

@@ -15,6 +15,7 @@ from outlay.cli.options import (
     MeshOption,
     ModeOption,
     RecipeArgument,
+    TargetOption,
     load_recipe,
 )
 from outlay.cli.output import print_json, print_picture
@@ -24,8 +25,10 @@ ENOUGH = 8
 
 
 def verify(
+    context: typer.Context,
     recipe: RecipeArgument,
     devices: DevicesOption = None,
+    target: TargetOption = None,
     mesh: MeshOption = None,
     layout: LayoutOption = None,
     mode: ModeOption = None,
@@ -42,12 +45,12 @@ def verify(
     from outlay.recipes.prepare import prepare
     from outlay.report.verify.verify import verify as verify_program
 
-    found = load_recipe(recipe, devices)
-    if devices is None:
+    found = load_recipe(context, recipe, devices, target)
+    if devices is None and target is None:
         _start_again_with_several_devices()
     import jax
 
-    program = prepare(found, layout=layout, mesh=mesh, mode=mode).program
+    program = prepare(found, layout=layout, mesh=mesh, mode=mode, target=target).program
     proof = verify_program(program, steps, cast(Any, against), batches=found.data, key=jax.random.key(found.seed))
     if as_json:
         print_json(proof.to_dict())

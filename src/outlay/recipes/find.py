@@ -4,74 +4,101 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from outlay.core.errors import RecipeError
 from outlay.core.suggest import did_you_mean
+from outlay.recipes.arguments import recipe_arguments
 from outlay.recipes.load_file import RAISED, last_line_in, load_file
 from outlay.recipes.recipe import Recipe
 
-OURS = {"digits": "outlay.recipes.digits:digits"}
+OURS = {"digits": "outlay.recipes.digits:digits", "lm": "outlay.recipes.lm:lm"}
 """The recipes that come with Outlay: name to module and function."""
 
 
-def find_recipe(text: str) -> Recipe:
-    """The recipe of a name or of `path/to/file.py:function`.
+def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ()) -> Recipe:
+    """The recipe of a name or of `path/to/file.py:function`, made with its own options.
 
     Args:
         text: what the user typed.
+        words: options of the recipe itself, such as `["--size", "1b"]`.
+        known: the command's own options, which a mistyped word may have meant.
 
     Raises:
-        RecipeError: there is no such recipe, or the file or function that should make it does not.
+        RecipeError: there is no such recipe or option, or the file or function that should make it does not.
+
+    >>> find_recipe("digits").default_layout
+    'dp'
+    """
+    function = find_function(text)
+    arguments = recipe_arguments(function, text, words, known)
+    _refuse_missing(text, function, arguments)
+    if text in OURS:
+        return function(**arguments)
+    try:
+        recipe = function(**arguments)
+    except RAISED as error:
+        raise RecipeError(f"{text}() raised an error\n{last_line_in(_file_of(function), error)}") from error
+    if not isinstance(recipe, Recipe):
+        raise RecipeError(
+            f"{text}() returned a {type(recipe).__name__}, not a Recipe"
+            "\n  cure: return outlay.Recipe(...) or outlay.Recipe.training(...)"
+        )
+    return recipe
+
+
+def find_function(text: str) -> Callable[..., Any]:
+    """The function that makes a recipe, found but not called.
+
+    Raises:
+        RecipeError: there is none.
     """
     if ".py" in text:
         file, _, function = text.rpartition(":") if not text.endswith(".py") else (text, "", "")
-        return _from_file(file, function)
+        return _in_file(file, function)
     if text not in OURS:
         raise RecipeError(
             f"there is no recipe {text!r}: {did_you_mean(text, OURS)}"
             "\n  cure: name one of these, or a function of your own as path/to/file.py:function"
         )
     module, _, function = OURS[text].partition(":")
-    return getattr(importlib.import_module(module), function)()
+    return getattr(importlib.import_module(module), function)
 
 
-def _from_file(file: str, function: str) -> Recipe:
+def _in_file(file: str, name: str) -> Callable[..., Any]:
     module = load_file(file)
     functions = [
-        name
-        for name, member in inspect.getmembers(module, inspect.isfunction)
-        if member.__module__ == module.__name__ and not name.startswith("_")
+        member_name
+        for member_name, member in inspect.getmembers(module, inspect.isfunction)
+        if member.__module__ == module.__name__ and not member_name.startswith("_")
     ]
-    if not function:
-        known = ", ".join(f"{file}:{name}" for name in functions) or "it has no functions"
+    if not name:
+        known = ", ".join(f"{file}:{function}" for function in functions) or "it has no functions"
         raise RecipeError(f"{file} is a file; which of its functions makes the recipe?\n  cure: {known}")
-    if not hasattr(module, function):
-        raise RecipeError(f"{file} has no function {function!r}: {did_you_mean(function, functions)}")
-    recipe = _call(file, function, getattr(module, function))
-    if not isinstance(recipe, Recipe):
-        raise RecipeError(
-            f"{file}:{function}() returned a {type(recipe).__name__}, not a Recipe"
-            "\n  cure: return outlay.Recipe(...) or outlay.Recipe.training(...)"
-        )
-    return recipe
-
-
-def _call(file: str, name: str, function: Callable[[], Any]) -> Any:
+    if not hasattr(module, name):
+        raise RecipeError(f"{file} has no function {name!r}: {did_you_mean(name, functions)}")
+    function = getattr(module, name)
     if not callable(function):
         raise RecipeError(
             f"{name!r} in {file} is a {type(function).__name__}, not a function"
             f"\n  cure: def {name}(): return outlay.Recipe(...)"
         )
+    return function
+
+
+def _refuse_missing(text: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
     parameters = inspect.signature(function).parameters.values()
     required = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if required:
+    missing = [name for name in required if name not in arguments]
+    if missing:
+        name = getattr(function, "__name__", "recipe")
         raise RecipeError(
-            f"{file}:{name} takes {', '.join(required)}, but a recipe function is called without arguments"
-            f"\n  cure: give each a default: def {name}({', '.join(f'{r}=...' for r in required)})"
+            f"{text} takes {', '.join(missing)}, for which no value was given"
+            f"\n  cure: {' '.join(f'--{m.replace(chr(95), chr(45))} VALUE' for m in missing)}, or a default: "
+            f"def {name}({', '.join(f'{m}=...' for m in missing)})"
         )
-    try:
-        return function()
-    except RAISED as error:
-        raise RecipeError(f"{file}:{name}() raised an error\n{last_line_in(file, error)}") from error
+
+
+def _file_of(function: Callable[..., Any]) -> str:
+    return inspect.getsourcefile(inspect.unwrap(function)) or ""

@@ -11,7 +11,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.execute.modes import Mode
 from outlay.execute.program import Program
 from outlay.layout.layout import Layout
-from outlay.layout.toml import read_layout
+from outlay.layout.toml import read_layout_file
 from outlay.meshes.build import mesh as make_mesh
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
 
@@ -31,33 +31,50 @@ class Prepared:
     program: Program
 
 
-def prepare(recipe: Recipe, *, layout: str | None = None, mesh: str | None = None, mode: str | None = None) -> Prepared:
+def prepare(
+    recipe: Recipe,
+    *,
+    layout: str | None = None,
+    mesh: str | None = None,
+    mode: str | None = None,
+    target: str | None = None,
+) -> Prepared:
     """Plan a recipe's program. No parameters are made and nothing is compiled.
 
     Args:
         recipe: the recipe.
         layout: the name of one of its layouts, or a TOML file; the recipe's default if None.
-        mesh: a mesh such as `data=4,model=2`; if None the one that goes with the layout.
+        mesh: a mesh such as `data=4,model=2`; if None the one that goes with the layout, in the recipe or in the file.
         mode: `auto` or `manual`; the recipe's own if None.
+        target: the hardware to plan for, such as `h100:1x8`; the devices that JAX has if None.
 
     Raises:
         RecipeError: there is no such layout.
         MeshError: the mesh does not fit the devices.
+        TargetError: there is no such target, or its compiler is not installed.
         LayoutError: the layout does not fit the state on the mesh.
         ProgramError: there is no such mode, or the step cannot run in it.
     """
     name = recipe.default_layout if layout is None else layout
-    chosen, its_mesh = _layout(recipe, name)
+    chosen, its_mesh = layout_of(recipe, name)
     its_mode = cast(Mode, recipe.mode if mode is None else mode)  # what the user typed; the program checks it
-    program = Program(recipe.step, recipe.init, recipe.data[0], chosen, make_mesh(mesh or its_mesh), its_mode)
+    its_devices = make_mesh(mesh or its_mesh, target=target)
+    program = Program(recipe.step, recipe.init, recipe.data[0], chosen, its_devices, its_mode)
     return Prepared(recipe, name, program)
 
 
-def _layout(recipe: Recipe, name: str) -> tuple[Layout, str]:
+def layout_of(recipe: Recipe, name: str) -> tuple[Layout, str]:
+    """A layout by its name in a recipe or from a TOML file, and the mesh that goes with it, as text.
+
+    Raises:
+        RecipeError: the recipe has no such layout, and it is no TOML file.
+        LayoutError: the file cannot be read.
+    """
     if name in recipe.layouts:
         return recipe.layouts[name], recipe.mesh_of(name)
     if name.endswith(".toml"):
-        return read_layout(Path(name)), DEFAULT_MESH
+        file = read_layout_file(Path(name))
+        return file.layout, file.mesh or DEFAULT_MESH
     raise RecipeError(
         f"the recipe {recipe.name!r} has no layout {name!r}: {did_you_mean(name, recipe.layouts)}"
         f"\n  cure: one of {', '.join(recipe.layouts)}, or a file that ends in .toml"

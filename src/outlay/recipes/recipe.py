@@ -37,6 +37,8 @@ class Recipe:
         layouts: the layouts it can be run under, by name; the first is the default.
         meshes: the mesh, as text, of each layout that needs another than `data=-1`, by the layout's name.
         evaluate: `evaluate(program, state)` gives numbers on data that training has not seen; None to leave it out.
+        sample: `sample(program, state)` gives text to show after a run, such as what a language model writes; None to
+            leave it out.
         seed: of the state's PRNG key.
         mode: the mode that the step is written for, see `outlay.program`.
 
@@ -52,6 +54,7 @@ class Recipe:
     layouts: Mapping[str, Layout]
     meshes: Mapping[str, str] = field(default_factory=dict)
     evaluate: Callable[[Program, Any], dict[str, float]] | None = None
+    sample: Callable[[Program, Any], str] | None = None
     seed: int = 0
     mode: Mode = "auto"
 
@@ -75,6 +78,7 @@ class Recipe:
         accumulate: int = 1,
         layouts: Mapping[str, Layout] | None = None,
         meshes: Mapping[str, str] | None = None,
+        sample: Callable[[Program, Any], str] | None = None,
         seed: int = 0,
     ) -> Recipe:
         """A recipe that trains any model by a per-sample loss.
@@ -91,6 +95,7 @@ class Recipe:
             accumulate: microbatches a step.
             layouts: layouts by name, the default first; without them `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
             meshes: meshes of layouts that need another than `data=-1`.
+            sample: as for `Recipe`.
             seed: of the parameters, the dropout and the order of the examples.
 
         Example:
@@ -113,6 +118,7 @@ class Recipe:
             layouts=training_layouts() if layouts is None else layouts,
             meshes=meshes or {},
             evaluate=lambda program, state: evaluate(program, state, loss, eval_batches(test, batch_size)),
+            sample=sample,
             seed=seed,
         )
 
@@ -132,8 +138,10 @@ def _problems(recipe: Recipe):
     for field_name in ("init", "step"):
         if not callable(getattr(recipe, field_name)):
             yield f"{field_name} must be a function, not a {type(getattr(recipe, field_name)).__name__}"
-    if recipe.evaluate is not None and not callable(recipe.evaluate):
-        yield f"evaluate must be a function or None, not a {type(recipe.evaluate).__name__}"
+    for field_name in ("evaluate", "sample"):
+        found = getattr(recipe, field_name)
+        if found is not None and not callable(found):
+            yield f"{field_name} must be a function or None, not a {type(found).__name__}"
     if not hasattr(recipe.data, "__getitem__"):
         yield f"data must give the batch of a step as data[step]; a {type(recipe.data).__name__} does not"
     if not isinstance(recipe.num_steps, int) or recipe.num_steps < 1:

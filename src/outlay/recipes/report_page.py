@@ -26,6 +26,7 @@ def report_page(result: RunResult, plan: Plan, picture: Path | None) -> str:
     return environment.get_template("report.html").render(
         title=f"{result.recipe} under {result.layout}",
         facts=result.facts,
+        sample=result.sample,
         picture=base64.b64encode(picture.read_bytes()).decode() if picture else None,
         plan=show(plan).to_html(),
     )

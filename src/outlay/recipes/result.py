@@ -23,6 +23,7 @@ class RunResult:
         num_samples: samples seen.
         training: the metrics of the last step.
         held_out: the metrics on held-out data; empty where the recipe has none.
+        sample: what the recipe shows of the trained state, as text; empty where it shows nothing.
         folder: the run folder.
     """
 
@@ -35,6 +36,7 @@ class RunResult:
     num_samples: int
     training: Mapping[str, float]
     held_out: Mapping[str, float]
+    sample: str
     folder: str
 
     @property
@@ -56,7 +58,8 @@ class RunResult:
     def __str__(self) -> str:
         lines = [f"{name:<9} {words}" for name, words in self.facts.items()]
         folder = f"run folder {self.folder}, report {self.folder}/report.html (open it in a browser)"
-        return "\n".join([*lines, folder])
+        sample = ["", self.sample, ""] if self.sample else []
+        return "\n".join([*lines, *sample, folder])
 
 
 def _in_words(metrics: Mapping[str, float]) -> str:

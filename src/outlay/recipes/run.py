@@ -43,8 +43,11 @@ def run(prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None) 
         num_samples=done.num_samples,
         training=done.history[-1],
         held_out=recipe.evaluate(program, done.state) if recipe.evaluate else {},
+        sample=recipe.sample(program, done.state) if recipe.sample else "",
         folder=str(folder.path),
     )
+    if result.sample:
+        folder.write_sample(result.sample)
     picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
     folder.write_report(report_page(result, program.plan, picture))
     return result

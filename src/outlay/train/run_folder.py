@@ -11,11 +11,11 @@ from outlay.core.errors import RunFolderError
 from outlay.layout.plan import Plan
 from outlay.train.loss_plot import loss_plot
 
-_FILES = ("config.json", "plan.json", "metrics.jsonl", "loss.png", "report.html")
+_FILES = ("config.json", "plan.json", "metrics.jsonl", "loss.png", "sample.txt", "report.html")
 
 
 class RunFolder:
-    """`config.json`, `plan.json`, `metrics.jsonl`, `loss.png` and `report.html` of one run.
+    """`config.json`, `plan.json`, `metrics.jsonl`, `loss.png`, `sample.txt` and `report.html` of one run.
 
     Args:
         path: the folder; made if it is not there.
@@ -53,6 +53,10 @@ class RunFolder:
         path = self.path / "loss.png"
         loss_plot(history).savefig(path, dpi=150)
         return path
+
+    def write_sample(self, text: str) -> Path:
+        """What the recipe shows of the trained state."""
+        return self._write("sample.txt", text)
 
     def write_report(self, html: str) -> Path:
         """The page that puts it together."""

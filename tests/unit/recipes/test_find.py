@@ -87,9 +87,13 @@ def test_a_recipe_that_is_no_function(file):
 
 def test_a_function_that_needs_arguments(file):
     with pytest.raises(
-        RecipeError, match=r"mine.py:wide takes width, .*\n  cure: give each a default: def wide\(width=...\)"
+        RecipeError, match=r"mine.py:wide takes width, .*\n  cure: --width VALUE, or a default: def wide\(width=...\)"
     ):
         find_recipe(f"{file}:wide")
+
+
+def test_a_function_that_needs_arguments_takes_them_from_the_command_line(file):
+    assert find_recipe(f"{file}:wide", ["--width", "3"]).name == "line"
 
 
 def test_a_function_that_fails_shows_its_line(file):

@@ -11,12 +11,21 @@ from outlay.core.errors import RecipeError
 def test_all_wrong_fields_are_named_at_once():
     with pytest.raises(RecipeError) as error:
         dataclasses.replace(
-            small.line(), name="", step=3, data=5, num_steps=0, layouts={"dp": []}, meshes={"tp": "x=2"}, evaluate=1
+            small.line(),
+            name="",
+            step=3,
+            data=5,
+            num_steps=0,
+            layouts={"dp": []},
+            meshes={"tp": "x=2"},
+            evaluate=1,
+            sample="text",
         )
     for expected in (
         "name must be a text",
         "step must be a function, not a int",
         "evaluate must be a function or None, not a int",
+        "sample must be a function or None, not a str",
         "data must give the batch of a step as data[step]; a int does not",
         "num_steps must be a whole number of at least 1, not 0",
         "layouts['dp'] must be an outlay.Layout, not a list",

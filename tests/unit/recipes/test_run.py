@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -50,3 +51,20 @@ def test_fewer_steps_can_be_asked_for(tmp_path):
     result = run(prepare(small.line()), RunFolder(tmp_path), num_steps=2)
     assert result.num_steps == 2
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_recipes_sample_is_shown_and_kept(tmp_path):
+    def sample(program, state):
+        return f"after {int(state.step)} steps on {program.mesh.size} devices <b>"
+
+    result = run(prepare(dataclasses.replace(small.line(), sample=sample)), RunFolder(tmp_path), num_steps=2)
+    assert "\n\nafter 2 steps on 8 devices <b>\n\nrun folder" in str(result)
+    assert (tmp_path / "sample.txt").read_text() == result.sample == "after 2 steps on 8 devices <b>"
+    assert "<pre>after 2 steps on 8 devices &lt;b&gt;</pre>" in (tmp_path / "report.html").read_text()
+
+
+def test_a_recipe_without_a_sample_leaves_no_file(finished):
+    _, path, result = finished
+    assert result.sample == ""
+    assert not (path / "sample.txt").exists()
+    assert "<pre>" not in (path / "report.html").read_text().partition("<iframe")[0]

@@ -1,0 +1,73 @@
+"""A transformer and its cross-entropy as the two pure functions that training takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from outlay.models.transformer.config import TransformerConfig
+from outlay.models.transformer.model import Transformer
+
+
+def language_model(config: TransformerConfig) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
+    """A `Transformer` as the two pure functions that training takes.
+
+    Batches are dictionaries of `tokens` (B, T): bytes, of any integer type. Every one of the T is predicted, the first
+    from nothing.
+
+    Args:
+        config: the dims.
+
+    Returns:
+        `init_params(key) -> params`, and `loss(params, batch, keys) -> (losses, {"bits_per_byte": ...})` for
+        `outlay.train_step`: a loss is a sequence's mean over its tokens, in nats. There is no dropout, so keys are not
+        used.
+
+    Example:
+        >>> from outlay.models.transformer.config import SIZES
+        >>> init_params, loss = language_model(SIZES["tiny"])
+        >>> losses, metrics = loss(init_params(jax.random.key(0)), {"tokens": np.zeros((2, 16), np.uint8)}, None)
+        >>> losses.shape, metrics["bits_per_byte"].shape
+        ((2,), (2,))
+    """
+    definition = definition_of(config)
+
+    def init_params(key: jax.Array) -> Any:
+        return nnx.state(Transformer(config, rngs=nnx.Rngs(key)), nnx.Param)
+
+    def loss(params: Any, batch: Any, keys: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
+        logits = nnx.merge(definition, params)(batch["tokens"])
+        losses = cross_entropy(logits, batch["tokens"]).mean(axis=1)
+        return losses, {"bits_per_byte": losses / math.log(2)}
+
+    return init_params, loss
+
+
+def definition_of(config: TransformerConfig) -> Any:
+    """The transformer without its parameters, for `nnx.merge`; nothing is allocated."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return nnx.graphdef(nnx.eval_shape(lambda key: Transformer(config, rngs=nnx.Rngs(key)), key))
+
+
+@jax.checkpoint  # keeps the logits as they came; their float32 softmax, vocabulary x tokens, is computed again
+def cross_entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+    """The negative log-probability of each token, in nats, float32.
+
+    Args:
+        logits: (B, T, vocabulary) of any float type; they are never whole in float32.
+        tokens: (B, T) of any integer type.
+
+    Example:
+        >>> cross_entropy(jnp.zeros((1, 1, 4)), jnp.array([[2]])).tolist() == [[np.log(np.float32(4))]]
+        True
+    """
+    exact = logits.astype(jnp.float32)
+    # A comparison, not an index: where the vocabulary is split, each device finds its own share of the sum.
+    vocabulary = jnp.arange(logits.shape[-1])[None, None]
+    own = jnp.sum(jnp.where(vocabulary == tokens[..., None], exact, 0.0), axis=-1)
+    return jax.nn.logsumexp(exact, axis=-1) - own

@@ -1,0 +1,118 @@
+"""A recipe function's own options on the command line: `outlay run lm --size 1b` calls `lm(size="1b")`."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from outlay.core.errors import RecipeError
+from outlay.core.suggest import did_you_mean
+
+
+def recipe_arguments(
+    function: Callable[..., Any], name: str, words: Sequence[str], known: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The keyword arguments that the words of a command line mean to a recipe function.
+
+    A parameter is an option by its name; its annotation says how the value is read: `Literal[...]`, `int`, `float`,
+    `str`, `bool` (`--remat`, `--no-remat`), or one of these or None.
+
+    Args:
+        function: the recipe function.
+        name: what the user called it, for messages.
+        words: what was left of the command line, such as `["--size", "1b"]`.
+        known: the command's own options, which a mistyped word may have meant.
+
+    Raises:
+        RecipeError: there is no such option, or a value is not of its kind; all of them are listed.
+
+    >>> def recipe(size: Literal["tiny", "1b"] = "tiny", remat: bool = False, accumulate: int = 1): ...
+    >>> recipe_arguments(recipe, "lm", ["--size=1b", "--remat", "--accumulate", "4"])
+    {'size': '1b', 'remat': True, 'accumulate': 4}
+    """
+    parameters = parameter_types(function)
+    found: dict[str, Any] = {}
+    problems = []
+    for option, value in _pairs(words):
+        try:
+            parameter, read = _read(option, value, parameters, known)
+        except ValueError as problem:
+            problems.append(f"  {problem}")
+        else:
+            found[parameter] = read
+    if problems:
+        raise RecipeError("\n".join([f"{name}: {len(problems)} option(s) cannot be used", *problems]))
+    return found
+
+
+def parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters of a recipe function that can be set by name, each with its annotation; `str` without one."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    hints = typing.get_type_hints(function)
+    parameters = inspect.signature(function).parameters
+    return {name: hints.get(name, str) for name, parameter in parameters.items() if parameter.kind in named}
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Options with their values, None where none follows."""
+    left = list(words)
+    while left:
+        option, equals, value = left.pop(0).partition("=")
+        follows = not equals and left and not left[0].startswith("--")
+        yield option, left.pop(0) if follows else value if equals else None
+
+
+def _read(option: str, value: str | None, parameters: dict[str, Any], known: Sequence[str]) -> tuple[str, Any]:
+    if not option.startswith("--"):
+        raise ValueError(f"{option!r} is no option: write --name value")
+    name = option[2:].replace("-", "_")
+    negated = name.removeprefix("no_")
+    if name not in parameters and negated != name and parameters.get(negated) is bool and value is None:
+        return negated, False
+    if name not in parameters:
+        options = [*known, *(f"--{parameter.replace('_', '-')}" for parameter in parameters)]
+        raise ValueError(f"there is no option {option}: {did_you_mean(option, options)}")
+    return name, _value(option, value, parameters[name])
+
+
+def _value(option: str, value: str | None, kind: Any) -> Any:
+    kinds = [k for k in _alternatives(kind) if k is not type(None)]
+    if kinds == [bool] and value is None:
+        return True
+    if value is None:
+        raise ValueError(f"{option} needs a value: {option} {_example(kinds)}")
+    for candidate in kinds:
+        try:
+            return _convert(value, candidate)
+        except (ValueError, KeyError):
+            continue
+    raise ValueError(f"{option} {value}: expected {_example(kinds)}")
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return typing.get_args(kind)
+    return (kind,)
+
+
+def _convert(value: str, kind: Any) -> Any:
+    if typing.get_origin(kind) is Literal:
+        return {str(choice): choice for choice in typing.get_args(kind)}[value]
+    if kind is bool:
+        return {"true": True, "false": False}[value.lower()]
+    if kind in (int, float, str):
+        return kind(value)
+    raise ValueError(f"a {kind} cannot be written on a command line")
+
+
+def _example(kinds: Sequence[Any]) -> str:
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    return " or ".join(
+        "one of " + ", ".join(map(str, typing.get_args(kind)))
+        if typing.get_origin(kind) is Literal
+        else words.get(kind, "a value")
+        for kind in kinds
+    )

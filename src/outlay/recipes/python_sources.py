@@ -1,0 +1,90 @@
+"""A corpus that is on every machine: the sources of Python's own standard library, as bytes."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+
+from outlay.core.errors import RecipeError
+
+NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+"""Folders left out: installed packages, and tests, which some distributions of Python ship and others do not."""
+
+HELD_OUT_ONE_IN = 10
+
+
+def python_sources(window: int, folder: Path | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The standard library's sources cut into windows of bytes, always the same for one Python.
+
+    Whole files are held out, one in ten, chosen by a hash of their path, so that no half of a function is trained
+    on and the other half tested. What is left over at the end of either half, less than a window, is dropped.
+
+    Args:
+        window: bytes an example.
+        folder: where the sources are; the running Python's standard library if None.
+
+    Returns:
+        Windows to train on and held-out windows, (n, window) uint8 each, in the order of the files' paths.
+
+    Raises:
+        RecipeError: there are no sources there, or too few for a window, or the window is empty.
+
+    Example:
+        >>> train, held_out = python_sources(128)
+        >>> train.shape[1], train.dtype, len(train) > 10 * len(held_out) > 0
+        (128, dtype('uint8'), True)
+    """
+    if window < 1:
+        raise RecipeError(f"a sequence of {window} bytes holds nothing to learn\n  cure: 1 or more, such as 128")
+    train, held_out = _halves(Path(sysconfig.get_path("stdlib")) if folder is None else folder)
+    if min(len(train), len(held_out)) < window:
+        raise RecipeError(
+            f"the standard library's sources come to {len(train)} bytes to train on and {len(held_out)} held out, too "
+            f"few for a sequence of {window}\n  cure: a shorter sequence"
+        )
+    return _windows(train, window), _windows(held_out, window)
+
+
+@functools.lru_cache(maxsize=1)
+def _halves(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """All bytes to train on and all that are held out, uint8."""
+    files = source_files(folder)
+    if not files:
+        raise RecipeError(
+            f"there are no Python sources in {folder}, where this Python's standard library should be: it is frozen, "
+            "zipped or stripped\n  cure: run with a Python that has its library as .py files, such as one from "
+            "python.org, conda, uv or a Linux distribution"
+        )
+    halves: dict[bool, list[bytes]] = {False: [], True: []}
+    for path in files:
+        halves[is_held_out(path.relative_to(folder))].append(path.read_bytes())
+    train, held_out = (np.frombuffer(b"".join(halves[which]), np.uint8) for which in (False, True))
+    return train, held_out
+
+
+def source_files(folder: Path) -> list[Path]:
+    """The library's own source files under a folder, in the order of their paths from there."""
+    found = [
+        path
+        for path in folder.rglob("*.py")
+        if path.is_file() and not NOT_LIBRARY.intersection(path.relative_to(folder).parts)
+    ]
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def is_held_out(path: Path) -> bool:
+    """Whether a file, by its path from the library's folder, is held out.
+
+    >>> is_held_out(Path("ast.py")), is_held_out(Path("json/decoder.py"))
+    (False, False)
+    """
+    digest = hashlib.sha256(path.as_posix().encode()).digest()
+    return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
+
+
+def _windows(text: np.ndarray, window: int) -> np.ndarray:
+    return text[: len(text) // window * window].reshape(-1, window)

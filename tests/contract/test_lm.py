@@ -1,0 +1,94 @@
+"""Every layout of the transformer trains as one device does, with the kinds of collectives it is known for."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from tests.contract.placed_as_planned import assert_placed_as_planned
+
+import outlay
+from outlay.models.transformer.config import TransformerConfig
+from outlay.models.transformer.language_model import language_model
+from outlay.recipes.lm_layouts import lm_layouts
+
+TOLERANCE = 1e-5
+NUM_STEPS = 2
+
+CONFIG = TransformerConfig(32, 32, 2, 4, 2, 8, 64, dtype="float32")
+# Linear in the gradients, and its momentum is the gradient itself after the first step; see test_layouts.py.
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
+INIT_PARAMS, LOSS = language_model(CONFIG)
+BATCH = {"tokens": np.random.default_rng(0).integers(0, 32, size=(8, 16)).astype(np.uint8)}
+LAYOUTS, MESHES = lm_layouts(tied=False)
+
+# On CPU a sum that is scattered is written as a sum and a slice.
+COLLECTIVES = {
+    "dp": {"all-reduce"},
+    "zero1": {"all-reduce", "all-gather"},
+    "fsdp": {"all-reduce", "all-gather"},
+    "tp": {"all-reduce"},
+    "fsdp+tp": {"all-reduce", "all-gather"},
+    "fsdp+tp+sp": {"all-reduce", "all-gather"},
+}
+
+
+def _init(key: Any) -> Any:
+    return outlay.init_state(INIT_PARAMS, OPTIMIZER)(key)
+
+
+def _program(name: str, mode: str = "auto") -> outlay.Program:
+    step = outlay.train_step(LOSS, OPTIMIZER)
+    mesh = outlay.mesh(MESHES.get(name, "data=-1"))
+    return outlay.program(step, _init, BATCH, layout=LAYOUTS[name], mesh=mesh, mode=mode)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _one_device() -> list[Any]:
+    step, state, history = jax.jit(outlay.train_step(LOSS, OPTIMIZER)), _init(jax.random.key(0)), []
+    for _ in range(NUM_STEPS):
+        state, metrics = step(state, BATCH)
+        history.append(jax.device_get((state.params, state.opt_state, metrics)))
+    return history
+
+
+def _assert_trains_as_one_device(program: outlay.Program) -> None:
+    state = outlay.put(jax.device_get(_init(jax.random.key(0))), program.plan, program.mesh)
+    for expected in _one_device():
+        state, metrics = program(state, BATCH)
+        assert_placed_as_planned(state, program.plan)
+        jax.tree.map(
+            lambda got, want: np.testing.assert_allclose(got, want, rtol=TOLERANCE, atol=TOLERANCE),
+            (state.params, state.opt_state, metrics),
+            expected,
+        )
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_it_trains_as_one_device(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    program = _program(name)
+    kinds = r"= .*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+    assert set(re.findall(kinds, program.compiled.as_text())) == COLLECTIVES[name]
+    assert "Involuntary full rematerialization" not in capfd.readouterr().err
+    _assert_trains_as_one_device(program)
+
+
+@pytest.mark.parametrize("name", ["fsdp", "fsdp+tp"])
+def test_it_trains_as_one_device_by_hand(name: str) -> None:
+    _assert_trains_as_one_device(_program(name, "manual"))
+
+
+def test_sequence_parallelism_splits_the_stream_between_branches_and_nothing_inside() -> None:
+    plan = _program("fsdp+tp+sp").plan
+    found = {leaf.path: leaf.local_shape for leaf in plan.of_kind("intermediate")}
+    assert found == {
+        "residual": (2, 8, 32),
+        "branch_input": (2, 16, 32),
+        "branch_output": (2, 16, 32),
+        "table": (16, 32),
+    }
