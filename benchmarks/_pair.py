@@ -13,7 +13,7 @@ _ANSWER = "loss: "
 class Pair:
     """Two processes of one system: started, warmed up, and silent until they are asked for steps."""
 
-    def __init__(self, python, script, *arguments, pinned=False, environment=None):
+    def __init__(self, python, script, *arguments, pinned=False):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
@@ -24,7 +24,6 @@ class Pair:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env={**os.environ, **(environment or {})},
                 preexec_fn=(lambda core=rank: os.sched_setaffinity(0, {core})) if pinned else None,
             )
             for rank in range(2)

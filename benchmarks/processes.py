@@ -4,13 +4,18 @@ Every system has two processes of its own; they take turns, and each waits in si
 """
 
 import argparse
+import statistics
 import subprocess
 import sys
+import time
 
 from _pair import Pair
-from _timing import compare
+from _quiet import ALLOWED, OtherWork
 
 STEPS = 4
+CORES = 2
+# Seconds that a comparison waits for a quiet machine in all.
+PATIENCE = 600
 # What is compared with what, and the highest ratio of their times that is well.
 COMPARISONS = [
     ("DP, mode auto", ("auto", "dp"), "ddp", 1.0),
@@ -18,8 +23,6 @@ COMPARISONS = [
     ("FSDP, mode auto", ("auto", "fsdp"), "fsdp2", 0.5),
     ("FSDP, mode manual", ("manual", "fsdp"), "fsdp2", 0.5),
 ]
-# glibc gives large blocks back to the system when they are freed and takes them anew at each step, page by page.
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
 
 
 def main():
@@ -27,19 +30,17 @@ def main():
     parser.add_argument("--torch-python", help="a Python that has torch; this one when left out")
     parser.add_argument("--rounds", type=int, default=12, help="rounds of a comparison")
     parser.add_argument("--free", action="store_true", help="do not pin each process to a core of its own")
-    parser.add_argument("--keep-memory", action="store_true", help="let malloc keep freed memory, on both sides")
     options = parser.parse_args()
     torch_python = options.torch_python or sys.executable
     if not has_torch(torch_python):
         print(f"skipped: {torch_python} has no torch; see benchmarks/README.md", file=sys.stderr)
         sys.exit(2 if options.torch_python else 0)
     cores = "as the system places them" if options.free else "each on a core of its own"
-    memory = "malloc keeps freed memory" if options.keep_memory else "malloc as it comes"
-    print(f"2 processes for each system, {cores}; {memory}; 4 x 1024 MLP, batch 64, Adam, gloo")
-    how = {"pinned": not options.free, "environment": KEEP_MEMORY if options.keep_memory else {}}
-    theirs = {name: Pair(torch_python, "_torch_worker.py", name, **how) for name in ("ddp", "fsdp2")}
+    print(f"2 processes for each system, {cores}; 4 x 1024 MLP, batch 64, Adam, gloo")
+    pinned = not options.free
+    theirs = {name: Pair(torch_python, "_torch_worker.py", name, pinned=pinned) for name in ("ddp", "fsdp2")}
     for what, ours, other, bar in COMPARISONS:
-        pair = Pair(sys.executable, "_outlay_worker.py", *ours, **how)
+        pair = Pair(sys.executable, "_outlay_worker.py", *ours, pinned=pinned)
         measure(what, pair, other, theirs[other], bar, options.rounds)
         pair.stop()
     for pair in theirs.values():
@@ -47,10 +48,45 @@ def main():
 
 
 def measure(what, ours, other_name, other, bar, rounds):
-    mine, its, ratio = compare(lambda: ours.run(STEPS), lambda: other.run(STEPS), rounds=rounds, calls=1)
+    mine, its, num_disturbed = undisturbed(ours, other, rounds)
+    if not mine:
+        print(f"{what}: nothing measured, other work kept the machine busy", flush=True)
+        return
+    ratio = statistics.median(a / b for a, b in zip(mine, its, strict=True))
     verdict = "within" if ratio <= bar else "ABOVE"
-    times = f"outlay {mine / STEPS * 1e3:.1f} ms, {other_name} {its / STEPS * 1e3:.1f} ms"
-    print(f"{what}: {times}, ratio {ratio:.2f} ({verdict} the bar of {bar})", flush=True)
+    times = ", ".join(
+        f"{name} {statistics.median(t) * 1e3:.1f} ms (least {min(t) * 1e3:.1f})"
+        for name, t in (("outlay", mine), (other_name, its))
+    )
+    counts = f"{len(mine)} rounds, {num_disturbed} more were disturbed"
+    print(f"{what}: {times}, ratio {ratio:.2f} ({verdict} the bar of {bar}; {counts})", flush=True)
+
+
+def undisturbed(ours, other, rounds):
+    """Seconds a step of both, for each of so many rounds in which nothing else used the machine; how many it did."""
+    mine, its, num_disturbed = [], [], 0
+    pids = [process.pid for pair in (ours, other) for process in pair.processes]
+    end = time.monotonic() + PATIENCE
+    while len(mine) < rounds and time.monotonic() < end:
+        if not is_quiet(pids):
+            continue
+        work, start = OtherWork(pids), time.perf_counter()
+        turns = [(ours, mine), (other, its)]
+        for pair, times in turns if (len(mine) + num_disturbed) % 2 else reversed(turns):
+            before = time.perf_counter()
+            pair.run(STEPS)
+            times.append((time.perf_counter() - before) / STEPS)
+        if work.seconds() > ALLOWED * CORES * (time.perf_counter() - start):
+            mine.pop(), its.pop()
+            num_disturbed += 1
+    return mine, its, num_disturbed
+
+
+def is_quiet(pids, seconds=0.3):
+    """Whether nothing else uses the machine for a moment."""
+    work = OtherWork(pids)
+    time.sleep(seconds)
+    return work.seconds() <= ALLOWED * CORES * seconds
 
 
 def has_torch(python):

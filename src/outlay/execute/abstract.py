@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from outlay.core.batch_sum import Gradient, Sums, summing
 from outlay.core.constrain import resolving
 from outlay.core.errors import ProgramError
 from outlay.core.paths import flatten_paths
+from outlay.core.suggest import did_you_mean
+from outlay.layout.check_rules import OUTPUTS
 
 
 def abstract_init(init: Callable[[Any], Any]) -> Any:
@@ -43,7 +46,7 @@ class Traced:
     """What a step does, seen from a single abstract trace.
 
     Attributes:
-        intermediates: the values that it constrains by name, as shapes.
+        intermediates: the values that it constrains by name, and its outputs, as shapes.
         required_names: the names among them that a layout must speak of.
         specs: the specs that it constrains values to.
         sums_over_batch: whether it says where it sums over its batch.
@@ -88,6 +91,8 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
         with resolving(record), summing(run):
             result = step(state, batch)
         refuse_other_results(step, result)
+        if jax.tree.leaves(result[1]):
+            record(OUTPUTS, result[1], True)
         return result
 
     try:
@@ -143,6 +148,17 @@ def refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
             f"  took     {jax.tree.structure(before)}\n  returned {jax.tree.structure(after)}\n"
             "  cure: build the new state with the type of the old one, e.g. dataclasses.replace(state, ...)"
         )
+
+
+def unknown_axis(step: Callable[..., Any], axes: Collection[str], error: NameError) -> ProgramError | None:
+    """The error for a collective over an axis that the mesh lacks, where that is what JAX complains of."""
+    unbound = re.search(r"unbound axis name: (\w+)", str(error))
+    if unbound is None:
+        return None
+    return ProgramError(
+        f"{named(step)} uses a collective over {unbound[1]!r}, which is no axis of this mesh: "
+        f"{did_you_mean(unbound[1], axes)}"
+    )
 
 
 def named(step: Callable[..., Any]) -> str:

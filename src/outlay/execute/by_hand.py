@@ -9,7 +9,7 @@ there are; devices that hold the same samples (those along an axis that does not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -20,7 +20,9 @@ from outlay.core.batch_sum import Gradient, Runner, Sums, marking, summing
 from outlay.core.constrain import resolving
 from outlay.core.errors import ProgramError
 from outlay.core.paths import map_with_paths
-from outlay.execute.reduce import psum_in_buckets
+from outlay.execute import between_processes
+from outlay.execute.between_processes import are_apart, are_pairs
+from outlay.execute.reduce import sum_in_buckets
 from outlay.layout.placement import Dims, dims_spec
 from outlay.layout.plan import Plan
 from outlay.place.shardings import under
@@ -41,15 +43,17 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
             lambda path, _: _Split(dims_of.get(under("grads", path), dims_of[under("params", path)])), params
         )
 
+        own_specs = jax.tree.map(lambda have, want: P(_left_to_sum(have, want, mesh), *want.spec), dims, grad_dims)
+
         def attempt(*, check_vma: bool) -> tuple[Any, Any]:
-            local = _local(gradient, sums, dims, grad_dims, dict(mesh.shape), batch_axes, check_vma)
+            local = _local(gradient, sums, dims, grad_dims, mesh, batch_axes, check_vma)
             specs = jax.tree.map(lambda split: split.spec, dims), P(batch_axes)
-            out_specs = jax.tree.map(lambda split: split.spec, grad_dims), P()
+            out_specs = own_specs, P(mesh.axis_names)
             placed = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=check_vma)
             return placed(params, samples)
 
         try:
-            return attempt(check_vma=True)
+            own = attempt(check_vma=True)
         except ProgramError as error:
             num = len(jax.tree.leaves(samples)[0])
             raise ProgramError(_in_numbers_of_one_device(num, batch_axes, mesh) + str(error)) from error
@@ -57,8 +61,9 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
             if "manual axis types" not in str(error):
                 raise
             # A model that starts a loop from a constant does not pass the check, though it is right: all collectives
-            # are the ones above, the model holds none, and the check is about theirs.
-            return attempt(check_vma=False)
+            # are the ones here, the model holds none, and the check is about theirs.
+            own = attempt(check_vma=False)
+        return _summed(own, own_specs, dims, grad_dims, mesh, batch_axes)
 
     return run
 
@@ -68,36 +73,60 @@ def _local(
     sums: Sums,
     dims: Any,
     grad_dims: Any,
-    axes: Mapping[str, int],
+    mesh: Mesh,
     batch_axes: tuple[str, ...],
     check_vma: bool,
 ) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """What one device does with its pieces of the parameters and its samples."""
-    num_copies = math.prod(size for axis, size in axes.items() if axis not in batch_axes)
+    """What one device does with its pieces of the parameters and its samples; what is its own gets a dim in front."""
 
     def vary(x: jax.Array, over: Collection[str] = ()) -> jax.Array:
         """Mark a value as each device's own, where it is not already by being split over axes."""
-        missing = tuple(axis for axis in axes if axis not in over)
+        missing = tuple(axis for axis in mesh.axis_names if axis not in over)
         return jax.lax.pcast(x, missing, to="varying") if check_vma and missing else x
 
     def local(pieces: Any, samples: Any) -> tuple[Any, Any]:
         # Were whole parameters not marked, JAX would sum their gradients leaf by leaf.
         own = jax.tree.map(lambda piece, split: vary(piece, split.axes), pieces, dims)
         samples = jax.tree.map(lambda x: vary(x, batch_axes), samples)
+
+        def sums_of(pieces: Any, samples: Any) -> Any:
+            return sums(jax.tree.map(lambda piece, split: _gather(piece, split, mesh), pieces, dims), samples)
+
         with (
             summing(None),
             resolving(lambda where, tree, optional: tree),
             marking(lambda tree: jax.tree.map(vary, tree)),
         ):
-            grads, totals = gradient(lambda p, s: sums(jax.tree.map(_gather, p, dims), s), own, samples)
-        grads = jax.tree.map(_scatter, grads, dims, grad_dims)
-        # The totals go along with the gradients: between processes a collective of its own costs milliseconds.
-        everywhere = jax.tree.map(lambda _: tuple(axes), totals)
-        sums_left = (_left_to_sum(dims, grad_dims, axes), everywhere)
-        grads, totals = psum_in_buckets((grads, totals), sums_left)
-        return jax.tree.map(lambda x: x / num_copies if num_copies > 1 else x, (grads, totals))
+            grads, totals = gradient(sums_of, own, samples)
+        grads = jax.tree.map(lambda grad, have, want: _scatter(grad, have, want, mesh), grads, dims, grad_dims)
+        return jax.tree.map(lambda x: x[None], (grads, totals))
 
     return local
+
+
+def _summed(
+    own: Any, own_specs: Any, dims: Any, grad_dims: Any, mesh: Mesh, batch_axes: tuple[str, ...]
+) -> tuple[Any, Any]:
+    """The devices' own gradients and totals, summed; a region by itself, since JAX cannot check an exchange."""
+    num_copies = math.prod(size for axis, size in mesh.shape.items() if axis not in batch_axes)
+    grads, totals = own
+    left = jax.tree.map(lambda have, want: _left_to_sum(have, want, mesh), dims, grad_dims)
+    # The totals go along with the gradients: between processes a collective of its own costs milliseconds.
+    axes = left, jax.tree.map(lambda _: mesh.axis_names, totals)
+    exchanging = any(are_pairs(mesh, names) for names in jax.tree.structure(own).flatten_up_to(axes))
+
+    def summed(grads: Any, totals: Any) -> tuple[Any, Any]:
+        tree = sum_in_buckets(jax.tree.map(lambda x: x[0], (grads, totals)), axes, mesh)
+        return jax.tree.map(lambda x: x / num_copies if num_copies > 1 else x, tree)
+
+    mapped = jax.shard_map(
+        summed,
+        mesh=mesh,
+        in_specs=(own_specs, P(mesh.axis_names)),
+        out_specs=(jax.tree.map(lambda split: split.spec, grad_dims), P()),
+        check_vma=not exchanging,
+    )
+    return mapped(grads, totals)
 
 
 class _Split:
@@ -109,24 +138,30 @@ class _Split:
         self.spec = dims_spec(dims)
 
 
-def _gather(piece: jax.Array, split: _Split) -> jax.Array:
+def _gather(piece: jax.Array, split: _Split, mesh: Mesh) -> jax.Array:
     for dim, axes in enumerate(split.dims):
-        if axes:
+        if axes and are_apart(mesh, axes):
+            piece = between_processes.gather(piece, axes, dim)
+        elif axes:
             piece = jax.lax.all_gather(piece, axes, axis=dim, tiled=True)
     return piece
 
 
-def _scatter(grad: jax.Array, have: _Split, want: _Split) -> jax.Array:
+def _scatter(grad: jax.Array, have: _Split, want: _Split, mesh: Mesh) -> jax.Array:
     """Sum a gradient and keep one's piece, along the dims that gradients are split and parameters are not."""
     for dim, axes in enumerate(want.dims):
-        if axes and not have.dims[dim]:
+        if not axes or have.dims[dim]:
+            continue
+        if are_apart(mesh, axes):
+            grad = between_processes.scatter(grad, axes, dim)
+        else:
             grad = jax.lax.psum_scatter(grad, axes, scatter_dimension=dim, tiled=True)
     return grad
 
 
-def _left_to_sum(dims: Any, grad_dims: Any, axes: Collection[str]) -> Any:
-    """For each gradient the axes over which it has not been summed yet."""
-    return jax.tree.map(lambda a, b: tuple(x for x in axes if x not in a.axes | b.axes), dims, grad_dims)
+def _left_to_sum(have: _Split, want: _Split, mesh: Mesh) -> tuple[str, ...]:
+    """The axes over which a gradient is each device's own after it was scattered."""
+    return tuple(axis for axis in mesh.axis_names if axis not in have.axes | want.axes)
 
 
 def _in_numbers_of_one_device(num_samples: int, batch_axes: tuple[str, ...], mesh: Mesh) -> str:

@@ -1,4 +1,4 @@
-"""Where Explicit axes leave a sharding open: every such line of a step at once, each with the edit that settles it.
+"""Where Explicit axes leave a sharding open: every such line of a step or init at once, each with its edit.
 
 JAX stops at the first operation whose result it would have to choose a sharding for. Here the function is traced again,
 and each operation that JAX refuses is replaced by one that it accepts: the same operation with one edit made. So later
@@ -20,6 +20,7 @@ from jax.sharding import AxisType, Mesh
 
 from outlay.core.errors import Problem, ProgramError
 from outlay.core.jax_compat import Frame, in_backward_pass, intercepting, user_frames
+from outlay.execute.abstract import abstract_init
 from outlay.execute.explicit_edits import Bind, dims_of, edits, out_sharding_of
 
 _OUTLAY = Path(__file__).parents[1]
@@ -54,6 +55,26 @@ def lowered_with_types(jitted: Any, run: Callable[..., Any], shapes: Any, shardi
         if problem is None:
             raise
         raise problem from error
+
+
+def state_shapes(init: Callable[[Any], Any], mesh: Mesh) -> Any:
+    """The state that `init(key)` makes, as shapes and dtypes, on a mesh of any axes.
+
+    Raises:
+        ProgramError: a leaf of the state is no array; or axes are Explicit and JAX would have to choose shardings, and
+            then every such line is listed.
+    """
+    with jax.set_mesh(mesh):  # models may name the mesh's axes in their own constraints
+        try:
+            return abstract_init(init)
+        except Exception as error:
+            problem = None
+            if is_explicit(mesh) and not isinstance(error, ProgramError):
+                key = jax.eval_shape(lambda: jax.random.key(0))
+                problem = open_shardings(init, (key,), mesh, f"init {getattr(init, '__name__', type(init).__name__)}")
+            if problem is None:
+                raise
+            raise problem from error
 
 
 def open_shardings(function: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh, what: str) -> ProgramError | None:

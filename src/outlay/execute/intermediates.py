@@ -16,6 +16,7 @@ from outlay.core.paths import map_with_paths, split_path
 from outlay.core.patterns import first_part
 from outlay.core.suggest import did_you_mean
 from outlay.execute.abstract import Traced
+from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_dims
 from outlay.layout.plan import Plan
@@ -23,7 +24,7 @@ from outlay.place.shardings import sharding, under
 
 
 def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable[[Any, Any], Any]:
-    """The step with the values that it names constrained where a rule places them."""
+    """The step with the values that it names, and its outputs, constrained where a rule places them."""
     ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate")}
     # On Explicit axes a constraint only asserts, and a reshard moves; on Auto axes a reshard is refused.
     move = jax.reshard if AxisType.Explicit in mesh.axis_types else jax.lax.with_sharding_constraint
@@ -41,7 +42,8 @@ def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable
     @functools.wraps(step)
     def placed(state: Any, batch: Any) -> Any:
         with resolving(place):
-            return step(state, batch)
+            new_state, outputs = step(state, batch)
+            return new_state, place(OUTPUTS, outputs, True)
 
     return placed
 

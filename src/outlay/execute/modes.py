@@ -9,22 +9,22 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import jax
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from outlay.core.batch_sum import summing
 from outlay.core.errors import ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.core.suggest import did_you_mean
-from outlay.execute.abstract import named, refuse_drift, refuse_other_results
+from outlay.execute.abstract import named, refuse_drift, refuse_other_results, unknown_axis
 from outlay.execute.by_hand import by_hand
 from outlay.execute.explicit import is_explicit
 from outlay.execute.intermediates import placing
+from outlay.execute.outputs import output_specs, refuse_copies
+from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.plan import Plan
 from outlay.place.shardings import under
 
@@ -72,18 +72,21 @@ def _summing_by_hand(step: Step, plan: Plan, mesh: Mesh) -> Step:
 def _wholly_by_hand(step: Step, plan: Plan, mesh: Mesh) -> Step:
     specs = {leaf.path: leaf.spec for leaf in plan}
 
-    def checked(state: Any, batch: Any) -> Any:
-        result = step(state, batch)
-        refuse_other_results(step, result)
-        refuse_drift(step, state, result[0])  # a piece gathered and returned whole would pass for a larger leaf
-        return result
-
     @functools.wraps(step)
     def by_pieces(state: Any, batch: Any) -> Any:
+        outputs = output_specs(step, plan, state, batch, mesh)
+
+        def checked(state: Any, batch: Any) -> Any:
+            result = step(state, batch)
+            refuse_other_results(step, result)
+            refuse_drift(step, state, result[0])  # a piece gathered and returned whole would pass for a larger leaf
+            refuse_copies(result[1], outputs)
+            return result
+
         state_specs = map_with_paths(lambda path, _: specs[path], state)
         batch_specs = map_with_paths(lambda path, _: specs[under("batch", path)], batch)
         mapped = functools.partial(
-            jax.shard_map, checked, mesh=mesh, in_specs=(state_specs, batch_specs), out_specs=(state_specs, P())
+            jax.shard_map, checked, mesh=mesh, in_specs=(state_specs, batch_specs), out_specs=(state_specs, outputs)
         )
         try:
             return mapped()(state, batch)
@@ -102,8 +105,10 @@ def _differs(step: Step, mesh: Mesh, error: Exception) -> ProgramError | None:
     axes = ", ".join(repr(axis) for axis in mesh.axis_names)
     return ProgramError(
         f"in mode manual {named(step)} runs on each device's pieces, and what it returns differs "
-        f"from device to device where it must not: outputs are the same everywhere, state is as planned\n"
+        f"from device to device where it must not: outputs are the same everywhere, unless a rule says how they "
+        f"are split, and state is as planned\n"
         f"  cure: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of {axes}\n"
+        f'  or, where an output is to be split, add a rule such as ("{OUTPUTS}.**", P({mesh.axis_names[0]!r}))\n'
         f"  JAX says: {error}"
     )
 
@@ -113,13 +118,7 @@ def _unknown_axis(step: Step, mesh: Mesh, unchecked: Step, state: Any, batch: An
     try:
         jax.eval_shape(unchecked, state, batch)
     except NameError as error:
-        unbound = re.search(r"unbound axis name: (\w+)", str(error))
-        if unbound:
-            axis = unbound[1]
-            return ProgramError(
-                f"{named(step)} uses a collective over {axis!r}, which is no axis of this mesh: "
-                f"{did_you_mean(axis, mesh.axis_names)}"
-            )
+        return unknown_axis(step, mesh.axis_names, error)
     except Exception:  # whatever it is, the first error says it better
         return None
     return None

@@ -161,7 +161,8 @@ def program(
         layout: a `Layout`, or a list of rules.
         mesh: the mesh, as from `outlay.mesh`.
         mode: `auto` lets XLA partition the step. `manual` uses collectives written by hand: Outlay's, for a step from
-            `outlay.train_step`; for any other step its own, since it then runs as a whole on each device's pieces.
+            `outlay.train_step`; for any other step its own, since it then runs as a whole on each device's pieces. Its
+            outputs are the same on every device, unless a rule for `outputs.**` says how they are split.
 
     Returns:
         The program; its `plan` is ready, compiling waits for the first call.

@@ -8,17 +8,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from outlay.execute.between_processes import are_pairs, exchange_and_add
 
 BUCKET_BYTES = 2**25
 """Leaves are summed together up to this size: large enough to hide a collective's start, small enough to overlap."""
 
+EXCHANGE_BYTES = 2**20
+"""The same between two processes: an exchange starts faster, and copying a larger leaf into a bucket takes longer."""
 
-def psum_in_buckets(tree: Any, axes: Any) -> Any:
+
+def sum_in_buckets(tree: Any, axes: Any, mesh: Mesh) -> Any:
     """Each leaf summed over its axes; small leaves of the same axes and dtype share flat collectives.
 
     Args:
-        tree: arrays, inside `jax.shard_map`.
+        tree: arrays, inside `jax.shard_map`; with `check_vma=False` where `are_pairs` holds for some axes.
         axes: for each leaf the tuple of axes to sum over, as a leaf; empty for none.
+        mesh: the mesh.
     """
     leaves, structure = jax.tree.flatten(tree)
     groups = collections.defaultdict(list)
@@ -26,11 +33,13 @@ def psum_in_buckets(tree: Any, axes: Any) -> Any:
         if leaf_axes:
             groups[tuple(leaf_axes), leaves[position].dtype].append(position)
     for (names, _), positions in groups.items():
-        for bucket in _buckets(positions, leaves):
+        pairs = are_pairs(mesh, names)
+        total = exchange_and_add if pairs else jax.lax.psum
+        for bucket in _buckets(positions, leaves, EXCHANGE_BYTES if pairs else BUCKET_BYTES):
             if len(bucket) == 1:
-                leaves[bucket[0]] = jax.lax.psum(leaves[bucket[0]], names)
+                leaves[bucket[0]] = total(leaves[bucket[0]], names)
                 continue
-            summed = jax.lax.psum(jnp.concatenate([leaves[i].ravel() for i in bucket]), names)
+            summed = total(jnp.concatenate([leaves[i].ravel() for i in bucket]), names)
             ends = [0]
             for i in bucket:
                 ends.append(ends[-1] + leaves[i].size)
@@ -38,13 +47,13 @@ def psum_in_buckets(tree: Any, axes: Any) -> Any:
     return structure.unflatten(leaves)
 
 
-def _buckets(positions: list[int], leaves: list[Any]) -> Iterator[list[int]]:
+def _buckets(positions: list[int], leaves: list[Any], limit: int) -> Iterator[list[int]]:
     bucket, size = [], 0
     for position in positions:
-        if leaves[position].nbytes >= BUCKET_BYTES:  # a bucket by itself, and no copy
+        if leaves[position].nbytes >= limit:  # a bucket by itself, and no copy
             yield [position]
             continue
-        if bucket and size + leaves[position].nbytes > BUCKET_BYTES:
+        if bucket and size + leaves[position].nbytes > limit:
             yield bucket
             bucket, size = [], 0
         bucket.append(position)

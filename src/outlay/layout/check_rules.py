@@ -18,6 +18,9 @@ from outlay.meshes.info import MeshInfo
 GRADIENTS = "grads"
 """The name under which a step constrains its gradients, for `zero2`."""
 
+OUTPUTS = "outputs"
+"""The name of what a step returns besides its state."""
+
 
 def unknown_axes(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
     """Axes that the rules name and the mesh lacks."""

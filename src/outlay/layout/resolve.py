@@ -13,7 +13,7 @@ from outlay.core.errors import LayoutError, Problem
 from outlay.core.paths import flatten_paths, split_path
 from outlay.layout.apply import Application, apply_rule, claim
 from outlay.layout.check_leaves import check_leaves
-from outlay.layout.check_rules import GRADIENTS, check_rules, unknown_axes
+from outlay.layout.check_rules import GRADIENTS, OUTPUTS, check_rules, unknown_axes
 from outlay.layout.claims import Claims
 from outlay.layout.mirror import Mirrors, is_optimizer
 from outlay.layout.notes import notes
@@ -41,7 +41,8 @@ def resolve(
             resolution.place(path, *leaves[path], kind)
     names = {split_path(path)[0] for kind in ("batch", "intermediate") for path in shapes[kind]}
     leaves = [resolution.leaf_plan(path, kind) for kind, found in shapes.items() for path in found]
-    not_given = {name for name, given in (("batch", batch), (GRADIENTS, intermediates)) if given is None}
+    givens = (("batch", batch), (GRADIENTS, intermediates), (OUTPUTS, intermediates))
+    not_given = {name for name, given in givens if given is None}
     problems = [
         *resolution.problems,
         *check_leaves(leaves, resolution, max_whole_bytes),

@@ -25,7 +25,7 @@ class Rule:
 
     Patterns are globs over whole dotted paths: `*` is one part or a piece of one, `**` any number of parts. A pattern
     that begins with a wildcard speaks of the state only; the batch and the values that a step constrains by name
-    (`batch.**`, `grads.**`) are matched by patterns that begin with their name.
+    (`batch.**`, `grads.**`), and its outputs (`outputs.**`), are matched by patterns that begin with their name.
 
     Attributes:
         pattern: which leaves, such as `params.**.kernel`.

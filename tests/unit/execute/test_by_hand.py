@@ -56,7 +56,7 @@ def one_device_gradient(loss):
 
 
 def checks_of_regions(built):
-    """Whether JAX checks what varies over devices, for every hand-written region of the program."""
+    """Whether JAX checks what varies over devices: where gradients are taken, and where they are summed."""
     step = in_mode("manual", built.step, built.plan, built.mesh, sums_over_batch=True)
     jaxpr = jax.make_jaxpr(step)(built.state_shapes, built.batch_shapes)
     return [eqn.params["check_vma"] for eqn in jaxpr.eqns if eqn.primitive.name == "shard_map"]
@@ -72,7 +72,7 @@ def checks_of_regions(built):
 )
 def test_a_gradient_is_one_devices_and_not_as_many_times_that_as_there_are_devices(layout, axes):
     built = program(layout, axes=axes)
-    assert checks_of_regions(built) == [True]
+    assert checks_of_regions(built) == [True, True]
     got, expected = gradient_of(built), one_device_gradient(dense)
     for name, want in expected.items():
         assert np.linalg.norm(got[name]) / np.linalg.norm(want) == pytest.approx(1.0, abs=1e-5)
@@ -82,7 +82,7 @@ def test_a_gradient_is_one_devices_and_not_as_many_times_that_as_there_are_devic
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_model_that_the_check_refuses_runs_without_it_and_gives_the_same(layout):
     built = program(LAYOUTS[layout], loss=recurrent)
-    assert checks_of_regions(built) == [False]
+    assert checks_of_regions(built) == [False, True]
     got, expected = gradient_of(built), one_device_gradient(recurrent)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, expected)
 
@@ -135,3 +135,17 @@ def test_a_batch_split_otherwise_than_by_samples_is_refused():
         ) as caught:
             program(layout).lowered  # noqa: B018
         assert "cure: outlay.data_parallel() for the batch, or mode='auto'" in str(caught.value)
+
+
+def test_parameters_may_be_in_containers_without_leaves():
+    """As layers without parameters give."""
+
+    def loss(params, batch, keys):
+        (), (w,) = params["layers"]
+        return ((batch["x"] @ w - batch["y"]) ** 2).mean(1), {}
+
+    init = outlay.init_state(lambda key: {"layers": [(), (jnp.asarray(PARAMS["w"]),)]}, OPTIMIZER)
+    step = outlay.train_step(loss, OPTIMIZER)
+    for layout in LAYOUTS.values():
+        built = outlay.program(step, init, BATCH, layout=layout, mesh=outlay.mesh(data=8), mode="manual")
+        assert outlay.verify(built, steps=1).ok

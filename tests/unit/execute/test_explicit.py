@@ -191,6 +191,28 @@ def test_a_site_of_the_backward_pass_is_listed_at_its_forward_line() -> None:
     assert "operands: float32[16@data,8]" in message
 
 
+def test_every_line_of_an_init_is_listed_at_once() -> None:
+    def made(key: Any) -> Any:
+        w = jax.reshard(jax.random.normal(key, (16, 8)), P("data"))
+        mixed = jnp.cumsum(w, axis=0)
+        return {"w": w, "mixed": mixed, "gram": w.T @ w}
+
+    def make(init: Any) -> outlay.Program:
+        mesh = outlay.mesh(data=8, explicit=True)
+        return outlay.program(lambda state, x: (state, {}), init, np.ones(8), layout=[outlay.replicate()], mesh=mesh)
+
+    with pytest.raises(outlay.ProgramError, match=r"^init made leaves 2 sharding\(s\) open") as caught:
+        make(made)
+    for line in ("mixed = jnp.cumsum(w, axis=0)", 'return {"w": w, "mixed": mixed, "gram": w.T @ w}'):
+        assert line in str(caught.value)
+
+    def of_its_own(key: Any) -> Any:
+        raise ZeroDivisionError("the user's own")
+
+    with pytest.raises(ZeroDivisionError, match="the user's own"):
+        make(of_its_own)
+
+
 def test_where_the_search_cannot_go_on_the_error_says_so() -> None:
     def loss(params: Any, x: jax.Array) -> jax.Array:
         y = jnp.cumsum(params["w"], axis=0)  # found

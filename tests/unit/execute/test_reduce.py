@@ -6,7 +6,7 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 from outlay.execute import reduce
-from outlay.execute.reduce import psum_in_buckets
+from outlay.execute.reduce import sum_in_buckets
 
 RNG = np.random.default_rng(0)
 BOTH, ONE, NONE = ("i", "j"), ("i",), ()
@@ -17,7 +17,7 @@ def lowered(tree, axes):
     mesh, rows = outlay.mesh(i=4, j=2), P(("i", "j"))
 
     def summed(tree):
-        return jax.tree.map(lambda x: x[None], psum_in_buckets(jax.tree.map(lambda x: x[0], tree), axes))
+        return jax.tree.map(lambda x: x[None], sum_in_buckets(jax.tree.map(lambda x: x[0], tree), axes, mesh))
 
     return jax.jit(jax.shard_map(summed, mesh=mesh, in_specs=rows, out_specs=rows)).lower(tree)
 
@@ -57,7 +57,7 @@ def test_buckets_are_of_limited_size_and_hold_every_leaf(monkeypatch: pytest.Mon
 
 
 def test_a_tree_without_leaves_is_left_alone():
-    assert psum_in_buckets({"a": []}, {"a": []}) == {"a": []}
+    assert sum_in_buckets({"a": []}, {"a": []}, outlay.mesh(i=8)) == {"a": []}
 
 
 def test_a_big_leaf_is_summed_alone_without_a_copy(monkeypatch: pytest.MonkeyPatch):

@@ -138,3 +138,8 @@ def test_keys_in_the_batch_reach_both_alike() -> None:
     given = [jax.random.split(jax.random.key(3), 16)]
     assert outlay.verify(program, steps=1).ok
     assert outlay.verify(program, steps=1, batches=given).ok
+
+
+def test_a_proof_without_gradients_says_so(same: outlay.Verification) -> None:
+    assert not any(check.kind == "gradient" for check in same.checks)
+    assert any(note.startswith("gradients are not among them") for note in same.notes)

@@ -15,7 +15,7 @@ from outlay.core.errors import ProgramError
 from outlay.execute.abstract import abstract_step
 from outlay.execute.by_hand import by_hand
 from outlay.execute.intermediates import placing
-from outlay.execute.modes import Mode, Step, in_mode
+from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.execute.program import Program
 from outlay.place.shardings import shardings
 from outlay.report.verify.facts import Kind
@@ -81,6 +81,7 @@ def other_mode(program: Program, mode: Mode) -> Run:
     Raises:
         ProgramError: the step cannot run in that mode.
     """
+    check_mode(mode, program.mesh)
     step = in_mode(mode, program.step, program.plan, program.mesh, sums_over_batch=_sums_over_batch(program))
     return _compiled(program, step, _gradients(program, mode), program.mesh, _places(program))
 
