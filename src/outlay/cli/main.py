@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
+from outlay.cli.calibrate import calibrate
 from outlay.cli.choose import choose
 from outlay.cli.doctor import doctor
+from outlay.cli.explain import explain
 from outlay.cli.failures import Commands
+from outlay.cli.launch import LaunchCommand, launch
 from outlay.cli.options import RECIPE_OPTIONS
 from outlay.cli.run import run
 from outlay.cli.show import show
@@ -24,11 +27,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(context_settings=RECIPE_OPTIONS)(run)
-app.command(context_settings=RECIPE_OPTIONS)(show)
-app.command(context_settings=RECIPE_OPTIONS)(verify)
-app.command(context_settings=RECIPE_OPTIONS)(choose)
-app.command()(doctor)
+for needs_recipe in (run, show, explain, verify, choose):
+    app.command(context_settings=RECIPE_OPTIONS)(needs_recipe)
+for other in (calibrate, doctor):
+    app.command()(other)
+app.command(cls=LaunchCommand)(launch)
 
 
 @app.callback(epilog="Exit codes: 0 well, 1 a check failed, 2 an error in what was asked, 130 stopped by Ctrl-C.")
@@ -37,7 +40,7 @@ def outlay(
         bool, typer.Option("--traceback", help="Show Python's traceback with an error; for reports of bugs.")
     ] = False,
 ) -> None:
-    """Lay a JAX program out over devices: see where every array lives, and run it."""
+    """Lay a JAX program out over devices: see where every array lives, price it, prove it, run it."""
 
 
 def main() -> None:

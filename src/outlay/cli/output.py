@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -26,3 +27,12 @@ def print_picture(renderable: Any) -> None:
 def print_json(facts: Any) -> None:
     """Print facts as one JSON document."""
     typer.echo(json.dumps(facts, indent=1))
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page where `--html` asks for it, and say so."""
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint="--html") from error
+    typer.echo(f"wrote {path}: open it in a browser", err=True)

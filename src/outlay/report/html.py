@@ -17,7 +17,7 @@ _FRAME_HEIGHT = 720
 
 def page(facts: Facts) -> str:
     """The report as a complete page."""
-    template = _templates().get_template("page.html.j2")
+    template = templates().get_template("page.html.j2")
     return template.render(view=page_view(facts), data=_as_script(leaves_view(facts)))
 
 
@@ -30,7 +30,8 @@ def embedded(facts: Facts) -> str:
 
 
 @functools.cache
-def _templates() -> jinja2.Environment:
+def templates() -> jinja2.Environment:
+    """The templates of all pages."""
     loader = jinja2.PackageLoader("outlay.report")
     return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
 

@@ -1,0 +1,87 @@
+"""Limits that a program must keep, for use in CI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from outlay.core.errors import ExplainError
+from outlay.core.sizes import format_bytes
+from outlay.core.suggest import did_you_mean
+from outlay.report.explain.explanation import Explanation
+from outlay.report.explain.totals import rows
+from outlay.report.explain.words import in_words
+from outlay.report.hlo.collective import CollectiveKind
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+_MAX_NAMED = 3
+
+
+def read_size(text: str) -> int:
+    """Bytes of a size as people write it: binary units, or decimal ones without the i.
+
+    >>> read_size("10GiB"), read_size("1.5 kB"), read_size("512")
+    (10737418240, 1500, 512)
+
+    Raises:
+        ExplainError: it is no size.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ExplainError(f"{text!r} is no size\n  cure: write a number with a unit, such as 10GiB or 500MB")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
+
+
+def read_kind(text: str) -> CollectiveKind:
+    """A kind of collective by name.
+
+    Raises:
+        ExplainError: there is none of that name.
+    """
+    kinds = get_args(CollectiveKind)
+    if text not in kinds:
+        raise ExplainError(f"there is no kind of collective {text!r}: {did_you_mean(text, kinds)}")
+    return text  # type: ignore[return-value]
+
+
+def broken_budgets(
+    found: Explanation,
+    *,
+    max_bytes: int | None = None,
+    max_memory: int | None = None,
+    forbid: Sequence[CollectiveKind] = (),
+) -> tuple[str, ...]:
+    """Each limit that a program does not keep, in words.
+
+    What is not known keeps no limit: totals that are incomplete, or memory that the compiler gave no figures of.
+
+    Args:
+        found: the program.
+        max_bytes: that a device may send in a step.
+        max_memory: that a device may need at its peak.
+        forbid: kinds of collectives that there may be none of.
+    """
+    return tuple(_broken(found, max_bytes, max_memory, forbid))
+
+
+def _broken(
+    found: Explanation, max_bytes: int | None, max_memory: int | None, forbid: Sequence[CollectiveKind]
+) -> Iterator[str]:
+    unknown = found.hlo is None or bool(found.hlo.skipped)
+    if max_bytes is not None and found.bytes_per_step > max_bytes:
+        yield f"a device sends {format_bytes(found.bytes_per_step)} a step, {format_bytes(max_bytes)} are allowed"
+    elif max_bytes is not None and unknown:
+        yield "what a device sends is not known for certain: the program could not be read whole"
+    if max_memory is not None and found.memory is None:
+        yield "the memory that a device needs is not known: there are no figures from the compiler"
+    elif max_memory is not None and found.memory is not None and found.memory.peak > max_memory:
+        yield f"a device needs {format_bytes(found.memory.peak)}, {format_bytes(max_memory)} are allowed"
+    for kind in dict.fromkeys(forbid):
+        lines = [row for row in rows(found.collectives) if row.kind == kind]
+        if lines:
+            where = ", ".join(f"{row.what}{f' at {row.source}' if row.source else ''}" for row in lines[:_MAX_NAMED])
+            more = f" and {len(lines) - _MAX_NAMED} more" if len(lines) > _MAX_NAMED else ""
+            yield f"{kind} is forbidden, and runs {in_words(sum(row.total.num_runs for row in lines))}: {where}{more}"
+        elif unknown:
+            yield f"{kind} is forbidden, and whether there is one is not known: the program could not be read whole"

@@ -1,0 +1,184 @@
+"""`outlay.explain`: what a compiled program moves, holds and computes, and which line asked for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from jax.sharding import AbstractMesh, Mesh
+
+from outlay.core.errors import ExplainError
+from outlay.meshes.compile_only import target_of
+from outlay.meshes.info import MeshInfo
+from outlay.meshes.target import Target
+from outlay.report.estimate.places import places_of
+from outlay.report.estimate.price import price
+from outlay.report.explain.collectives import collective_facts
+from outlay.report.explain.evidence import Evidence
+from outlay.report.explain.explanation import Explanation
+from outlay.report.explain.facts import MemoryFacts, WorkFacts
+from outlay.report.explain.findings import find, ranked
+from outlay.report.explain.leaves import Leaf, leaves_of
+from outlay.report.explain.memory import memory_facts
+from outlay.report.explain.messages import message_findings
+from outlay.report.explain.out_of_memory import gave_up
+from outlay.report.explain.subject import Subject, subject_of
+from outlay.report.explain.timeline import timeline
+from outlay.report.explain.traced_values import largest_traced
+from outlay.report.hlo.collectives import collectives_of
+from outlay.report.hlo.module import HloModule
+from outlay.report.hlo.parse import parse_hlo
+from outlay.report.work.compiled import CompiledWork, compiled_work
+
+
+def explain(
+    x: Any, *args: Any, target: Target | str | None = None, mesh: Mesh | AbstractMesh | None = None, **kwargs: Any
+) -> Explanation:
+    """What a compiled program moves, holds and computes; compiled if need be, never run.
+
+    Every collective of the optimized program is named with its mesh axes, bytes, runs a step, part of the step, module,
+    line of your source, and the leaf that it moves. Memory is the compiler's own. Findings say what costs more than it
+    must, and what to write instead; among them is what the compiler says of reshardings it could not do.
+
+    Args:
+        x: a program; a jitted function, with its arguments; `jax.stages.Lowered` or `Compiled`; the text of a compiled
+            program, or a `Path` to it.
+        *args: of a jitted function its arguments, as arrays or `jax.ShapeDtypeStruct` with shardings.
+        target: the hardware for memory and times, such as `"h100:1x8"`; without it the one that the mesh is of.
+        mesh: the mesh, where neither program nor shardings tell it. A function is then traced under it.
+        **kwargs: of a jitted function its arguments by name.
+
+    Raises:
+        ExplainError: it is nothing that can be compiled or read, cannot be traced with these arguments, or is for
+            another number of devices than the target or the mesh.
+        TargetError: there is no such target.
+
+    Example:
+        >>> sharded = jax.NamedSharding(outlay.mesh(data=8), P("data"))
+        >>> found = outlay.explain(jax.jit(jnp.sum), jax.ShapeDtypeStruct((64,), jnp.float32, sharding=sharded))
+        >>> [(one.kind, one.axes, one.bytes_moved) for one in found.collectives]
+        [('all-reduce', ('data',), 7)]
+    """
+    wanted = Target.parse(target) if isinstance(target, str) else target
+    subject = subject_of(x, args, kwargs, mesh)
+    start = time.perf_counter()
+    info = MeshInfo.of(subject.mesh) if subject.mesh is not None else None
+    hardware = wanted or (target_of(subject.mesh) if subject.mesh is not None else None)
+    if not subject.text:
+        return _of_failure(subject, info, hardware, start)
+    module = parse_hlo(subject.text)
+    _refuse_other_sizes(module, info, wanted)
+    notes = list(subject.notes)
+    if hardware is not None and hardware.num_devices != module.num_partitions:
+        notes.append(f"a part of {hardware}: without times, which are for all of it; pass target= for the part")
+        hardware = None
+    return _explanation(replace(subject, notes=tuple(notes)), module, info, hardware, start)
+
+
+def _explanation(
+    subject: Subject, module: HloModule, mesh: MeshInfo | None, target: Target | None, start: float
+) -> Explanation:
+    leaves = leaves_of(module, subject.compiled, of_program=subject.program is not None)
+    places = places_of(target, mesh) if target else ()
+    collectives = collective_facts(module, leaves, mesh, target, places)
+    done = compiled_work(module)
+    work = _work(subject, module, done)
+    memory = _memory(subject, module, leaves, target)
+    evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, subject.compiled)
+    said = message_findings(subject.messages, module, leaves, subject.text, mesh)
+    return Explanation(
+        name=subject.name,
+        target=target,
+        mesh=mesh,
+        collectives=collectives,
+        memory=memory,
+        work=work,
+        estimate=price(done, collectives_of(module), target, places=places, mesh_axes=mesh.axes if mesh else ())
+        if target
+        else None,
+        timeline=timeline(module, done, collectives, target) if target else (),
+        findings=ranked([*find(evidence), *said]),
+        messages=subject.messages,
+        incomplete=tuple(_incomplete(subject, module, done)),
+        notes=(*subject.notes, *_notes(mesh, target, memory)),
+        compile_seconds=subject.seconds,
+        parse_seconds=time.perf_counter() - start,
+        hlo=module,
+    )
+
+
+def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, start: float) -> Explanation:
+    """What is left to say where the compiler ran out of memory."""
+    if not subject.failure:
+        raise ExplainError(f"{subject.name}: the compiler gives no text of the compiled program on this platform")
+    return Explanation(
+        name=subject.name,
+        target=target,
+        mesh=mesh,
+        collectives=(),
+        memory=None,
+        work=None,
+        estimate=None,
+        timeline=(),
+        findings=ranked(
+            [
+                gave_up(subject.failure, largest_traced(subject.jaxpr) if subject.jaxpr else ()),
+                *message_findings(subject.messages, mesh=mesh),
+            ]
+        ),
+        messages=(*subject.messages, subject.failure),
+        incomplete=("the compiler ran out of memory and gave no program: collectives and times are not known",),
+        notes=subject.notes,
+        compile_seconds=subject.seconds,
+        parse_seconds=time.perf_counter() - start,
+        hlo=None,
+    )
+
+
+def _refuse_other_sizes(module: HloModule, mesh: MeshInfo | None, target: Target | None) -> None:
+    num = module.num_partitions
+    if mesh is not None and mesh.num_devices != num:
+        raise ExplainError(
+            f"the program is for {num} device(s), but {mesh} has {mesh.num_devices}\n"
+            "  cure: pass the mesh that it was compiled for, or none"
+        )
+    if target is not None and target.num_devices != num:
+        raise ExplainError(
+            f"the program is for {num} device(s), but {target} has {target.num_devices}\n"
+            f"  cure: a target of {num} devices, or a mesh for that target: outlay.mesh(..., target={str(target)!r})"
+        )
+
+
+def _work(subject: Subject, module: HloModule, done: CompiledWork) -> WorkFacts:
+    flops = None if subject.traced is None else subject.traced.flops / module.num_partitions
+    return WorkFacts(flops, done.flops, done.bytes_accessed, done.flops_by_dtype)
+
+
+def _memory(subject: Subject, module: HloModule, leaves: tuple[Leaf, ...], target: Target | None) -> MemoryFacts | None:
+    stats = subject.compiled.memory_analysis() if subject.compiled is not None else None
+    if stats is None:
+        return None
+    return memory_facts(module, stats, leaves, subject.program.plan if subject.program else None, target)
+
+
+def _incomplete(subject: Subject, module: HloModule, done: CompiledWork) -> Iterator[str]:
+    if module.skipped:
+        shown = ", ".join(f"{number}: {text.strip()[:60]!r}" for number, text in module.skipped[:3])
+        more = f" and {len(module.skipped) - 3} more" if len(module.skipped) > 3 else ""
+        yield f"{len(module.skipped)} line(s) could not be read, so that totals may be too low: line {shown}{more}"
+    yield from done.unknown
+    yield from (f"in the traced program: {what}" for what in (subject.traced.unknown if subject.traced else ()))
+
+
+def _notes(mesh: MeshInfo | None, target: Target | None, memory: MemoryFacts | None) -> Iterator[str]:
+    if mesh is not None and mesh.kind == "simulated":
+        yield (
+            "compiled for simulated CPU devices: collectives are roughly those of GPUs and TPUs (whose compilers also "
+            "have reduce-scatter), memory is not: temporaries were 2.7 to 12 times off in one program"
+        )
+    if target and mesh and target.hardware.kind != "cpu" and mesh.kind == "simulated":
+        yield f"times and capacity are those of {target}; its own compiler may choose other collectives"
+    if memory is not None and memory.largest:
+        yield "the largest arrays are those of the scheduled program; some may share memory, one after the other"

@@ -1,0 +1,143 @@
+"""What `outlay.explain` found, as facts that print themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from outlay.core.table import to_text
+from outlay.meshes.info import MeshInfo
+from outlay.meshes.target import Target
+from outlay.report.estimate.facts import Estimate
+from outlay.report.explain.facts import CollectiveFacts, Finding, MemoryFacts, Segment, WorkFacts
+from outlay.report.explain.page import page
+from outlay.report.explain.text import Lines
+from outlay.report.explain.totals import Total, totals
+from outlay.report.hlo.module import HloModule
+
+# `str()` is read in files and logs.
+_TEXT_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a compiled program moves, holds and computes, and why; made by `outlay.explain`.
+
+    All bytes, FLOPs and seconds are one device's, for one step. `str()` gives text without colour, rich prints it with
+    colour on a terminal, a notebook shows the page.
+
+    Attributes:
+        name: what was explained.
+        target: the hardware that memory and times are of; None where it is not known.
+        mesh: the mesh it is partitioned over; None where it is not known.
+        collectives: what is moved, in the order of the program.
+        memory: what is held; None where the compiler gave no figures.
+        work: what is computed; None where the compiler gave up.
+        estimate: how long a step would take; None without a target.
+        timeline: computation and communication in the order of execution; empty without a target.
+        findings: what costs more than it must, dearest first.
+        messages: what the compiler said, word for word.
+        incomplete: what is missing from the totals, in words; empty where they are complete.
+        notes: what is good to know when reading, in words.
+        compile_seconds: how long the compiler took; None where the program was compiled before.
+        parse_seconds: how long reading and explaining took.
+        hlo: the optimized program; None where the compiler gave up.
+    """
+
+    name: str
+    target: Target | None
+    mesh: MeshInfo | None
+    collectives: tuple[CollectiveFacts, ...]
+    memory: MemoryFacts | None
+    work: WorkFacts | None
+    estimate: Estimate | None
+    timeline: tuple[Segment, ...]
+    findings: tuple[Finding, ...]
+    messages: tuple[str, ...]
+    incomplete: tuple[str, ...]
+    notes: tuple[str, ...]
+    compile_seconds: float | None
+    parse_seconds: float
+    hlo: HloModule | None
+
+    @property
+    def bytes_per_step(self) -> int:
+        """What a device sends in a step."""
+        return sum(one.bytes_per_step for one in self.collectives)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the step fits into a device's memory; None where memory or target is not known."""
+        if any(finding.kind == "out-of-memory" for finding in self.findings):
+            return False
+        return self.memory.fits if self.memory else None
+
+    def by_kind(self) -> dict[str, Total]:
+        """The collectives added up by kind, most bytes first."""
+        return self._totals(lambda one: one.kind)
+
+    def by_axis(self) -> dict[str, Total]:
+        """The collectives added up by mesh axis; one over several axes, such as `data+model`, is named by all."""
+        return self._totals(lambda one: "+".join(one.axes))
+
+    def by_module(self) -> dict[str, Total]:
+        """The collectives added up by the module that asked for them, empty where none is known."""
+        return self._totals(lambda one: one.module)
+
+    def by_phase(self) -> dict[str, Total]:
+        """The collectives added up by the part of the step."""
+        return self._totals(lambda one: one.phase)
+
+    def of_kind(self, kind: str) -> tuple[Finding, ...]:
+        """The findings of one kind, such as `resharding`."""
+        return tuple(finding for finding in self.findings if finding.kind == kind)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "name": self.name,
+            "target": str(self.target) if self.target else None,
+            "mesh": self.mesh.to_dict() if self.mesh else None,
+            "fits": self.fits,
+            "bytes_per_step": self.bytes_per_step,
+            "by_kind": _to_dicts(self.by_kind()),
+            "by_axis": _to_dicts(self.by_axis()),
+            "by_module": _to_dicts(self.by_module()),
+            "by_phase": _to_dicts(self.by_phase()),
+            "collectives": [
+                {**dataclasses.asdict(one), "leaf": one.leaf, "bytes_per_step": one.bytes_per_step}
+                for one in self.collectives
+            ],
+            "memory": dataclasses.asdict(self.memory) if self.memory else None,
+            "work": dataclasses.asdict(self.work) if self.work else None,
+            "estimate": self.estimate.to_dict() if self.estimate else None,
+            "timeline": [dataclasses.asdict(segment) for segment in self.timeline],
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
+            "messages": list(self.messages),
+            "incomplete": list(self.incomplete),
+            "notes": list(self.notes),
+            "compile_seconds": self.compile_seconds,
+            "parse_seconds": self.parse_seconds,
+        }
+
+    def to_html(self) -> str:
+        """As a complete page in one file, which works offline."""
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def __str__(self) -> str:
+        return to_text(self, width=_TEXT_WIDTH)
+
+    def __rich__(self) -> Lines:
+        return Lines(self)
+
+    def _totals(self, name: Callable[[CollectiveFacts], str]) -> dict[str, Total]:
+        return totals(self.collectives, name)
+
+
+def _to_dicts(found: dict[str, Total]) -> dict[str, Any]:
+    return {name: dataclasses.asdict(total) for name, total in found.items()}

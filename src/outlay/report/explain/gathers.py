@@ -1,0 +1,113 @@
+"""Collectives that a layout did not mean: whole parameters gathered, exchanges in plain FSDP, a gathered batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from outlay.core.sizes import format_bytes
+from outlay.execute.program import Program
+from outlay.layout.placement import spec_text
+from outlay.layout.plan import LeafPlan
+from outlay.layout.policies import LargestDim
+from outlay.report.explain.evidence import Evidence
+from outlay.report.explain.facts import CollectiveFacts, Finding
+from outlay.report.explain.words import in_words
+from outlay.report.hlo.module import SourceLine
+
+
+def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
+    """Parameters that are split by a rule other than FSDP, so as to be used in pieces, but are gathered."""
+    program = evidence.program
+    if program is None:
+        return
+    planned = {leaf.path: leaf for leaf in program.plan.state}
+    for path, gathers in _by_leaf(evidence.collectives).items():
+        if path not in planned or not path.startswith("params"):
+            continue
+        meant = fsdp_axes(program)
+        odd = [one for one in gathers if set(one.axes) - meant]
+        if odd:
+            yield _whole_parameter(planned[path], odd)
+
+
+def fsdp_axes(program: Program) -> set[str]:
+    """The axes along which the layout splits parameters only to gather them where they are used."""
+    policies = [rule.placement for rule in program.layout if not rule.names("opt_state") and not rule.names("grads")]
+    return {policy.axis for policy in policies if isinstance(policy, LargestDim)}
+
+
+def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts]) -> Finding:
+    cost = _bytes(gathers)
+    runs = sum(one.count for one in gathers)
+    axes = sorted({axis for one in gathers for axis in one.axes})
+    source = _source(gathers)
+    text = (
+        f"{leaf.path} is split as {spec_text(leaf.spec)} by rule {leaf.rule}, but gathered over {'+'.join(axes)} "
+        f"{in_words(runs)} a step{_at(source)}: {format_bytes(cost)}"
+    )
+    cure = (
+        "split it along a dim that the operation keeps (columns of one layer, rows of the next), or constrain the "
+        f"operation's other operand{_at(source)}: outlay.constrain(x, P(..., {axes[0]!r}))"
+    )
+    return Finding("whole-parameter-gather", text, cure, cost, source)
+
+
+def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
+    """All-to-all under a layout that only splits the batch, and parameters to gather them: no value needs it."""
+    program = evidence.program
+    if program is None or not fsdp_axes(program):
+        return
+    plain = fsdp_axes(program) | {axis for leaf in program.plan.of_kind("batch") for axis in (*leaf.dims, ())[0]}
+    used = {axis for leaf in program.plan for axes in leaf.dims for axis in axes}
+    if used - plain:
+        return
+    at_line: dict[SourceLine | None, list[CollectiveFacts]] = {}
+    for one in evidence.collectives:
+        if one.kind == "all-to-all":
+            at_line.setdefault(one.source, []).append(one)
+    for source, found in at_line.items():
+        cost = sum(one.bytes_per_step for one in found)
+        axis = next((axis for one in found for axis in one.axes), "data")
+        text = (
+            f"{in_words(sum(one.count for one in found))} a step values are exchanged by all-to-all{_at(source)}, "
+            f"which FSDP never needs: {format_bytes(cost)}; the compiler splits activations like a parameter there"
+        )
+        cure = f"constrain the activations{_at(source)} to the batch's axis: outlay.constrain(x, P({axis!r}))"
+        yield Finding("all-to-all-in-fsdp", text, cure, cost, source)
+
+
+def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
+    """Leaves of the batch that every device gathers, so that all do the same work on all samples."""
+    for path, gathers in _by_leaf(evidence.collectives).items():
+        if not path.startswith("batch"):
+            continue
+        cost, source = _bytes(gathers), _source(gathers)
+        axis = next((axis for one in gathers for axis in one.axes), "data")
+        text = (
+            f"{path} is gathered{_at(source)}, {format_bytes(cost)} a step: from there on every device works on all "
+            "samples, not on its own"
+        )
+        cure = f"constrain what is computed from it{_at(source)}: outlay.constrain(x, P({axis!r}))"
+        yield Finding("gathered-batch", text, cure, cost, source)
+
+
+def _by_leaf(collectives: Sequence[CollectiveFacts]) -> dict[str, list[CollectiveFacts]]:
+    """The all-gathers of leaves."""
+    found: dict[str, list[CollectiveFacts]] = {}
+    for one in collectives:
+        for leaf in one.leaves if one.kind == "all-gather" else ():
+            found.setdefault(leaf, []).append(one)
+    return found
+
+
+def _bytes(found: Sequence[CollectiveFacts]) -> int:
+    """What is sent for one leaf; of leaves that are gathered together its share, as if all were alike."""
+    return sum(one.bytes_per_step // len(one.leaves) for one in found)
+
+
+def _source(found: Sequence[CollectiveFacts]) -> SourceLine | None:
+    return next((one.source for one in found if one.source), None)
+
+
+def _at(source: SourceLine | None) -> str:
+    return f" at {source}" if source else ""

@@ -1,0 +1,107 @@
+"""The parameters of a compiled program as the user knows them: leaves of the arguments, by path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from outlay.core.paths import flatten_paths, join_parts, split_path
+from outlay.place.shardings import under
+from outlay.report.hlo.dtypes import shape_bytes
+from outlay.report.hlo.module import HloModule, Shape
+
+_STEP = re.compile(r"\.(\w+)|\['((?:[^'\\]|\\.)*)'\]|\[(\d+)\]|\[<flat index (\d+)>\]")
+_OPTIMIZER = ("opt_state", "optimizer")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A parameter of the program.
+
+    Attributes:
+        number: which parameter.
+        path: of the leaf in the state, `batch.…` in the batch; of other functions it begins with the argument's name.
+        shape: on one device.
+        donated: whether the caller gives its memory away; None where only the text of the program is known.
+    """
+
+    number: int
+    path: str
+    shape: Shape
+    donated: bool | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on one device."""
+        return shape_bytes(self.shape)
+
+    @property
+    def part(self) -> str:
+        """What it is: `params`, `optimizer`, `batch`, or empty for anything else."""
+        first, *rest = (*split_path(self.path), "")
+        if first == "batch":
+            return "batch"
+        names = (first, rest[0])
+        if any(name in _OPTIMIZER for name in names):
+            return "optimizer"
+        return "params" if "params" in names else ""
+
+
+def leaves_of(module: HloModule, compiled: jax.stages.Compiled | None, *, of_program: bool) -> tuple[Leaf, ...]:
+    """Every parameter of a program with its path.
+
+    Args:
+        module: the program.
+        compiled: what it is the text of, if that is known.
+        of_program: whether its arguments are the state and the batch of an `outlay.Program`.
+    """
+    entry = module.computations[module.entry]
+    parameters = sorted(
+        (one for one in entry.instructions.values() if one.opcode == "parameter"), key=lambda one: int(one.value)
+    )
+    named = _passed(compiled, of_program=of_program) if compiled is not None else []
+    # Arrays that a function closes over may be parameters, too; they come first.
+    num_others = len(parameters) - len(named)
+    found = []
+    for position, one in enumerate(parameters):
+        path, donated = named[position - num_others] if named and position >= num_others >= 0 else ("", None)
+        found.append(Leaf(int(one.value), path or _written(one.op_name), one.shapes[0], donated))
+    return tuple(found)
+
+
+def _passed(compiled: jax.stages.Compiled, *, of_program: bool) -> list[tuple[str, bool | None]]:
+    """Path, of a program's arguments, and donation of every argument that is used: the others are left out by JAX."""
+    kept = jax.tree.leaves(compiled.input_shardings, is_leaf=lambda sharding: sharding is None)
+    args = jax.tree.leaves(compiled.args_info)
+    paths = _program_paths(compiled.args_info) if of_program else [""] * len(args)
+    if not len(kept) == len(args) == len(paths):
+        return []
+    return [(path, arg.donated) for path, arg, sharding in zip(paths, args, kept, strict=True) if sharding is not None]
+
+
+def _program_paths(args_info: Any) -> list[str]:
+    (state, batch), _ = args_info
+    return [
+        *(path for path, _ in flatten_paths(state)[0]),
+        *(under("batch", path) for path, _ in flatten_paths(batch)[0]),
+    ]
+
+
+def _written(name: str) -> str:
+    """The path that an argument's name spells.
+
+    >>> _written("state.params['layers'][0]['kernel'].value"), _written("x")
+    ('state.params.layers.0.kernel', 'x')
+    """
+    root = re.match(r"\w+", name)
+    if root is None:
+        return name
+    steps: Sequence[tuple[str, ...]] = _STEP.findall(name, root.end())
+    parts = [next(part for part in step if part) for step in steps if any(step)]
+    if name.endswith(".value"):
+        parts = parts[:-1]
+    return join_parts((root[0], *parts))

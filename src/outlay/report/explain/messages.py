@@ -1,0 +1,173 @@
+"""What the compiler says, and what to do about it: reshardings it could not do, memory it could not find."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from outlay.core.sizes import format_bytes
+from outlay.layout.placement import dims_spec, spec_text
+from outlay.meshes.info import MeshInfo
+from outlay.report.explain.facts import Finding
+from outlay.report.explain.leaves import Leaf
+from outlay.report.explain.op_name import read_op_name
+from outlay.report.explain.origin import user_line
+from outlay.report.explain.sharding_text import read_sharding
+from outlay.report.hlo.dtypes import total_bytes
+from outlay.report.hlo.frames import TABLES, SourceTables, read_metadata
+from outlay.report.hlo.module import HloModule, SourceLine
+from outlay.report.hlo.shapes import read_shapes
+
+FULL_REMATERIALIZATION = "full-rematerialization"
+"""The finding of a resharding that the compiler could not do directly."""
+
+_FULL = "Involuntary full rematerialization"
+_NO_LESS = "Can't reduce memory use below"
+_RESHARDING = re.compile(
+    r"from sharding (?P<have>\{.+?\}) to (?P<want>\{.+?\}) (?:efficiently|without)"
+    r".*?HLO operation:? %?(?P<name>\S+) = (?P<shape>[^=]*?) (?P<opcode>[\w\-]+)\("
+)
+# Arguments alone are more than the compiler may use: a peak that the memory facts have, too.
+_ARGUMENTS = re.compile(r"byte size of input/output arguments \(\d+\) exceeds the base limit")
+_BELOW = re.compile(rf"{_NO_LESS} (?P<least>[\d.]+ ?\w+).*?only reduced to (?P<reached>[\d.]+ ?\w+)")
+
+
+def is_message(line: str) -> bool:
+    """Whether a line is something that the findings say."""
+    return (_FULL in line and bool(_RESHARDING.search(line))) or bool(_BELOW.search(line) or _ARGUMENTS.search(line))
+
+
+def message_findings(
+    messages: Sequence[str],
+    module: HloModule | None = None,
+    leaves: Sequence[Leaf] = (),
+    text: str = "",
+    mesh: MeshInfo | None = None,
+) -> Iterator[Finding]:
+    """A finding for each thing that the compiler said; what it says several times is said once.
+
+    Args:
+        messages: the lines.
+        module: the program, if there is one.
+        leaves: its parameters.
+        text: of the program; its tables give the source lines.
+        mesh: the mesh that shardings are of.
+    """
+    limits = []
+    for line in dict.fromkeys(_without_time(message) for message in messages):
+        if resharding := _RESHARDING.search(line):
+            yield _full_resharding(line, resharding, module, leaves, text, mesh)
+        elif below := _BELOW.search(line):
+            limits.append(_no_less_memory(below))
+    if limits:  # one of each attempt; the largest is of the whole program
+        yield max(limits, key=lambda finding: finding.cost_bytes)
+
+
+def _without_time(line: str) -> str:
+    return re.sub(r"^[WEIF]\d{4} [\d:.]+ +\d+ ", "", line)
+
+
+def _full_resharding(
+    line: str,
+    found: re.Match[str],
+    module: HloModule | None,
+    leaves: Sequence[Leaf],
+    text: str,
+    mesh: MeshInfo | None,
+) -> Finding:
+    op_name, frames = read_metadata(line, line.find("metadata={"), frames_of(text))
+    named = read_op_name(op_name)
+    source = user_line(frames)
+    what = f"the result of {named.primitive}" if named else _argument(op_name, module, leaves) or found["name"]
+    local = total_bytes(read_shapes(found["shape"]))
+    have, want = (_spec(found[side], mesh) for side in ("have", "want"))
+    consumer = _consumer(module, op_name, source) if module else None
+    taken = f", which {consumer} takes as {want}," if consumer else f", which is wanted as {want},"
+    whole = local * _num_tiles(found["have"], mesh)
+    cure = (
+        f"have one sharding on both sides: constrain the value to {want} where it is made, "
+        f"outlay.constrain(x, {want}), or to {have} where it is used; else go in two steps, "
+        "moving one mesh axis at a time"
+    )
+    if "maximal" in found["want"]:
+        want = "device 0 alone"
+        taken = ", which is wanted on device 0 alone, as jax.debug.print and callbacks do,"
+        cure = "print or call back a reduced value, such as x.mean(), or leave it out of the timed program"
+    text = (
+        f"{what} as {have}{taken} cannot be moved directly: every device gathers all of it, "
+        f"{format_bytes(whole)}, and cuts its piece out again"
+    )
+    return Finding(FULL_REMATERIALIZATION, text, cure, whole, source or consumer)
+
+
+def _argument(name: str, module: HloModule | None, leaves: Sequence[Leaf]) -> str:
+    """The leaf of an argument's name, as the compiler was told it."""
+    entry = module.computations.get(module.entry) if module else None
+    for leaf in leaves if entry else ():
+        parameter = entry.parameter(leaf.number) if entry else None
+        if parameter is not None and parameter.op_name == name:
+            return leaf.path
+    return name
+
+
+def _spec(text: str, mesh: MeshInfo | None) -> str:
+    dims = read_sharding(text, mesh.axes if mesh else ())
+    return text if dims is None else spec_text(dims_spec(dims))
+
+
+def _num_tiles(text: str, mesh: MeshInfo | None) -> int:
+    dims = read_sharding(text, mesh.axes if mesh else ())
+    sizes = mesh.axis_sizes if mesh else {}
+    return math.prod(sizes.get(axis, 1) for axes in dims or () for axis in axes)
+
+
+def _consumer(module: HloModule, op_name: str, source: SourceLine | None) -> SourceLine | None:
+    """The line that takes the value elsewhere, where the optimized program still shows it."""
+    for computation in module.computations.values():
+        for one in computation.instructions.values():
+            line = user_line(one.frames)
+            if one.op_name == op_name and line == source:
+                lines = (user_line(user.frames) for user in computation.users.get(one.name, ()))
+            elif one.opcode.startswith("all-gather"):  # it may bear the name of what it is gathered for
+                made = [computation.instructions.get(name) for name in one.operands]
+                from_there = any(operand and user_line(operand.frames) == source for operand in made)
+                lines = iter([line] if from_there or one.op_name == op_name else [])
+            else:
+                continue
+            found = next((taken for taken in lines if taken is not None and taken != source), None)
+            if found:
+                return found
+    return None
+
+
+def frames_of(text: str) -> Callable[[int], tuple[SourceLine, ...]]:
+    """The source lines of a program's stack frames, by their number."""
+    tables, table = SourceTables(), ""
+    for line in text.splitlines():
+        if line in TABLES:
+            table = line
+        elif line.endswith("{") and table:
+            break
+        elif table:
+            tables.add(table, line)
+    return tables.frames
+
+
+def _no_less_memory(found: re.Match[str]) -> Finding:
+    text = (
+        f"the compiler computes values twice to save memory, and still needs {found['reached']} for temporaries where "
+        f"{found['least']} was the goal"
+    )
+    cure = "smaller microbatches (accumulate=...), remat by hand (jax.checkpoint), or split more: fsdp, tensor_parallel"
+    return Finding("memory-limit", text, cure, size_bytes(found["reached"]))
+
+
+def size_bytes(text: str) -> int:
+    """Bytes of a size as the compilers write it.
+
+    >>> size_bytes("60.20GiB") == int(60.20 * 2**30), size_bytes("512B"), size_bytes("1.5G")
+    (True, 512, 1610612736)
+    """
+    found = re.fullmatch(r"([\d.]+)\s*([KMGT]?)i?B?", text.strip())
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " ")) if found else 0

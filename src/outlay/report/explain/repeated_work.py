@@ -1,0 +1,30 @@
+"""Devices that compute what others compute, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlay.report.explain.evidence import Evidence
+from outlay.report.explain.facts import Finding
+
+RATIO = 1.5
+"""Of what one device computes to its share; recomputing a whole forward pass (remat) comes to 1.33."""
+
+
+def repeated_work(evidence: Evidence) -> Iterator[Finding]:
+    """A finding where one device computes much more than its share of the traced step."""
+    work, mesh = evidence.work, evidence.mesh
+    if not work.flops or mesh is None or mesh.num_devices == 1:
+        return
+    ratio = work.flops_compiled / work.flops
+    if ratio < RATIO:
+        return
+    text = (
+        f"a device computes {work.flops_compiled:.3g} FLOPs a step, {ratio:.1f} times its share of {work.flops:.3g}: "
+        f"up to {min(ratio, mesh.num_devices):.0f} of {mesh.num_devices} devices repeat one another's work"
+    )
+    cure = (
+        "split the batch over every axis that splits no parameter (data_parallel), and constrain the activations of "
+        "the layers with collectives above"
+    )
+    yield Finding("repeated-work", text, cure, int(work.bytes_accessed * (1 - 1 / ratio)))

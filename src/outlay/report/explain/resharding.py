@@ -1,0 +1,100 @@
+"""Values that are moved, and moved back before anything needed them there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlay.core.sizes import format_bytes
+from outlay.report.explain.elementwise import is_elementwise
+from outlay.report.explain.evidence import Evidence
+from outlay.report.explain.facts import CollectiveFacts, Finding
+from outlay.report.hlo.collectives import KINDS
+from outlay.report.hlo.module import Computation, HloModule, Instruction
+
+_MAX_VALUES = 400
+_HOPS = 3
+
+
+def back_and_forth(evidence: Evidence) -> Iterator[Finding]:
+    """Exchanges that another undoes, and gathers of what is cut up again, with only element-wise work between."""
+    known = evidence.by_name
+    for computation in evidence.module.computations.values():
+        for one in computation.instructions.values():
+            found = known.get(one.name)
+            if found is None or found.kind not in ("all-to-all", "all-gather", "collective-permute"):
+                continue
+            ends = list(_where_it_ends(evidence.module, computation, one))
+            undone = [known[end.name] for end in ends if end.name in known]
+            back = [other for other in undone if other.kind == found.kind and other.axes == found.axes]
+            if found.kind == "all-to-all" and back:
+                yield _exchanged_twice(found, back[0])
+            elif found.kind == "all-gather" and ends and all(_is_own_piece(computation, end) for end in ends):
+                yield _gathered_and_cut(found, evidence, computation, ends)
+
+
+def _where_it_ends(module: HloModule, computation: Computation, one: Instruction) -> Iterator[Instruction]:
+    """What takes a value, past element-wise operations: collectives, products, cuts, the end of the computation."""
+    pending, seen = [one], {one.name}
+    while pending and len(seen) < _MAX_VALUES:
+        value = pending.pop(0)
+        users = computation.users.get(value.name, ())
+        if value.is_root:
+            yield value
+        for user in users:
+            if user.name in seen:
+                continue
+            seen.add(user.name)
+            passes = is_elementwise(module, user) and not _is_own_piece(computation, user)
+            if passes or user.opcode.endswith("-done"):
+                pending.append(user)
+            else:
+                yield user
+
+
+def _is_own_piece(computation: Computation, one: Instruction) -> bool:
+    """Whether an instruction cuts out a piece that depends on which device it runs on."""
+    if one.opcode.removesuffix("-start") in KINDS or ("slice" not in one.opcode and one.opcode != "fusion"):
+        return False
+    pending = [(operand, _HOPS) for operand in one.operands]
+    while pending:
+        name, hops = pending.pop()
+        operand = computation.instructions.get(name)
+        if operand is None:
+            continue
+        if operand.opcode in ("partition-id", "replica-id"):
+            return True
+        if hops and all(not shape.dims or shape.dtype in ("u32", "s32") for shape in operand.shapes):
+            pending += [(further, hops - 1) for further in operand.operands]
+    return False
+
+
+def _exchanged_twice(there: CollectiveFacts, back: CollectiveFacts) -> Finding:
+    cost = there.bytes_per_step + back.bytes_per_step
+    text = (
+        f"a value is exchanged by all-to-all over {_axes(there)}{_at(there)} and back{_at(back)}, with only "
+        f"element-wise operations between: {format_bytes(cost)} a step"
+    )
+    cure = f"keep one sharding: take the constraint away{_at(there)}, or write the same spec on both sides"
+    return Finding("resharding", text, cure, cost, there.source)
+
+
+def _gathered_and_cut(
+    found: CollectiveFacts, evidence: Evidence, computation: Computation, ends: list[Instruction]
+) -> Finding:
+    what = found.leaf or found.value
+    text = (
+        f"{what} is gathered over {_axes(found)}{_at(found)}, and every use cuts a device's own piece out of it again: "
+        f"{format_bytes(found.bytes_per_step)} a step"
+    )
+    cure = (
+        f"constrain it to the spec that it has on both sides, outlay.constrain(x, P(...)), instead of P(){_at(found)}"
+    )
+    return Finding("resharding", text, cure, found.bytes_per_step, found.source)
+
+
+def _axes(found: CollectiveFacts) -> str:
+    return "+".join(found.axes) if found.axes else f"{found.group_size} devices"
+
+
+def _at(found: CollectiveFacts) -> str:
+    return f" at {found.source}" if found.source else ""

@@ -1,0 +1,185 @@
+"""What is to be explained, compiled: a program, a function, what JAX made of one, or saved text."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+
+from outlay.core.errors import ExplainError
+from outlay.execute.program import Program
+from outlay.report.explain.messages import is_message
+from outlay.report.explain.traceable import trace
+from outlay.report.explain.watch import watching
+from outlay.report.work.traced import TracedWork, traced_work
+
+HLO_ENDINGS = (".txt", ".hlo")
+"""How the names of files end that hold the text of a compiled program."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A compiled program, as far as it is known.
+
+    Attributes:
+        name: what it is, in words.
+        text: of the optimized program; empty where the compiler gave up.
+        compiled: the program, where it is at hand.
+        mesh: the mesh that it is partitioned over, where it is known.
+        program: what it was made from, if that is an `outlay.Program`.
+        jaxpr: the traced program, where it is at hand.
+        traced: what was counted in the traced function, on all devices together.
+        messages: what the compiler printed and we know.
+        failure: the compiler's error, where it ran out of memory.
+        seconds: how long compiling took; None where it was done before.
+        notes: what could not be found out, in words.
+    """
+
+    name: str
+    text: str = ""
+    compiled: jax.stages.Compiled | None = None
+    mesh: Mesh | AbstractMesh | None = None
+    program: Program | None = None
+    jaxpr: Any = None
+    traced: TracedWork | None = None
+    messages: tuple[str, ...] = ()
+    failure: str = ""
+    seconds: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+_SEEN_BEFORE = "it was compiled before: what the compiler printed then is not known"
+
+
+def subject_of(x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: Mesh | AbstractMesh | None) -> Subject:
+    """Compile what is to be explained; nothing is run.
+
+    Raises:
+        ExplainError: it is nothing that can be explained, or cannot be traced with these arguments.
+    """
+    if (args or kwargs) and not hasattr(x, "trace"):
+        raise ExplainError(f"arguments are for a jitted function; {_kind(x)} has its own")
+    if isinstance(x, Program):
+        return _of_program(x)
+    if isinstance(x, jax.stages.Compiled):
+        return Subject("a compiled function", x.as_text() or "", x, mesh or _mesh_of(x), notes=(_SEEN_BEFORE,))
+    if isinstance(x, jax.stages.Lowered):
+        return _compile(Subject("a lowered function", mesh=mesh), lambda: x)
+    if isinstance(x, jax.stages.Traced):
+        return _compile(Subject(x.fun_name, mesh=mesh, jaxpr=x.jaxpr, traced=traced_work(x.jaxpr)), x.lower)
+    if isinstance(x, Path):
+        return _of_file(x, mesh)
+    if isinstance(x, str):
+        return _of_text(x, mesh)
+    if hasattr(x, "trace") and hasattr(x, "lower"):
+        return _of_function(x, args, kwargs, mesh)
+    raise ExplainError(_not_explainable(x))
+
+
+def _of_program(program: Program) -> Subject:
+    with jax.set_mesh(program.mesh):
+        jaxpr = jax.make_jaxpr(program.step)(program.state_shapes, program.batch_shapes)
+    name = getattr(program.step, "__name__", "step")
+    subject = Subject(name, mesh=program.mesh, program=program, jaxpr=jaxpr, traced=traced_work(jaxpr))
+    if "compiled" in vars(program):
+        notes = (_SEEN_BEFORE,)
+        return replace(subject, text=program.compiled.as_text() or "", compiled=program.compiled, notes=notes)
+    return _compile(subject, lambda: program.lowered, lambda lowered: program.compiled)
+
+
+def _of_function(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: Mesh | AbstractMesh | None
+) -> Subject:
+    name = getattr(function, "__name__", "the function")
+    # The mesh is set only where it was given: then the function may name axes without saying of which mesh.
+    if mesh is None:
+        traced = trace(function, args, kwargs)
+        subject = Subject(name, mesh=_mesh_in((args, kwargs)))
+        return _compile(replace(subject, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr)), traced.lower)
+    if isinstance(mesh, AbstractMesh):
+        raise ExplainError(
+            f"{name} cannot be compiled for an abstract mesh, which has no devices\n"
+            '  cure: a mesh from outlay.mesh(...); with target="h100:32x8" its devices need not be here'
+        )
+    with jax.set_mesh(mesh):
+        traced = trace(function, args, kwargs)
+        return _compile(Subject(name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr)), traced.lower)
+
+
+def _compile(subject: Subject, lower: Any, compile_it: Any = jax.stages.Lowered.compile) -> Subject:
+    failure, compiled = "", None
+    with watching(is_message) as printed:
+        lowered = lower()
+        start = time.perf_counter()
+        try:
+            compiled = compile_it(lowered)
+        except jax.errors.JaxRuntimeError as error:
+            failure = str(error)
+            if "RESOURCE_EXHAUSTED" not in failure:
+                raise
+        seconds = time.perf_counter() - start
+    return replace(
+        subject,
+        text=(compiled.as_text() or "") if compiled else "",
+        compiled=compiled,
+        mesh=subject.mesh or (_mesh_of(compiled) if compiled else None),
+        messages=printed.messages,
+        failure=failure,
+        seconds=seconds,
+    )
+
+
+def _of_file(path: Path, mesh: Mesh | AbstractMesh | None) -> Subject:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ExplainError(f"{path} cannot be read: {error.strerror}") from error
+    return Subject(str(path), text, mesh=mesh, notes=_notes_of_text(mesh))
+
+
+def _of_text(text: str, mesh: Mesh | AbstractMesh | None) -> Subject:
+    if "\n" not in text and text.endswith(HLO_ENDINGS):
+        raise ExplainError(f"{text!r} is text, not a path\n  cure: outlay.explain(Path({text!r}))")
+    return Subject("saved text", text, mesh=mesh, notes=_notes_of_text(mesh))
+
+
+def _notes_of_text(mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
+    of_mesh = () if mesh else ("the text names no mesh axes of yours: pass mesh= to have them",)
+    return ("the text holds no figures of memory", *of_mesh)
+
+
+def _mesh_of(compiled: jax.stages.Compiled) -> Mesh | None:
+    """The mesh of the first argument or result that has one."""
+    return _first_mesh(jax.tree.leaves((compiled.input_shardings, compiled.output_shardings)))
+
+
+def _mesh_in(args: Any) -> Mesh | None:
+    return _first_mesh([getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)])
+
+
+def _first_mesh(shardings: Sequence[Any]) -> Mesh | None:
+    meshes = (sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding))
+    return next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
+
+
+def _kind(x: Any) -> str:
+    words = {Program: "a program", Path: "a file", str: "text"}
+    return next((said for kind, said in words.items() if isinstance(x, kind)), f"a {type(x).__name__}")
+
+
+def _not_explainable(x: Any) -> str:
+    accepted = (
+        "an outlay.Program, a jitted function with its arguments, jax.stages.Lowered or Compiled, the text of a "
+        "compiled program, or a Path to it"
+    )
+    cure = ""
+    if callable(x):
+        name = re.sub(r"\W", "", getattr(x, "__name__", "")) or "f"
+        cure = f"\n  cure: outlay.explain(jax.jit({name}), ...), with its arguments as arrays or jax.ShapeDtypeStruct"
+    return f"an object of type {type(x).__name__} cannot be explained: outlay.explain takes {accepted}{cure}"

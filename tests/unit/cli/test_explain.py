@@ -1,0 +1,97 @@
+"""`outlay explain` as a user meets it: what it prints, and its exit codes."""
+
+import gzip
+import json
+
+import pytest
+from tests.unit.cli.command import LINE, ROOT, outlay_command
+
+SAVED = f"{ROOT}/tests/golden/hlo/gpu-0.12.0.1-fsdp.hlo.gz"
+LAID_OUT = (LINE, "--devices", "4", "--layout", "fsdp")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "step.hlo"
+    with gzip.open(SAVED) as packed:
+        path.write_bytes(packed.read())
+    return path.name
+
+
+def test_a_recipe_is_compiled_and_not_run(tmp_path):
+    found = outlay_command("explain", *LAID_OUT, "--html", "step.html", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[0].startswith("step on mesh data=4 (4 simulated devices), target cpu:4")
+    assert "collectives: " in found.stdout
+    assert "gradient of params.w" in found.stdout
+    assert "small.py:12" in found.stdout
+    assert "memory of a device" in found.stdout
+    assert (tmp_path / "step.html").read_text().startswith("<!doctype html>")
+    assert found.stderr == "wrote step.html: open it in a browser\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step.html"]
+
+
+def test_broken_limits_end_with_1_and_are_named(tmp_path):
+    found = outlay_command(
+        *("explain", *LAID_OUT, "--json", "--max-bytes", "100", "--max-memory", "1kB"),
+        *("--forbid", "all-reduce", "--forbid", "all-to-all"),
+        cwd=tmp_path,
+    )
+    assert found.returncode == 1, found.stderr
+    facts = json.loads(found.stdout)
+    assert facts["by_kind"]["all-reduce"]["bytes_per_step"] == facts["bytes_per_step"]
+    broken = found.stderr.splitlines()
+    assert len(broken) == 3
+    assert all(line.startswith("over budget: ") for line in broken)
+    assert "100 B are allowed" in broken[0]
+    assert "1000 B are allowed" in broken[1]
+    assert "all-reduce is forbidden, and runs once: gradient of params.w at " in broken[2]
+
+
+def test_kept_limits_end_with_0(tmp_path):
+    found = outlay_command(
+        "explain",
+        *LAID_OUT,
+        "--max-bytes",
+        "1GiB",
+        "--max-memory",
+        "1GiB",
+        "--forbid",
+        "collective-permute",
+        cwd=tmp_path,
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_a_saved_program(saved, tmp_path):
+    found = outlay_command("explain", saved, "--mesh", "data=4,model=2", "--target", "h100:1x8", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "reduce-scatter  data" in found.stdout
+    assert "note: the text holds no figures of memory" in found.stdout
+    broken = outlay_command("explain", saved, "--forbid", "reduce-scatter", cwd=tmp_path)
+    assert broken.returncode == 1
+    assert broken.stderr.startswith("over budget: reduce-scatter is forbidden")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("step.hlo",), "step.hlo cannot be read: No such file"),
+        ((LINE, "--devices", "4", "--max-bytes", "lots"), "'lots' is no size"),
+        ((LINE, "--devices", "4", "--forbid", "gather"), "no kind of collective 'gather': did you mean 'all-gather'"),
+        ((LINE, "--devices", "4", "--layout", "fdsp"), "did you mean 'fsdp'"),
+        ((LINE, "--devices", "4", "--max-memroy", "1GB"), "no option --max-memroy: did you mean '--max-memory'"),
+        (("digits", "--target", "h1000:1x8"), "did you mean 'h100'"),
+    ],
+)
+def test_wrong_use(arguments, message, tmp_path):
+    found = outlay_command("explain", *arguments, cwd=tmp_path)
+    assert found.returncode == 2, found.stdout
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_saved_program_has_no_recipes_options(saved, tmp_path):
+    found = outlay_command("explain", saved, "--layout", "fsdp", cwd=tmp_path)
+    assert found.returncode == 2
+    assert "is compiled already: --layout is for recipes" in found.stderr

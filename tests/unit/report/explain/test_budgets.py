@@ -1,0 +1,60 @@
+import dataclasses
+
+import pytest
+from tests.unit.report.explain.programs import training
+
+from outlay.core.errors import ExplainError
+from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
+from outlay.report.explain.explain import explain
+
+
+@pytest.fixture(scope="module")
+def found():
+    return explain(training())
+
+
+def test_a_program_within_its_limits(found):
+    assert broken_budgets(found) == ()
+    kept = {"max_bytes": found.bytes_per_step, "max_memory": found.memory.peak, "forbid": ["all-to-all"]}
+    assert broken_budgets(found, **kept) == ()
+
+
+def test_every_broken_limit_is_named(found):
+    broken = broken_budgets(found, max_bytes=1024, max_memory=2048, forbid=["all-gather", "all-to-all", "all-reduce"])
+    assert len(broken) == 4
+    assert broken[0] == "a device sends 84.0 KiB a step, 1.0 KiB are allowed"
+    assert broken[1].endswith("2.0 KiB are allowed")
+    assert broken[2].startswith("all-gather is forbidden, and runs twice: params.w0 at ")
+    assert "programs.py" in broken[2]
+    assert broken[3].startswith("all-reduce is forbidden")
+
+
+def test_what_is_not_known_keeps_no_limit(found):
+    unread = dataclasses.replace(found, hlo=dataclasses.replace(found.hlo, skipped=((3, "?"),)), memory=None)
+    broken = broken_budgets(unread, max_bytes=2**40, max_memory=2**40, forbid=["all-to-all"])
+    assert [text.partition(" known")[0] for text in broken] == [
+        "what a device sends is not",
+        "the memory that a device needs is not",
+        "all-to-all is forbidden, and whether there is one is not",
+    ]
+    gone = dataclasses.replace(found, hlo=None, collectives=())
+    assert broken_budgets(gone, max_bytes=2**40) == broken[:1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("10GiB", 10 * 2**30), ("1.5MB", 1_500_000), ("64 kib", 65536), ("7", 7)]
+)
+def test_sizes(text, expected):
+    assert read_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-3MB", "3 meters"])
+def test_no_sizes(text):
+    with pytest.raises(ExplainError, match="is no size"):
+        read_size(text)
+
+
+def test_no_kind():
+    assert read_kind("all-to-all") == "all-to-all"
+    with pytest.raises(ExplainError, match="no kind of collective 'all-gahter': did you mean 'all-gather'"):
+        read_kind("all-gahter")

@@ -1,0 +1,258 @@
+"""Programs whose collectives are known exactly, and what cannot be explained."""
+
+import itertools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+from tests.unit.report.explain.programs import (
+    WIDTH,
+    explain_on,
+    kinds,
+    line_of,
+    programs_file,
+    shape,
+    training,
+    two_layers,
+)
+
+from outlay.core.errors import ExplainError, TargetError
+from outlay.layout.layout import Layout
+from outlay.layout.strategies import data_parallel
+from outlay.meshes.build import mesh
+from outlay.report.explain.explain import explain
+
+LAYER = 4 * WIDTH * WIDTH  # bytes of a weight
+
+
+def test_one_collective_of_each_axis():
+    on = mesh(data=4, model=2)
+    over_data = explain_on(on, lambda x: x.sum(0), ((8, 64), P("data")))
+    assert kinds(over_data) == [("all-reduce", ("data",), 2 * 64 * 4 * 3 // 4, 1)]
+    over_both = explain_on(on, lambda x: x.sum(0), ((8, 64), P(("data", "model"))))
+    assert [(one.kind, one.axes, one.group_size) for one in over_both.collectives] == [
+        ("all-reduce", ("data", "model"), 8)
+    ]
+
+
+def test_a_loop_multiplies():
+    def scanned(w, x):
+        return jax.lax.scan(lambda h, layer: (jnp.tanh(h @ layer), None), x, w)[0]
+
+    found = explain_on(mesh(data=8), scanned, ((5, 64, 64), P(None, "data")), ((1024, 64), P("data")))
+    assert kinds(found) == [("all-gather", ("data",), 64 * 64 * 4 * 7 // 8, 5)]
+    (gather,) = found.collectives
+    assert gather.leaves == ("w",)
+    assert found.bytes_per_step == 5 * gather.bytes_moved
+
+
+def test_an_exchange():
+    on = mesh(data=8)
+    columns = jax.NamedSharding(on, P(None, "data"))
+    found = explain(jax.jit(lambda x: x * 2, out_shardings=columns), shape(64, 64, on=on, spec=P("data")))
+    assert kinds(found) == [("all-to-all", ("data",), 64 * 8 * 4 * 7 // 8, 1)]
+
+
+def test_a_ring():
+    on = mesh(data=8)
+
+    def ring(x):
+        return jax.lax.ppermute(x, "data", [(i, (i + 1) % 8) for i in range(8)])
+
+    mapped = jax.shard_map(ring, mesh=on, in_specs=P("data"), out_specs=P("data"))
+    (found,) = explain_on(on, mapped, ((64, 4), P("data"))).collectives
+    assert (found.kind, found.axes, found.group_size, found.bytes_moved) == ("collective-permute", ("data",), 8, 128)
+
+
+def test_fsdp_gathers_each_weight_at_its_line_and_sums_gradients():
+    found = explain(training())
+    gathers = [one for one in found.collectives if one.kind == "all-gather"]
+    assert [(one.leaf, one.phase, one.module) for one in gathers] == [
+        ("params.w0", "forward", "layer0"),
+        ("params.w1", "forward", "layer1"),
+    ]
+    for one in gathers:
+        assert one.bytes_moved == LAYER * 7 // 8
+        assert one.source is not None
+        assert one.source.line == line_of("# the line of every product", programs_file)
+        assert Path(one.source.file).resolve() == programs_file
+    sums = [one for one in found.collectives if one.kind == "all-reduce"]
+    assert {one.phase for one in sums} == {"backward"}
+    assert "gradients of 2 leaves: params.**" in [one.value for one in sums]
+    assert found.by_phase()["forward"].bytes_per_step == 2 * LAYER * 7 // 8
+
+
+def test_mode_manual_shows_what_was_written_by_hand():
+    found = explain(training(mode="manual"))
+    moved = sorted((one.kind, one.phase, one.leaf or one.value) for one in found.collectives)
+    assert moved[:2] == [("all-gather", "forward", "params.w0"), ("all-gather", "forward", "params.w1")]
+    assert moved[3:] == [
+        ("reduce-scatter", "backward", "gradient of params.w0"),
+        ("reduce-scatter", "backward", "gradient of params.w1"),
+    ]
+    assert moved[2][:2] == ("all-reduce", "backward")  # the loss and the number of samples, with the gradients
+
+
+def test_megatron_sums_once_forward():
+    layout = Layout([("params.w0", P(None, "model")), ("params.w1", P("model", None))]) + data_parallel()
+    found = explain(training(layout, on=mesh(data=4, model=2)))
+    (over_model,) = [one for one in found.collectives if one.axes == ("model",)]
+    assert (over_model.kind, over_model.phase, over_model.module) == ("all-reduce", "forward", "layer1")
+    assert over_model.bytes_moved == 2 * (512 // 4) * WIDTH * 4 // 2
+
+
+def test_a_leaf_that_nothing_reads_shifts_no_name():
+    found = explain(training(extra=True))
+    assert [one.leaf for one in found.collectives if one.kind == "all-gather"] == ["params.w0", "params.w1"]
+    assert {value.what for value in found.memory.largest} >= {"batch.x", "batch.y"}
+
+
+def test_the_optimizer_is_a_phase():
+    found = explain(training(data_parallel()))
+    module = found.hlo
+    assert any("/optimizer/" in one.op_name for one in module.computations[module.entry].instructions.values())
+    # Moments split, parameters whole: what the optimizer computes in pieces is gathered again.
+    zero1 = Layout([("opt_state.**.w*", P("data"))]) + data_parallel()
+    phases = {(one.kind, one.phase) for one in explain(training(zero1)).collectives}
+    assert ("all-gather", "optimizer") in phases
+
+
+def test_flops_and_devices():
+    found = explain(training(data_parallel()))
+    products = 2 * 512 * WIDTH * WIDTH * 2 * 3 - 2 * 512 * WIDTH * WIDTH  # nobody needs the gradient of the inputs
+    assert found.work.flops_compiled == products / 8
+    assert found.work.flops == pytest.approx(products / 8, rel=0.1)  # and what goes element by element
+    assert found.work.bytes_accessed > 0
+
+
+def test_it_is_the_program_that_will_run():
+    program = training()
+    found = explain(program)
+    assert found.compile_seconds > 0
+    assert "compiled" in vars(program)
+    again = explain(program)
+    assert again.compile_seconds is None
+    assert "compiled before" in again.notes[0]
+    assert [one.bytes_moved for one in again.collectives] == [one.bytes_moved for one in found.collectives]
+
+
+@pytest.mark.parametrize("stage", ["traced", "lowered", "compiled", "text", "file"])
+def test_every_stage_of_a_function_says_the_same(stage, tmp_path):
+    on = mesh(data=8)
+    jitted, x = jax.jit(lambda x: x.sum(0)), shape(8, 64, on=on, spec=P("data"))
+    compiled = jitted.lower(x).compile()
+    saved = tmp_path / "step.hlo"
+    saved.write_text(compiled.as_text())
+    stages = {
+        "traced": lambda: explain(jitted.trace(x)),
+        "lowered": lambda: explain(jitted.lower(x)),
+        "compiled": lambda: explain(compiled),
+        "text": lambda: explain(compiled.as_text(), mesh=on),
+        "file": lambda: explain(saved, mesh=AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))),
+    }
+    assert kinds(stages[stage]()) == [("all-reduce", ("data",), 2 * 64 * 4 * 7 // 8, 1)]
+
+
+def test_text_alone_has_neither_axes_nor_memory_and_says_so():
+    x = shape(8, 64, on=mesh(data=8), spec=P("data"))
+    found = explain(jax.jit(lambda x: x.sum(0)).lower(x).compile().as_text())
+    assert (found.collectives[0].axes, found.collectives[0].group_size) == ((), 8)
+    assert (found.memory, found.target, found.estimate, found.fits) == (None, None, None, None)
+    assert any("no figures of memory" in note for note in found.notes)
+    assert any("mesh=" in note for note in found.notes)
+    assert "8 devices" in str(found)
+
+
+def test_lines_that_cannot_be_read_are_counted():
+    x = shape(8, 64, on=mesh(data=8), spec=P("data"))
+    lines = jax.jit(lambda x: x.sum(0)).lower(x).compile().as_text().splitlines()
+    entry = next(number for number, line in enumerate(lines) if line.startswith("ENTRY"))
+    lines.insert(entry + 1, "  ??? what is this")
+    found = explain("\n".join(lines))
+    (incomplete,) = found.incomplete
+    assert incomplete.startswith("1 line(s) could not be read, so that totals may be too low")
+    assert f"line {entry + 2}: '??? what is this'" in incomplete
+    assert "incomplete: " in str(found)
+
+
+def test_a_given_mesh_is_set_while_tracing():
+    def constrained(x):
+        return jax.lax.with_sharding_constraint(x, P("data")).sum(0)
+
+    found = explain(jax.jit(constrained), shape(8, 64), mesh=mesh(data=8))
+    assert found.mesh.axis_sizes == {"data": 8}
+
+
+def test_by_name():
+    found = explain(training())
+    assert list(found.by_kind()) == ["all-reduce", "all-gather"]
+    assert found.by_axis()["data"].bytes_per_step == found.bytes_per_step
+    assert sum(total.num_runs for total in found.by_module().values()) == len(found.collectives)
+    json.dumps(found.to_dict())
+    assert found.to_dict()["by_kind"]["all-gather"]["num_runs"] == 2
+
+
+def test_a_target_prices_what_the_cpu_compiled_and_says_so():
+    found = explain(training(), target="h100:1x8")
+    assert str(found.target) == "h100:1x8"
+    assert found.memory.capacity == 84_942_979_072
+    assert found.estimate.target == "h100:1x8"
+    assert all(one.seconds > 0 for one in found.collectives)
+    assert any("its own compiler" in note for note in found.notes)
+    assert explain(training()).notes[0].startswith("compiled for simulated CPU devices")
+
+
+def test_the_timeline_is_in_order_and_complete():
+    found = explain(training())
+    communicating = [segment for segment in found.timeline if segment.kind != "compute"]
+    assert {segment.name for segment in communicating} == {one.name for one in found.collectives}
+    assert [segment.name for segment in communicating][:2] == [one.name for one in found.collectives[:2]]
+    assert sum(segment.seconds for segment in communicating) == pytest.approx(
+        sum(one.seconds * one.count for one in found.collectives)
+    )
+    kinds_in_order = [segment.kind for segment in found.timeline]
+    assert ("compute", "compute") not in itertools.pairwise(kinds_in_order)
+
+
+def needs_value(x, limit):
+    return x if limit > 3 else -x
+
+
+@pytest.mark.parametrize(
+    ("subject", "arguments", "message"),
+    [
+        (two_layers, (), r"object of type function cannot be explained(.|\n)*jax.jit\(two_layers\)"),
+        (3, (), "object of type int cannot be explained"),
+        ("step.hlo", (), r"is text, not a path\n  cure: outlay.explain\(Path\('step.hlo'\)\)"),
+        ("module @jit_f", (), "StableHLO"),
+        (Path("nowhere.hlo"), (), "nowhere.hlo cannot be read: No such file"),
+        (jax.jit(needs_value), (np.ones(4), np.ones(())), r"needs the value of limit(.|\n)*static_argnames='limit'"),
+        (jax.jit(needs_value), (np.ones(4), "a"), r"1 argument\(s\) of needs_value are no arrays:\n  limit: a str"),
+        (
+            jax.jit(two_layers).lower(*[{"w0": np.ones((4, 4)), "w1": np.ones((4, 4))}, np.ones((2, 4))]),
+            (1,),
+            "its own",
+        ),
+    ],
+)
+def test_what_cannot_be_explained(subject, arguments, message):
+    with pytest.raises(ExplainError, match=message):
+        explain(subject, *arguments)
+
+
+def test_another_number_of_devices():
+    with pytest.raises(ExplainError, match=r"for 8 device\(s\), but h100:2x8 has 16"):
+        explain(training(), target="h100:2x8")
+    x = shape(8, 64, on=mesh(data=8), spec=P("data"))
+    text = jax.jit(lambda x: x.sum(0)).lower(x).compile().as_text()
+    with pytest.raises(ExplainError, match=r"for 8 device\(s\), but mesh data=4"):
+        explain(text, mesh=AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,)))
+    with pytest.raises(TargetError, match="did you mean 'h100'"):
+        explain(training(), target="h1000:1x8")
+    with pytest.raises(ExplainError, match="abstract mesh, which has no devices"):
+        explain(jax.jit(jnp.sum), x, mesh=AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,)))

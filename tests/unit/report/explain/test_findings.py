@@ -1,0 +1,188 @@
+"""Each finding, provoked for real, and absent where the program is good."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from tests.unit.report.explain.programs import (
+    WIDTH,
+    explain_on,
+    line_of,
+    named,
+    programs_file,
+    shape,
+    squared_error,
+    training,
+)
+
+from outlay.core.constrain import constrain
+from outlay.layout.layout import Layout
+from outlay.layout.placement import replicate
+from outlay.layout.strategies import data_parallel, fsdp
+from outlay.meshes.build import mesh
+from outlay.report.explain.explain import explain
+
+NOTHING = {}
+
+
+@pytest.mark.parametrize("layout", [None, data_parallel()])
+def test_a_good_program_has_none(layout):
+    assert named(explain(training(layout))) == NOTHING
+
+
+def placed(x, *spec):
+    return jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh(data=4, model=2), P(*spec)))
+
+
+def test_exchanged_and_back():
+    def there_and_back(x):
+        x = placed(jnp.tanh(x), ("data", "model"), None)
+        x = placed(jnp.sin(x), None, ("data", "model"))  # there
+        x = placed(jnp.cos(x), ("data", "model"), None)  # and back
+        return x.sum()
+
+    found = named(explain_on(mesh(data=4, model=2), there_and_back, ((64, 64), P(("data", "model")))))
+    assert list(found) == ["resharding"]
+    assert "by all-to-all over data+model" in found["resharding"].text
+    assert "3.5 KiB a step" in found["resharding"].text
+    assert found["resharding"].cost_bytes == 2 * 64 * 8 * 4 * 7 // 8
+
+
+def test_an_exchange_with_a_product_between_is_none():
+    def used_in_between(x, w):
+        x = placed(jnp.tanh(x), ("data", "model"), None)
+        x = placed(x, None, ("data", "model"))
+        x = placed(jnp.einsum("ij,ik->ikj", x, w).sum(1), None, ("data", "model"))
+        return placed(x, ("data", "model"), None).sum()
+
+    on = mesh(data=4, model=2)
+    found = explain_on(on, used_in_between, ((64, 64), P(("data", "model"))), ((64, 64), P()))
+    assert "all-to-all" in found.by_kind()
+    assert "resharding" not in named(found)
+
+
+def test_gathered_and_cut_up_again():
+    def gathers(x, w):
+        x = placed(x @ w, ("data", "model"), None)
+        x = placed(jnp.sin(x), None, None)
+        return (placed(jnp.cos(x), ("data", "model"), None) @ w).sum()
+
+    on = mesh(data=4, model=2)
+    found = named(explain_on(on, gathers, ((64, 64), P(("data", "model"))), ((64, 64), P())))
+    assert list(found) == ["resharding"]
+    assert "every use cuts a device's own piece out of it again: 14.0 KiB a step" in found["resharding"].text
+
+
+def test_a_whole_parameter_outside_fsdp():
+    def gathering(params, batch, keys):
+        params = {**params, "w0": constrain(params["w0"], P())}
+        return squared_error(params, batch, keys)
+
+    layout = Layout([("params.w0", P(None, "model"))]) + fsdp(min_size=8) + data_parallel()
+    found = explain(training(layout, loss=gathering, on=mesh(data=4, model=2)))
+    finding = named(found)["whole-parameter-gather"]
+    assert "params.w0 is split as P('data', 'model') by rule 1. params.w0; 2. **, but gathered over" in finding.text
+    assert "model" in finding.text.partition("gathered over")[2]
+    assert "params.w1" not in str(found.of_kind("whole-parameter-gather"))  # that is FSDP's
+
+
+def test_all_to_all_under_plain_fsdp():
+    # With few samples the compiler rather exchanges activations than gathers weights.
+    found = explain(training(batch_size=16))
+    finding = named(found)["all-to-all-in-fsdp"]
+    assert finding.source.line == line_of("# the line of every product", programs_file)
+    assert finding.cost_bytes == sum(one.bytes_per_step for one in found.collectives if one.kind == "all-to-all")
+    assert "outlay.constrain(x, P('data'))" in finding.cure
+
+
+def test_its_cure_works():
+    def constrained(params, batch, keys):
+        x = batch["x"]
+        for number in range(2):
+            x = constrain(jnp.tanh(x @ params[f"w{number}"]), P("data"))
+        return ((x - batch["y"]) ** 2).mean(-1), {}
+
+    assert "all-to-all-in-fsdp" in named(explain(training(batch_size=16)))
+    assert "all-to-all-in-fsdp" not in named(explain(training(batch_size=16, loss=constrained)))
+
+
+def test_a_gathered_batch():
+    def everybody_takes_all(params, batch, keys):
+        return squared_error(params, {**batch, "x": constrain(batch["x"], P())}, keys)
+
+    found = named(explain(training(data_parallel(), loss=everybody_takes_all)))
+    assert "batch.x is gathered" in found["gathered-batch"].text
+    assert found["gathered-batch"].cost_bytes == 512 * WIDTH * 4 * 7 // 8
+
+
+def test_devices_that_repeat_one_another():
+    layout = Layout([("**", P()), ("batch.**", P())])
+    found = named(explain(training(layout)))
+    assert "times its share" in found["repeated-work"].text
+    assert "8 of 8 devices" in found["repeated-work"].text
+
+
+def test_a_leaf_that_stays_whole():
+    layout = Layout([("params.w0", replicate())]) + fsdp(min_size=8) + data_parallel()
+    found = explain(training(layout))
+    texts = [finding.text for finding in found.of_kind("replicated")]
+    assert len(texts) == 2
+    assert any(
+        text.startswith("params.w0 is whole on all 8 devices: 16.0 KiB each, 44% of the state") for text in texts
+    )
+
+
+def test_a_constant_in_the_program():
+    table = np.arange(600 * 600, dtype=np.float32).reshape(600, 600) % 7
+
+    def looks_up(x):
+        return (x @ table).sum(0)
+
+    (finding,) = explain_on(mesh(data=8), looks_up, ((600, 600), P("data"))).of_kind("replicated")
+    assert finding.cost_bytes == table.nbytes
+    assert "a constant f32[600, 600] of 1.4 MiB" in finding.text
+
+
+def update(state, x):
+    return {"w": state["w"] + x.mean()}, x.mean()
+
+
+def test_state_that_is_not_donated():
+    on = mesh(data=8)
+    state, x = {"w": shape(64, 64, on=on, spec=P("data"))}, shape(64, on=on, spec=P("data"))
+    kept = jax.NamedSharding(on, P("data")), jax.NamedSharding(on, P())
+    lazy = explain(jax.jit(update, out_shardings=kept), state, x)
+    assert named(lazy)["donation"].text.endswith("not donated: 2.0 KiB held twice")
+    good = explain(jax.jit(update, donate_argnums=0, out_shardings=kept), state, x)
+    assert named(good) == NOTHING
+
+
+def test_donation_in_vain():
+    def narrows(state, x):
+        return {"w": (state["w"] + x.mean()).astype(jnp.bfloat16)}, x.mean()
+
+    on = mesh(data=8)
+    state, x = {"w": shape(64, 64, on=on, spec=P("data"))}, shape(64, on=on, spec=P("data"))
+    finding = named(explain(jax.jit(narrows, donate_argnums=0), state, x))["donation"]
+    assert finding.text == "1 donated leaf(s) are given away but their memory is not used again, 2.0 KiB: state.w"
+
+
+def test_state_that_moves():
+    on = mesh(data=8)
+    state, x = {"w": shape(64, 64, on=on, spec=P("data"))}, shape(64, on=on, spec=P("data"))
+    moved = {"w": jax.NamedSharding(on, P(None, "data"))}, jax.NamedSharding(on, P())
+    found = named(explain(jax.jit(update, donate_argnums=0, out_shardings=moved), state, x))
+    assert "w P('data',) -> P(None, 'data')" in found["state-moves"].text
+    assert found["state-moves"].cost_bytes == 64 * 64 * 4 // 8
+
+
+def test_a_function_that_is_no_step_has_no_state():
+    found = explain_on(mesh(data=8), jnp.tanh, ((64, 64), P("data")))
+    assert named(found) == NOTHING
+
+
+def test_they_are_ranked():
+    found = explain(training(Layout([("**", P()), ("batch.**", P())])))
+    costs = [finding.cost_bytes for finding in found.findings]
+    assert costs == sorted(costs, reverse=True)

@@ -1,0 +1,136 @@
+"""Phases, modules and source lines."""
+
+import sysconfig
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+from tests.unit.report.explain.programs import line_of, shape, training
+
+import outlay.models.classifier
+import outlay.train.step
+from outlay.meshes.build import mesh
+from outlay.report.explain.explain import explain
+from outlay.report.explain.op_name import read_op_name
+from outlay.report.explain.origin import is_users, user_line
+from outlay.report.hlo.module import SourceLine
+
+
+@pytest.mark.parametrize(
+    ("text", "primitive", "scopes", "phase"),
+    [
+        ("jit(step)/jvp(MLP)/Dense_0/dot_general", "dot_general", ("MLP", "Dense_0"), "forward"),
+        ("jit(step)/transpose(jvp(MLP))/Dense_0/dot_general", "dot_general", ("MLP", "Dense_0"), "backward"),
+        ("jit(step)/jvp()/while/body/jit(take)/squeeze", "squeeze", (), "forward"),
+        ("jit(step)/optimizer/mul", "mul", ("optimizer",), "optimizer"),
+        ("jit(f)/jit(_take)/gather", "gather", (), "other"),
+        ("jit(f)/layer/bij,jk->bik/dot_general", "dot_general", ("layer",), "other"),
+        # What the compiler joins has the names of all.
+        ("jit(step)/(transpose(jvp(a))/dot_general:jvp()/reduce_sum)", "dot_general", ("a",), "backward"),
+        ("jit(step)/(reduce_sum:transpose(jvp(a))/b/reduce_sum)", "reduce_sum", ("a", "b"), "backward"),
+        ("jit(step)/transpose(jvp())/mul;jit(step)/jvp()/neg", "mul", (), "backward"),
+        ("jit(step)/transpose(jvp(checkpoint(a)))/rematted_computation/tanh", "tanh", ("a",), "backward"),
+    ],
+)
+def test_op_names(text, primitive, scopes, phase):
+    found = read_op_name(text)
+    assert (found.primitive, found.scopes, found.phase) == (primitive, scopes, phase)
+
+
+@pytest.mark.parametrize("text", ["", "x", "state.params['w']"])
+def test_an_arguments_name_is_none(text):
+    assert read_op_name(text) is None
+
+
+STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+
+
+@pytest.mark.parametrize(
+    ("file", "is_theirs"),
+    [
+        ("/home/me/model.py", True),
+        ("/home/me/outlay/model.py", True),
+        (outlay.models.classifier.__file__, True),
+        (outlay.train.step.__file__, False),
+        ("/usr/lib/python3.12/site-packages/flax/linen.py", False),
+        ("/usr/lib/python3/dist-packages/optax/base.py", False),
+        (f"{STANDARD_LIBRARY}/functools.py", False),
+        ("<frozen importlib._bootstrap>", False),
+        ("C:\\me\\model.py", True),
+        ("C:\\venv\\Lib\\site-packages\\flax\\linen.py", False),
+    ],
+)
+def test_whose_source_a_file_is(file, is_theirs):
+    assert is_users(file) is is_theirs
+
+
+def test_the_line_of_a_user_is_the_innermost_of_theirs():
+    frames = [
+        SourceLine("/venv/lib/python3.12/site-packages/flax/linen.py", 10, "Dense.__call__"),
+        SourceLine("/home/me/model.py", 20, "Block.__call__"),
+        SourceLine("/home/me/model.py", 30, "Model.__call__"),
+    ]
+    assert user_line(tuple(frames)) == frames[1]
+
+
+def test_what_has_a_program_compiled_is_not_the_program():
+    package = outlay.train.step.__file__.removesuffix("train/step.py")
+    frames = (
+        SourceLine(f"{package}train/step.py", 90, "train_step.<locals>.step"),
+        SourceLine(f"{package}execute/program.py", 140, "Program.lowered"),
+        SourceLine("/home/me/train.py", 5, "<module>"),
+    )
+    assert user_line(frames) is None
+
+
+def test_lines_below_the_working_directory_are_relative(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (found,) = [user_line((SourceLine(str(tmp_path / "models" / "mlp.py"), 3, "f"),))]
+    assert str(found) == "models/mlp.py:3"
+
+
+class Attention(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(64, name="out")(jnp.tanh(x))  # in a layer of Flax
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return x + Attention(name="attention")(x)
+
+
+def test_the_modules_of_flax():
+    on = mesh(data=8)
+    params = jax.eval_shape(lambda: Block().init(jax.random.key(0), jnp.ones((2, 64))))
+    params = jax.tree.map(lambda leaf: shape(*leaf.shape, on=on, spec=P("data")), params)
+
+    def loss(params, x):
+        return (Block().apply(params, x) ** 2).mean()
+
+    found = explain(jax.jit(jax.grad(loss)), params, shape(4096, 64, on=on, spec=P("data")))
+    (gather,) = [one for one in found.collectives if one.leaf == "params.params.attention.out.kernel"]
+    assert (gather.module, gather.phase) == ("Block.attention.out", "forward")
+    assert gather.source.line == line_of("# in a layer of Flax", __file__)
+    assert "Block.attention.out" in found.by_module()
+
+
+class Layer:
+    def __call__(self, params, x):
+        return jnp.tanh(x @ params["w0"]) @ params["w1"]
+
+
+class Model:
+    def __call__(self, params, x):
+        return Layer()(params, x)
+
+
+def test_classes_without_scopes():
+    def loss(params, batch, keys):
+        return ((Model()(params, batch["x"]) - batch["y"]) ** 2).mean(-1), {}
+
+    gathers = [one for one in explain(training(loss=loss)).collectives if one.kind == "all-gather"]
+    assert {one.module for one in gathers} == {"Model.Layer"}

@@ -1,0 +1,99 @@
+"""An explanation as text and as a page; the text of a saved program stands in tests/golden/explain_fsdp.txt.
+
+To write it anew: `OUTLAY_UPDATE_GOLDEN=1 pytest tests/unit/report/explain/test_render.py`, then read the diff.
+"""
+
+import html
+import os
+import re
+from pathlib import Path
+
+import jax
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+from tests.unit.report.explain.programs import explain_on, shape, training
+from tests.unit.report.hlo.golden import golden_text
+
+from outlay.core.table import to_text
+from outlay.layout.layout import Layout
+from outlay.meshes.build import mesh
+from outlay.report.explain.explain import explain
+from outlay.report.explain.totals import rows
+from outlay.report.explain.words import place
+from outlay.report.hlo.module import SourceLine
+
+GOLDEN = Path(__file__).parents[3] / "golden/explain_fsdp.txt"
+
+
+def test_golden():
+    on = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    text = to_text(explain(golden_text("gpu-0.12.0.1-fsdp"), mesh=on, target="h100:1x8"), width=100) + "\n"
+    if os.environ.get("OUTLAY_UPDATE_GOLDEN"):
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return explain(training(Layout([("**", P()), ("batch.**", P())])))
+
+
+def test_the_order_of_the_text(found):
+    text = str(found)
+    heads = ["fits: peak", "a step would take", "collectives: none", "memory of a device", "findings: ", "note: "]
+    places = [text.index(head) for head in heads]
+    assert places == sorted(places)
+    assert "cure: " in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_line_is_wider_than_the_terminal(width):
+    text = to_text(explain(training()), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "params.w0" in text
+
+
+def test_the_page_holds_all_of_it():
+    found = explain(training(batch_size=16))
+    page = found.to_html()
+    words = html.unescape(re.sub(r"<wbr>", "", page))
+    for row in rows(found.collectives):
+        assert f"<code>{row.what}</code>" in words
+    for finding in found.findings:
+        assert finding.cure in words
+    for value in found.memory.largest:
+        assert value.what in words
+    assert "simulated devices" in words
+    assert not re.search(r"https?://(?!www\.w3\.org)", page)  # nothing to load
+    assert found._repr_html_() == page
+
+
+def test_names_are_escaped():
+    def step(x):
+        return x.sum(0)
+
+    step.__name__ = "<script>alert(1)</script>"
+    page = explain_on(mesh(data=8), step, ((8, 8), P("data"))).to_html()
+    assert "<script>alert" not in page
+
+
+def test_like_layers_share_a_row():
+    def many(params, x):
+        for layer in params["layers"]:
+            x = x @ layer["w"]  # every layer's
+        return x.sum()
+
+    on = mesh(data=8)
+    params = {"layers": [{"w": shape(64, 64, on=on, spec=P("data"))} for _ in range(3)]}
+    explained = explain(jax.jit(many), params, shape(4096, 64, on=on, spec=P("data")))
+    (row,) = [row for row in rows(explained.collectives) if row.kind == "all-gather"]
+    assert (row.what, row.total.num_collectives) == ("params.layers.*.w", 3)
+
+
+def test_long_paths_are_shown_by_their_end():
+    assert place(SourceLine("model.py", 3, "f")) == "model.py:3"
+    assert (
+        place(SourceLine("/a/very/long/path/to/some/project/models/attention.py", 3, "f")) == "…/models/attention.py:3"
+    )
+    assert place(None) == ""
