@@ -6,20 +6,36 @@ import os
 import re
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import LayoutError, Problem
+from outlay.core.errors import LayoutError, MeshError, Problem
 from outlay.core.suggest import did_you_mean
 from outlay.layout.layout import Layout
 from outlay.layout.placement import Placement, follow, on, replicate
 from outlay.layout.rule import Rule
 from outlay.layout.toml_lines import TomlLines
 from outlay.layout.toml_strategies import strategy_problems, strategy_rules
+from outlay.meshes.spec import MeshSpec
+from outlay.meshes.spec_text import EXAMPLE
 
 _FREE = "-"
+
+
+@dataclass(frozen=True)
+class LayoutFile:
+    """What a layout file holds.
+
+    Attributes:
+        layout: its rules.
+        mesh: the mesh that goes with them, as text; None where the file names none.
+    """
+
+    layout: Layout
+    mesh: str | None
 
 
 def read_layout(path: str | os.PathLike[str]) -> Layout:
@@ -27,7 +43,10 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
 
     A rule has `match` (the pattern) and one placement: `spec` (one entry a dim: an axis, a list of axes, or "-" for a
     free dim), `replicate = true`, `on = [2]` or `follow = "params"`; `otherwise` and `optional` as in `outlay.Rule`.
-    Or it names a strategy, whose arguments are further keys::
+    Or it names a strategy, whose arguments are further keys. Above the rules, `mesh` may name the mesh that the command
+    line takes with the file::
+
+        mesh = "data=4,model=2"
 
         [[rule]]
         match = "params.**.kernel"
@@ -50,8 +69,20 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
         >>> print(outlay.read_layout(file))
         1. params.**.kernel  P(None, ('data', 'model'))
     """
+    return read_layout_file(path).layout
+
+
+def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
+    """All that a layout file holds: the layout, as by `read_layout`, and the mesh.
+
+    Args:
+        path: the file.
+
+    Raises:
+        LayoutError: there is no such file, it is no TOML, or its rules or its mesh are wrong; every offender.
+    """
     lines = TomlLines(os.fspath(path), _read_text(path))
-    tables = _tables(lines)
+    tables, mesh = _contents(lines)
     rules: list[Rule] = []
     problems: list[Problem] = []
     for number, table in enumerate(tables):
@@ -59,7 +90,7 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
         rules += read(number, table, lines, problems)
     if problems:
         raise LayoutError(f"{lines.name} is not a usable layout: {len(problems)} problem(s)", problems)
-    return Layout(rules)
+    return LayoutFile(Layout(rules), mesh)
 
 
 def _read_text(path: str | os.PathLike[str]) -> str:
@@ -71,8 +102,8 @@ def _read_text(path: str | os.PathLike[str]) -> str:
         raise LayoutError("the layout file cannot be read:", [problem]) from error
 
 
-def _tables(lines: TomlLines) -> list[dict[str, Any]]:
-    """The `[[rule]]` tables of a file that holds nothing else."""
+def _contents(lines: TomlLines) -> tuple[list[dict[str, Any]], str | None]:
+    """The `[[rule]]` tables and the mesh of a file that holds nothing else."""
     try:
         data = tomllib.loads(lines.text)
     except tomllib.TOMLDecodeError as error:
@@ -83,8 +114,9 @@ def _tables(lines: TomlLines) -> list[dict[str, Any]]:
     problems = [
         Problem("unknown key", lines.of_top_level(key), f"{key!r} is not part of a layout", _rule_cure(key))
         for key in data
-        if key != "rule"
+        if key not in ("rule", "mesh")
     ]
+    problems += _mesh_problems(data["mesh"], lines) if "mesh" in data else []
     tables = data.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         what = "'rule' is not a list of tables"
@@ -94,11 +126,22 @@ def _tables(lines: TomlLines) -> list[dict[str, Any]]:
         problems.append(Problem("no rules", lines.name, "the file holds no [[rule]]", cure))
     if problems:
         raise LayoutError(f"{lines.name} is not a usable layout: {len(problems)} problem(s)", problems)
-    return tables
+    return tables, data.get("mesh")
+
+
+def _mesh_problems(mesh: Any, lines: TomlLines) -> list[Problem]:
+    where = lines.of_top_level("mesh")
+    if not isinstance(mesh, str):
+        return [Problem("wrong type", where, f"mesh = {mesh!r} is not what mesh takes", f'write mesh = "{EXAMPLE}"')]
+    try:
+        MeshSpec.parse(mesh)
+    except MeshError as error:
+        return [Problem("not a mesh", where, str(error), f'write mesh = "{EXAMPLE}"')]
+    return []
 
 
 def _rule_cure(key: str) -> str:
-    return f"{did_you_mean(key, ['rule'])}; rules are [[rule]] tables, in two brackets"
+    return f"{did_you_mean(key, ['rule', 'mesh'])}; rules are [[rule]] tables, in two brackets"
 
 
 def _is_text(value: Any) -> bool:

@@ -5,6 +5,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import outlay
+from outlay.layout.toml import LayoutFile, read_layout_file
 from outlay.layout.toml_strategies import FORMS, STRATEGIES
 
 
@@ -234,6 +235,29 @@ def test_what_is_no_rule_table_is_located(read):
 def test_rules_written_inline_are_counted_where_they_have_no_line(read):
     with pytest.raises(outlay.LayoutError, match=r"layout\.toml \(rule 2\)"):
         read('rule = [{ match = "a", replicate = true }, { match = "b", on = "x" }]')
+
+
+def test_a_file_may_name_its_mesh(read):
+    layout = read('mesh = "data=4,model=2"\n[[rule]]\nmatch = "**"\nreplicate = true\n')
+    assert read_layout_file("layout.toml") == LayoutFile(layout, "data=4,model=2")
+
+
+def test_a_file_need_not_name_a_mesh(read):
+    read('[[rule]]\nmatch = "**"\nreplicate = true\n')
+    assert read_layout_file("layout.toml").mesh is None
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "said"),
+    [
+        ("mesh = 8", "wrong type", "mesh = 8 is not what mesh takes"),
+        ('mesh = "data:4"', "not a mesh", "'data:4' has no size"),
+        ('mehs = "data=4"', "unknown key", "did you mean 'mesh'"),
+    ],
+)
+def test_a_mesh_that_is_none_is_located(read, line, kind, said):
+    with pytest.raises(outlay.LayoutError, match=rf"(?s){kind}: layout\.toml:2\n.*{said}"):
+        read(f'# for a node\n{line}\n[[rule]]\nmatch = "**"\nreplicate = true\n')
 
 
 def test_all_offenders_of_a_file_are_listed_at_once(read):

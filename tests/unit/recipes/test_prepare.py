@@ -45,3 +45,10 @@ def test_a_mesh_that_does_not_fit_the_devices():
 def test_a_layout_that_does_not_fit_the_mesh():
     with pytest.raises(LayoutError, match="axis 'data' is not in"):
         prepare(small.line(), mesh="batch=8")
+
+
+def test_a_file_brings_its_mesh_unless_another_is_asked_for(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('mesh = "data=4,model=2"\n[[rule]]\nstrategy = "data_parallel"\n')
+    assert dict(prepare(small.line(), layout=str(file)).program.mesh.shape) == {"data": 4, "model": 2}
+    assert dict(prepare(small.line(), layout=str(file), mesh="data=8").program.mesh.shape) == {"data": 8}

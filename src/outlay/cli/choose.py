@@ -1,0 +1,101 @@
+"""`outlay choose`: which layout to take on hardware that need not be here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outlay.cli.options import JsonOption, ModeOption, RecipeArgument, own_options
+from outlay.cli.output import print_json, print_picture
+from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
+
+if TYPE_CHECKING:
+    from outlay.search.selection import Selection
+
+OUR_FIRST_LINE = "# Chosen by outlay choose "
+
+
+def choose(
+    context: typer.Context,
+    recipe: RecipeArgument,
+    target: Annotated[
+        str,
+        typer.Option("--target", metavar="T", help="Hardware to choose for, such as h100:32x8, tpu-v5e:4x4 or cpu:8."),
+    ],
+    layout: Annotated[
+        list[str] | None,
+        typer.Option("--layout", metavar="NAME|FILE.toml", help="A layout to choose from; may be repeated."),
+    ] = None,
+    mesh: Annotated[
+        list[str] | None,
+        typer.Option("--mesh", metavar="AXES", help="A mesh to choose from, such as data=32,model=8; may be repeated."),
+    ] = None,
+    mode: ModeOption = None,
+    candidates: Annotated[
+        int, typer.Option("--candidates", min=1, metavar="N", help="How many candidates to compile.")
+    ] = NUM_CANDIDATES,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, metavar="S", help="Seconds that compiling one may take.")
+    ] = TIMEOUT,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, metavar="P", help="Compile so many at a time; as the cores allow without."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="Where the chosen layout is written, as TOML.")
+    ] = Path("chosen.toml"),
+    as_json: JsonOption = False,
+) -> None:
+    """Choose a layout and a mesh for a target, with its own compiler and without the hardware.
+
+    What was compiled is kept, so that the same command goes on where it was stopped.
+    """
+    os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans; what is attached stays free
+    _refuse_to_replace(output)
+    from outlay.meshes.target import Target
+    from outlay.recipes.choose import ask
+    from outlay.search.search import search
+
+    known = own_options(context, recipe)
+    question = ask(recipe, context.args, Target.parse(target), known=known, layouts=layout, meshes=mesh, mode=mode)
+    selection = search(
+        question,
+        num_candidates=candidates,
+        num_processes=processes or default_processes(),
+        timeout=timeout,
+    )
+    if as_json:
+        print_json(selection.to_dict())
+    else:
+        print_picture(selection)
+    file = _write(output, selection)
+    if not as_json:
+        typer.echo("\n" + "\n".join(selection.commands(file)))
+
+
+def _refuse_to_replace(path: Path) -> None:
+    """Ten minutes of compiling must not end with somebody's own file lost, or with one that cannot be written."""
+    if path.exists() and not _is_ours(path):
+        raise typer.BadParameter(f"{path} exists and was not written by outlay choose", param_hint="--output")
+    if not path.resolve().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--output")
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.read_text(encoding="utf-8").startswith(OUR_FIRST_LINE)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _write(path: Path, selection: Selection) -> str | None:
+    """Write the layout; its name, or None where no file can say it."""
+    if selection.toml is None:
+        typer.echo(f"{path} is not written: the layout holds a function of Python, which no file can say", err=True)
+        return None
+    path.write_text(selection.toml, encoding="utf-8")
+    typer.echo(f"wrote {path}", err=True)
+    return str(path)

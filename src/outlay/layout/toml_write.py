@@ -1,0 +1,120 @@
+"""Layouts written as TOML, so that `read_layout` reads back an equal layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.errors import LayoutError, Problem
+from outlay.layout.layout import Layout
+from outlay.layout.placement import Follow, On, Replicate
+from outlay.layout.policies import LargestDim, OneDim
+from outlay.layout.rule import Rule
+from outlay.layout.strategies import data_parallel
+
+
+def write_layout(layout: Layout, *, mesh: str | None = None, comment: str = "") -> str:
+    """A layout as the text of a TOML file; `read_layout` reads back an equal one.
+
+    Args:
+        layout: the layout.
+        mesh: the mesh that goes with it, as text.
+        comment: lines to stand at the top.
+
+    Raises:
+        LayoutError: it holds policies of the user's own, which no file can say; all are listed.
+
+    >>> print(write_layout(outlay.fsdp("data", min_size=16), mesh="data=8"))
+    mesh = "data=8"
+    <BLANKLINE>
+    [[rule]]
+    strategy = "fsdp"
+    axis = "data"
+    min_size = 16
+    <BLANKLINE>
+    """
+    problems = unwritable(layout)
+    if problems:
+        raise LayoutError(f"{len(problems)} rule(s) cannot be written to a file:", problems)
+    head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+    tables = [_table(keys) for keys in _rules_as_keys(layout.rules)]
+    return "\n".join([*([head] if head else []), *([_line("mesh", mesh)] if mesh else []), *tables])
+
+
+def unwritable(layout: Layout) -> list[Problem]:
+    """The rules that a file cannot say: policies other than those of the strategies."""
+    return [
+        Problem(
+            "policy",
+            rule.pattern,
+            f"{rule} is a function of Python",
+            "keep the layout in Python, or write its specs as rules",
+        )
+        for rule in layout
+        if rule.is_policy and (rule.optional or not isinstance(rule.placement, LargestDim | OneDim))
+    ]
+
+
+def _rules_as_keys(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    """What each `[[rule]]` table says; the two rules of `data_parallel` are one."""
+    found, position = [], 0
+    while position < len(rules):
+        rule = rules[position]
+        if _is_data_parallel(rules[position : position + 2]):
+            found.append({"strategy": "data_parallel", "axis": rule.axes[0]})
+            position += 2
+        else:
+            found.append(_keys(rule))
+            position += 1
+    return found
+
+
+def _is_data_parallel(pair: Sequence[Rule]) -> bool:
+    return len(pair[0].axes) == 1 and tuple(pair) == data_parallel(pair[0].axes[0]).rules
+
+
+def _keys(rule: Rule) -> dict[str, Any]:
+    otherwise = {} if rule.otherwise == "error" else {"otherwise": rule.otherwise}
+    placement = rule.placement
+    if isinstance(placement, LargestDim):
+        pattern = {} if rule.pattern == "**" else {"pattern": rule.pattern}
+        keys = {"strategy": "fsdp", "axis": placement.axis, "min_size": placement.min_size, **pattern}
+    elif isinstance(placement, OneDim):
+        keys = _one_dim(rule.pattern, placement)
+    else:
+        optional = {"optional": True} if rule.optional else {}
+        return {"match": rule.pattern, **_placement(placement), **otherwise, **optional}
+    return {**keys, **otherwise}
+
+
+def _one_dim(pattern: str, placement: OneDim) -> dict[str, Any]:
+    """`tensor_parallel` splits one dim of what matches: as its outputs, or of kernels as their inputs."""
+    keys: dict[str, Any] = {"strategy": "tensor_parallel", "axis": placement.axis}
+    if placement.min_dims == 1:
+        outputs = {} if placement.dim == -1 else {"outputs": placement.dim}
+        return {**keys, "columns": [pattern], **outputs}
+    outputs = {} if placement.dim == -2 else {"outputs": 0}
+    return {**keys, "columns": [], "rows": [pattern], **outputs}
+
+
+def _placement(placement: Any) -> dict[str, Any]:
+    if isinstance(placement, P):
+        return {"spec": ["-" if e is None else e if isinstance(e, str) else list(e) for e in placement]}
+    if isinstance(placement, Replicate):
+        return {"replicate": True}
+    if isinstance(placement, On):
+        return {"on": list(placement.positions)}
+    assert isinstance(placement, Follow)
+    return {"follow": placement.source}
+
+
+def _table(keys: dict[str, Any]) -> str:
+    return "[[rule]]\n" + "".join(_line(key, value) for key, value in keys.items())
+
+
+def _line(key: str, value: Any) -> str:
+    # Strings, lists, whole numbers and booleans are written alike in JSON and TOML.
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}\n"

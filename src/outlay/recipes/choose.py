@@ -1,0 +1,181 @@
+"""`outlay.choose`: which of a recipe's layouts to take on a target, and why not the others."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from outlay.core.errors import RecipeError
+from outlay.execute.modes import Mode
+from outlay.meshes.spec import MeshSpec
+from outlay.meshes.target import Target
+from outlay.recipes.arguments import parameter_types, recipe_arguments
+from outlay.recipes.find import find_function, find_recipe
+from outlay.recipes.prepare import layout_of
+from outlay.recipes.price import COMMAND, Job
+from outlay.recipes.recipe import Recipe
+from outlay.search.cache import cache_folder
+from outlay.search.candidate import Candidate, candidates, words_of
+from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
+from outlay.search.mesh_shapes import mesh_shapes, on_target
+from outlay.search.search import Question, search
+from outlay.search.selection import Selection
+from outlay.search.workload import Workload, workload
+
+VARIED: Mapping[str, tuple[type, Sequence[Any]]] = {"remat": (bool, (False, True)), "accumulate": (int, (1, 2, 4, 8))}
+"""Options that are tried with several values where a recipe function has them, by name: their type and the values."""
+
+
+def choose(
+    recipe: str | Callable[..., Recipe],
+    *,
+    target: str,
+    options: Mapping[str, Any] | None = None,
+    layouts: Sequence[str] | None = None,
+    meshes: Sequence[str] | None = None,
+    mode: str | None = None,
+    num_candidates: int = NUM_CANDIDATES,
+    num_processes: int | None = None,
+    timeout: float = TIMEOUT,
+) -> Selection:
+    """Choose a layout and a mesh for a target, with the target's own compiler and without the hardware.
+
+    Candidates are the recipe's layouts on every mesh that the target's devices can make with the axes of the layout's
+    own mesh, and with every value of `remat` and `accumulate` where the recipe function has these parameters.
+    Arithmetic rules out what cannot be divided and cannot fit, and orders the rest. The best are compiled, each in a
+    process of its own, and ranked by `outlay.estimate` among those that fit. What was compiled is kept on disk: the
+    same question is answered faster the next time, and after Ctrl-C the search goes on where it was. State and batch
+    stay abstract. Progress goes to stderr.
+
+    Args:
+        recipe: a recipe by name or `path/to/file.py:function`, or the function, which other processes must be able to
+            find: at the top level of a file.
+        target: the hardware, such as `h100:32x8`.
+        options: options of the recipe, such as `{"size": "3b"}`; one that is given is not varied.
+        layouts: the layouts to choose from, by name or as TOML files; all of the recipe's if None.
+        meshes: the meshes to choose from, as text, for every layout; if None all that are possible.
+        mode: how the step is executed; the recipe's own mode if None.
+        num_candidates: how many to compile.
+        num_processes: how many at a time; if None, as many as there are cores and memory for.
+        timeout: seconds for each.
+
+    Raises:
+        ChooseError: nothing can run on the target; the message says what comes nearest.
+        TargetError: there is no such target, or its compiler is not installed.
+        RecipeError: there is no such recipe, option or layout.
+        MeshError: a mesh does not fit the target.
+
+    Example, which takes minutes::
+
+        selection = outlay.choose("lm", target="h100:32x8", options={"size": "3b"})
+        print(selection)
+        Path("chosen.toml").write_text(selection.toml)
+    """
+    words = words_of(options or {})
+    question = ask(_named(recipe), words, Target.parse(target), layouts=layouts, meshes=meshes, mode=mode)
+    processes = num_processes or default_processes()
+    return search(question, num_candidates=num_candidates, num_processes=processes, timeout=timeout)
+
+
+def ask(
+    recipe: str,
+    words: Sequence[str],
+    target: Target,
+    *,
+    known: Sequence[str] = (),
+    layouts: Sequence[str] | None = None,
+    meshes: Sequence[str] | None = None,
+    mode: str | None = None,
+) -> Question:
+    """The question of a recipe on a target, with all its candidates; the arguments are those of `choose`.
+
+    Args:
+        recipe: the recipe by name or `path/to/file.py:function`.
+        words: the recipe's options, as words of a command line.
+        target: the hardware.
+        known: the command's own options, which a mistyped word may have meant.
+        layouts: the layouts to choose from.
+        meshes: the meshes to choose from.
+        mode: how the step is executed.
+    """
+    made = find_recipe(recipe, words, known)
+    found = {name: layout_of(made, name) for name in layouts or made.layouts}
+    shapes = {name: _shapes(mesh, meshes, target) for name, (_, mesh) in found.items()}
+    function = find_function(recipe)
+    given = recipe_arguments(function, recipe, words, known)
+
+    workloads: dict[object, Workload] = {}
+
+    def workload_of(candidate: Candidate) -> Workload:
+        # What is traced may depend on the names of the axes, and not on their sizes.
+        key = (candidate.options, tuple(MeshSpec.parse(candidate.mesh).axis_sizes))
+        if key not in workloads:
+            its = find_recipe(recipe, (*words, *candidate.words)) if candidate.options else made
+            microbatches = {**_defaults(function), **given, **dict(candidate.options)}.get("accumulate", 1)
+            spec, its_mode = MeshSpec.parse(candidate.mesh), cast(Mode, its.mode if mode is None else mode)
+            workloads[key] = workload(its.step, its.init, its.data[0], spec, mode=its_mode, microbatches=microbatches)
+        return workloads[key]
+
+    def job_of(candidate: Candidate) -> dict[str, Any]:
+        job = Job(
+            recipe=recipe,
+            words=(*words, *candidate.words),
+            layout=candidate.layout,
+            mesh=candidate.mesh,
+            mode=mode,
+            target=str(target),
+            cache=str(cache_folder()),
+            parent=os.getpid(),
+        )
+        return job.to_dict()
+
+    return Question(
+        recipe=recipe,
+        words=tuple(words),
+        target=target,
+        candidates=tuple(candidates(shapes, _option_sets(function, given))),
+        layouts={name: layout for name, (layout, _) in found.items()},
+        workload_of=workload_of,
+        command=COMMAND,
+        job_of=job_of,
+    )
+
+
+def _shapes(own: str, meshes: Sequence[str] | None, target: Target) -> list[str]:
+    """The meshes to try a layout on, as text."""
+    if meshes:
+        resolved = (on_target(MeshSpec.parse(text), target) for text in meshes)
+        return list(dict.fromkeys(map(str, resolved)))
+    return [str(mesh) for mesh in mesh_shapes(MeshSpec.parse(own), target)]
+
+
+def _option_sets(function: Callable[..., Any], given: Mapping[str, Any]) -> list[tuple[tuple[str, Any], ...]]:
+    """Every set of values of the options that are varied; a value that is the default anyway is left out."""
+    types, defaults = parameter_types(function), _defaults(function)
+    varied = {name: values for name, (kind, values) in VARIED.items() if types.get(name) is kind and name not in given}
+    return [
+        tuple((name, value) for name, value in zip(varied, values, strict=True) if value != defaults.get(name))
+        for values in itertools.product(*varied.values())
+    ]
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
+
+
+def _named(recipe: str | Callable[..., Recipe]) -> str:
+    """A recipe by a name that other processes find it by."""
+    if isinstance(recipe, str):
+        return recipe
+    file, name = inspect.getsourcefile(inspect.unwrap(recipe)), getattr(recipe, "__qualname__", "")
+    if not file or not Path(file).is_file() or not name.isidentifier():
+        raise RecipeError(
+            f"{name or recipe!r} is not at the top level of a file, where the processes that compile could find it"
+            "\n  cure: define the function in a file, and pass it or 'path/to/file.py:function'"
+        )
+    return f"{file}:{name}"

@@ -1,0 +1,63 @@
+"""A candidate: one layout on one mesh with one set of the recipe's options. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run a recipe.
+
+    Attributes:
+        layout: the name of one of the recipe's layouts, or a TOML file.
+        mesh: the mesh as text.
+        options: the recipe's options that were varied, with their values.
+
+    >>> print(Candidate("fsdp", "data=8", (("remat", True), ("accumulate", 2))))
+    fsdp data=8 --remat --accumulate 2
+    """
+
+    layout: str
+    mesh: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options as words of a command line."""
+        return words_of(dict(self.options))
+
+    def __str__(self) -> str:
+        return " ".join([self.layout, self.mesh, *self.words])
+
+
+def words_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options of a recipe as words of a command line.
+
+    >>> words_of({"size": "3b", "remat": False, "num_heads": 8})
+    ('--size', '3b', '--no-remat', '--num-heads', '8')
+    """
+    words: list[str] = []
+    for name, value in options.items():
+        option = name.replace("_", "-")
+        words += (
+            [f"--{option}" if value else f"--no-{option}"] if isinstance(value, bool) else [f"--{option}", f"{value}"]
+        )
+    return tuple(words)
+
+
+def candidates(
+    meshes: Mapping[str, Sequence[str]], options: Sequence[tuple[tuple[str, Any], ...]]
+) -> Iterator[Candidate]:
+    """Every layout on each of its meshes with every set of options.
+
+    Args:
+        meshes: meshes as text, by layout.
+        options: the sets of options.
+    """
+    for layout, texts in meshes.items():
+        for mesh in texts:
+            for chosen in options:
+                yield Candidate(layout, mesh, chosen)

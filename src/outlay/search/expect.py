@@ -1,0 +1,158 @@
+"""What the arithmetic expects of a candidate, before any compiler: good enough to say what to compile first, no more.
+
+Compute is what the trace counts, at the hardware's peak, shared by the devices that the plan gives different work.
+Communication is what the textbook strategies cost: a parameter split over an axis that also splits the batch is
+gathered twice and its gradient scattered once (FSDP), any other gradient is summed over the axes of the batch (data
+parallelism), and a layer split over an axis that does not split the batch sums its activations once (Megatron).
+Memory is the state, the batch, a gradient for each parameter and the activations that the trace holds at one time. What
+the real compiler makes of it, by fusion, overlap or rematerialization, is left out: only its own figures are reported.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from outlay.core.sizes import num_bits
+from outlay.layout.plan import LeafPlan, Plan
+from outlay.meshes.info import MeshInfo
+from outlay.meshes.target import Target
+from outlay.report.estimate.links import collective_seconds
+from outlay.report.hlo.collective import CollectiveKind
+from outlay.search.workload import Workload
+
+_GRADIENT_BYTES = 4  # `outlay.train_step` sums gradients in float32
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A guess at one candidate, for one device and one step.
+
+    Attributes:
+        seconds: its time.
+        num_bytes: its memory.
+    """
+
+    seconds: float
+    num_bytes: int
+
+
+def expect(work: Workload, plan: Plan, target: Target) -> Expectation:
+    """The guess for a plan.
+
+    Args:
+        work: what is computed.
+        plan: where state and batch live, on a mesh of the target.
+        target: the hardware.
+    """
+    params = _params(plan)
+    batch_axes = split_axes(plan.of_kind("batch"))
+    sharing = _size(plan.mesh, batch_axes) * _model_sharing(params, batch_axes, plan.mesh)
+    peaks = target.hardware.peak_flops
+    compute = work.flops / sharing / peaks.get(work.dtype, max(peaks.values()))
+    links = _Links(plan.mesh, target)
+    communication = sum(_leaf_seconds(leaf, work, params, batch_axes, links) for leaf in params)
+    return Expectation(
+        compute + communication, certain_bytes(plan) + _gradients(plan, params) + int(work.held / sharing)
+    )
+
+
+def certain_bytes(plan: Plan) -> int:
+    """What a device holds all through a step: its pieces of the state and of the batch."""
+    return sum(leaf.bytes_per_device for leaf in plan if leaf.kind != "intermediate")
+
+
+def split_axes(leaves: Iterable[LeafPlan]) -> tuple[str, ...]:
+    """The mesh axes that split the first dim of some leaf."""
+    return tuple(dict.fromkeys(axis for leaf in leaves for axes in leaf.dims[:1] for axis in axes))
+
+
+def _params(plan: Plan) -> tuple[LeafPlan, ...]:
+    """The leaves that have gradients: those below `params`, or the whole state where nothing is called so."""
+    return tuple(leaf for leaf in plan.state if leaf.path.startswith("params.")) or plan.state
+
+
+def _gradients(plan: Plan, params: tuple[LeafPlan, ...]) -> int:
+    """Bytes of the gradients on a device, where the layout places them, else beside their parameters."""
+    placed = {leaf.path.removeprefix("grads."): leaf for leaf in plan.of_kind("intermediate") if leaf.is_split}
+    where = [placed.get(leaf.path.removeprefix("params."), leaf) for leaf in params]
+    return sum(math.prod(leaf.local_shape) * _GRADIENT_BYTES for leaf in where)
+
+
+def _model_sharing(params: tuple[LeafPlan, ...], batch_axes: tuple[str, ...], mesh: MeshInfo) -> float:
+    """Among how many devices that see the same samples the work on them is divided, on average over the parameters."""
+    sizes = [(math.prod(leaf.shape), _size(mesh, _other_axes(leaf, batch_axes))) for leaf in params]
+    each = sum(elements / split for elements, split in sizes)
+    return sum(elements for elements, _ in sizes) / each if each else 1.0
+
+
+def _leaf_seconds(
+    leaf: LeafPlan, work: Workload, params: tuple[LeafPlan, ...], batch_axes: tuple[str, ...], links: _Links
+) -> float:
+    """The collectives for one parameter: of its pieces, of its gradient, of what its layer computes."""
+    mesh = links.mesh
+    stacked = leaf.shape[0] if leaf.shape and leaf.shape[0] in work.stacked else 1
+    of_model = _other_axes(leaf, batch_axes)
+    gathered = tuple(axis for axis in batch_axes if axis in _axes(leaf))
+    summed = tuple(axis for axis in batch_axes if axis not in gathered)
+    elements = math.prod(leaf.shape) / _size(mesh, of_model) / stacked
+    runs = stacked * work.microbatches
+    in_place = elements * num_bits(leaf.dtype) / 8
+    gradient = elements * _GRADIENT_BYTES
+    seconds = 2 * runs * links.seconds("all-gather", in_place, gathered)
+    seconds += runs * links.seconds("reduce-scatter", gradient, gathered)
+    seconds += runs * links.seconds("all-reduce", gradient / _size(mesh, gathered), summed)
+    if of_model and len(leaf.shape) > 1:
+        samples = _tokens(work, params) / _size(mesh, batch_axes) / work.microbatches
+        activation = samples * _width(leaf, of_model, stacked) * num_bits(work.dtype) / 8
+        seconds += runs * links.seconds("all-reduce", activation, of_model)
+    return seconds
+
+
+def _tokens(work: Workload, params: tuple[LeafPlan, ...]) -> float:
+    """How many vectors pass through the layers in a step: a parameter costs six FLOPs for each (two forward)."""
+    return work.flops / (6 * max(1, sum(math.prod(leaf.shape) for leaf in params)))
+
+
+def _width(leaf: LeafPlan, of_model: tuple[str, ...], stacked: int) -> int:
+    """The size of the vectors that go in or come out on the side of a layer that is not split."""
+    dims = [size for size, axes in zip(leaf.shape, leaf.dims, strict=True) if not set(axes) & set(of_model)]
+    return max(dims[1:] if stacked > 1 else dims, default=1)
+
+
+def _axes(leaf: LeafPlan) -> set[str]:
+    return {axis for axes in leaf.dims for axis in axes}
+
+
+def _other_axes(leaf: LeafPlan, batch_axes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(_axes(leaf) - set(batch_axes)))
+
+
+def _size(mesh: MeshInfo, axes: Iterable[str]) -> int:
+    return math.prod(mesh.axis_sizes[axis] for axis in axes)
+
+
+class _Links:
+    """Times of collectives over the axes of one mesh."""
+
+    def __init__(self, mesh: MeshInfo, target: Target) -> None:
+        self.mesh = mesh
+        self._target = target
+        self._groups = functools.cache(self._groups_over)
+
+    def seconds(self, kind: CollectiveKind, payload: float, axes: tuple[str, ...]) -> float:
+        """One run of a collective over some axes."""
+        if _size(self.mesh, axes) == 1:
+            return 0.0
+        return collective_seconds(kind, payload, self._groups(axes), self._target)
+
+    def _groups_over(self, axes: tuple[str, ...]) -> list[list[int]]:
+        """The devices that differ along these axes only; the first group stands for all, which are alike."""
+        names = [name for name, _ in self.mesh.axes]
+        grid = np.array(self.mesh.device_ids).reshape([size for _, size in self.mesh.axes])
+        at = tuple(slice(None) if name in axes else 0 for name in names)
+        return [grid[at].flatten().tolist()]

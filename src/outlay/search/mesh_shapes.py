@@ -1,0 +1,75 @@
+"""The meshes that the devices of a target can make with the axes of a layout. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from outlay.core.errors import MeshError
+from outlay.meshes.arrange import arrange
+from outlay.meshes.info import MeshInfo
+from outlay.meshes.spec import MeshSpec
+from outlay.meshes.target import Target
+
+
+def mesh_shapes(spec: MeshSpec, target: Target) -> tuple[MeshSpec, ...]:
+    """Every way to spread all devices of a target over the axes of a mesh, the outermost axis largest first.
+
+    An axis that the mesh makes at least 2 is at least 2: of size 1 it would be another layout's mesh. Axes that stay
+    inside a host (see `MeshSpec.crossing`) are no larger than a host.
+
+    >>> [str(mesh) for mesh in mesh_shapes(MeshSpec.parse("data=-1,model=2"), Target.parse("h100:2x4"))]
+    ['data=4,model=2', 'data=2,model=4']
+    """
+    names = [name for name, _ in spec.axes]
+    least = [min(2, abs(size)) for _, size in spec.axes]
+    found = []
+    for sizes in _products(target.num_devices, least):
+        mesh = MeshSpec(dict(zip(names, sizes, strict=True)), dict(spec.over))
+        try:
+            found.append(on_target(mesh, target))
+        except MeshError:  # an axis would leave its host
+            continue
+    return tuple(found)
+
+
+def on_target(mesh: MeshSpec, target: Target) -> MeshSpec:
+    """A mesh resolved for the devices of a target, as `outlay.mesh(..., target=...)` does.
+
+    Raises:
+        MeshError: it does not fit.
+    """
+    host = "slice" if target.hardware.kind == "tpu" else "host"
+    return mesh.resolve(target.num_devices, num_groups(target), target=str(target), host=host)
+
+
+def num_groups(target: Target) -> int:
+    """How many groups of devices are joined by the slower network only: hosts, or of TPUs slices."""
+    return target.num_slices if target.hardware.kind == "tpu" else target.num_hosts
+
+
+def mesh_info(mesh: MeshSpec, target: Target) -> MeshInfo:
+    """A mesh of a target as plain data: its devices by number, each with its host (of TPUs its slice).
+
+    >>> mesh_info(MeshSpec.parse("data=2,model=2"), Target.parse("h100:2x2")).hosts
+    (0, 0, 1, 1)
+    """
+    resolved = on_target(mesh, target)
+    each = target.num_devices // num_groups(target)
+    groups = [list(range(i * each, (i + 1) * each)) for i in range(num_groups(target))]
+    torus = target.shape if target.hardware.kind == "tpu" else ()
+    ids = tuple(int(position) for position in arrange(resolved, groups, torus).flat)
+    return MeshInfo(resolved.axes, ids, tuple(i // each for i in ids), "abstract")
+
+
+def _products(product: int, least: list[int]) -> Iterator[tuple[int, ...]]:
+    """Sizes that multiply to a number, each at least so large."""
+    first, *rest = least
+    if not rest:
+        if product >= first:
+            yield (product,)
+        return
+    for size in range(product // math.prod(rest), first - 1, -1):
+        if product % size == 0:
+            for others in _products(product // size, rest):
+                yield (size, *others)

@@ -1,0 +1,121 @@
+"""What `outlay.choose` answers: every candidate with its verdict, as facts that print themselves."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich.console import Group
+
+from outlay.core.table import to_text
+from outlay.search.candidate import Candidate
+from outlay.search.expect import Expectation
+from outlay.search.price import Price
+from outlay.search.render import lines
+
+Verdict = Literal["chosen", "slower", "does not fit", "timed out", "failed", "not compiled", "ruled out"]
+
+
+@dataclass(frozen=True)
+class Considered:
+    """One candidate and what became of it.
+
+    Attributes:
+        candidate: the candidate.
+        verdict: `chosen`; `slower` or `does not fit`, as compiled; `timed out` or `failed` in compiling;
+            `not compiled`, since the arithmetic ranks it below those that were; `ruled out` by the arithmetic.
+        why: why it lost, in words.
+        price: what the compiler made of it; None unless it was compiled.
+        expected: what the arithmetic expected; None where it ruled it out.
+        was_kept: whether the price was kept from an earlier search.
+    """
+
+    candidate: Candidate
+    verdict: Verdict
+    why: str
+    price: Price | None = None
+    expected: Expectation | None = None
+    was_kept: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        expected = self.expected
+        return {
+            "layout": self.candidate.layout,
+            "mesh": self.candidate.mesh,
+            "options": dict(self.candidate.options),
+            "verdict": self.verdict,
+            "why": self.why,
+            "price": self.price.to_dict() if self.price else None,
+            "expected": {"seconds": expected.seconds, "num_bytes": expected.num_bytes} if expected else None,
+            "was_kept": self.was_kept,
+        }
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The layout chosen for a target, and why not the others; made by `outlay.choose`.
+
+    Attributes:
+        recipe: the recipe as the user named it.
+        words: the options that the user gave it.
+        target: the target, as text.
+        considered: every candidate: the chosen one, then those that were compiled, by rank, then the others.
+        toml: the chosen layout and its mesh as the text of a layout file; None for a layout that no file can say.
+        seconds: how long it took to choose.
+    """
+
+    recipe: str
+    words: tuple[str, ...]
+    target: str
+    considered: tuple[Considered, ...]
+    toml: str | None
+    seconds: float
+
+    def __iter__(self) -> Iterator[Considered]:
+        return iter(self.considered)
+
+    @property
+    def chosen(self) -> Considered:
+        """The candidate to take."""
+        return self.considered[0]
+
+    @property
+    def compiled(self) -> tuple[Considered, ...]:
+        """The candidates that the compiler said something of, by rank."""
+        return tuple(each for each in self if each.price is not None)
+
+    def commands(self, file: str | None = None) -> tuple[str, ...]:
+        """Command lines to go on with: explain the chosen candidate on the target, and run it there.
+
+        Args:
+            file: where the layout was written; without it the layout is named, with its mesh.
+        """
+        chosen = self.chosen.candidate
+        recipe = [self.recipe, *self.words, *chosen.words]
+        layout = ["--layout", file] if file else ["--layout", chosen.layout, "--mesh", chosen.mesh]
+        return (
+            shlex.join(["outlay", "explain", *recipe, *layout, "--target", self.target]),
+            shlex.join(["outlay", "run", *recipe, *layout]),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "recipe": self.recipe,
+            "words": list(self.words),
+            "target": self.target,
+            "chosen": self.chosen.to_dict(),
+            "considered": [each.to_dict() for each in self],
+            "toml": self.toml,
+            "commands": list(self.commands()),
+            "seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        return to_text(self)
+
+    def __rich__(self) -> Group:
+        return lines(self)

@@ -1,0 +1,124 @@
+"""Run jobs in processes of their own: several at a time, each with a time limit, all ended when the search is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlay.search.effort import num_cores
+
+_NUM_LAST_LINES = 4
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended.
+
+    Attributes:
+        answer: what it said; None unless it ended well.
+        failure: why there is no answer, in words.
+        timed_out: whether it was stopped for taking too long.
+        seconds: how long it took.
+    """
+
+    answer: dict[str, Any] | None
+    failure: str
+    timed_out: bool
+    seconds: float
+
+
+class Workers:
+    """Processes that answer one job each: a command that gets the job as JSON and prints an answer as JSON.
+
+    Args:
+        command: the command; the job is added as its last argument.
+        num_processes: how many run at a time, for their share of the cores.
+        timeout: seconds that each may take.
+    """
+
+    def __init__(self, command: Sequence[str], num_processes: int, timeout: float) -> None:
+        self._command = tuple(command)
+        self._timeout = timeout
+        self._environment = _environment(num_processes)
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def answer(self, job: dict[str, Any]) -> Ended:
+        """Run one job to its end; call it from several threads for several at a time."""
+        start = time.monotonic()
+        process = self._start(job)
+        try:
+            output, errors = process.communicate(timeout=self._timeout)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.communicate()
+            seconds = time.monotonic() - start
+            return Ended(None, f"stopped after {self._timeout:g} s", True, seconds)
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        seconds = time.monotonic() - start
+        if process.returncode == 0:
+            return Ended(json.loads(output), "", False, seconds)
+        return Ended(None, _why(process.returncode, errors), False, seconds)
+
+    def stop(self) -> None:
+        """End all that run, and let no other start."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                _kill(process)
+
+    def _start(self, job: dict[str, Any]) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError("no job starts after stop()")
+            process = subprocess.Popen(
+                [*self._command, json.dumps(job)],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # Ctrl-C reaches this process only, which ends the others
+            )
+            self._running.add(process)
+            return process
+
+
+def _environment(num_processes: int) -> dict[str, str]:
+    """What a process sees: no accelerator, its share of the cores, and the modules that this one can import."""
+    threads = str(max(1, num_cores() // num_processes))
+    return {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "NPROC": threads,  # where XLA takes the size of its pools from
+        "OMP_NUM_THREADS": threads,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+
+
+def _why(code: int, errors: str) -> str:
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    last = "\n".join(lines[-_NUM_LAST_LINES:])
+    if code >= 0:
+        return last or f"it ended with exit code {code} and said nothing"
+    what = f"it was killed by {signal.Signals(-code).name}"
+    hint = ": this machine may be out of memory; try --processes 1" if -code == signal.SIGKILL else ""
+    return f"{what}{hint}\n{last}".rstrip()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+        os.killpg(process.pid, signal.SIGKILL)

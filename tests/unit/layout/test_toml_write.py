@@ -1,0 +1,78 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay.layout.placement import LeafView
+from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero1, zero2
+from outlay.layout.toml import read_layout_file
+from outlay.layout.toml_write import write_layout
+from outlay.recipes.layouts import training_layouts
+from outlay.recipes.lm_layouts import lm_layouts
+
+OURS = {**training_layouts(), **lm_layouts(tied=False)[0]}
+
+
+@pytest.fixture(scope="module")
+def again(tmp_path_factory):
+    """A layout written and read back."""
+    file = tmp_path_factory.mktemp("layouts") / "layout.toml"
+
+    def through_a_file(layout: outlay.Layout, **more):
+        file.write_text(write_layout(layout, **more), encoding="utf-8")
+        return read_layout_file(file)
+
+    return through_a_file
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_layouts_of_our_recipes_come_back_equal(again, name):
+    assert again(OURS[name]).layout == OURS[name]
+
+
+PATTERNS = st.sampled_from(["**", "params.**.kernel", "batch.**", 'params.é"\\.w', "grads.**"])
+OTHERWISE = st.sampled_from(["error", "replicate", "another_dim"])
+SPECS = st.sampled_from([P(), P(None, "model"), P(("data", "model")), P("data", None, "model")])
+PLACEMENTS = st.one_of(SPECS, st.just(outlay.replicate()), st.just(outlay.on([2, 3])), st.just(outlay.follow("params")))
+RULES = st.builds(outlay.Rule, PATTERNS, PLACEMENTS, OTHERWISE, st.booleans())
+AXES = st.sampled_from(["data", "model"])
+STRATEGIES = st.one_of(
+    st.builds(data_parallel, AXES),
+    st.builds(
+        lambda strategy, *args, **keys: strategy(*args, **keys),
+        st.sampled_from([fsdp, zero1, zero2]),
+        AXES,
+        min_size=st.integers(0, 9),
+        pattern=PATTERNS,
+        otherwise=OTHERWISE,
+    ),
+    st.builds(
+        tensor_parallel,
+        AXES,
+        columns=st.lists(PATTERNS, max_size=2),
+        rows=st.lists(PATTERNS, max_size=2),
+        outputs=st.sampled_from([-1, 0]),
+        otherwise=OTHERWISE,
+    ),
+)
+LAYOUTS = st.lists(st.one_of(RULES.map(lambda rule: outlay.Layout([rule])), STRATEGIES), min_size=1, max_size=5)
+
+
+@given(LAYOUTS.map(lambda parts: sum(parts, outlay.Layout())).filter(len))
+def test_any_layout_that_a_file_can_say_comes_back_equal(again, layout):
+    assert again(layout).layout == layout
+
+
+def test_the_mesh_comes_back_and_comments_are_none_of_it(again):
+    read = again(fsdp("data"), mesh="data=4,model=2@host", comment='made by "me"\n\nmesh = "x=1"')
+    assert read.mesh == "data=4,model=2@host"
+    assert read.layout == fsdp("data")
+
+
+def test_a_policy_of_the_users_own_is_refused_with_its_rule():
+    def widest(leaf: LeafView):
+        return P()
+
+    with pytest.raises(outlay.LayoutError, match=r"1 rule\(s\) cannot be written.*\n  policy: params.\*\*\n.*widest"):
+        write_layout(outlay.Layout([("params.**", widest)]) + data_parallel())

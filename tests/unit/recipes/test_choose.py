@@ -1,0 +1,121 @@
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.unit.recipes.small import line
+from tests.unit.recipes.varied import varied
+
+from outlay.core.errors import LayoutError, MeshError, RecipeError, TargetError
+from outlay.meshes.target import Target
+from outlay.recipes.choose import ask, choose
+from outlay.search.candidate import Candidate
+from outlay.search.screen import screen
+
+HERE = Path(__file__).parent
+VARIED = f"{HERE / 'varied.py'}:varied"
+TARGET = Target.parse("h100:4x2")
+
+
+def asked(*words: str, **options):
+    return ask(VARIED, words, TARGET, **options)
+
+
+def test_candidates_are_layouts_on_their_meshes_with_the_options_that_are_varied():
+    found = asked().candidates
+    assert Counter((each.layout, each.mesh) for each in found) == {
+        ("dp", "data=8"): 8,
+        ("fsdp", "data=8"): 8,
+        ("tp", "data=4,model=2"): 8,
+    }
+    assert {each.options for each in found if each.layout == "dp"} == {
+        (*remat, *accumulate)
+        for remat in ((), (("remat", True),))
+        for accumulate in ((), *((("accumulate", n),) for n in (2, 4, 8)))
+    }
+
+
+def test_an_option_that_the_user_sets_is_not_varied():
+    question = asked("--accumulate", "2", "--no-remat")
+    assert {each.options for each in question.candidates} == {()}
+    assert question.workload_of(question.candidates[0]).microbatches == 2
+
+
+def test_a_recipe_without_such_options_is_tried_as_it_is():
+    question = ask(f"{HERE / 'small.py'}:line", (), Target.parse("cpu:8"))
+    assert [each.layout for each in question.candidates] == ["dp", "replicated", "zero1", "zero2", "fsdp"]
+
+
+def test_layouts_and_meshes_can_be_named(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('mesh = "data=2,model=4@hosts"\n[[rule]]\nstrategy = "data_parallel"\n')
+    question = asked("--remat", "--accumulate", "1", layouts=["tp", str(file)])
+    meshes = ["data=4,model=2@hosts", "data=2,model=4@hosts"]
+    assert question.candidates == (
+        Candidate("tp", "data=4,model=2"),
+        *(Candidate(str(file), mesh) for mesh in meshes),
+    )
+    question = asked("--remat", "--accumulate", "1", layouts=["dp"], meshes=["data=-1", "data=8", "data=-1,model=2"])
+    assert question.candidates == (Candidate("dp", "data=8"), Candidate("dp", "data=4,model=2"))
+
+
+def test_each_job_names_its_candidate_in_words():
+    question = asked("--width", "64", layouts=["dp"])
+    job = question.job_of(question.candidates[-1])
+    assert job["words"] == ("--width", "64", "--remat", "--accumulate", "8")
+    assert (job["recipe"], job["layout"], job["mesh"], job["target"]) == (VARIED, "dp", "data=8", "h100:4x2")
+
+
+def test_the_arithmetic_sees_each_set_of_options():
+    question = asked()
+    passed, ruled_out = screen(question.candidates, question.layouts, question.workload_of, TARGET)
+    assert len(passed) + len(ruled_out) == len(question.candidates)
+    # 16 samples in microbatches of 4 do not reach 8 devices
+    assert Counter(each.why for each in ruled_out if each.candidate.layout == "dp") == {
+        "microbatches of 4 samples do not divide over data=8": 2,
+        "microbatches of 2 samples do not divide over data=8": 2,
+    }
+
+
+def test_an_option_with_which_the_recipe_fails_is_ruled_out_with_its_reason(tmp_path):
+    (tmp_path / "picky.py").write_text(
+        "from tests.unit.recipes.small import line\n"
+        "def picky(accumulate: int = 1):\n    assert accumulate < 4, 'too many'\n    return line()\n"
+    )
+    question = ask(f"{tmp_path}/picky.py:picky", (), Target.parse("cpu:8"), layouts=["dp"])
+    _, ruled_out = screen(question.candidates, question.layouts, question.workload_of, question.target)
+    assert [each.candidate.options for each in ruled_out] == [(("accumulate", 4),), (("accumulate", 8),)]
+    assert "picky() raised an error" in ruled_out[0].why
+
+
+def no_recipe():
+    def inside() -> None: ...
+
+    return inside
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "error", "message"),
+    [
+        ("digit", {}, RecipeError, "did you mean 'digits'"),
+        (VARIED, {"options": {"widht": 3}}, RecipeError, "there is no option --widht: did you mean"),
+        (VARIED, {"layouts": ["fsd"]}, RecipeError, "has no layout 'fsd'"),
+        (VARIED, {"layouts": ["none.toml"]}, LayoutError, "No such file"),
+        (VARIED, {"meshes": ["data=3"]}, MeshError, "data=3, but h100:4x2 has 8 devices"),
+        (VARIED, {"meshes": ["data:8"]}, MeshError, "has no size"),
+        (VARIED, {"target": "h10:1x8"}, TargetError, "did you mean 'h100'"),
+        (no_recipe(), {}, RecipeError, "is not at the top level of a file"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_anything_is_compiled(recipe, options, error, message):
+    with pytest.raises(error, match=message):
+        choose(recipe, **{"target": "h100:4x2", **options})
+
+
+def test_functions_of_a_file_are_found_by_name(monkeypatch):
+    asked = []
+    monkeypatch.setattr("outlay.recipes.choose.search", lambda question, **_: asked.append(question))
+    choose(line, target="cpu:8")
+    choose(varied, target="cpu:8", options={"width": 32, "remat": True})
+    assert asked[0].recipe == f"{HERE / 'small.py'}:line"
+    assert asked[1].recipe == VARIED
+    assert asked[1].words == ("--width", "32", "--remat")

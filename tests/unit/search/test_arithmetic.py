@@ -1,0 +1,157 @@
+"""What is ruled out and what is expected, for a model small enough to count by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import outlay
+from outlay.layout.layout import Layout
+from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero2
+from outlay.meshes.spec import MeshSpec
+from outlay.meshes.target import Target
+from outlay.report.estimate.links import collective_seconds
+from outlay.search.candidate import Candidate
+from outlay.search.expect import certain_bytes, expect
+from outlay.search.reject import Rejected, plan_of
+from outlay.search.screen import screen
+from outlay.search.workload import Workload, workload
+
+NUM_LAYERS, WIDTH, BATCH = 3, 16, 64
+WHOLE = NUM_LAYERS * WIDTH * WIDTH * 4  # bytes of the parameters
+TARGET = Target.parse("h100:4x2")
+EIGHT = MeshSpec.parse("data=8")
+
+
+def loss(params, batch, keys):
+    hidden, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), batch["x"], params["w"])
+    return hidden.sum(-1), {}
+
+
+def worked(microbatches: int = 1, samples: int = BATCH) -> Workload:
+    optimizer = optax.sgd(0.1)
+    return workload(
+        outlay.train_step(loss, optimizer, accumulate=microbatches),
+        outlay.init_state(lambda key: {"w": jax.random.normal(key, (NUM_LAYERS, WIDTH, WIDTH))}, optimizer),
+        {"x": np.zeros((samples, WIDTH), np.float32)},
+        EIGHT,
+        microbatches=microbatches,
+    )
+
+
+@pytest.fixture(scope="module")
+def work() -> Workload:
+    return worked()
+
+
+def expected(work: Workload, layout: Layout, mesh: MeshSpec = EIGHT):
+    return expect(work, plan_of(work, layout, mesh, TARGET), TARGET)
+
+
+def test_the_trace_counts_products_layers_and_samples(work):
+    products = 2 * 3 * NUM_LAYERS * BATCH * WIDTH * WIDTH  # forward, and backward twice
+    assert products < work.flops < 1.3 * products
+    assert (work.num_samples, work.stacked, work.dtype) == (BATCH, {NUM_LAYERS}, "float32")
+
+
+def test_microbatches_hold_less_and_compute_the_same(work):
+    halved = worked(2)
+    assert halved.flops == pytest.approx(work.flops, rel=0.05)
+    assert halved.held < 0.7 * work.held
+
+
+def test_data_parallelism_is_expected_to_sum_each_gradient_once(work):
+    layer = WHOLE / NUM_LAYERS
+    sums = NUM_LAYERS * collective_seconds("all-reduce", layer, [range(8)], TARGET)
+    compute = work.flops / 8 / TARGET.hardware.peak_flops["float32"]
+    assert expected(work, data_parallel()).seconds == pytest.approx(compute + sums)
+
+
+def test_fsdp_is_expected_to_gather_twice_and_to_scatter_once(work):
+    layer = WHOLE / NUM_LAYERS
+    gathers = 2 * NUM_LAYERS * collective_seconds("all-gather", layer, [range(8)], TARGET)
+    scatters = NUM_LAYERS * collective_seconds("reduce-scatter", layer, [range(8)], TARGET)
+    compute = work.flops / 8 / TARGET.hardware.peak_flops["float32"]
+    assert expected(work, fsdp(min_size=1) + data_parallel()).seconds == pytest.approx(compute + gathers + scatters)
+
+
+def test_tensor_parallelism_is_expected_to_sum_activations_inside_a_host(work):
+    mesh = MeshSpec.parse("data=4,model=2")
+    layout = Layout([("params.w", jax.sharding.PartitionSpec(None, None, "model"))]) + data_parallel()
+    layer = WHOLE / NUM_LAYERS
+    vectors = work.flops / (6 * WHOLE / 4)
+    activation = vectors / 4 * WIDTH * 4
+    apart = [0, 2, 4, 6]  # the devices of different hosts
+    sums = NUM_LAYERS * collective_seconds("all-reduce", activation, [[0, 1]], TARGET)
+    gradients = NUM_LAYERS * collective_seconds("all-reduce", layer / 2, [apart], TARGET)
+    compute = work.flops / 8 / TARGET.hardware.peak_flops["float32"]
+    assert expected(work, layout, mesh).seconds == pytest.approx(compute + sums + gradients)
+
+
+def test_an_axis_that_splits_nothing_shares_no_work(work):
+    alone, idle = (
+        expect(work, plan_of(work, data_parallel(), MeshSpec.parse(mesh), Target.parse(target)), TARGET)
+        for mesh, target in (("data=4", "h100:4x1"), ("data=4,model=2", "h100:4x2"))
+    )
+    assert idle.num_bytes == alone.num_bytes
+
+
+def test_memory_is_state_batch_gradients_and_what_the_trace_holds(work):
+    plan = plan_of(work, data_parallel(), EIGHT, TARGET)
+    batch = BATCH * WIDTH * 4 // 8
+    assert WHOLE + batch <= certain_bytes(plan) < WHOLE + batch + 100  # the step and the key besides
+    assert expect(work, plan, TARGET).num_bytes == certain_bytes(plan) + WHOLE + work.held // 8
+
+
+def test_gradients_are_counted_where_the_layout_places_them(work):
+    gradients = Layout(zero2("data", min_size=1).rules[1:])  # this optimizer has no state for the other rule
+    plan = plan_of(work, gradients + data_parallel(), EIGHT, TARGET)
+    assert expect(work, plan, TARGET).num_bytes == certain_bytes(plan) + WHOLE // 8 + work.held // 8
+
+
+def test_a_dim_that_does_not_divide_is_ruled_out_in_words():
+    with pytest.raises(Rejected, match=r"batch\.x.*60"):
+        plan_of(worked(samples=60), data_parallel(), EIGHT, TARGET)
+
+
+def test_microbatches_that_some_devices_have_no_part_in_are_ruled_out():
+    work = worked(16, samples=BATCH)
+    with pytest.raises(Rejected, match=r"^microbatches of 4 samples do not divide over data=8$"):
+        plan_of(work, data_parallel(), EIGHT, TARGET)
+
+
+def test_a_mesh_that_leaves_its_host_is_ruled_out(work):
+    with pytest.raises(Rejected, match="axis 'model' must stay inside a host"):
+        plan_of(work, tensor_parallel() + data_parallel(), MeshSpec.parse("data=2,model=4"), TARGET)
+
+
+def test_state_that_is_more_than_the_memory_is_ruled_out(monkeypatch, tmp_path, work):
+    (tmp_path / "targets.toml").write_text('[small]\nlike = "h100"\nmemory_bytes = 2000\n')
+    monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path / "targets.toml"))
+    target = Target.parse("small:4x2")
+    with pytest.raises(Rejected, match=r"^state and batch alone need 3\.5 KiB of 2\.0 KiB a device$"):
+        plan_of(work, data_parallel(), EIGHT, target)
+    assert plan_of(work, fsdp(min_size=1, otherwise="replicate") + data_parallel(), EIGHT, target)
+
+
+def test_the_screen_sorts_by_time_and_drops_what_is_the_same_by_another_name(work):
+    meshes = {"dp": "data=8", "fsdp": "data=8", "dp again": "data=8,model=1", "tp": "data=2,model=4"}
+    layouts = {name: data_parallel() for name in ("dp", "dp again")}
+    layouts |= {"fsdp": fsdp(min_size=1) + data_parallel(), "tp": tensor_parallel() + data_parallel()}
+    passed, ruled_out = screen([Candidate(*item) for item in meshes.items()], layouts, lambda _: work, TARGET)
+    assert [each.candidate.layout for each in passed] == ["dp", "fsdp"]
+    assert passed[0].expected.seconds < passed[1].expected.seconds
+    assert {each.candidate.layout: each.why for each in ruled_out}["dp again"] == (
+        "places everything as dp does on data=8"
+    )
+    assert len(ruled_out) == 2
+
+
+def test_a_step_on_pieces_is_planned_without_counting():
+    def step(state, batch):
+        return state - jax.lax.pmean(batch.mean(), "data"), {"mean": jax.lax.pmean(batch.mean(), "data")}
+
+    work = workload(step, lambda key: jnp.zeros(()), np.zeros((8, 2), np.float32), EIGHT, mode="manual")
+    assert (work.flops, work.held) == (0.0, 0)
+    assert expect(work, plan_of(work, data_parallel(), EIGHT, TARGET), TARGET).num_bytes > 0

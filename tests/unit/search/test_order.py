@@ -1,0 +1,30 @@
+from tests.unit.search.pretend import GIB, price, screened
+
+from outlay.search.order import correction, in_order, next_to_compile
+
+CAPACITY = 80 * GIB
+
+
+def order(left, taken=(), priced=()):
+    found = in_order(left, taken, priced, CAPACITY)
+    assert found[0] == next_to_compile(left, taken, priced, CAPACITY)
+    return [(each.candidate.layout, each.expected.seconds) for each in found]
+
+
+def test_each_layout_has_a_turn_before_a_layout_has_two():
+    left = [screened("dp", 1), screened("dp", 2), screened("fsdp", 3), screened("fsdp", 1.5), screened("tp", 9)]
+    assert order(left) == [("dp", 1), ("fsdp", 1.5), ("tp", 9), ("dp", 2), ("fsdp", 3)]
+
+
+def test_what_is_not_expected_to_fit_comes_last_the_smallest_first():
+    left = [screened("dp", 1, gib=100), screened("zero1", 2, gib=90), screened("fsdp", 3, gib=5)]
+    assert order(left) == [("fsdp", 3), ("zero1", 2), ("dp", 1)]
+
+
+def test_what_the_compiler_said_corrects_what_is_expected_to_fit():
+    left = [screened("dp", 1, gib=50), screened("fsdp", 3, gib=20)]
+    tried = screened("tp", 1, gib=10)
+    assert order(left)[0] == ("dp", 1)
+    assert order(left, [tried], [(tried, price(peak=20))])[0] == ("fsdp", 3)
+    assert correction([(tried, price(peak=20))]) == 2
+    assert correction([]) == 1

@@ -1,0 +1,83 @@
+from tests.unit.search.pretend import GIB, price, screened
+
+from outlay.search.rank import Outcome, ranked
+from outlay.search.why import why_slower
+
+
+def verdicts(*outcomes):
+    return [(each.candidate.layout, each.verdict) for each in ranked(outcomes)]
+
+
+def test_what_fits_is_ranked_by_time_then_what_does_not_by_memory_then_failures():
+    outcomes = [
+        Outcome(screened("failed"), None, "it raised"),
+        Outcome(screened("huge"), price(0.1, peak=300)),
+        Outcome(screened("slow"), price(3)),
+        Outcome(screened("late"), None, "stopped after 3 s", timed_out=True),
+        Outcome(screened("big"), price(0.1, peak=81)),
+        Outcome(screened("fast"), price(1)),
+    ]
+    assert verdicts(*outcomes) == [
+        ("fast", "chosen"),
+        ("slow", "slower"),
+        ("big", "does not fit"),
+        ("huge", "does not fit"),
+        ("failed", "failed"),
+        ("late", "timed out"),
+    ]
+
+
+def test_of_two_as_fast_the_smaller_is_chosen():
+    first, second = ranked([Outcome(screened("a"), price(1, peak=40)), Outcome(screened("b"), price(1.005, peak=20))])
+    assert (first.candidate.layout, second.candidate.layout) == ("b", "a")
+    assert second.why == "as fast, as far as an estimate knows, with 40.0 GiB of memory against 20.0 GiB"
+
+
+def test_a_program_that_does_not_fit_says_what_it_needs():
+    (only,) = ranked([Outcome(screened("a"), price(peak=96))])
+    assert (only.verdict, only.why) == ("does not fit", "needs 96.0 GiB of 80.0 GiB a device")
+
+
+def parts(**changes):
+    return {"compute": 0.5, "memory": 0.0, "communication": 0.5, "overhead": 0.0, **changes}
+
+
+def moving(seconds: float, **axes: tuple[float, float]):
+    """A price with so many seconds and GiB over each axis."""
+    return price(
+        seconds,
+        parts=parts(communication=sum(spent for spent, _ in axes.values())),
+        seconds_by_axes={name: spent for name, (spent, _) in axes.items()},
+        bytes_by_axes={name: int(gib * GIB) for name, (_, gib) in axes.items()},
+    )
+
+
+def test_a_loser_that_moves_more_says_over_which_axes_it_loses_most_time():
+    winner = moving(1, data=(0.5, 1), model=(0.1, 1))
+    assert why_slower(moving(2, data=(1.5, 3), model=(0.4, 90)), winner) == (
+        "2.00x the time: moves 3.00x the bytes over data between hosts (3.0 GiB against 1.0 GiB)"
+    )
+    assert why_slower(moving(2, data=(0.6, 3), model=(1.4, 90)), winner).endswith(
+        "moves 90x the bytes over model (90.0 GiB against 1.0 GiB)"
+    )
+
+
+def test_a_loser_that_moves_what_the_first_does_not():
+    assert why_slower(moving(2, data=(0.5, 1), model=(1, 9)), moving(1, data=(0.5, 1))).endswith(
+        "moves 9.0 GiB over model, where the first moves nothing"
+    )
+
+
+def test_a_loser_that_computes_more():
+    assert why_slower(price(1.5, parts=parts(compute=1.0), flops=1.33e12), price(1)) == (
+        "1.50x the time: computes 1.33x as much on each device (1.33 TFLOP against 1 TFLOP)"
+    )
+
+
+def test_a_loser_that_only_takes_longer():
+    assert why_slower(price(1.5, parts=parts(memory=0.5)), price(1)).endswith(
+        "spends 500 ms against 0 us moving data in memory"
+    )
+    assert why_slower(moving(1.5, data=(1, 1)), moving(1, data=(0.5, 1))).endswith(
+        "spends 1 s against 500 ms in collectives"
+    )

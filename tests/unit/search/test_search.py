@@ -1,0 +1,81 @@
+"""The search with processes that answer at once what they are told to."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+from tests.unit.recipes.test_choose import TARGET, VARIED
+from tests.unit.search.pretend import price
+
+from outlay.core.errors import ChooseError, TargetError
+from outlay.meshes.target import Target
+from outlay.recipes.choose import ask
+from outlay.search.search import search
+
+
+def answering(**answers: object) -> tuple[str, ...]:
+    """A command whose answer depends on the layout; without one it fails."""
+    told = {layout.replace("_", "+"): json.dumps(answer) for layout, answer in answers.items()}
+    return (sys.executable, "-c", f"import json, sys; print({told!r}[json.loads(sys.argv[1])['layout']])")
+
+
+def all_answering(answer: object) -> tuple[str, ...]:
+    return answering(dp=answer, fsdp=answer, tp=answer)
+
+
+def priced(seconds: float, **changes) -> dict[str, object]:
+    return {"price": price(seconds, **changes).to_dict(), "was_kept": False}
+
+
+def searched(command, *words: str, num_candidates: int = 12):
+    question = replace(ask(VARIED, words, TARGET), command=command)
+    return search(question, num_candidates=num_candidates, num_processes=2, timeout=60)
+
+
+ONE_EACH = ("--remat", "--accumulate", "1")
+
+
+def test_the_fastest_that_fits_is_chosen_and_every_candidate_has_a_verdict():
+    found = searched(answering(dp=priced(3), fsdp=priced(2), tp=priced(1, peak=99)), *ONE_EACH)
+    assert [(each.candidate.layout, each.verdict) for each in found] == [
+        ("fsdp", "chosen"),
+        ("dp", "slower"),
+        ("tp", "does not fit"),
+    ]
+    assert found.toml is not None
+    assert 'mesh = "data=8"' in found.toml
+
+
+def test_so_many_are_compiled_each_layout_first():
+    found = searched(answering(dp=priced(3), fsdp=priced(2), tp=priced(1)), num_candidates=4)
+    assert len(found.compiled) == 4
+    assert {each.candidate.layout for each in found.compiled} == {"dp", "fsdp", "tp"}
+    assert len(found.considered) == 24
+    assert {each.verdict for each in found.considered[4:]} == {"not compiled", "ruled out"}
+
+
+def test_one_that_fails_does_not_end_the_search():
+    found = searched(answering(dp=priced(3), tp={"error": "ProgramError", "message": "no such thing"}), *ONE_EACH)
+    assert found.chosen.candidate.layout == "dp"
+    failed = {each.candidate.layout: each.why for each in found if each.verdict == "failed"}
+    assert failed["tp"] == "no such thing"
+    assert failed["fsdp"].endswith("KeyError: 'fsdp'")
+
+
+def test_a_target_without_its_compiler_ends_it():
+    with pytest.raises(TargetError, match="pip install"):
+        searched(all_answering({"error": "TargetError", "message": "pip install"}))
+
+
+def test_where_nothing_fits_there_is_no_choice():
+    with pytest.raises(ChooseError, match=r"none of the 3 candidates .*h100:4x2"):
+        searched(all_answering(priced(1, peak=81)), *ONE_EACH)
+
+
+def test_where_arithmetic_rules_out_all_nothing_is_started(monkeypatch, tmp_path):
+    (tmp_path / "targets.toml").write_text('[small]\nlike = "cpu"\nmemory_bytes = 100\n')
+    monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path / "targets.toml"))
+    question = replace(ask(VARIED, ONE_EACH, Target.parse("small:8")), command=("/no/such/command",))
+    with pytest.raises(ChooseError, match="by arithmetic alone"):
+        search(question, num_candidates=1, num_processes=1, timeout=1)

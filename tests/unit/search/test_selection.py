@@ -1,0 +1,91 @@
+import json
+
+import pytest
+from tests.unit.search.pretend import price, screened
+
+from outlay.core.errors import ChooseError
+from outlay.meshes.target import Target
+from outlay.search.candidate import Candidate
+from outlay.search.nothing_fits import nothing_fits, nothing_to_compile
+from outlay.search.rank import Outcome, ranked
+from outlay.search.screen import RuledOut
+from outlay.search.selection import Considered, Selection
+
+TARGET = Target.parse("h100:32x8")
+
+
+@pytest.fixture
+def selection() -> Selection:
+    outcomes = [
+        Outcome(screened("fsdp"), price(1), was_kept=True),
+        Outcome(screened("tp", mesh="data=4,model=2"), price(1.5)),
+        Outcome(screened("dp"), price(0.5, peak=90)),
+    ]
+    return Selection(
+        recipe="lm",
+        words=("--size", "3b"),
+        target=str(TARGET),
+        considered=(
+            *ranked(outcomes),
+            Considered(Candidate("zero1", "data=8"), "not compiled", "ranked below: ..."),
+            *(Considered(Candidate("pp", f"data={n}"), "ruled out", "7 layers do not divide") for n in (2, 4)),
+        ),
+        toml=None,
+        seconds=3.0,
+    )
+
+
+def test_the_text_names_the_chosen_one_the_losers_and_the_reasons(selection):
+    text = str(selection)
+    assert text.startswith("h100:32x8: fsdp data=8, about 500 ms to 2 s a step, 10.0 GiB of 80.0 GiB a device")
+    assert "1.50x the time" in text
+    assert "needs 90.0 GiB of 80.0 GiB a device" in text
+    assert "1 ranked below by the arithmetic, not compiled; the next would be zero1 data=8" in text
+    assert "2 ruled out by the arithmetic:\n  2 x 7 layers do not divide" in text
+    assert "note: the ranges of 1 slower one overlap that of the first" in text
+    assert "note: 1 of 3 compiled programs were kept from an earlier search" in text
+
+
+def test_as_data_it_is_json_with_every_candidate(selection):
+    data = json.loads(json.dumps(selection.to_dict()))
+    assert data["chosen"]["layout"] == "fsdp"
+    assert [each["verdict"] for each in data["considered"]] == [each.verdict for each in selection]
+    assert data["considered"][1]["price"]["seconds"] == 1.5
+
+
+def test_the_commands_go_on_with_the_chosen_one(selection):
+    assert selection.commands() == (
+        "outlay explain lm --size 3b --layout fsdp --mesh data=8 --target h100:32x8",
+        "outlay run lm --size 3b --layout fsdp --mesh data=8",
+    )
+    assert selection.commands("my file.toml")[1] == "outlay run lm --size 3b --layout 'my file.toml'"
+
+
+def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
+    tried = ranked([Outcome(screened("dp"), price(peak=300)), Outcome(screened("fsdp"), price(peak=96))])
+    message = str(nothing_fits(TARGET, tried, num_left=5))
+    assert message.startswith("none of the 2 candidates that were compiled can run on h100:32x8 (79.1 GiB a device)")
+    assert "nearest: fsdp data=8, 16.0 GiB a device too much" in message
+    assert "dp data=8: does not fit: needs 300.0 GiB of 80.0 GiB a device" in message
+    assert "more devices than 256" in message
+    assert "--candidates 7" in message
+
+
+def test_where_everything_failed_or_was_late_the_cures_are_others():
+    tried = ranked(
+        [Outcome(screened("dp"), None, "ValueError: x\nmore"), Outcome(screened("tp"), None, "late", timed_out=True)]
+    )
+    message = str(nothing_fits(TARGET, tried, num_left=0))
+    assert "dp data=8: failed: ValueError: x\n    more" in message
+    assert "--timeout" in message
+    assert "outlay explain" in message
+    assert "more devices" not in message
+
+
+def test_where_arithmetic_rules_out_all_the_reasons_are_counted():
+    ruled_out = [RuledOut(Candidate("dp", f"data={n}"), "too big") for n in (2, 4)]
+    error = nothing_to_compile(TARGET, [*ruled_out, RuledOut(Candidate("tp", "model=8"), "7 heads")])
+    assert isinstance(error, ChooseError)
+    assert "none of 3 candidates" in str(error)
+    assert "  2 x too big\n    such as dp data=2\n  1 x 7 heads" in str(error)
+    assert "no mesh" in str(nothing_to_compile(TARGET, []))
