@@ -1,5 +1,6 @@
 # devices -> mesh
 from .meshes.simulated import simulate as simulate
+from .meshes.target import Target as Target
 from .meshes.build import mesh as mesh
 
 # -> layout
@@ -43,19 +44,28 @@ from .train.loop import fit as fit
 # -> reports
 from .report.show import Show as Show
 from .report.show import show as show
+from .report.explain.explanation import Explanation as Explanation
+from .report.explain.explain import explain as explain
+from .report.estimate.facts import Estimate as Estimate
+from .report.step_time import estimate as estimate
 from .report.verify.verification import Verification as Verification
 from .report.verify.verify import verify as verify
 
 # ready workloads
 from .recipes.recipe import Recipe as Recipe
+from .search.selection import Selection as Selection
+from .recipes.choose import choose as choose
 
 # what goes wrong
 from .core.errors import OutlayError as OutlayError
 from .core.errors import BackendStartedError as BackendStartedError
 from .core.errors import MeshError as MeshError
+from .core.errors import TargetError as TargetError
 from .core.errors import LayoutError as LayoutError
 from .core.errors import ProgramError as ProgramError
 from .core.errors import RecipeError as RecipeError
 from .core.errors import RunFolderError as RunFolderError
 from .core.errors import ShowError as ShowError
+from .core.errors import ExplainError as ExplainError
+from .core.errors import ChooseError as ChooseError
 from .core.errors import VerifyError as VerifyError

@@ -33,32 +33,28 @@ class Measured:
         num_devices: how many were busy.
         seconds_per_step: what a step takes that does nothing.
         seconds_per_operation: what one more small operation of a step takes.
-        transposed_bandwidth: bytes/s of what an operation reads across its rows.
+        across_rows: bytes/s of what an operation reads across rows, by the bytes from one entry to the next.
         collectives: cost by kind, then by the number of devices that exchange with one another.
     """
 
     num_devices: int
     seconds_per_step: float
     seconds_per_operation: float
-    transposed_bandwidth: float
+    across_rows: Mapping[int, float] = field(hash=False)
     collectives: Mapping[str, Mapping[int, CollectiveCost]] = field(hash=False)
 
     def collective_seconds(self, kind: str, payload_bytes: float, group_size: int) -> float | None:
-        """The time of one run; between the group sizes that were measured, on the straight line over their logarithm.
+        """The time of one run; for a group size that was not measured, from those next to it.
 
         Returns:
             Seconds, or None for a kind that was not measured.
         """
         sizes = self.collectives.get(kind, {})
-        if not sizes:
-            return None
-        below = max((size for size in sizes if size <= group_size), default=min(sizes))
-        above = min((size for size in sizes if size >= group_size), default=max(sizes))
-        times = [sizes[size].seconds(payload_bytes) for size in (below, above)]
-        if below == above:
-            return times[0]
-        part = math.log(group_size / below) / math.log(above / below)
-        return times[0] + part * (times[1] - times[0])
+        return _between({n: cost.seconds(payload_bytes) for n, cost in sizes.items()}, group_size) if sizes else None
+
+    def seconds_across_rows(self, num_bytes: float, pitch: int) -> float:
+        """The time that reading across rows takes, on one device."""
+        return num_bytes * _between({known: 1 / speed for known, speed in self.across_rows.items()}, pitch)
 
     def to_table(self) -> dict[str, Any]:
         """As the table `measured` of a file of targets."""
@@ -66,7 +62,7 @@ class Measured:
             "num_devices": self.num_devices,
             "seconds_per_step": self.seconds_per_step,
             "seconds_per_operation": self.seconds_per_operation,
-            "transposed_bandwidth": self.transposed_bandwidth,
+            "across_rows": {str(pitch): speed for pitch, speed in self.across_rows.items()},
             "collectives": {
                 kind: {str(size): [cost.seconds_per_call, cost.bytes_per_second] for size, cost in sizes.items()}
                 for kind, sizes in self.collectives.items()
@@ -80,9 +76,23 @@ class Measured:
             kind: {int(size): CollectiveCost(*map(float, cost)) for size, cost in sizes.items()}
             for kind, sizes in table["collectives"].items()
         }
-        keys = ("seconds_per_step", "seconds_per_operation", "transposed_bandwidth")
-        numbers = (float(table[key]) for key in keys)
-        return cls(int(table["num_devices"]), *numbers, collectives)
+        return cls(
+            num_devices=int(table["num_devices"]),
+            seconds_per_step=float(table["seconds_per_step"]),
+            seconds_per_operation=float(table["seconds_per_operation"]),
+            across_rows={int(pitch): float(speed) for pitch, speed in table["across_rows"].items()},
+            collectives=collectives,
+        )
+
+
+def _between(values: Mapping[int, float], at: int) -> float:
+    """On the straight line over the logarithm between the two next to it; beyond the ends, the value there."""
+    below = max((known for known in values if known <= at), default=min(values))
+    above = min((known for known in values if known >= at), default=max(values))
+    if below == above:
+        return values[below]
+    part = math.log(at / below) / math.log(above / below)
+    return values[below] + part * (values[above] - values[below])
 
 
 def is_measured(table: Any) -> bool:
@@ -96,7 +106,8 @@ def is_measured(table: Any) -> bool:
     return (
         read.num_devices > 0
         and min(read.seconds_per_step, read.seconds_per_operation) >= 0
-        and read.transposed_bandwidth > 0
+        and bool(read.across_rows)
+        and min(*read.across_rows, *read.across_rows.values()) > 0
         and all(size > 1 for size in sizes)
         and all(cost.seconds_per_call >= 0 and cost.bytes_per_second > 0 for cost in costs)
     )

@@ -1,0 +1,38 @@
+"""`outlay calibrate`: measure this machine, so that estimates for it are more than guesses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.cli.options import DevicesOption, JsonOption
+from outlay.cli.output import print_json, print_picture
+
+
+def calibrate(
+    devices: DevicesOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Where to write; without it, beside your file of targets."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how fast the devices here copy, multiply and exchange, and keep it for estimates."""
+    from outlay.meshes.hardware import calibrated_file
+
+    if devices is not None:
+        from outlay.meshes.simulated import simulate
+
+        simulate(devices)
+    from outlay.report.estimate.calibrate import calibrate as measure
+
+    found = measure(on_progress=lambda what: typer.echo(f"measuring {what}", err=True))
+    path = output or calibrated_file()
+    found.write(path)
+    if as_json:
+        print_json({"key": found.base.key, **found.to_dict()})
+    else:
+        print_picture(found)
+    typer.echo(f"wrote {path}", err=True)

@@ -1,0 +1,60 @@
+"""`outlay.estimate`: how long a step would take on a target, without running it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlay.core.errors import ExplainError
+from outlay.meshes.target import Target
+from outlay.report.estimate.facts import Estimate
+from outlay.report.estimate.places import places_of
+from outlay.report.estimate.price import price
+from outlay.report.explain.explain import explain
+from outlay.report.explain.explanation import Explanation
+from outlay.report.hlo.collectives import collectives_of
+from outlay.report.work.compiled import compiled_work
+
+
+def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate:
+    """Estimate the time of a step, as a range with everything that it assumes.
+
+    The compiled program says what each device computes, reads, writes and exchanges; the target says how fast it can.
+    Nothing is run. An `Explanation` that is there already saves compiling again.
+
+    Args:
+        x: a program, a jitted function, what `outlay.explain` returned, or anything else that `outlay.explain` takes.
+        *args: of a jitted function its arguments, as arrays or `jax.ShapeDtypeStruct`.
+        target: the hardware, such as `"h100:32x8"`; without it the one that the program's mesh was made for, or stands
+            on.
+
+    Raises:
+        ExplainError: it is no program, nothing says for what hardware, or that has another number of devices.
+        TargetError: there is no such target.
+
+    Example:
+        >>> def step(state, batch):
+        ...     return {"w": state["w"] - 0.1 * (batch.T @ batch)}, {}
+        >>> program = outlay.program(
+        ...     step, lambda key: {"w": jax.random.normal(key, (64, 64))}, np.ones((128, 64), np.float32),
+        ...     layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh=outlay.mesh(data=8))
+        >>> outlay.estimate(program, target="h100:1x8").dominated_by
+        'communication'
+    """
+    wanted = Target.parse(target) if isinstance(target, str) else target
+    found = x if isinstance(x, Explanation) else explain(x, *args, target=wanted)
+    if found.hlo is None:
+        raise ExplainError(f"{found.name}: the compiler gave up, so there is no program to estimate\n{found}")
+    if found.estimate is not None and wanted in (None, found.target):
+        return found.estimate
+    if wanted is None:
+        raise ExplainError(
+            "an estimate needs to know the hardware, and nothing says it\n"
+            '  cure: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
+        )
+    if wanted.num_devices != found.hlo.num_partitions:
+        raise ExplainError(
+            f"the program is for {found.hlo.num_partitions} device(s), but {wanted} has {wanted.num_devices}\n"
+            f"  cure: a target of {found.hlo.num_partitions} devices, or another mesh"
+        )
+    places, axes = places_of(wanted, found.mesh), found.mesh.axes if found.mesh else ()
+    return price(compiled_work(found.hlo), collectives_of(found.hlo), wanted, places=places, mesh_axes=axes)
