@@ -81,9 +81,9 @@ def say(what, ours, theirs, ratio, bar):
 try:
     save(), save_with_numpy(), restore(), restore_with_numpy()
     waited.clear()
-    say("save", *compare(save, save_with_numpy, rounds=9, calls=1), bar=1.5)
+    say("save", *compare(save, save_with_numpy, rounds=9, calls=1), bar=2.5)
     print(f"of which training waits {statistics.median(waited):.3f} s")
-    say("restore", *compare(restore, restore_with_numpy, rounds=9, calls=1), bar=3.0)
+    say("restore", *compare(restore, restore_with_numpy, rounds=9, calls=1), bar=4.0)
     assert all(bool(jnp.array_equal(x, state[name])) for name, x in checkpoints.restore(program)[1].items())
 finally:
     shutil.rmtree(folder)

@@ -1,3 +1,7 @@
+# processes
+from .launch.joined import Joined as Joined
+from .launch.join import join as join
+
 # devices -> mesh
 from .meshes.simulated import simulate as simulate
 from .meshes.target import Target as Target
@@ -26,6 +30,14 @@ from .layout.plan import Plan as Plan
 # -> placed state
 from .place.put import put as put
 from .place.put import reshard as reshard
+from .place.callback import from_callback as from_callback
+from .place.pieces import from_pieces as from_pieces
+from .place.files import from_file as from_file
+from .place.scatter import scatter as scatter
+from .place.scatter import broadcast as broadcast
+from .place.gather import gather as gather
+from .place.slicing import slice_of as slice_of
+from .place.pencil import pencil as pencil
 
 # -> program
 from .core.constrain import constrain as constrain
@@ -35,6 +47,7 @@ from .execute.collectives import mean_over as mean_over
 from .execute.collectives import ring_shift as ring_shift
 from .execute.collectives import sum_scatter as sum_scatter
 from .execute.collectives import axis_coordinates as axis_coordinates
+from .execute.halo import halo as halo
 from .train.state import TrainState as TrainState
 from .train.state import init_state as init_state
 from .train.step import train_step as train_step
@@ -59,9 +72,12 @@ from .recipes.choose import choose as choose
 # what goes wrong
 from .core.errors import OutlayError as OutlayError
 from .core.errors import BackendStartedError as BackendStartedError
+from .core.errors import LaunchError as LaunchError
+from .core.errors import JoinError as JoinError
 from .core.errors import MeshError as MeshError
 from .core.errors import TargetError as TargetError
 from .core.errors import LayoutError as LayoutError
+from .core.errors import PlaceError as PlaceError
 from .core.errors import ProgramError as ProgramError
 from .core.errors import RecipeError as RecipeError
 from .core.errors import RunFolderError as RunFolderError

@@ -30,6 +30,18 @@ class LayoutError(OutlayError, ValueError):
         super().__init__("\n".join([headline, *(p.text() for p in self.problems)]))
 
 
+class PlaceError(OutlayError, ValueError):
+    """Pieces, files, indices or processes that do not fit the array asked for. `problems` holds every offender.
+
+    Attributes:
+        problems: one `Problem` per offender, in the order of the tree, of the dims or of the processes.
+    """
+
+    def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join([headline, *(p.text() for p in self.problems)]))
+
+
 class ProgramError(OutlayError, RuntimeError):
     """A program that cannot be built or run as asked."""
 
@@ -68,6 +80,22 @@ class LaunchError(OutlayError, ValueError):
 
 class JoinError(OutlayError, RuntimeError):
     """A process cannot join the others of its job: its place is not clear, or others have not come."""
+
+
+class CheckpointError(OutlayError, ValueError):
+    """A checkpoint that cannot be saved or restored: absent, damaged, or of another state. `problems` lists leaves.
+
+    Attributes:
+        problems: one `Problem` per leaf at fault; empty where the fault is in the files.
+    """
+
+    def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join([headline, *(p.text() for p in self.problems)]))
+
+
+class CheckpointWarning(UserWarning):
+    """The newest checkpoint is damaged, and an older one was restored."""
 
 
 @dataclass(frozen=True)

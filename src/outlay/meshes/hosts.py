@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from outlay.core.jax_compat import is_compile_only
+from outlay.launch.joined import host_number
+
 _devices_per_pretended_host: int | None = None
 
 
 def host_of(device: Any) -> int:
-    """The host of a device: the process that drives it, or the host that `outlay.simulate` pretends it is on."""
-    if _devices_per_pretended_host is None or device.platform != "cpu":
-        return device.process_index
-    return device.id // _devices_per_pretended_host
+    """The host of a device, as a number.
+
+    After `outlay.join()` that of the machine its process runs on, since several may run on one; before it, the process.
+    With `outlay.simulate(..., num_hosts=)`, the host that it pretends.
+    """
+    if _devices_per_pretended_host is not None and device.platform == "cpu":
+        return device.id // _devices_per_pretended_host
+    real = host_number(device.process_index)
+    return device.process_index if real is None or is_compile_only(device) else real
 
 
 def pretend_hosts(devices_per_host: int | None) -> None:

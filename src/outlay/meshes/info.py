@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.errors import MeshError
 from outlay.core.jax_compat import is_compile_only
+from outlay.meshes.device_id import DeviceId, device_id
 from outlay.meshes.hosts import host_of
 from outlay.meshes.made import made_for
 
@@ -57,7 +58,7 @@ class MeshInfo:
             return cls(axes, ids, (0,) * len(ids), "abstract")
         devices = list(mesh.devices.flat)
         hosts = tuple(host_of(device) for device in devices)
-        ids = tuple(device.id for device in devices)
+        ids = tuple(device_id(device) for device in devices)
         return cls(axes, ids, hosts, _kind(devices[0]), devices[0].platform, str(made_for(devices[0]) or ""))
 
     @property
@@ -80,7 +81,8 @@ class MeshInfo:
     def __str__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.axes)
         hosts = len(set(self.hosts))
-        over = f" on {hosts} hosts" if hosts > 1 else ""
+        several = "in {} processes" if isinstance(self.device_ids[0], DeviceId) else "on {} hosts"
+        over = f" {several.format(hosts)}" if hosts > 1 else ""
         what = self.platform if self.kind == "attached" else self.kind
         of = f" of {self.target}" if self.target else ""
         return f"mesh {axes} ({self.num_devices} {what} device{'s' if self.num_devices != 1 else ''}{of}{over})"

@@ -59,8 +59,8 @@ def _check_numbers(num_devices: int, num_hosts: int) -> None:
         )
     if num_hosts > 1 and jax.distributed.is_initialized():
         raise MeshError(
-            f"num_hosts={num_hosts} pretends hosts inside one process, but this is one of several processes, where "
-            f"each is a host\n  cure: outlay.simulate({num_devices})"
+            f"num_hosts={num_hosts} pretends hosts inside one process, but this is one of several processes, "
+            f"whose hosts are known\n  cure: outlay.simulate({num_devices})"
         )
 
 

@@ -1,1 +1,1 @@
-"""Put arrays where the plan says: born sharded, put, resharded."""
+"""Arrays where the plan says: born sharded, put, resharded; made from pieces and files; sliced, gathered, scattered."""

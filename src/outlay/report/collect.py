@@ -16,6 +16,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.execute.program import Program
 from outlay.layout.notes import notes as plan_notes
 from outlay.layout.plan import LeafPlan, Plan
+from outlay.meshes.device_id import DeviceId
 from outlay.meshes.info import MeshInfo
 from outlay.report.facts import Count, DeviceFacts, Facts, Subject, Totals
 from outlay.report.heat import heat
@@ -30,14 +31,15 @@ def collect(x: Any, path: str | None) -> Facts:
         leaves = _at([planned_leaf(leaf, plan.mesh) for leaf in plan], path)
         return _facts(subject, leaves, (plan.mesh,), plan.notes if path is None else ())
     if is_array(x) or isinstance(x, Tracer):
-        return _facts("array", _array_leaves(x, [("", x)]), (), ())
+        leaves = _array_leaves(x, [("", x)])
+        return _facts("array", leaves, (), _process_notes(leaves))
     named, _ = flatten_paths(x)
     leaves = _array_leaves(x, [(name, leaf) for name, leaf in named if is_array(leaf)])
     left_out = [(name, leaf) for name, leaf in named if not is_array(leaf)]
     if left_out and not leaves:
         raise _no_array(x, left_out)
     chosen = _at(leaves, path)
-    notes = () if path is not None else (*_tree_notes(leaves), *_left_out_notes(left_out))
+    notes = () if path is not None else (*_tree_notes(leaves), *_process_notes(leaves), *_left_out_notes(left_out))
     return _facts("tree", chosen, (), notes)
 
 
@@ -146,6 +148,30 @@ def _idle_devices(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
     if not idle:
         return ()
     return (f"everything is on device {used.pop()}; JAX has {idle} more device(s), which hold nothing",)
+
+
+def _process_notes(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
+    """In a job of several processes: what one process alone holds, and what none can fetch by itself."""
+    alone: dict[int, list[str]] = collections.defaultdict(list)
+    between = []
+    for leaf in leaves:
+        processes = {device.process for device in leaf.device_ids if isinstance(device, DeviceId)}
+        if len(processes) == 1:
+            alone[processes.pop()].append(leaf.path)
+        elif processes and leaf.blocks is not None and leaf.blocks.num_blocks > 1:
+            between.append(leaf.path)
+    notes = [f"local to process {process}: {_named(paths)}" for process, paths in sorted(alone.items())]
+    if between:
+        notes.append(
+            f"split between processes: {_named(between)}; np.asarray fails there, outlay.gather(x) in every process "
+            "fetches the whole"
+        )
+    return tuple(notes)
+
+
+def _named(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(path or "this array" for path in paths[:3]) + more
 
 
 def _as_planned(leaf: LeafFacts) -> LeafPlan:

@@ -16,6 +16,7 @@ from outlay.core.errors import Problem
 from outlay.core.sizes import num_bytes
 from outlay.layout.placement import Dims, dims_spec, spec_dims
 from outlay.layout.plan import LeafPlan, spec_text
+from outlay.meshes.device_id import device_id
 from outlay.meshes.info import MeshInfo
 from outlay.report.blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block
 from outlay.report.device_ids import format_devices
@@ -117,7 +118,7 @@ def array_leaf(path: str, leaf: Any) -> LeafFacts | Problem:
     reason = _remark(leaf, sharding)
     if isinstance(sharding, NamedSharding):
         return _named_leaf(path, shape, dtype, sharding, reason)
-    slices = {device.id: index for device, index in sharding.devices_indices_map(shape).items()}
+    slices = {device_id(device): index for device, index in sharding.devices_indices_map(shape).items()}
     blocks = blocks_of_map(shape, slices)
     place = format_devices(tuple(slices)) if blocks.num_blocks == 1 else type(sharding).__name__
     held = _held(path, dtype, blocks, _mesh_of(sharding), ((),) * len(shape), place)

@@ -140,7 +140,8 @@ def _meshes(facts: Facts) -> list[dict[str, Any]]:
     def cell(mesh: MeshInfo, position: int) -> dict[str, Any]:
         device = mesh.device_ids[position]
         return {
-            "id": device,
+            "id": int(device),
+            "name": str(device),
             "host": mesh.hosts[position],
             "bytes": held[device],
             "colour": colours[device],

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from outlay.core.sizes import format_bytes
 from outlay.core.table import table
+from outlay.meshes.device_id import DeviceId
 from outlay.report.device_ids import format_ids
 from outlay.report.facts import Facts
 from outlay.report.heat import Heat, HeatRow
@@ -36,6 +37,8 @@ class Lines:
 def _render(facts: Facts, width: int) -> Iterator[Any]:
     """The report as rich renderables, for a console so many characters wide."""
     yield Text(headline(facts), style="bold")
+    if any(isinstance(device.id, DeviceId) for device in facts.devices):
+        yield Text("a device is written process:index", style="dim")
     if is_one_array(facts):
         yield from _one_array(facts.leaves[0], width)
     elif facts.leaves:

@@ -1,0 +1,67 @@
+"""`outlay launch`: the same command in many processes on this machine, as one job."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+
+class LaunchCommand(TyperCommand):
+    """Wants two dashes before the command, so that nobody's option goes to the wrong program."""
+
+    allow_interspersed_args = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Look for the dashes first."""
+        if "--" not in args and not {"-h", "--help"} & set(args):
+            raise typer.BadParameter(
+                "the command to run belongs behind two dashes, as in: outlay launch -n 2 -- python train.py",
+                param_hint="--",
+            )
+        return super().parse_args(ctx, args)
+
+
+def launch(
+    num: Annotated[int, typer.Option("-n", "--processes", metavar="N", help="How many processes.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="What each process runs, after two dashes.")
+    ] = None,
+    devices_per_process: Annotated[
+        int | None,
+        typer.Option(
+            "--devices-per-process", metavar="D", help="Simulate D devices in each; else its share of the GPUs."
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=1, max=65535, metavar="P", help="The coordinator's port; without it, a free one."),
+    ] = None,
+    stuck_after: Annotated[
+        float | None,
+        typer.Option(
+            "--stuck-after",
+            min=0.1,
+            metavar="SECONDS",
+            help="End the job, with the stacks of all processes, after so long without a sign of life of one: a step "
+            "or a line of output. Without it, after 20 times what its steps take, and a minute.",
+        ),
+    ] = None,
+    max_restarts: Annotated[
+        int, typer.Option("--max-restarts", min=0, metavar="N", help="Start again up to N times after a failure.")
+    ] = 0,
+) -> None:
+    """Run a command in many processes on this machine; if one fails, all end, with its error last."""
+    from outlay.launch.job import Job
+    from outlay.launch.run_job import run_job
+
+    job = Job(
+        tuple(command or ()),
+        num_processes=num,
+        devices_per_process=devices_per_process,
+        port=port,
+        stuck_after=stuck_after,
+        max_restarts=max_restarts,
+    )
+    raise typer.Exit(run_job(job))

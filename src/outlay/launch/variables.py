@@ -1,0 +1,10 @@
+"""The environment variables by which `outlay launch` tells a process its place in the job."""
+
+from __future__ import annotations
+
+PROCESS_ID = "OUTLAY_PROCESS_ID"
+NUM_PROCESSES = "OUTLAY_NUM_PROCESSES"
+COORDINATOR = "OUTLAY_COORDINATOR"  # host:port
+DEVICES_PER_PROCESS = "OUTLAY_DEVICES_PER_PROCESS"  # simulated; not set where attached devices are used
+JOB_DIR = "OUTLAY_JOB_DIR"
+RESTART = "OUTLAY_RESTART"  # 0 the first time

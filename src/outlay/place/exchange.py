@@ -1,0 +1,88 @@
+"""What the processes of a job tell each other before they act, so that all of them find the same fault."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Sharding
+
+from outlay.core.errors import PlaceError, Problem
+
+# What is said is short; in the rare case that it is longer, a second round brings the whole.
+_FIRST_ROUND = 1024
+_LENGTH = np.dtype("<u4")
+
+
+def exchange(said: Any) -> list[Any]:
+    """What every process says, in the order of the processes; all of them must call it.
+
+    Args:
+        said: JSON data; tuples come back as lists.
+
+    Example:
+        >>> exchange({"shape": (4, 2)})
+        [{'shape': [4, 2]}]
+    """
+    text = json.dumps(said).encode()
+    if jax.process_count() == 1:
+        return [json.loads(text)]
+    length = np.array([len(text)], _LENGTH).tobytes()
+    rows = _all_rows(length + text, _FIRST_ROUND)
+    starts = _LENGTH.itemsize
+    lengths = [int(np.frombuffer(row[:starts], _LENGTH)[0]) for row in rows]
+    if starts + max(lengths) > _FIRST_ROUND:
+        rows = _all_rows(length + text, starts + max(lengths))
+    return [json.loads(row[starts : starts + length]) for row, length in zip(rows, lengths, strict=True)]
+
+
+def _all_rows(data: bytes, size: int) -> list[bytes]:
+    own = np.frombuffer(data[:size].ljust(size, b"\0"), np.uint8)
+    return [row.tobytes() for row in np.asarray(multihost_utils.process_allgather(own))]
+
+
+def refuse_difference(said: Sequence[Any], what: str, cure: str) -> None:
+    """Raise where the processes do not all say the same, listing what each says.
+
+    Raises:
+        PlaceError: with one problem per process that does not say what process 0 says, and that of process 0.
+    """
+    odd = [process for process, one in enumerate(said) if one != said[0]]
+    if not odd:
+        return
+    problems = [Problem("differs", f"process {process}", str(said[process]), cure) for process in (0, *odd)]
+    raise PlaceError(f"{what} is not the same in all {len(said)} processes", problems)
+
+
+def process_problem(process: Any, name: str) -> Problem | None:
+    """What is wrong with the number of a process, or None."""
+    count = jax.process_count()
+    try:
+        number = operator.index(process)
+    except TypeError:
+        number = -1
+    if 0 <= number < count:
+        return None
+    here = "there is 1 process, number 0" if count == 1 else f"there are {count} processes, numbers 0 to {count - 1}"
+    return Problem("no such process", f"{name}={process!r}", here, f"{name}=0, for example")
+
+
+def refuse_absent(sharding: Sharding, what: str) -> None:
+    """Raise, in every process, where one of them drives no device of a sharding and so cannot take part.
+
+    Raises:
+        PlaceError: with one problem per process that has no device there.
+    """
+    present = {device.process_index for device in sharding.device_set}
+    problems = [
+        Problem("takes no part", f"process {process}", "none of its devices is in the sharding", "use a mesh of all")
+        for process in range(jax.process_count())
+        if process not in present
+    ]
+    if problems:
+        raise PlaceError(f"{what} needs devices of every process", problems)

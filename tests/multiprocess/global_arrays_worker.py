@@ -1,0 +1,281 @@
+"""One of several processes that make, fetch and move global arrays, and write down what they saw.
+
+    python global_arrays_worker.py ID NUM_PROCESSES PORT FOLDER
+
+Every function here is one experiment; what it returns is JSON, which test_global_arrays.py judges.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay.place import gather as gather_module
+from outlay.place import scatter as scatter_module
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def mesh_of(**options: Any) -> Mesh:
+    """A mesh any axis of which may run over both processes."""
+    sizes = [name for name in options if name not in ("devices", "explicit")]
+    return outlay.mesh(**options, over=dict.fromkeys(sizes, "hosts"))
+
+
+def placed(value: Any, spec: P, **axes: int) -> jax.Array:
+    return outlay.put(value, NamedSharding(mesh_of(**axes), spec))
+
+
+def error_of(call: Any) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def memory_peak() -> int:
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+
+def file_by_slices(folder: Path) -> Any:
+    rows = NamedSharding(mesh_of(x=8), P("x"))
+    outlay.from_file(folder / "small.npy", rows).block_until_ready()  # so that what loads on first use is not counted
+    before = memory_peak()
+    x = outlay.from_file(folder / "large.npy", rows)
+    x.block_until_ready()
+    grown = memory_peak() - before
+    first = [int(shard.data[0, 0]) for shard in x.addressable_shards]
+    return {"grown": grown, "bytes": x.nbytes, "first": first}
+
+
+def zarr_by_slices(folder: Path) -> Any:
+    x = outlay.from_file(folder / "x.zarr", NamedSharding(mesh_of(a=2, b=4), P("a", "b")))
+    return [shard.data.tolist() for shard in x.addressable_shards]
+
+
+def file_missing_in_one(folder: Path) -> Any:
+    name = "small.npy" if jax.process_index() == 0 else "gone.npy"
+    return error_of(lambda: outlay.from_file(folder / name, NamedSharding(mesh_of(x=8), P("x"))))
+
+
+def shard_shapes(_: Path) -> Any:
+    devices = [d for process in (0, 1) for d in [d for d in jax.devices() if d.process_index == process][:2]]
+    value = np.zeros((4096, 4096), np.int8)
+    found = []
+    for a, b in ((2, 2), (1, 4), (4, 1)):
+        x = outlay.put(value, NamedSharding(mesh_of(a=a, b=b, devices=devices), P("a", "b")))
+        found.append([list(shard.data.shape) for shard in x.addressable_shards])
+    return found
+
+
+def devices_said(_: Path) -> Any:
+    return {"local": jax.local_device_count(), "text": str(outlay.show(placed(np.arange(8), P("x"), x=8)))}
+
+
+def local_array(_: Path) -> Any:
+    return str(outlay.show(jnp.ones(4)))
+
+
+def put_without_comparing(_: Path) -> Any:
+    value = np.ones((2048, 2048), np.float32)
+    rows = NamedSharding(mesh_of(x=8), P("x"))
+    seconds = {}
+    for name, verb in (("device_put", jax.device_put), ("put", outlay.put)):
+        jax.block_until_ready(verb(value, rows))
+        start = time.perf_counter()
+        jax.block_until_ready(verb(value, rows))
+        seconds[name] = time.perf_counter() - start
+    mine = outlay.put({"w": np.full(8, jax.process_index())}, rows)["w"]
+    tree = {"same": np.arange(8), "w": np.full(8, jax.process_index())}
+    return {
+        "seconds": seconds,
+        "mine": [int(shard.data[0]) for shard in mine.addressable_shards],
+        "checked": error_of(lambda: outlay.put(tree, rows, check_equal=True)),
+        "equal": outlay.put({"same": tree["same"]}, rows, check_equal=True)["same"].shape,
+    }
+
+
+def put_a_plan(_: Path) -> Any:
+    mesh = mesh_of(data=8)
+    tree = {"w": np.arange(16, dtype=np.float32), "b": np.float32(3), "key": jax.random.key(7)}
+    layout = outlay.Layout([("w", P("data"))]) + outlay.replicate()
+    state = outlay.put(tree, layout.plan(tree, mesh), mesh)
+    draw = jax.jit(lambda key: jax.random.normal(key, (2,)))(state["key"])
+    return {
+        "w": outlay.gather(state["w"]).tolist(),
+        "b": float(state["b"]),
+        "key": np.asarray(draw).tolist() == jax.random.normal(jax.random.key(7), (2,)).tolist(),
+    }
+
+
+def written_later(_: Path) -> Any:
+    buffer = np.zeros(4096 + 16, np.float32)
+    aligned = buffer[(-buffer.ctypes.data % 64) // 4 :][:4096]
+    x = placed(aligned, P("x"), x=8)
+    aligned[:] = 7
+    return float(outlay.gather(x).max())
+
+
+def pieces(_: Path) -> Any:
+    mesh = mesh_of(a=2, b=4)
+    whole = np.arange(64).reshape(8, 8)
+    own = whole[:4] if jax.process_index() == 0 else whole[4:]
+    x = outlay.from_pieces(own, NamedSharding(mesh, P("a", "b")))
+    line = outlay.from_pieces(np.arange(4) + 4 * jax.process_index(), NamedSharding(mesh_of(x=8), P("x")))
+    return {
+        "first": x.addressable_shards[0].data.tolist(),
+        "whole": outlay.gather(x).tolist() == whole.tolist(),
+        "line": outlay.gather(line).tolist(),
+        "picture": str(outlay.show(line)),
+    }
+
+
+def pieces_of_wrong_shapes(_: Path) -> Any:
+    rows = NamedSharding(mesh_of(x=8), P("x"))
+    short = np.ones((4 if jax.process_index() == 0 else 3, 2), np.float32)
+    other = np.ones(4, [np.float32, np.int32][jax.process_index()])
+    in_turn = np.array([jax.devices()[i] for i in (0, 4, 1, 5, 2, 6, 3, 7)])
+    apart = NamedSharding(Mesh(in_turn, ("x",), axis_types=(AxisType.Auto,)), P("x"))
+    return {
+        "short": error_of(lambda: outlay.from_pieces(short, rows)),
+        "dtype": error_of(lambda: outlay.from_pieces(other, rows)),
+        "shape": error_of(lambda: outlay.from_pieces(np.ones(4), rows, shape=(16,))),
+        "apart": error_of(lambda: outlay.from_pieces(np.ones(4), apart)),
+    }
+
+
+def fetching(_: Path) -> Any:
+    x = placed(np.arange(8), P("x"), x=8)
+    return {"asarray": error_of(lambda: np.asarray(x)), "show": str(outlay.show(x))}
+
+
+def gathered(_: Path) -> Any:
+    x = placed(np.ones(8, np.float32), P("x"), x=8)
+    one = outlay.gather({"x": x}, to=1)["x"]
+    strange = placed(np.array([-0.0, np.nan, 1, 2, 3, 4, 5, 6], jnp.bfloat16), P("x"), x=8)
+    explicit = mesh_of(a=4, b=2, explicit=True)
+    typed = outlay.put(np.arange(32).reshape(8, 4), NamedSharding(explicit, P("b", "a")))
+    gather_module.MOST_BYTES = 100
+    value = np.arange(24 * 20, dtype=np.int16).reshape(24, 20)
+    by_slabs = [outlay.gather(placed(value, spec, a=4, b=2)) for spec in (P("a", "b"), P("b"), P(None, "a"))]
+    only = outlay.gather(placed(value, P("a", "b"), a=4, b=2), to=0)
+    gather_module.MOST_BYTES = 2**26
+    return {
+        "ones": outlay.gather(x).tolist(),
+        "to one": None if one is None else one.tolist(),
+        "bits": outlay.gather(strange).view(np.uint16).tolist()
+        == np.asarray([-0.0, np.nan, 1, 2, 3, 4, 5, 6], jnp.bfloat16).view(np.uint16).tolist(),
+        "explicit": outlay.gather(typed).tolist() == np.arange(32).reshape(8, 4).tolist(),
+        "slabs": [bool((one == value).all()) for one in by_slabs],
+        "slabs to one": None if only is None else bool((only == value).all()),
+        "nobody": error_of(lambda: outlay.gather(x, to=2)),
+    }
+
+
+def pencils(_: Path) -> Any:
+    mesh = mesh_of(a=4, b=2)
+    value = np.arange(64).reshape(8, 8)
+    x = outlay.put(value, NamedSharding(mesh, P("a", "b")))
+    y = outlay.reshard(x, NamedSharding(mesh, P("b", "a")))
+    own = [bool((np.asarray(shard.data) == value[shard.index]).all()) for shard in y.addressable_shards]
+    return {
+        "ab": outlay.show(x).blocks.by_position,
+        "ba": outlay.show(y).blocks.by_position,
+        "text": str(outlay.show(x)),
+        "own": own,
+        "same": bool((outlay.gather(y) == value).all()),
+    }
+
+
+def fft(_: Path) -> Any:
+    return runpy.run_path(str(EXAMPLES / "pencil_fft.py"))["error"]
+
+
+def sliced(_: Path) -> Any:
+    x = placed(np.arange(64).reshape(16, 4), P("x"), x=8)
+    wide = NamedSharding(mesh_of(x=8), P(None, "x"))
+    big = placed(np.arange(1024 * 128, dtype=np.int32).reshape(1024, 128), P("a", "b"), a=4, b=2)
+    explicit = mesh_of(x=8, explicit=True)
+    typed = outlay.put(np.arange(16), NamedSharding(explicit, P("x")))
+    return {
+        "piece": list(big.addressable_shards[0].data.shape),
+        "3:9": np.asarray(outlay.slice_of(x, np.s_[3:9])).tolist(),
+        "placed": str(
+            outlay.slice_of(placed(np.arange(128).reshape(16, 8), P("x"), x=8), np.s_[3:9], wide).sharding.spec
+        ),
+        "explicit": np.asarray(outlay.slice_of(typed, np.s_[3:9])).tolist(),
+    }
+
+
+def from_one(_: Path) -> Any:
+    me = jax.process_index()
+    rows = NamedSharding(mesh_of(x=8), P("x"))
+    value = np.arange(16, dtype=np.float64) if me == 1 else None
+    x = outlay.scatter(value, rows, source=1)
+    large = np.arange(24 * 20, dtype=np.int16).reshape(24, 20)
+    scatter_module.MOST_BYTES = 100
+    blocks = NamedSharding(mesh_of(a=4, b=2), P("b", "a"))
+    by_slabs = outlay.gather(outlay.scatter(large if me == 0 else None, blocks))
+    scatter_module.MOST_BYTES = 2**26
+    return {
+        "scattered": [shard.data.tolist() for shard in x.addressable_shards],
+        "slabs": bool((by_slabs == large).all()),
+        "broadcast": outlay.broadcast(value, source=1).tolist(),
+        "bits": outlay.broadcast(np.array([-0.0, np.nan, 2**53 + 1.0]) if me == 0 else None).view(np.int64).tolist(),
+        "nobody": error_of(lambda: outlay.scatter(value, rows, source=2)),
+        "nothing": error_of(lambda: outlay.broadcast(value, source=0)),
+        "two sources": error_of(lambda: outlay.broadcast(np.ones(3), source=me)),
+        "does not divide": error_of(lambda: outlay.scatter(np.ones(12) if me == 0 else None, rows)),
+    }
+
+
+def halos(_: Path) -> Any:
+    x = placed(np.arange(16), P("x"), x=8)
+    mesh = x.sharding.mesh
+    wide = jax.shard_map(lambda p: outlay.halo(p, "x", periodic=True), mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    return outlay.gather(wide(x)).reshape(8, 4).tolist()
+
+
+def long_words(_: Path) -> Any:
+    """What the processes say to each other may be longer than one round."""
+    from outlay.place.exchange import exchange
+
+    return [len(word) for word in exchange("x" * (10 + 5000 * jax.process_index()))]
+
+
+EXPERIMENTS = (
+    file_by_slices, zarr_by_slices, file_missing_in_one, shard_shapes, devices_said, local_array,
+    put_without_comparing, put_a_plan, written_later, pieces, pieces_of_wrong_shapes, fetching, gathered, pencils, fft,
+    sliced, from_one, halos, long_words,
+)  # fmt: skip
+
+
+def main(process: int, num_processes: int, port: str, folder: Path) -> None:
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes, process, initialization_timeout=60)
+    seen = {experiment.__name__: experiment(folder) for experiment in EXPERIMENTS}
+    (folder / f"{process}.json").write_text(json.dumps(seen))
+    jax.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    try:
+        main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(13)  # a plain exit would wait for the other process, which waits for this one

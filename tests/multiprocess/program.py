@@ -1,0 +1,64 @@
+"""Steps that all processes take together, and a fault in one of them: `program.py FAULT PROCESS`."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from outlay.launch.heartbeat import beat
+from outlay.launch.join import join
+
+FAULT_AT = 3
+NUM_STEPS = 6
+
+
+def main(fault: str, process: int, mark: str) -> None:
+    if fault == "missing" and int(os.environ["OUTLAY_PROCESS_ID"]) == process:
+        time.sleep(60)
+    joined = join(timeout=3 if fault == "missing" else 60)
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+    mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(AxisType.Auto,))
+    split, whole = NamedSharding(mesh, PartitionSpec("x")), NamedSharding(mesh, PartitionSpec())
+    ones = jax.make_array_from_callback((jax.device_count(),), split, lambda _: jnp.ones(1))
+    add = jax.jit(lambda x: x.sum(), out_shardings=whole)
+    for step in range(NUM_STEPS if fault != "endless" else 1_000_000):
+        if step == FAULT_AT and joined.process == process and not (fault == "once" and joined.restart):
+            with open(mark, "w") as file:
+                file.write(repr(time.time()))
+            inject(fault)
+        total = float(add(ones))
+        beat(step + 1, f"step {step + 2}")
+        if fault == "endless":
+            if step == FAULT_AT and joined.process == 0:
+                print("running", flush=True)
+            time.sleep(0.02)
+    if fault == "slow-end" and joined.process == process:
+        time.sleep(4)
+        print("slept well")
+    print(f"process {joined.process} of {joined.num_processes}: total {total}, restart {joined.restart}")
+
+
+def inject(fault: str) -> None:
+    if fault in ("exception", "once"):
+        raise ValueError("a planted mistake")
+    if fault == "thread":
+        threading.Thread(target=lambda: {}["planted"]).start()
+        time.sleep(60)
+    if fault == "sleep":
+        time.sleep(60)
+    if fault == "early":
+        sys.exit(0)
+    if fault == "code":
+        sys.exit(7)
+    if fault == "os-exit":
+        os._exit(0)
+    if fault.startswith("SIG"):  # to itself
+        os.kill(os.getpid(), signal.Signals[fault])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

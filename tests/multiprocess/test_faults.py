@@ -1,0 +1,112 @@
+"""Real processes, real signals: whatever happens to one of them, all end in seconds, and the cause is said."""
+
+import re
+
+import pytest
+from tests.multiprocess import jobs
+
+SECONDS = 10.0  # the bar, on a machine that does other things too; docs/guides/several_processes.md has what it takes
+
+
+@pytest.fixture
+def mark(tmp_path):
+    path = tmp_path / "mark"
+    yield path
+    left = jobs.left_of(path)
+    for process in left:
+        process.kill()
+    assert not left, "processes were left behind"
+
+
+def test_processes_compute_together_and_end_well(mark):
+    done = jobs.run(mark=mark)
+    assert done.code == 0, done.stderr
+    assert "[0] process 0 of 2: total 2.0" in done.stdout
+    assert "[1] process 1 of 2: total 2.0" in done.stdout
+    assert len(set(done.pids)) == 2
+    assert "process from OUTLAY_PROCESS_ID, number of processes from OUTLAY_NUM_PROCESSES" in done.stderr
+
+
+@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize(
+    ("fault", "code", "says", "last"),
+    [
+        ("exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
+        ("code", 7, "SystemExit, exit code 7", "SystemExit: 7"),
+        ("SIGKILL", 137, "ended by SIGKILL, by somebody or by the system for want of memory; exit code 137", ""),
+    ],
+)
+def test_a_process_that_fails_ends_all_and_is_named_last(mark, fault, process, code, says, last):
+    done = jobs.run(fault=fault, process=process, mark=mark)
+    assert done.code == code
+    assert f"process {process} of 2 failed first: {says}" in done.stderr
+    assert done.stderr.rstrip().endswith(last or says)
+    assert "Gloo" not in done.stderr
+    assert done.seconds < SECONDS
+
+
+def test_an_exception_in_a_thread_ends_all(mark):
+    done = jobs.run(fault="thread", process=1, mark=mark)
+    assert (done.code, done.stderr.rstrip().splitlines()[-1]) == (13, "KeyError: 'planted'")
+    assert done.seconds < SECONDS
+
+
+def test_sigterm_ends_a_process_and_so_all(mark):
+    done = jobs.run(fault="SIGTERM", process=1, mark=mark)
+    assert done.code == 143
+    assert "process 1 of 2 failed first: ended by SIGTERM" in done.stderr
+    assert done.seconds < SECONDS
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_ends_early_does_not_hang_the_others(mark, process):
+    done = jobs.run(fault="early", process=process, mark=mark)
+    assert done.code == 1
+    assert f"process {process} of 2 ended early, while the others wait for it in a collective" in done.stderr
+    assert f"process {1 - process} is here:" in done.stderr
+    assert "in main" in done.stderr
+    assert done.seconds < SECONDS
+
+
+def test_a_process_that_goes_without_a_word_is_named(mark):
+    done = jobs.run(fault="os-exit", process=0, mark=mark)
+    assert done.code != 0
+    assert "process 0 ended early, with exit code 0, while the others still needed it" in done.stderr
+    assert done.seconds < SECONDS
+
+
+def test_a_process_that_takes_longer_at_the_end_is_left_to_it(mark):
+    done = jobs.run(fault="slow-end", process=1, mark=mark)
+    assert done.code == 0, done.stderr
+    assert "slept well" in done.stdout
+
+
+@pytest.mark.parametrize("fault", ["SIGSTOP", "sleep"])
+def test_a_stuck_job_is_ended_with_the_stacks_of_all(mark, fault):
+    done = jobs.run("--stuck-after", "8", fault=fault, process=1, mark=mark)
+    assert done.code == 1
+    assert "the job is stuck\nprocess 0: step 3 finished, in 'step 4' for" in done.stderr
+    assert ("held by a signal (SIGSTOP)" in done.stderr) == (fault == "SIGSTOP")
+    assert "process 0 is here:" in done.stderr
+    assert "in inject" in done.stderr.partition("process 1 is here:")[2]
+    assert done.seconds < 8 + SECONDS
+
+
+@pytest.mark.parametrize(
+    ("process", "says"),
+    [
+        (1, "1 of 2 processes have not come to .* within 3 s of process 0\n  missing: process 1"),
+        (0, "process 1 of 2 could not reach process 0 at .* for 3 s: Connection refused"),
+    ],
+)
+def test_a_process_that_does_not_come_is_named(mark, process, says):
+    done = jobs.run(fault="missing", process=process, mark=mark)
+    assert done.code == 13
+    assert re.search(f"JoinError: {says}", done.stderr)
+
+
+def test_a_job_that_fails_once_is_started_again(mark):
+    done = jobs.run("--max-restarts", "2", fault="once", process=1, mark=mark)
+    assert done.code == 0
+    assert "restart 1 of 2" in done.stderr
+    assert "process 0 of 2: total 2.0, restart 1" in done.stdout

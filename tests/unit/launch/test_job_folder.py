@@ -1,0 +1,38 @@
+from outlay.launch.heartbeat import beat
+from outlay.launch.job_folder import BEAT_SIZE, Beat, Failure, JobFolder, Who, padded
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    folder = JobFolder(tmp_path)
+    who = Who(1, 2, "host", 77, [{"id": 0, "kind": "cpu", "platform": "cpu"}], "a:1", {"process": "X"})
+    failure = Failure(1.5, "ValueError", "wrong", "Traceback ...")
+    assert folder.who(1) is None
+    assert folder.failure(1) is None
+    folder.write_who(who)
+    folder.write_failure(1, failure)
+    assert (folder.who(1), folder.failure(1)) == (who, failure)
+
+
+def test_a_restart_begins_with_nothing_but_the_output(tmp_path):
+    folder = JobFolder(tmp_path)
+    folder.write_failure(0, Failure(1.0, "E", "m", "t"))
+    folder.output_path.write_text("[0] line\n")
+    assert folder.failure(0)
+    folder.clear()
+    assert folder.failure(0) is None
+    assert folder.output_path.exists()
+
+
+def test_a_beat_fits_its_file_however_long_its_words(tmp_path):
+    folder = JobFolder(tmp_path)
+    folder.beat_path(0).write_bytes(padded(Beat(3, 1.0, "é" * 500)))
+    assert folder.beat_path(0).stat().st_size == BEAT_SIZE
+    assert folder.beat(0).step == 3
+
+
+def test_no_beat_before_the_first_and_none_outside_a_job(tmp_path):
+    beat(1, "step 2")
+    folder = JobFolder(tmp_path)
+    assert folder.beat(0) is None
+    folder.beat_path(0).write_bytes(b" " * BEAT_SIZE)
+    assert folder.beat(0) is None

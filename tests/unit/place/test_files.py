@@ -1,0 +1,96 @@
+"""Global arrays from files: formats, what is read of them, and files that are none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import outlay
+
+VALUE = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+
+@pytest.fixture
+def blocks() -> NamedSharding:
+    return NamedSharding(outlay.mesh(a=4, b=2), P("a", "b"))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npy_of_either_order(order: Any, tmp_path: Path, blocks: NamedSharding) -> None:
+    np.save(tmp_path / "x.npy", np.asarray(VALUE, order=order))
+    x = outlay.from_file(tmp_path / "x.npy", blocks)
+    assert x.sharding == blocks
+    np.testing.assert_array_equal(x, VALUE)
+
+
+def test_the_array_outlives_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, VALUE)
+    x = outlay.from_file(path, NamedSharding(outlay.mesh(x=8), P("x")))
+    path.write_bytes(b"")
+    np.testing.assert_array_equal(x, VALUE)
+
+
+@pytest.mark.parametrize("driver", ["zarr", "zarr3"])
+def test_zarr_of_either_version(driver: str, tmp_path: Path, blocks: NamedSharding) -> None:
+    tensorstore = pytest.importorskip("tensorstore")
+    value = VALUE.astype(jnp.bfloat16)
+    spec = {"driver": driver, "kvstore": {"driver": "file", "path": str(tmp_path / "x")}}
+    store = tensorstore.open(spec, create=True, dtype=tensorstore.bfloat16, shape=[8, 8]).result()
+    store.write(value).result()
+    x = outlay.from_file(tmp_path / "x", blocks)
+    assert x.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(x, value)
+
+
+def cut_short(path: Path) -> None:
+    np.save(path, VALUE)
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def objects(path: Path) -> None:
+    np.save(path, np.array([{}], object))
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "said"),
+    [
+        ("gone.npy", lambda path: None, "there is no such file"),
+        ("x.txt", Path.touch, r".txt is not a format that slices are read from"),
+        ("x.npy", cut_short, "numpy cannot map it: mmap length is greater than file size"),
+        ("x.npy", Path.touch, "numpy cannot map it"),
+        ("x.npy", objects, "numpy cannot map it: Array can't be memory-mapped: Python objects in dtype"),
+        ("x", Path.mkdir, "the folder holds none of zarr.json, .zarray"),
+    ],
+)
+def test_what_is_no_array_is_refused_by_name(name: str, make: Any, said: str, tmp_path: Path, blocks: Any) -> None:
+    make(tmp_path / name)
+    with pytest.raises(outlay.PlaceError, match=rf"{name} cannot be read by 1 of 1 process\(es\)\n.*\n    {said}"):
+        outlay.from_file(tmp_path / name, blocks)
+
+
+def test_a_broken_zarr_is_refused(tmp_path: Path, blocks: Any) -> None:
+    pytest.importorskip("tensorstore")
+    (tmp_path / "zarr.json").write_text("{}")
+    with pytest.raises(outlay.PlaceError, match="TensorStore cannot open it"):
+        outlay.from_file(tmp_path, blocks)
+
+
+def test_zarr_without_tensorstore_says_what_to_install(tmp_path: Path, blocks: Any, monkeypatch: Any) -> None:
+    (tmp_path / "zarr.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "tensorstore", None)
+    with pytest.raises(outlay.PlaceError, match="cure: pip install tensorstore"):
+        outlay.from_file(tmp_path, blocks)
+
+
+def test_a_shape_that_does_not_divide_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones(12))
+    with pytest.raises(outlay.PlaceError, match=r"dim 0 of \(12,\) has size 12"):
+        outlay.from_file(tmp_path / "x.npy", NamedSharding(outlay.mesh(x=8), P("x")))
