@@ -52,6 +52,7 @@ from .train.state import TrainState as TrainState
 from .train.state import init_state as init_state
 from .train.step import train_step as train_step
 from .train.data import TrainData as TrainData
+from .train.checkpoint.checkpoints import Checkpoints as Checkpoints
 from .train.loop import fit as fit
 
 # -> reports
@@ -81,6 +82,8 @@ from .core.errors import PlaceError as PlaceError
 from .core.errors import ProgramError as ProgramError
 from .core.errors import RecipeError as RecipeError
 from .core.errors import RunFolderError as RunFolderError
+from .core.errors import CheckpointError as CheckpointError
+from .core.errors import CheckpointWarning as CheckpointWarning
 from .core.errors import ShowError as ShowError
 from .core.errors import ExplainError as ExplainError
 from .core.errors import ChooseError as ChooseError

@@ -11,7 +11,7 @@ from outlay.core.errors import OutlayError
 
 WRONG_USE = 2
 STOPPED = 130  # 128 + SIGINT, as shells count
-_EXTRA = ("flax", "grain", "matplotlib", "sklearn")  # what the `train` extra installs, as it is imported
+_EXTRA = ("flax", "grain", "matplotlib", "orbax", "sklearn")  # what the `train` extra installs, as it is imported
 
 
 class Commands(TyperGroup):

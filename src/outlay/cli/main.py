@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from outlay.cli.calibrate import calibrate
+from outlay.cli.checkpoint import checkpoint
 from outlay.cli.choose import choose
 from outlay.cli.doctor import doctor
 from outlay.cli.explain import explain
@@ -32,6 +33,7 @@ for needs_recipe in (run, show, explain, verify, choose):
 for other in (calibrate, doctor):
     app.command()(other)
 app.command(cls=LaunchCommand)(launch)
+app.add_typer(checkpoint)
 
 
 @app.callback(epilog="Exit codes: 0 well, 1 a check failed, 2 an error in what was asked, 130 stopped by Ctrl-C.")

@@ -35,18 +35,28 @@ def run(
         Path | None, typer.Option("--run-dir", metavar="DIR", help="The run folder; runs/RECIPE without.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the run that is in the run folder.")] = False,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option("--checkpoint-every", min=1, metavar="N", help="Save a checkpoint every N steps and at the end."),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue the run in the run folder, if there is one, from its last checkpoint."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a recipe; metrics, plan, loss and report go to a run folder."""
+    if force and resume:
+        raise typer.BadParameter("with --force the run that it would continue is replaced", param_hint="--resume")
     prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
     from outlay.recipes.run import run as run_recipe
     from outlay.report.show import show
     from outlay.train.run_folder import RunFolder
 
-    folder = RunFolder(run_dir or Path("runs") / prepared.recipe.name, force=force)
+    folder = RunFolder(run_dir or Path("runs") / prepared.recipe.name, force=force, resume=resume)
     if not as_json:
         print_picture(show(prepared.program.plan))
-    result = run_recipe(prepared, folder, num_steps=steps)
+    result = run_recipe(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
     if as_json:
         print_json(result.to_dict())
     else:

@@ -18,8 +18,9 @@ class RunResult:
         layout: the layout's name.
         devices: what it ran on, in words.
         simulated: whether the devices were pretended, so that times say nothing about speed.
-        num_steps: steps taken.
-        seconds: what they took, without compiling.
+        num_steps: steps taken in all.
+        resumed_after: the step that the run was continued after; 0 for one from the start.
+        seconds: what the steps took, without compiling.
         num_samples: samples seen.
         training: the metrics of the last step.
         held_out: the metrics on held-out data; empty where the recipe has none.
@@ -32,6 +33,7 @@ class RunResult:
     devices: str
     simulated: bool
     num_steps: int
+    resumed_after: int
     seconds: float
     num_samples: int
     training: Mapping[str, float]
@@ -43,10 +45,11 @@ class RunResult:
     def facts(self) -> dict[str, str]:
         """The result in words, by name, for people."""
         rate = self.num_samples / self.seconds if self.seconds else 0.0
+        continued = f", continued after step {self.resumed_after}" if self.resumed_after else ""
         honest = " (simulated devices: this is not a speed)" if self.simulated else ""
         return {
             "ran": f"{self.recipe}, layout {self.layout}, {self.devices}",
-            "training": f"{_in_words(self.training)} after {self.num_steps} steps",
+            "training": f"{_in_words(self.training)} after {self.num_steps} steps{continued}",
             **({"held out": _in_words(self.held_out)} if self.held_out else {}),
             "time": f"{self.seconds:.1f} s, {rate:,.0f} samples/s{honest}",
         }

@@ -3,35 +3,63 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
+from outlay.core.errors import CheckpointError
+from outlay.core.versions import versions
+from outlay.execute.program import Program
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.report_page import report_page
 from outlay.recipes.result import RunResult
-from outlay.recipes.versions import versions
+from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import fit
 from outlay.train.run_folder import RunFolder
 
 
-def run(prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None) -> RunResult:
+def run(
+    prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None, checkpoint_every: int | None = None
+) -> RunResult:
     """Train a prepared recipe, evaluate it, and fill its run folder. Progress goes to stderr.
+
+    A folder that holds an earlier run of the recipe, opened with `resume`, is continued after its newest checkpoint.
 
     Args:
         prepared: the recipe with its program.
-        folder: where config, plan, metrics, picture and report go.
-        num_steps: how many steps; the recipe's own number if None.
+        folder: where config, plan, metrics, checkpoints, picture and report go.
+        num_steps: how many steps in all; those of the earlier run, or else the recipe's own number, if None.
+        checkpoint_every: save a checkpoint after so many steps, and after the last; as the earlier run did if None,
+            and none at all in a new run.
 
     Raises:
-        Interrupted: on Ctrl-C; config, plan and the metrics so far are in the folder.
+        Interrupted: on Ctrl-C; config, plan, checkpoints and the metrics so far are in the folder.
+        CheckpointError: the earlier run cannot be continued.
     """
-    recipe, program = prepared.recipe, prepared.program
-    num_steps = recipe.num_steps if num_steps is None else num_steps
-    folder.write_config(_config(prepared, num_steps))
+    recipe, program, earlier = prepared.recipe, prepared.program, folder.earlier or {}
+    if num_steps is None:
+        num_steps = int(earlier.get("num_steps", recipe.num_steps))
+    if checkpoint_every is None:
+        checkpoint_every = earlier.get("checkpoint_every")
+    config = _config(prepared, num_steps, checkpoint_every, earlier)
+    checkpoints = Checkpoints(folder.checkpoints_path) if checkpoint_every else None
+    start = None
+    if folder.earlier is not None:
+        _refuse_other_run(folder, config)
+        start = _restored(checkpoints, program, num_steps)
+    folder.write_config(config)
     folder.write_plan(program.plan)
-    key = jax.random.key(recipe.seed)
-    done = fit(program, recipe.data, num_steps=num_steps, key=key, metrics_path=folder.metrics_path)
+    done = fit(
+        program,
+        recipe.data,
+        num_steps=num_steps,
+        key=jax.random.key(recipe.seed),
+        metrics_path=folder.metrics_path,
+        checkpoints=checkpoints,
+        every=checkpoint_every,
+        start=start,
+    )
     mesh = program.plan.mesh
     result = RunResult(
         recipe=recipe.name,
@@ -39,6 +67,7 @@ def run(prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None) 
         devices=str(mesh),
         simulated=mesh.kind == "simulated",
         num_steps=num_steps,
+        resumed_after=start[0] if start else 0,
         seconds=done.seconds,
         num_samples=done.num_samples,
         training=done.history[-1],
@@ -53,14 +82,23 @@ def run(prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None) 
     return result
 
 
-def _config(prepared: Prepared, num_steps: int) -> dict[str, Any]:
-    return {
+_ARRANGEMENT = ("layout", "mode", "rules", "mesh", "versions")
+"""What may be another each time a run is continued."""
+_IDENTITY = ("recipe", "seed", "batch")
+"""What must stay as it was, or another sequence of batches or losses would follow."""
+
+
+def _config(
+    prepared: Prepared, num_steps: int, checkpoint_every: int | None, earlier: Mapping[str, Any]
+) -> dict[str, Any]:
+    config = {
         "recipe": prepared.recipe.name,
         "layout": prepared.layout_name,
         "mode": prepared.program.mode,
         "rules": [str(rule) for rule in prepared.program.layout],
         "mesh": prepared.program.plan.mesh.to_dict(),
         "num_steps": num_steps,
+        "checkpoint_every": checkpoint_every,
         "seed": prepared.recipe.seed,
         "batch": {
             leaf.path: {"shape": list(leaf.shape), "dtype": leaf.dtype}
@@ -71,3 +109,34 @@ def _config(prepared: Prepared, num_steps: int) -> dict[str, Any]:
             **versions(("outlay", "jax", "jaxlib")),
         },
     }
+    before = [*earlier.get("before", ()), {name: earlier.get(name) for name in _ARRANGEMENT}] if earlier else []
+    return {**config, "before": before}
+
+
+def _restored(checkpoints: Checkpoints | None, program: Program, num_steps: int) -> tuple[int, Any] | None:
+    """The newest step and its state; None for a run that was stopped before its first checkpoint."""
+    if checkpoints is None or not checkpoints.exist():
+        return None
+    step, state = checkpoints.restore(program)
+    if step > num_steps:
+        raise CheckpointError(
+            f"{checkpoints.path} has a checkpoint of step {step}, and a run of {num_steps} steps ends before it\n"
+            f"  cure: {step} steps or more, or another folder"
+        )
+    return step, state
+
+
+def _refuse_other_run(folder: RunFolder, config: Mapping[str, Any]) -> None:
+    earlier = folder.earlier or {}
+    if not earlier.get("checkpoint_every"):
+        raise CheckpointError(
+            f"the run in {folder.path} kept no checkpoints, so there is nothing to continue it from\n"
+            "  cure: --force to begin it anew, with --checkpoint-every N"
+        )
+    other = [name for name in _IDENTITY if config[name] != earlier.get(name)]
+    if other:
+        lines = "".join(f"\n  {name}: {earlier.get(name)} there, {config[name]} now" for name in other)
+        raise CheckpointError(
+            f"the run in {folder.path} is another one and cannot be continued: {len(other)} difference(s){lines}"
+            "\n  cure: another --run-dir, or the recipe and options of that run"
+        )

@@ -13,6 +13,7 @@ import jax
 
 from outlay.core.errors import ProgramError
 from outlay.execute.program import Program
+from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.metrics_file import MetricsFile
 from outlay.train.progress import Progress
 
@@ -34,9 +35,10 @@ class Fit:
 
     Attributes:
         state: the state after the last step.
-        history: the metrics of every step, each with its `step`, counted from 1, and `seconds` since the start.
-        seconds: from the first step's dispatch to the last step's metrics, without compiling.
-        num_samples: samples trained on.
+        history: the metrics of every step, each with its `step`, counted from 1, and `seconds` since the start; of a
+            run that was continued without its metrics file, only those after `start`.
+        seconds: what the steps of `history` took, from dispatch to metrics, without compiling.
+        num_samples: samples trained on in them.
     """
 
     state: Any
@@ -50,12 +52,17 @@ class Interrupted(KeyboardInterrupt):
 
     Attributes:
         history: the metrics of the steps that were finished, as in `Fit`.
+        saved: the step of the last checkpoint; None where there is none.
     """
 
-    def __init__(self, history: list[dict[str, float]], num_steps: int, metrics_path: Path | None) -> None:
+    def __init__(
+        self, history: list[dict[str, float]], step: int, num_steps: int, metrics_path: Path | None, saved: int | None
+    ) -> None:
         self.history = history
+        self.saved = saved
         kept = f"; the metrics so far are kept in {metrics_path}" if metrics_path else ""
-        super().__init__(f"stopped after step {len(history)} of {num_steps}{kept}")
+        goes_on = f"; the last checkpoint is of step {saved}" if saved is not None else ""
+        super().__init__(f"stopped after step {step} of {num_steps}{kept}{goes_on}")
 
 
 def fit(
@@ -66,20 +73,30 @@ def fit(
     key: Any,
     metrics_path: Path | None = None,
     progress: bool = True,
+    checkpoints: Checkpoints | None = None,
+    every: int | None = None,
+    start: tuple[int, Any] | None = None,
 ) -> Fit:
     """Make the state and run a program's step over batches by global step.
+
+    With `start`, the run goes on after that step as if it had never stopped, whatever mesh, layout or number of
+    processes it ran on before: with the same batches, and in the same metrics file.
 
     Args:
         program: its step returns a dictionary of scalars.
         data: `data[step]` is the batch of a step, such as `TrainData`.
-        num_steps: how many steps.
+        num_steps: how many steps in all.
         key: what `program.init` takes.
         metrics_path: a file that gets the metrics of each step as a line of JSON, as soon as they are there.
         progress: show loss, samples a second and the time left on stderr.
+        checkpoints: where the state is saved, beside the training, after the last step and `every` so many.
+        every: how many steps; None for the last step only.
+        start: the step and the state to continue after, as `checkpoints.restore(program)` gives them; used up.
 
     Raises:
         Interrupted: on Ctrl-C, after the metrics so far were written.
-        ProgramError: there is no step to take.
+        CheckpointError: a checkpoint cannot be written, or the metrics file does not hold every step before `start`.
+        ProgramError: there is no step to take, or nowhere to save to.
 
     Example:
         >>> mesh = outlay.mesh(data=8)
@@ -89,36 +106,65 @@ def fit(
         >>> [metrics["loss"] for metrics in done.history], float(done.state)
         ([1.0, 0.0], 8.0)
     """
-    if num_steps < 1:
-        raise ProgramError(f"num_steps={num_steps}: a run takes 1 step or more")
+    first, state = start or (0, None)
+    _refuse_impossible(num_steps, first, checkpoints, every)
     samples_a_step = jax.tree.leaves(program.batch_shapes)[0].shape[0]
-    history: list[dict[str, float]] = []
     in_flight: collections.deque[Any] = collections.deque()
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(MetricsFile(metrics_path)) if metrics_path else None
-        shown = stack.enter_context(Progress(num_steps, samples_a_step)) if progress else None
+        writer = stack.enter_context(MetricsFile(metrics_path, after=first)) if metrics_path else None
+        history = list(writer.kept) if writer else []
+        before = history[-1] if history else {"step": first, "seconds": 0.0}
+        shown = stack.enter_context(Progress(num_steps, samples_a_step, after=before)) if progress else None
         program.compiled  # noqa: B018  compiled here, so that the clock below times steps only
-        state = program.init(key)
-        start = time.perf_counter()
+        state = program.init(key) if state is None else state
+        finished, began = first, time.perf_counter() - before["seconds"]
 
         def finish_oldest() -> None:
+            nonlocal finished
             fetched = jax.device_get(in_flight.popleft())
             metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
-            seconds = round(time.perf_counter() - start, 4)
-            history.append({"step": len(history) + 1, **metrics, "seconds": seconds})
+            finished += 1
+            history.append({"step": finished, **metrics, "seconds": round(time.perf_counter() - began, 4)})
             if writer:
                 writer.write(history[-1])
             if shown:
                 shown.show(history[-1])
 
         try:
-            for step in range(num_steps):
+            for step in range(first, num_steps):
                 if len(in_flight) >= _MAX_IN_FLIGHT:
                     finish_oldest()
                 state, metrics = program(state, data[step])
                 in_flight.append(metrics)
+                if checkpoints and (step + 1 == num_steps or (every and (step + 1) % every == 0)):
+                    while in_flight:  # their metrics must be in the file before a checkpoint after them exists
+                        finish_oldest()
+                    checkpoints.save(step + 1, state)
             while in_flight:
                 finish_oldest()
+            if checkpoints:
+                checkpoints.wait()
         except KeyboardInterrupt as stop:
-            raise Interrupted(history, num_steps, metrics_path) from stop
-    return Fit(state, history, history[-1]["seconds"], samples_a_step * num_steps)
+            raise Interrupted(history, finished, num_steps, metrics_path, _last_saved(checkpoints)) from stop
+    seconds = history[-1]["seconds"] if history else 0.0
+    return Fit(state, history, seconds, samples_a_step * len(history))
+
+
+def _refuse_impossible(num_steps: int, first: int, checkpoints: Checkpoints | None, every: int | None) -> None:
+    if num_steps < 1:
+        raise ProgramError(f"num_steps={num_steps}: a run takes 1 step or more")
+    if num_steps < first:
+        raise ProgramError(f"num_steps={num_steps}: the run to continue is after step {first} already")
+    if every is not None and every < 1:
+        raise ProgramError(f"every={every}: checkpoints are 1 step or more apart")
+    if every is not None and checkpoints is None:
+        raise ProgramError(f"every={every} and nowhere to save to\n  cure: checkpoints=outlay.Checkpoints(folder)")
+
+
+def _last_saved(checkpoints: Checkpoints | None) -> int | None:
+    """The step of the last checkpoint, once what is being written is there."""
+    if checkpoints is None:
+        return None
+    if jax.process_count() == 1:  # several processes stop at different steps, and would wait for each other for ever
+        checkpoints.wait()
+    return max(checkpoints.steps(), default=None)

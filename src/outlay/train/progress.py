@@ -19,11 +19,20 @@ class Progress:
         num_steps: steps in all.
         samples_a_step: samples that one step takes.
         console: where to; stderr by default.
+        after: `step` and `seconds` of the step that the run continues after; None for a new run.
     """
 
-    def __init__(self, num_steps: int, samples_a_step: int, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        num_steps: int,
+        samples_a_step: int,
+        console: Console | None = None,
+        *,
+        after: Mapping[str, float] | None = None,
+    ) -> None:
         self._num_steps = num_steps
         self._samples_a_step = samples_a_step
+        self._after = (int(after["step"]), after["seconds"]) if after else (0, 0.0)
         self._console = console or Console(stderr=True, highlight=False)
         self._bar: bars.Progress | None = None
         self._task = bars.TaskID(0)
@@ -32,10 +41,11 @@ class Progress:
         if self._console.is_terminal:
             columns = ("step {task.completed}/{task.total}", bars.BarColumn(), "{task.fields[facts]}")
             self._bar = bars.Progress(*columns, bars.TimeRemainingColumn(), console=self._console)
-            self._task = self._bar.add_task("", total=self._num_steps, facts="compiling")
+            self._task = self._bar.add_task("", total=self._num_steps, completed=self._after[0], facts="compiling")
             self._bar.start()
         else:
-            self._console.print(f"{self._num_steps} steps of {self._samples_a_step} samples: compiling")
+            goes_on = f", continued after step {self._after[0]}" if self._after[0] else ""
+            self._console.print(f"{self._num_steps} steps of {self._samples_a_step} samples{goes_on}: compiling")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,11 +55,12 @@ class Progress:
     def show(self, metrics: Mapping[str, float]) -> None:
         """One more step is done: its metrics, with `step` and `seconds` since the first."""
         step, seconds = int(metrics["step"]), metrics["seconds"]
-        rate = step * self._samples_a_step / seconds if seconds else math.inf
+        taken, passed = step - self._after[0], seconds - self._after[1]
+        rate = taken * self._samples_a_step / passed if passed else math.inf
         named = [f"{name} {value:.4f}" for name, value in metrics.items() if name not in ("step", "seconds")]
         facts = "  ".join([*named, f"{rate:,.0f} samples/s"])
         if self._bar:
             self._bar.update(self._task, completed=step, facts=facts)
         elif step % max(1, self._num_steps // _NUM_LINES) == 0 or step == self._num_steps:
-            left = seconds / step * (self._num_steps - step)
+            left = passed / taken * (self._num_steps - step)
             self._console.print(f"step {step}/{self._num_steps}  {facts}  {left:.0f} s left", soft_wrap=True)

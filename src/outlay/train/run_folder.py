@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,28 +12,37 @@ from outlay.core.errors import RunFolderError
 from outlay.layout.plan import Plan
 from outlay.train.loss_plot import loss_plot
 
-_FILES = ("config.json", "plan.json", "metrics.jsonl", "loss.png", "sample.txt", "report.html")
+_CONFIG = "config.json"
+_CHECKPOINTS = "checkpoints"
+_FILES = (_CONFIG, "plan.json", "metrics.jsonl", "loss.png", "sample.txt", "report.html")
 
 
 class RunFolder:
-    """`config.json`, `plan.json`, `metrics.jsonl`, `loss.png`, `sample.txt` and `report.html` of one run.
+    """`config.json`, `plan.json`, `metrics.jsonl`, `loss.png`, `sample.txt`, `report.html`, `checkpoints/` of one run.
 
     Args:
         path: the folder; made if it is not there.
-        force: replace the run that is there. Only the files above are replaced; any others stay.
+        force: replace the run that is there. Only the files above and the checkpoints are replaced; any others stay.
+        resume: continue the run that is there, or begin one where there is none.
+
+    Attributes:
+        earlier: the config of the run that is continued; None for a new run.
 
     Raises:
-        RunFolderError: something is there already and `force` was not given; nothing of it was touched.
+        RunFolderError: something is there already that is not to be replaced or continued; nothing of it was touched.
     """
 
-    def __init__(self, path: Path, *, force: bool = False) -> None:
+    def __init__(self, path: Path, *, force: bool = False, resume: bool = False) -> None:
         self.path = path
-        if path.is_dir():
+        if path.exists() and not path.is_dir():
+            raise RunFolderError(f"{path} is a file, not a folder\n  cure: choose another folder for this run")
+        self.earlier: dict[str, Any] | None = _config_of(path) if resume else None
+        if self.earlier is None:
             _refuse_full(path, force)
             for name in _FILES:
                 (path / name).unlink(missing_ok=True)
-        elif path.exists():
-            raise RunFolderError(f"{path} is a file, not a folder\n  cure: choose another folder for this run")
+            if (path / _CHECKPOINTS).is_dir():
+                shutil.rmtree(path / _CHECKPOINTS)
         path.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -40,9 +50,14 @@ class RunFolder:
         """The metrics of each step, one JSON object a line."""
         return self.path / "metrics.jsonl"
 
+    @property
+    def checkpoints_path(self) -> Path:
+        """The folder of the run's checkpoints."""
+        return self.path / _CHECKPOINTS
+
     def write_config(self, config: Mapping[str, Any]) -> None:
         """What was run and with which choices."""
-        self._write("config.json", json.dumps(config, indent=1) + "\n")
+        self._write(_CONFIG, json.dumps(config, indent=1) + "\n")
 
     def write_plan(self, plan: Plan) -> None:
         """Where every array lived; `Plan.from_json` reads it."""
@@ -64,11 +79,26 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> Path:
         path = self.path / name
-        path.write_text(text, encoding="utf-8")
+        written = self.path / f"{name}.partial"
+        written.write_text(text, encoding="utf-8")
+        written.replace(path)  # a kill in between leaves what was there: without its config a run cannot be continued
         return path
 
 
+def _config_of(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads((path / _CONFIG).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise RunFolderError(
+            f"{path / _CONFIG} is no config of a run: {error}\n  cure: put it back, or --force to begin the run anew"
+        ) from error
+
+
 def _refuse_full(path: Path, force: bool) -> None:
+    if not path.is_dir():
+        return
     found = sorted(entry.name for entry in path.iterdir())
     if not found or force:
         return

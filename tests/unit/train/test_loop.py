@@ -7,6 +7,7 @@ import pytest
 
 import outlay
 from outlay.core.errors import ProgramError
+from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import Interrupted, fit
 
 BATCHES = [np.full(8, number, np.float32) for number in range(6)]
@@ -71,3 +72,59 @@ def test_ctrl_c_keeps_the_metrics_so_far_and_says_how_far_it_came(program, tmp_p
 def test_there_must_be_a_step_to_take(program):
     with pytest.raises(ProgramError, match="num_steps=0: a run takes 1 step or more"):
         fit(program, BATCHES, num_steps=0, key=jax.random.key(0))
+
+
+def test_a_run_is_saved_every_so_many_steps_and_at_the_end(program, tmp_path):
+    checkpoints = Checkpoints(tmp_path / "saved", keep=9)
+    run(program, checkpoints=checkpoints, every=4)
+    assert checkpoints.steps() == [4, 6]
+    for step, total in ((4, 48), (6, 120)):
+        assert float(checkpoints.restore(program, step)[1]) == total
+    only_the_last = Checkpoints(tmp_path / "last")
+    run(program, checkpoints=only_the_last)
+    assert only_the_last.steps() == [6]
+
+
+def test_a_run_goes_on_after_a_step_with_the_batches_that_follow(program, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    whole = run(program, metrics_path=path)
+    asked = []
+
+    class Data:
+        def __getitem__(self, step):
+            asked.append(step)
+            return BATCHES[step]
+
+    state = jax.device_put(jnp.float32(8 * (0 + 1 + 2 + 3)), jax.tree.leaves(whole.state)[0].sharding)
+    done = run(program, Data(), metrics_path=path, start=(4, state))
+    assert asked == [4, 5]
+    assert float(done.state) == float(whole.state)
+    assert [metrics["loss"] for metrics in done.history] == [0, 1, 2, 3, 4, 5]
+    assert [metrics["step"] for metrics in done.history] == [1, 2, 3, 4, 5, 6]
+    assert done.history[:4] == whole.history[:4]
+    assert done.num_samples == 48
+    assert [json.loads(line) for line in path.read_text().splitlines()] == done.history
+
+
+def test_before_a_checkpoint_is_there_its_metrics_are_in_the_file(program, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+
+    class Watching(Checkpoints):
+        def save(self, step, state):
+            assert len(path.read_text().splitlines()) == step
+            super().save(step, state)
+
+    run(program, metrics_path=path, checkpoints=Watching(tmp_path / "saved"), every=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every=0: checkpoints are 1 step or more apart"),
+        ({"every": 2}, "every=2 and nowhere to save to\n  cure: checkpoints=outlay.Checkpoints"),
+        ({"start": (7, None)}, "num_steps=6: the run to continue is after step 7 already"),
+    ],
+)
+def test_what_cannot_be_saved_or_continued_is_refused_first(program, options, message):
+    with pytest.raises(ProgramError, match=message):
+        run(program, **options)

@@ -1,0 +1,52 @@
+"""`outlay checkpoint`: what is in a folder of checkpoints, without devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outlay.cli.options import JsonOption
+from outlay.cli.output import print_json, print_picture
+
+if TYPE_CHECKING:
+    from outlay.train.checkpoint.contents import Contents
+
+checkpoint = typer.Typer(
+    name="checkpoint",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Look into checkpoints; reads files only, and needs no devices.",
+    epilog="There is nothing to convert: a checkpoint holds global arrays, and is restored onto any mesh and layout.",
+)
+
+
+@checkpoint.command()
+def show(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run folder, a folder of checkpoints, or one checkpoint.")
+    ],
+    step: Annotated[
+        int | None, typer.Option("--step", metavar="N", help="Which one; the newest whole one without.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Paths, shapes, dtypes and bytes of a checkpoint, and who wrote it. Exit code 1 when a checkpoint is damaged."""
+    from outlay.train.checkpoint.contents import contents
+
+    found = contents(folder, step)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print(found)
+    if found.damaged:
+        raise typer.Exit(1)
+
+
+def _print(found: Contents) -> None:
+    typer.echo(found.headline)
+    if found.manifest is not None:
+        print_picture(found.table())
+    for line in found.damage_lines:
+        typer.echo(f"damaged: {line}", err=True)

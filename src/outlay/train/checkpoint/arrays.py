@@ -1,0 +1,63 @@
+"""The arrays of a checkpoint: written by every process its own pieces, read straight into any shardings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as orbax
+
+# Small enough that a device which needs a few rows does not read much more, large enough that a file of them is read
+# and written at the disk's speed.
+_CHUNK_BYTES = 2**24
+
+
+class ArrayFiles:
+    """Reads and writes flat dictionaries of arrays with Orbax.
+
+    Orbax's folder is layout-free: it holds global arrays, cut where it was convenient to write them. Floating-point
+    parameters hardly compress, so nothing is compressed.
+    """
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("absl")
+        self._orbax = orbax.AsyncCheckpointer(orbax.PyTreeCheckpointHandler(use_compression=False))
+
+    def start_writing(self, folder: Path, arrays: Mapping[str, jax.Array]) -> None:
+        """Copy the arrays to the host, where later steps cannot change them, and write on in the background."""
+        kept = {path: x for path, x in arrays.items() if x.size}  # Orbax takes no empty arrays
+        chunks = {path: orbax.SaveArgs(chunk_byte_size=_CHUNK_BYTES) for path in kept}
+        self._log.addFilter(_not_of_orbax)
+        self._orbax.save(folder, args=orbax.args.PyTreeSave(kept, save_args=chunks))
+
+    def finish_writing(self) -> None:
+        """Wait until all processes have written; raise what went wrong meanwhile."""
+        try:
+            self._orbax.wait_until_finished()
+        finally:
+            self._log.removeFilter(_not_of_orbax)
+
+    def read(self, folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+        """The arrays, each device's piece read by itself.
+
+        Args:
+            folder: what was written.
+            wanted: shapes, dtypes and shardings by path; shapes and dtypes are those that were written.
+        """
+        there = {path: shape for path, shape in wanted.items() if shape.size}
+        into = orbax.checkpoint_utils.construct_restore_args(there)
+        found = self._orbax.restore(folder, args=orbax.args.PyTreeRestore(there, restore_args=into)) if there else {}
+        empty = {
+            path: jnp.zeros(shape.shape, shape.dtype, device=shape.sharding)
+            for path, shape in wanted.items()
+            if path not in there
+        }
+        return {**found, **empty}
+
+
+def _not_of_orbax(record: logging.LogRecord) -> bool:
+    """Orbax logs a failure with a traceback from each of its threads, and raises it too: once is enough."""
+    return "orbax" not in record.pathname

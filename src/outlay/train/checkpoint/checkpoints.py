@@ -1,0 +1,219 @@
+"""Checkpoints of a run: saved beside the training, restored onto any arrangement of devices."""
+
+from __future__ import annotations
+
+import operator
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.core.arrays import non_arrays
+from outlay.core.errors import CheckpointError, CheckpointWarning
+from outlay.core.paths import flatten_paths
+from outlay.execute.program import Program
+from outlay.meshes.made import refuse_to_run
+from outlay.place.shardings import shardings
+from outlay.train.checkpoint.background import InBackground
+from outlay.train.checkpoint.describe import saved_leaves, written_by
+from outlay.train.checkpoint.differences import refuse_other_state
+from outlay.train.checkpoint.folder import CheckpointFolder
+from outlay.train.checkpoint.manifest import ARRAYS, Manifest
+from outlay.train.checkpoint.together import as_first_finds, is_first, wait_for_all
+from outlay.train.checkpoint.whole import read_manifest, saved_files
+
+if TYPE_CHECKING:
+    from outlay.train.checkpoint.arrays import ArrayFiles
+
+
+class Checkpoints:
+    """The last few checkpoints of a run, in a folder that all its processes see.
+
+    A checkpoint holds global arrays by their dotted paths and knows nothing of meshes: it is restored onto any mesh,
+    layout, number of devices or processes. It is there when it is whole, and not before: a run that is killed at any
+    moment leaves the checkpoints that it had.
+
+    In a job of several processes, every process makes the same calls in the same order.
+
+    Args:
+        folder: where they are; made when the first is saved.
+        keep: how many of the last ones stay.
+
+    Raises:
+        CheckpointError: fewer than 1 would stay.
+
+    Example:
+        >>> import tempfile
+        >>> step = lambda state, batch: ({"w": state["w"] + batch.mean()}, {})
+        >>> init = lambda key: {"w": jax.random.normal(key, (16, 4))}
+        >>> def arranged(layout, **axes):
+        ...     return outlay.program(step, init, np.ones(8), layout=layout, mesh=outlay.mesh(**axes))
+        >>> eight = arranged(outlay.fsdp(min_size=8) + outlay.data_parallel(), data=8)
+        >>> checkpoints = outlay.Checkpoints(tempfile.mkdtemp(), keep=2)
+        >>> checkpoints.save(100, eight.init(jax.random.key(0)))
+        >>> other = arranged([("w", P("a", "b")), ("batch", P())], a=4, b=2)
+        >>> step, state = checkpoints.restore(other)
+        >>> step, state["w"].sharding.spec
+        (100, P('a', 'b'))
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3) -> None:
+        if keep < 1:
+            raise CheckpointError(f"keep={keep}: 1 checkpoint or more must stay to restore from")
+        self._folder = CheckpointFolder(Path(folder).absolute())
+        self._keep = keep
+        self._arrays: ArrayFiles | None = None
+        self._saving: InBackground | None = None
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._folder.path
+
+    def steps(self) -> list[int]:
+        """The steps that can be restored, oldest first: those whose files are all there with their sizes."""
+        return self._folder.whole()
+
+    def exist(self) -> bool:
+        """Whether there is any checkpoint, be it damaged; the same answer in all processes."""
+        return bool(as_first_finds(lambda: len(self._folder.found())))
+
+    def save(self, step: int, state: Any) -> None:
+        """Save a state. It returns when the arrays are copied; writing them goes on beside what comes next.
+
+        What was saved before is waited for first, so that one checkpoint at a time is in the host's memory.
+
+        Args:
+            step: the global step that the state is after.
+            state: any tree of arrays.
+
+        Raises:
+            CheckpointError: the state holds leaves that are no arrays, there is a checkpoint of this or a later step,
+                or the last save failed.
+        """
+        step = operator.index(step)
+        self.wait()
+        problems = non_arrays(state)
+        if problems:
+            raise CheckpointError(f"a checkpoint holds arrays, and {len(problems)} leaf/leaves are none", problems)
+        self._refuse_older(step)
+        arrays = {path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in _leaves(state)}
+        failed = f"the checkpoint of step {step} could not be written to {self.path}"
+        partial = self._folder.partial(step)
+        leaves, writer = saved_leaves(arrays), written_by(arrays)
+        try:
+            if is_first():
+                self._folder.begin(step)
+            self._array_files().start_writing(partial / ARRAYS, arrays)
+        except OSError as error:
+            self._folder.discard(partial)
+            raise CheckpointError(f"{failed}: {error}") from error
+
+        def complete() -> None:  # refers to no array: what was copied can be freed
+            try:
+                self._array_files().finish_writing()
+                if is_first():
+                    self._folder.complete(partial, Manifest(step, leaves, saved_files(partial), writer))
+                    self._folder.keep_last(self._keep)
+            except BaseException:
+                self._folder.discard(partial)
+                raise
+
+        self._saving = InBackground(complete, failed)
+
+    def wait(self) -> None:
+        """Wait until what was saved is on disk, in all processes. A program that saves waits before it ends.
+
+        Raises:
+            CheckpointError: it could not be written; the checkpoints before it are as they were.
+        """
+        if self._saving is None:
+            return
+        try:
+            self._saving.finish()
+        except CheckpointError:
+            self._saving = None
+            raise
+        self._saving = None
+        wait_for_all(f"outlay checkpoints in {self.path}")
+
+    def restore(self, program: Program, step: int | None = None) -> tuple[int, Any]:
+        """The state of a step, each leaf read straight to where the program's plan puts it.
+
+        Every byte that was written is checked first. Where the newest checkpoint is damaged, a warning says so and
+        the newest whole one is taken.
+
+        Args:
+            program: its plan says paths, shapes, dtypes and shardings.
+            step: the step; the newest one that is whole if None.
+
+        Returns:
+            The step that the state is after, and the state.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, its files are damaged, or it is of another state than the
+                program's; every file and every difference is listed, and nothing was loaded.
+            ProgramError: the mesh is of compile-only devices.
+        """
+        refuse_to_run(program.mesh, "a state cannot be restored")
+        self.wait()
+        found = as_first_finds(lambda: self._choose(step))
+        folder = self._folder.step_folder(found)
+        manifest = read_manifest(folder)
+        if isinstance(manifest, str):  # the first process sees it, this one does not
+            raise CheckpointError(f"{manifest}\n  cure: a folder that every process of the job sees")
+        refuse_other_state(folder, manifest, program.plan.state)
+        shapes = dict(_leaves(program.state_shapes))
+        places = dict(_leaves(shardings(program.plan, program.state_shapes, program.mesh)))
+        wanted = {path: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=places[path]) for path, s in shapes.items()}
+        arrays = self._array_files().read(folder / ARRAYS, wanted)
+        return found, jax.tree.unflatten(jax.tree.structure(program.state_shapes), [arrays[path] for path in wanted])
+
+    def _choose(self, step: int | None) -> int:
+        """The step to restore, every byte of it checked."""
+        found = self._folder.found()
+        if step is not None and step not in found:
+            has = f"it has those of steps {', '.join(map(str, found))}" if found else "it has none"
+            raise CheckpointError(f"{self.path} has no checkpoint of step {step}; {has}")
+        if not found:
+            raise CheckpointError(f"there is no checkpoint in {self.path}\n  cure: another folder, or save one first")
+        damaged: dict[int, list[str]] = {}
+        for number in [step] if step is not None else reversed(found):
+            lines = self._folder.damage(number, contents=True)
+            if not lines:
+                if damaged:
+                    passed = f"step {number} is restored, since what is newer is damaged:"
+                    warnings.warn("\n".join([passed, *_listed(damaged)]), CheckpointWarning, stacklevel=4)
+                return number
+            damaged[number] = lines
+        whole = [number for number in self.steps() if number not in damaged]
+        cure = f"restore step {whole[-1]}" if whole else "restore a copy of these files"
+        headline = f"{len(damaged)} checkpoint(s) in {self.path} are damaged; nothing was loaded:"
+        raise CheckpointError("\n".join([headline, *_listed(damaged), f"  cure: {cure}"]))
+
+    def _refuse_older(self, step: int) -> None:
+        newest = max(self.steps(), default=-1)
+        if step <= newest:
+            raise CheckpointError(
+                f"step {step} cannot be saved to {self.path}: its newest checkpoint is of step {newest}, and only the "
+                f"last {self._keep} are kept\n  cure: another folder, or remove the checkpoints after step {step - 1}"
+            )
+
+    def _array_files(self) -> ArrayFiles:
+        if self._arrays is None:
+            from outlay.train.checkpoint.arrays import ArrayFiles  # Orbax takes a second to import
+
+            self._arrays = ArrayFiles()
+        return self._arrays
+
+
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    return flatten_paths(tree)[0]
+
+
+def _listed(damaged: Mapping[int, list[str]]) -> list[str]:
+    return [f"  step {step}: {line}" for step, lines in damaged.items() for line in lines]

@@ -1,0 +1,94 @@
+"""What is in a folder of checkpoints: found, checked byte by byte, and put in words, without devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from outlay.core.errors import CheckpointError
+from outlay.core.sizes import format_bytes
+from outlay.core.table import table
+from outlay.train.checkpoint.folder import CheckpointFolder
+from outlay.train.checkpoint.manifest import MANIFEST, Manifest
+from outlay.train.checkpoint.whole import read_manifest
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The checkpoints of a folder, and one of them in full.
+
+    Attributes:
+        folder: the folder.
+        steps: the steps that are whole, oldest first.
+        damaged: what is wrong with the others, one line a file, by step.
+        manifest: the one in full; None where none is whole.
+    """
+
+    folder: Path
+    steps: tuple[int, ...]
+    damaged: Mapping[int, list[str]]
+    manifest: Manifest | None
+
+    @property
+    def headline(self) -> str:
+        """The checkpoints, and who wrote the one that is shown."""
+        listed = ", ".join(map(str, self.steps)) or "none"
+        lines = [f"{self.folder}: whole checkpoints of steps {listed}"]
+        if self.manifest is not None:
+            num, size = len(self.manifest.leaves), format_bytes(self.manifest.num_bytes)
+            by = ", ".join(f"{name} {said}" for name, said in self.manifest.written_by.items())
+            lines += [f"step {self.manifest.step}: {num} leaves, {size}", f"written by {by}", ""]
+        return "\n".join(lines)
+
+    @property
+    def damage_lines(self) -> list[str]:
+        """Everything that is wrong, one line a file."""
+        return [f"step {step}: {line}" for step, lines in self.damaged.items() for line in lines]
+
+    def table(self) -> Table:
+        """The leaves of the one that is shown."""
+        leaves = self.manifest.leaves if self.manifest is not None else ()
+        rows = [[leaf.path, str(leaf.shape), leaf.dtype, format_bytes(leaf.num_bytes)] for leaf in leaves]
+        return table(["path", "shape", "dtype", "bytes"], rows, right=("bytes",))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "folder": str(self.folder),
+            "steps": list(self.steps),
+            "damaged": {str(step): lines for step, lines in self.damaged.items()},
+            "checkpoint": self.manifest.to_dict() if self.manifest is not None else None,
+        }
+
+
+def contents(path: Path, step: int | None = None) -> Contents:
+    """Look into a run folder, a folder of checkpoints, or one checkpoint.
+
+    Args:
+        path: any of them.
+        step: the checkpoint to show in full; the newest whole one if None.
+
+    Raises:
+        CheckpointError: there is no such folder, no checkpoint in it, or none of that step.
+    """
+    path = path.absolute()
+    if path.name.isdecimal() and (path / MANIFEST).is_file():
+        path, step = path.parent, int(path.name)
+    folder = CheckpointFolder(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
+    found = folder.found()
+    if not found or (step is not None and step not in found):
+        of = f" of step {step}; it has those of steps {', '.join(map(str, found))}" if found else ""
+        raise CheckpointError(
+            f"{folder.path} has no checkpoint{of}"
+            "\n  cure: a run folder, the folder that checkpoints are saved to, or one checkpoint in it"
+        )
+    lines = {number: folder.damage(number, contents=True) for number in found}
+    whole = tuple(number for number in found if not lines[number])
+    damaged = {number: wrong for number, wrong in lines.items() if wrong}
+    shown = step if step is not None else max(whole, default=found[-1])
+    manifest = read_manifest(folder.step_folder(shown))
+    return Contents(folder.path, whole, damaged, None if isinstance(manifest, str) else manifest)

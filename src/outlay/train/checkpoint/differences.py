@@ -1,0 +1,69 @@
+"""Is a checkpoint one of this program: paths, shapes, dtypes, compared before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from outlay.core.errors import CheckpointError, Problem
+from outlay.core.suggest import did_you_mean
+from outlay.layout.plan import LeafPlan
+from outlay.train.checkpoint.manifest import Manifest, SavedLeaf
+
+
+def refuse_other_state(folder: Path, manifest: Manifest, planned: Iterable[LeafPlan]) -> None:
+    """Raise when a checkpoint does not hold the state that a program's plan is of.
+
+    Raises:
+        CheckpointError: with one problem per difference.
+    """
+    problems = state_differences(manifest, planned)
+    if problems:
+        raise CheckpointError(
+            f"{folder} is a checkpoint of another state than this program's: {len(problems)} difference(s); "
+            "nothing was loaded",
+            problems,
+        )
+
+
+def state_differences(manifest: Manifest, planned: Iterable[LeafPlan]) -> list[Problem]:
+    """Every leaf that only the checkpoint or only the program has, or that has another shape or dtype."""
+    wanted = {leaf.path: leaf for leaf in planned}
+    saved = {leaf.path: leaf for leaf in manifest.leaves}
+    only_wanted = [path for path in wanted if path not in saved]
+    only_saved = [path for path in saved if path not in wanted]
+    problems = [
+        Problem(
+            "not in the checkpoint",
+            path,
+            f"the program has {wanted[path].shape} {wanted[path].dtype}",
+            _cure("restore with a program whose state lacks it", path, only_saved),
+        )
+        for path in only_wanted
+    ]
+    problems += [
+        Problem(
+            "not in the program",
+            path,
+            f"the checkpoint has {saved[path].shape} {saved[path].dtype}",
+            _cure("restore with the program that saved it", path, only_wanted),
+        )
+        for path in only_saved
+    ]
+    return problems + [p for path, leaf in saved.items() if path in wanted for p in _other(leaf, wanted[path])]
+
+
+def _cure(edit: str, path: str, others: list[str]) -> str:
+    """The edit; where leaves of the other side have no partner either, one may just have been renamed."""
+    return f"{edit}; {did_you_mean(path, others)}" if others else edit
+
+
+def _other(saved: SavedLeaf, wanted: LeafPlan) -> list[Problem]:
+    problems = []
+    if saved.shape != wanted.shape:
+        what = f"shape {saved.shape} in the checkpoint, {wanted.shape} in the program"
+        problems.append(Problem("other shape", saved.path, what, "give the model the size that was saved"))
+    if saved.dtype != wanted.dtype:
+        what = f"dtype {saved.dtype} in the checkpoint, {wanted.dtype} in the program"
+        problems.append(Problem("other dtype", saved.path, what, f"make the state with {saved.dtype}"))
+    return problems

@@ -1,0 +1,92 @@
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from tests.unit.cli.command import LINE, OUTLAY, environment, outlay_command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """With one run that kept two checkpoints."""
+    path = tmp_path_factory.mktemp("runs")
+    done = outlay_command("run", LINE, "--devices=8", "--steps=4", "--checkpoint-every=2", "--run-dir=line", cwd=path)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.mark.parametrize("where", ["line", "line/checkpoints", "line/checkpoints/4"])
+def test_a_checkpoint_is_shown_without_devices(folder, where):
+    shown = outlay_command("checkpoint", "show", where, cwd=folder, JAX_PLATFORMS="none there")
+    assert shown.returncode == 0, shown.stderr
+    assert "whole checkpoints of steps 2, 4" in shown.stdout
+    assert "step 4: 6 leaves" in shown.stdout
+    assert "devices mesh data=8 (8 simulated devices)" in shown.stdout
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert ["params.w", "(32,)", "float32", "128", "B"] in rows
+    assert ["key", "()", "key<fry>", "8", "B"] in rows
+
+
+def test_an_older_one_as_json(folder):
+    shown = outlay_command("checkpoint", "show", "line", "--step", "2", "--json", cwd=folder)
+    facts = json.loads(shown.stdout)
+    assert (facts["steps"], facts["damaged"], facts["checkpoint"]["step"]) == ([2, 4], {}, 2)
+
+
+def test_a_damaged_one_is_named_and_the_check_fails(folder, tmp_path):
+    subprocess.run(["cp", "-r", str(folder / "line" / "checkpoints"), str(tmp_path)], check=True)
+    (tmp_path / "checkpoints" / "4" / "arrays" / "manifest.ocdbt").unlink()
+    shown = outlay_command("checkpoint", "show", "checkpoints", cwd=tmp_path)
+    assert shown.returncode == 1
+    assert "whole checkpoints of steps 2\nstep 2: " in shown.stdout
+    assert "damaged: step 4: " in shown.stderr
+    assert "/4/arrays/manifest.ocdbt is missing" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["nowhere"], "nowhere has no checkpoint"), (["line", "--step", "3"], "of step 3; it has those of steps 2, 4")],
+)
+def test_what_is_not_there_is_an_error(folder, arguments, said):
+    shown = outlay_command("checkpoint", "show", *arguments, cwd=folder)
+    assert shown.returncode == 2
+    assert said in shown.stderr
+
+
+def test_a_run_cannot_be_continued_and_replaced(folder):
+    done = outlay_command("run", LINE, "--resume", "--force", cwd=folder)
+    assert done.returncode == 2
+    assert "with --force the run that it would continue is replaced" in done.stderr
+
+
+def losses(path):
+    return [json.loads(line)["loss"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_killed_run_is_continued_on_fewer_devices_with_the_same_losses(folder):
+    options = ["--steps", "120", "--checkpoint-every", "5", "--run-dir"]
+    killed = subprocess.Popen(
+        [*OUTLAY, "run", LINE, "--devices", "8", "--layout", "fsdp", *options, "killed"],
+        cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        give_up = time.monotonic() + 90
+        while not (folder / "killed" / "checkpoints" / "10").exists() and time.monotonic() < give_up:
+            assert killed.poll() is None
+            time.sleep(0.01)
+    finally:
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.wait()
+    assert len(losses(folder / "killed")) < 120
+    resumed = outlay_command(
+        "run", LINE, "--devices", "4", "--layout", "dp", "--resume", "--run-dir", "killed", cwd=folder
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert ", continued after step " in resumed.stdout
+    whole = outlay_command(
+        "run", LINE, "--devices", "4", "--layout", "dp", "--steps", "120", "--run-dir", "whole", cwd=folder
+    )
+    assert whole.returncode == 0
+    assert losses(folder / "killed") == pytest.approx(losses(folder / "whole"), rel=1e-5, abs=1e-5)

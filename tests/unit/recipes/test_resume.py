@@ -1,0 +1,146 @@
+"""A run that was stopped is continued as if it had not been, on whatever is there now."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import optax
+import pytest
+from tests.unit.recipes import small
+
+from outlay.core.errors import CheckpointError
+from outlay.recipes.prepare import prepare
+from outlay.recipes.run import run
+from outlay.train.loop import Interrupted
+from outlay.train.run_folder import RunFolder
+from outlay.train.state import init_state
+from outlay.train.step import train_step
+
+
+def lines(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def stopped_before(step):
+    """The recipe, with somebody who presses Ctrl-C when the batch of a step is asked for."""
+    recipe = small.line()
+
+    class Data:
+        def __getitem__(self, number):
+            if number == step:
+                raise KeyboardInterrupt
+            return recipe.data[number]
+
+    return dataclasses.replace(recipe, data=Data())
+
+
+def stopped(path, *, before=9, **options):
+    with pytest.raises(Interrupted) as stop:
+        run(prepare(stopped_before(before), **options), RunFolder(path), checkpoint_every=4)
+    return stop.value
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole")
+    return path, run(prepare(small.line(), layout="fsdp"), RunFolder(path))
+
+
+def test_the_same_arrangement_gives_the_same_losses_bit_for_bit(tmp_path, uninterrupted):
+    stop = stopped(tmp_path, layout="fsdp")
+    assert "stopped after step" in str(stop)
+    assert "the last checkpoint is of step 8" in str(stop)
+    result = run(prepare(small.line(), layout="fsdp"), RunFolder(tmp_path, resume=True))
+    whole_path, whole = uninterrupted
+    assert [m["loss"] for m in lines(tmp_path)] == [m["loss"] for m in lines(whole_path)]
+    assert [m["step"] for m in lines(tmp_path)] == list(range(1, 13))
+    assert (result.resumed_after, result.num_steps, result.num_samples) == (8, 12, 12 * 16)
+    assert result.held_out == whole.held_out
+    assert "after 12 steps, continued after step 8" in result.facts["training"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "mesh"), [("dp", "data=8"), ("fsdp", "data=4,model=2"), ("zero1", "data=2,model=4")], ids=str
+)
+def test_another_arrangement_gives_the_same_losses(layout, mesh, tmp_path, uninterrupted):
+    stopped(tmp_path, layout="fsdp")
+    run(prepare(small.line(), layout=layout, mesh=mesh), RunFolder(tmp_path, resume=True))
+    losses, expected = ([m["loss"] for m in lines(path)] for path in (tmp_path, uninterrupted[0]))
+    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["layout"], [before["layout"] for before in config["before"]]) == (layout, ["fsdp"])
+
+
+def test_a_kill_after_the_last_checkpoint_leaves_lines_that_are_taken_again(tmp_path, uninterrupted):
+    stopped(tmp_path, before=11, layout="fsdp")
+    assert lines(tmp_path)[-1]["step"] > 8
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 12, "lo')  # the disk was full in the middle of a line
+    run(prepare(small.line(), layout="fsdp"), RunFolder(tmp_path, resume=True))
+    assert [m["step"] for m in lines(tmp_path)] == list(range(1, 13))
+    assert [m["loss"] for m in lines(tmp_path)] == [m["loss"] for m in lines(uninterrupted[0])]
+    assert [m["seconds"] for m in lines(tmp_path)] == sorted(m["seconds"] for m in lines(tmp_path))
+
+
+def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrupted):
+    stopped(tmp_path, before=3, layout="fsdp")
+    result = run(prepare(small.line(), layout="fsdp"), RunFolder(tmp_path, resume=True))
+    assert result.resumed_after == 0
+    assert [m["loss"] for m in lines(tmp_path)] == [m["loss"] for m in lines(uninterrupted[0])]
+
+
+def test_where_there_is_no_run_yet_one_begins(tmp_path):
+    result = run(prepare(small.line()), RunFolder(tmp_path / "new", resume=True), num_steps=2, checkpoint_every=2)
+    assert (result.num_steps, result.resumed_after) == (2, 0)
+    more = run(prepare(small.line()), RunFolder(tmp_path / "new", resume=True), num_steps=3)
+    assert (more.num_steps, more.resumed_after) == (3, 2)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    first = run(prepare(small.line()), RunFolder(tmp_path), checkpoint_every=12)
+    again = run(prepare(small.line()), RunFolder(tmp_path, resume=True))
+    assert (again.resumed_after, again.training, again.held_out) == (12, first.training, first.held_out)
+
+
+def test_forcing_a_new_run_removes_the_old_checkpoints(tmp_path):
+    run(prepare(small.line()), RunFolder(tmp_path), num_steps=2, checkpoint_every=2)
+    RunFolder(tmp_path, force=True)
+    assert not list(tmp_path.iterdir())
+
+
+def refused(path, match, recipe=None, **options):
+    before = {file: file.read_bytes() for file in path.glob("*.json*")}
+    with pytest.raises(CheckpointError, match=match):
+        run(prepare(recipe or small.line()), RunFolder(path, resume=True), **options)
+    assert {file: file.read_bytes() for file in path.glob("*.json*")} == before
+
+
+def test_what_cannot_be_continued_is_named_and_left_as_it_was(tmp_path):
+    run(prepare(small.line()), RunFolder(tmp_path), num_steps=4, checkpoint_every=2)
+    other = dataclasses.replace(small.line(), name="plane", seed=3)
+    refused(tmp_path, r"2 difference\(s\)\n  recipe: line there, plane now\n  seed: 0 there, 3 now", other)
+    refused(tmp_path, "a checkpoint of step 4, and a run of 3 steps ends before it", num_steps=3)
+
+
+def test_another_model_is_refused(tmp_path):
+    run(prepare(small.line()), RunFolder(tmp_path), num_steps=2, checkpoint_every=2)
+    momentum = init_state(lambda key: {"w": jax.random.normal(key, 32)}, optax.sgd(0.1, momentum=0.9))
+    step = train_step(small.loss, optax.sgd(0.1, momentum=0.9))
+    other = dataclasses.replace(small.line(), init=momentum, step=step)
+    refused(tmp_path, r"not in the checkpoint: opt_state.0.trace.w(?s:.)*not in the program: opt_state.0.mu.w", other)
+
+
+def test_a_run_without_checkpoints_cannot_be_continued(tmp_path):
+    run(prepare(small.line()), RunFolder(tmp_path), num_steps=2)
+    refused(tmp_path, "kept no checkpoints.*\n  cure: --force to begin it anew, with --checkpoint-every N")
+
+
+def test_a_metrics_file_with_gaps_is_refused(tmp_path):
+    run(prepare(small.line()), RunFolder(tmp_path), num_steps=4, checkpoint_every=4)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
+    with pytest.raises(
+        CheckpointError, match=r"cannot be continued after step 4: it begins with 1 line\(s\), and step 2"
+    ):
+        run(prepare(small.line()), RunFolder(tmp_path, resume=True), num_steps=6)

@@ -1,0 +1,23 @@
+import threading
+
+import pytest
+
+from outlay.core.errors import CheckpointError
+from outlay.train.checkpoint.background import InBackground
+
+
+def test_it_goes_on_beside_and_is_waited_for():
+    go, done = threading.Event(), []
+    running = InBackground(lambda: (go.wait(10), done.append(True)), "it failed")
+    assert not done
+    go.set()
+    running.finish()
+    assert done
+
+
+def test_what_it_raises_is_raised_with_its_reason():
+    def fail():
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointError, match=r"step 3 was not written: OSError: \[Errno 28\] No space left"):
+        InBackground(fail, "step 3 was not written").finish()
