@@ -6,8 +6,8 @@ from pathlib import Path
 
 import jax
 
-process, num_processes, port, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
 if __name__ == "__main__":
+    process, num_processes, port, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
     jax.distributed.initialize(f"127.0.0.1:{port}", num_processes, process)
     sys.path.insert(0, str(Path(__file__).parents[2]))
 

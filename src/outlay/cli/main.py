@@ -16,6 +16,7 @@ from outlay.cli.launch import LaunchCommand, launch
 from outlay.cli.options import RECIPE_OPTIONS
 from outlay.cli.run import run
 from outlay.cli.show import show
+from outlay.cli.slurm import slurm
 from outlay.cli.verify import verify
 
 # Plain help: rich would double the time that `outlay --help` takes.
@@ -34,6 +35,7 @@ for other in (calibrate, doctor):
     app.command()(other)
 app.command(cls=LaunchCommand)(launch)
 app.add_typer(checkpoint)
+app.add_typer(slurm)
 
 
 @app.callback(epilog="Exit codes: 0 well, 1 a check failed, 2 an error in what was asked, 130 stopped by Ctrl-C.")

@@ -103,7 +103,10 @@ def own_options(context: typer.Context, recipe: str) -> list[str]:
 
 
 def _simulate(devices: int | None) -> None:
+    from outlay.core.jax_compat import settle_on_cpu
     from outlay.meshes.simulated import simulate
 
-    if devices is not None:
+    if devices is None:
+        settle_on_cpu()
+    else:
         simulate(devices)

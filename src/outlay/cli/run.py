@@ -18,6 +18,7 @@ from outlay.cli.options import (
     prepare_program,
 )
 from outlay.cli.output import print_json, print_picture
+from outlay.cli.processes import is_launched, own_devices, run_in_processes
 
 
 def run(
@@ -43,20 +44,30 @@ def run(
         bool,
         typer.Option("--resume", help="Continue the run in the run folder, if there is one, from its last checkpoint."),
     ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, metavar="P", help="Run in P processes, which share the N devices evenly."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a recipe; metrics, plan, loss and report go to a run folder."""
     if force and resume:
         raise typer.BadParameter("with --force the run that it would continue is replaced", param_hint="--resume")
+    if processes is not None and not is_launched():
+        raise typer.Exit(run_in_processes(processes, devices))
+    devices = own_devices(devices, is_shared=processes is not None)
     prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
     from outlay.recipes.run import run as run_recipe
     from outlay.report.show import show
     from outlay.train.run_folder import RunFolder
+    from outlay.train.together import is_first
 
     folder = RunFolder(run_dir or Path("runs") / prepared.recipe.name, force=force, resume=resume)
-    if not as_json:
+    if is_first() and not as_json:
         print_picture(show(prepared.program.plan))
     result = run_recipe(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
+    if not is_first():
+        return
     if as_json:
         print_json(result.to_dict())
     else:

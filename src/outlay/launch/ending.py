@@ -52,6 +52,8 @@ def after_failure(
     first = processes[_first(processes, failed, folder, output)]
     failure = folder.failure(first.number)
     told = failure.traceback if failure else output.last_errors(first.number)
+    if failure and failure.type == "SystemExit":  # which says where it ended, and what it printed before says why
+        told += output.last_errors(first.number)
     lines = []
     if (num := output.num_held(but=first.number)) > 0:
         lines.append(

@@ -17,6 +17,7 @@ from outlay.recipes.result import RunResult
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import fit
 from outlay.train.run_folder import RunFolder
+from outlay.train.together import is_first
 
 
 def run(
@@ -56,6 +57,7 @@ def run(
         num_steps=num_steps,
         key=jax.random.key(recipe.seed),
         metrics_path=folder.metrics_path,
+        progress=is_first(),
         checkpoints=checkpoints,
         every=checkpoint_every,
         start=start,
@@ -70,15 +72,16 @@ def run(
         resumed_after=start[0] if start else 0,
         seconds=done.seconds,
         num_samples=done.num_samples,
-        training=done.history[-1],
+        training=done.history[-1] if done.history else {},
         held_out=recipe.evaluate(program, done.state) if recipe.evaluate else {},
         sample=recipe.sample(program, done.state) if recipe.sample else "",
         folder=str(folder.path),
     )
     if result.sample:
         folder.write_sample(result.sample)
-    picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
-    folder.write_report(report_page(result, program.plan, picture))
+    if is_first():
+        picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
+        folder.write_report(report_page(result, program.plan, picture))
     return result
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.execute.program import Program
+from outlay.place.put import put
 from outlay.place.shardings import shardings
 from outlay.train.state import TrainState
 from outlay.train.step import Loss, sample_weights, weighted_sums
@@ -42,7 +43,14 @@ def evaluate(
 
     compiled = jax.jit(sums, in_shardings=(in_state, in_batch, whole), out_shardings=whole)
     # One batch at a time: nothing runs ahead, and the sums are added in float64 on the host.
-    found = [jax.device_get(compiled(state, batch, weights)) for batch, weights in batches]
+    found = [
+        jax.device_get(compiled(state, *_placed((batch, weights), (in_batch, whole)))) for batch, weights in batches
+    ]
     totals = {name: sum(float(sums[name]) for sums in found) for name in found[0]}
     metrics = sorted(totals.keys() - {"loss", "weight"})
     return {name: totals[name] / totals["weight"] for name in ("loss", *metrics)}
+
+
+def _placed(arrays: Any, where: Any) -> Any:
+    """Arrays where a jitted function takes them; it takes no host arrays over several processes."""
+    return jax.tree.map(put, arrays, where)

@@ -13,6 +13,7 @@ import jax
 
 from outlay.core.errors import ProgramError
 from outlay.execute.program import Program
+from outlay.launch.heartbeat import beat
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.metrics_file import MetricsFile
 from outlay.train.progress import Progress
@@ -115,6 +116,7 @@ def fit(
         history = list(writer.kept) if writer else []
         before = history[-1] if history else {"step": first, "seconds": 0.0}
         shown = stack.enter_context(Progress(num_steps, samples_a_step, after=before)) if progress else None
+        beat(None, "compiling")
         program.compiled  # noqa: B018  compiled here, so that the clock below times steps only
         state = program.init(key) if state is None else state
         finished, began = first, time.perf_counter() - before["seconds"]
@@ -124,6 +126,7 @@ def fit(
             fetched = jax.device_get(in_flight.popleft())
             metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
             finished += 1
+            beat(finished, f"step {finished + 1}")
             history.append({"step": finished, **metrics, "seconds": round(time.perf_counter() - began, 4)})
             if writer:
                 writer.write(history[-1])
@@ -139,6 +142,7 @@ def fit(
                 if checkpoints and (step + 1 == num_steps or (every and (step + 1) % every == 0)):
                     while in_flight:  # their metrics must be in the file before a checkpoint after them exists
                         finish_oldest()
+                    beat(None, "saving")
                     checkpoints.save(step + 1, state)
             while in_flight:
                 finish_oldest()

@@ -11,6 +11,7 @@ from typing import Any
 from outlay.core.errors import RunFolderError
 from outlay.layout.plan import Plan
 from outlay.train.loss_plot import loss_plot
+from outlay.train.together import is_first, wait_for_all
 
 _CONFIG = "config.json"
 _CHECKPOINTS = "checkpoints"
@@ -19,6 +20,8 @@ _FILES = (_CONFIG, "plan.json", "metrics.jsonl", "loss.png", "sample.txt", "repo
 
 class RunFolder:
     """`config.json`, `plan.json`, `metrics.jsonl`, `loss.png`, `sample.txt`, `report.html`, `checkpoints/` of one run.
+
+    In a job of several processes every one of them opens the folder, and the first alone writes to it.
 
     Args:
         path: the folder; made if it is not there.
@@ -37,18 +40,16 @@ class RunFolder:
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path} is a file, not a folder\n  cure: choose another folder for this run")
         self.earlier: dict[str, Any] | None = _config_of(path) if resume else None
-        if self.earlier is None:
-            _refuse_full(path, force)
-            for name in _FILES:
-                (path / name).unlink(missing_ok=True)
-            if (path / _CHECKPOINTS).is_dir():
-                shutil.rmtree(path / _CHECKPOINTS)
-        path.mkdir(parents=True, exist_ok=True)
+        if is_first():
+            if self.earlier is None:
+                _make_empty(path, force)
+            path.mkdir(parents=True, exist_ok=True)
+        wait_for_all("every process has read what is in the run folder")
 
     @property
-    def metrics_path(self) -> Path:
-        """The metrics of each step, one JSON object a line."""
-        return self.path / "metrics.jsonl"
+    def metrics_path(self) -> Path | None:
+        """The metrics of each step, one JSON object a line; None in a process that does not write."""
+        return self.path / "metrics.jsonl" if is_first() else None
 
     @property
     def checkpoints_path(self) -> Path:
@@ -79,6 +80,8 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> Path:
         path = self.path / name
+        if not is_first():
+            return path
         written = self.path / f"{name}.partial"
         written.write_text(text, encoding="utf-8")
         written.replace(path)  # a kill in between leaves what was there: without its config a run cannot be continued
@@ -94,6 +97,14 @@ def _config_of(path: Path) -> dict[str, Any] | None:
         raise RunFolderError(
             f"{path / _CONFIG} is no config of a run: {error}\n  cure: put it back, or --force to begin the run anew"
         ) from error
+
+
+def _make_empty(path: Path, force: bool) -> None:
+    _refuse_full(path, force)
+    for name in _FILES:
+        (path / name).unlink(missing_ok=True)
+    if (path / _CHECKPOINTS).is_dir():
+        shutil.rmtree(path / _CHECKPOINTS)
 
 
 def _refuse_full(path: Path, force: bool) -> None:

@@ -23,8 +23,8 @@ from outlay.train.checkpoint.describe import saved_leaves, written_by
 from outlay.train.checkpoint.differences import refuse_other_state
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.checkpoint.manifest import ARRAYS, Manifest
-from outlay.train.checkpoint.together import as_first_finds, is_first, wait_for_all
 from outlay.train.checkpoint.whole import read_manifest, saved_files
+from outlay.train.together import as_first_finds, is_first, wait_for_all
 
 if TYPE_CHECKING:
     from outlay.train.checkpoint.arrays import ArrayFiles

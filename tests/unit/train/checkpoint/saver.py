@@ -37,7 +37,7 @@ def save_to_a_full_disk(folder, report):
     except CheckpointError as error:
         report.put(str(error))
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    report.put((checkpoints.steps(), sorted(entry.name for entry in folder.iterdir())))
+    report.put(checkpoints.steps())
     checkpoints.save(3, _state(3))
     checkpoints.wait()
-    report.put(checkpoints.steps())
+    report.put((checkpoints.steps(), sorted(entry.name for entry in folder.iterdir())))

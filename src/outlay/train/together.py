@@ -1,4 +1,4 @@
-"""What the processes of a job must agree on about a checkpoint."""
+"""What the processes of a job do together while they train: wait for one another, and agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlay.core.errors import CheckpointError
 
 
 def is_first() -> bool:
-    """Whether this is the process that names, completes and removes checkpoints."""
+    """Whether this is the process that names and completes what all of them write, and speaks for them."""
     return jax.process_index() == 0
 
 

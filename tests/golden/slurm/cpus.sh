@@ -1,0 +1,20 @@
+#!/bin/bash
+#SBATCH --job-name=digits
+#SBATCH --output=digits-%j.out
+#SBATCH --nodes=3
+# 6 processes in all.
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=8
+# Whole cores: two hyperthreads of one core are not two cores.
+#SBATCH --hint=nomultithread
+
+# What fails below, such as loading a module, ends the job at once.
+set -e
+
+# Lines come when they are printed, and none is lost with a process.
+export PYTHONUNBUFFERED=1
+# Since SLURM 22.05, srun does not take it from the job.
+export SRUN_CPUS_PER_TASK=8
+
+# Each process finds its place by itself. Lines are labelled by process; if one fails, all end.
+srun --label --kill-on-bad-exit=1 outlay run digits
