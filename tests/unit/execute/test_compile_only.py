@@ -54,6 +54,12 @@ def test_every_mode_compiles_for_gpus_that_are_not_there(mode: Any) -> None:
     assert "(8 compile-only devices of h100:1x8)" in str(outlay.show(program))
 
 
+@needs_gpu_compiler
+@pytest.mark.parametrize("target", ["v100-16gb:2x4", "a100-40gb:1x8", "a100-80gb:1x8", "h200:1x8", "b200:1x8"])
+def test_every_gpu_that_is_built_in_is_compiled_for(target: str) -> None:
+    assert "all-gather" in (made(target).compiled.as_text() or "")
+
+
 @needs_tpu_compiler
 def test_a_program_is_lowered_for_tpus_that_are_not_there() -> None:
     assert "sdy.mesh" in made("tpu-v5e:2x4").lowered.as_text()
