@@ -94,6 +94,18 @@ class CheckpointError(OutlayError, ValueError):
         super().__init__("\n".join([headline, *(p.text() for p in self.problems)]))
 
 
+class BrainError(OutlayError, ValueError):
+    """A Brain that cannot be built, read from its file, or run. `problems` lists every offender.
+
+    Attributes:
+        problems: one `Problem` per module, port, connection or setting at fault; empty where the fault is one.
+    """
+
+    def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join([headline, *(p.text() for p in self.problems)]))
+
+
 class CheckpointWarning(UserWarning):
     """The newest checkpoint is damaged, and an older one was restored."""
 

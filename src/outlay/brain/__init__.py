@@ -1,0 +1,1 @@
+"""Spiking networks as graphs of modules: single-device code, which never sees a mesh."""

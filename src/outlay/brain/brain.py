@@ -1,0 +1,133 @@
+"""A Brain: modules, and what reads what."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.brain.connection import Connection
+from outlay.brain.inspection import Inspection, inspect
+from outlay.brain.module import Module, State
+from outlay.brain.port import Port, Shape
+from outlay.brain.wiring import Wiring, wire
+from outlay.core.step_graph import CACHE, Part, StepGraph
+
+
+@dataclass(frozen=True)
+class Brain:
+    """A network of modules that run in steps of `dt`, each reading what the others produced in the step before.
+
+    Everything is checked when it is made: modules, ports, shapes, units and settings.
+
+    Attributes:
+        modules: the modules by name.
+        connections: what reads what, in the order in which several sources of one port are concatenated.
+        inputs: the shape of each input by name; modules read them as `inputs:NAME`.
+        outputs: the ports that a step returns, by name, as `MODULE:PORT`.
+        dt: the time of one step in ms.
+        dtype: of potentials, kernels, traces and currents: `float32`, `float16` or `bfloat16`.
+
+    Raises:
+        BrainError: something does not fit; every offender is listed.
+
+    Example:
+        >>> from outlay.brain.brain import Brain
+        >>> from outlay.brain.connection import Connection
+        >>> from outlay.brain.spikers import LinearSpiker
+        >>> brain = Brain({"eye": LinearSpiker()}, [Connection("inputs:light", "eye:signal")], inputs={"light": (3,)},
+        ...               outputs={"seen": "eye:spikes"})
+        >>> state, outputs = brain.step(brain.init(jax.random.key(0)), {"light": jnp.ones(3)})
+        >>> outputs["seen"].shape
+        (3,)
+    """
+
+    modules: Mapping[str, Module]
+    connections: Sequence[Connection]
+    inputs: Mapping[str, Shape] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    dt: float = 1.0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("modules", "inputs", "outputs"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        object.__setattr__(self, "connections", tuple(self.connections))
+        object.__setattr__(self, "wiring", wire(self))
+
+    wiring: Wiring = field(init=False, repr=False, compare=False)
+
+    @functools.cached_property
+    def graph(self) -> StepGraph:
+        """Its step as a graph of step functions, one a module."""
+        parts = {
+            name: Part(self._step_of(name), self.wiring.reads[name], module.by_neuron)
+            for name, module in self.modules.items()
+        }
+        return StepGraph(parts, self.wiring.outputs)
+
+    def init(self, key: jax.Array) -> State:
+        """The state before the first step: each module's own under its name, and under `cache` what was produced last.
+
+        Args:
+            key: the PRNG key; a module draws from this key and its name, so other modules change nothing of it.
+        """
+        state = {name: self.init_module(name, key) for name in self.modules}
+        return {**state, CACHE: self.graph.init_cache(self.produced)}
+
+    def init_module(self, name: str, key: jax.Array) -> State:
+        """The state of one module before the first step."""
+        own = jax.random.fold_in(key, _number_of(name))
+        shapes = self.wiring.input_shapes[name]
+        return self.modules[name].init(own, shapes, dt=self.dt, dtype=jnp.dtype(self.dtype))
+
+    def step(self, state: State, inputs: Mapping[str, Any]) -> tuple[State, dict[str, jax.Array]]:
+        """One step of `dt`.
+
+        Args:
+            state: as `init` or the last step returned it.
+            inputs: one array for each of the Brain's inputs.
+
+        Returns:
+            The new state, and the Brain's outputs.
+        """
+        return self.graph(state, {name: jnp.asarray(value, self.dtype) for name, value in inputs.items()})
+
+    @property
+    def produced(self) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
+        """Shape and dtype of what each module produces a step, by module and port."""
+        return {
+            name: {port: jax.ShapeDtypeStruct(p.shape, self.dtype_of(p)) for port, p in ports.items()}
+            for name, ports in self.wiring.output_ports.items()
+        }
+
+    def dtype_of(self, port: Port) -> Any:
+        """The dtype of the values of a port."""
+        return jnp.dtype("int8" if port.kind == "spikes" else self.dtype)
+
+    def inspect(self) -> Inspection:
+        """The tree of modules, with shapes, units and settings."""
+        return inspect(self)
+
+    def _step_of(self, name: str):
+        module, ports = self.modules[name], self.wiring.output_ports[name]
+
+        def step(state: State, read: Mapping[str, tuple[jax.Array, ...]]) -> tuple[State, dict[str, jax.Array]]:
+            after, outputs = module.step(state, {port: _joined(values) for port, values in read.items()}, dt=self.dt)
+            return after, {port: outputs[port].astype(self.dtype_of(ports[port])) for port in ports}
+
+        return step
+
+
+def _joined(values: tuple[jax.Array, ...]) -> jax.Array:
+    return values[0] if len(values) == 1 else jnp.concatenate([value.reshape(-1) for value in values])
+
+
+def _number_of(name: str) -> int:
+    """A number for a name, the same in every process and on every day."""
+    return int.from_bytes(name.encode(), "big") % (2**32 - 5)  # a prime below 2**32: names differ, so do numbers

@@ -1,0 +1,74 @@
+"""The names by which files speak of modules and of their components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from outlay.core.errors import BrainError
+from outlay.core.suggest import did_you_mean
+
+Cls = TypeVar("Cls", bound=type)
+_CLASSES: dict[str, dict[str, type]] = {}
+MODULE = "module"
+
+
+def register(name: str, *, kind: str = MODULE) -> Callable[[Cls], Cls]:
+    """Make a class usable in files by a name.
+
+    Args:
+        name: the name in files, such as `adaptive_leaky_soma`.
+        kind: what it is: `module`, or a component of a neuron: `soma`, `synapses`, `delays`, `learning_rule`; or
+            `initializer`.
+
+    Raises:
+        BrainError: another class has this name.
+
+    Example:
+        >>> from outlay.brain.registry import register, registered
+        >>> @register("copy", kind="example")
+        ... class Copy:
+        ...     pass
+        >>> registered("copy", kind="example").__name__
+        'Copy'
+    """
+
+    def add(cls: Cls) -> Cls:
+        there = _CLASSES.setdefault(kind, {}).setdefault(name, cls)
+        if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise BrainError(
+                f"the name {name!r} is that of {there.__module__}.{there.__qualname__} already\n"
+                f"  cure: another name for {cls.__module__}.{cls.__qualname__}"
+            )
+        _CLASSES[kind][name] = cls
+        return cls
+
+    return add
+
+
+def registered(name: str, *, kind: str = MODULE) -> type:
+    """The class that has a name.
+
+    Raises:
+        BrainError: none has.
+    """
+    classes = _CLASSES.get(kind, {})
+    if name not in classes:
+        raise BrainError(
+            f"there is no {kind} {name!r}: {did_you_mean(name, classes)}\n  there are: {', '.join(sorted(classes))}"
+        )
+    return classes[name]
+
+
+def name_of(cls: type, *, kind: str = MODULE) -> str:
+    """The name that a class was registered by.
+
+    Raises:
+        BrainError: it was not.
+    """
+    for name, there in _CLASSES.get(kind, {}).items():
+        if there is cls:
+            return name
+    raise BrainError(
+        f"{cls.__qualname__} has no name in files\n  cure: @register({cls.__name__.lower()!r}) above its class"
+    )

@@ -1,0 +1,133 @@
+"""A graph of step functions that read each other's previous outputs.
+
+In every step each part reads what the others produced before, from a cache, and the graph's own inputs of this step;
+then all outputs enter the cache together. So the parts of one step do not depend on each other: they may run in any
+order, in one program or each on a device of its own, and the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+INPUTS = "inputs"
+"""The name that stands, as the part of a `Source`, for the graph's own inputs."""
+CACHE = "cache"
+"""Where in the state the outputs are that others read in the next step: `cache.PART.PORT`."""
+
+Read = dict[str, tuple[jax.Array, ...]]
+PartStep = Callable[[Any, Read], tuple[Any, dict[str, jax.Array]]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a part reads.
+
+    Attributes:
+        part: the name of the part that produces it, or `INPUTS`.
+        port: the name of the output, or of the input.
+        latency: how many steps after it was produced it is read, at least 1; inputs are read in their own step.
+    """
+
+    part: str
+    port: str
+    latency: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.part}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One step function of a graph.
+
+    Attributes:
+        step: `step(state, read) -> (state, outputs)`, with one array a source in `read[port]` and one in
+            `outputs[port]`.
+        reads: the sources of each port.
+        by_rows: patterns of the leaves of its state whose first dim is also that of all its outputs, and whose step
+            works as well on some of these rows as on all; empty for a part that only works as a whole.
+    """
+
+    step: PartStep
+    reads: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
+    by_rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """Parts that read each other's previous outputs; itself a step, `graph(state, inputs) -> (state, outputs)`.
+
+    The state is a dictionary: each part's own state under its name, and the cache under `cache`.
+
+    Attributes:
+        parts: the parts by name.
+        outputs: what the graph returns of each step, by name, as (part, port).
+
+    Example:
+        >>> ping = Part(lambda state, read: (state, {"out": read["in"][0] + 1}), {"in": (Source("pong", "out"),)})
+        >>> pong = Part(lambda state, read: (state, {"out": read["in"][0] * 2}), {"in": (Source("ping", "out"),)})
+        >>> graph = StepGraph({"ping": ping, "pong": pong}, {"seen": ("pong", "out")})
+        >>> state = {"ping": {}, "pong": {}, "cache": {"ping": {"out": jnp.ones(())}, "pong": {"out": jnp.zeros(())}}}
+        >>> state, outputs = graph(state, {})
+        >>> float(state["cache"]["ping"]["out"]), float(outputs["seen"])
+        (1.0, 2.0)
+    """
+
+    parts: Mapping[str, Part]
+    outputs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def __call__(self, state: Any, inputs: Any) -> tuple[Any, dict[str, jax.Array]]:
+        """One step of all parts."""
+        cache, after, produced = state[CACHE], {}, {}
+        for name, part in self.parts.items():
+            # Fusing one part with another would round differently from the parts in programs of their own.
+            own, read = jax.lax.optimization_barrier((state[name], self.read(name, cache, inputs)))
+            after[name], produced[name] = jax.lax.optimization_barrier(part.step(own, read))
+        after[CACHE] = {name: self.push(name, cache[name], outputs) for name, outputs in produced.items()}
+        return after, {name: produced[part][port] for name, (part, port) in self.outputs.items()}
+
+    def read(self, name: str, cache: Any, inputs: Any) -> Read:
+        """What a part reads in this step."""
+        return {
+            port: tuple(self._value(source, cache, inputs) for source in sources)
+            for port, sources in self.parts[name].reads.items()
+        }
+
+    def push(self, name: str, cached: Mapping[str, jax.Array], outputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+        """The cache of one part after a step; it keeps as many values as its readers are behind, the newest first."""
+        return {
+            port: jnp.concatenate([value[None], cached[port][:-1]]) if self.depth(name, port) > 1 else value
+            for port, value in outputs.items()
+        }
+
+    def init_cache(self, shapes: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, dict[str, jax.Array]]:
+        """The cache before the first step, zeros, from the shape of every output of every part."""
+
+        def zeros(name: str, port: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
+            depth = self.depth(name, port)
+            return jnp.zeros((depth, *shape.shape) if depth > 1 else shape.shape, shape.dtype)
+
+        return {
+            name: {port: zeros(name, port, shape) for port, shape in ports.items()} for name, ports in shapes.items()
+        }
+
+    def depth(self, name: str, port: str) -> int:
+        """How many past values of an output its readers need."""
+        return max(
+            (source.latency for source in self.sources() if (source.part, source.port) == (name, port)), default=1
+        )
+
+    def sources(self) -> list[Source]:
+        """Every source that some part reads."""
+        return [source for part in self.parts.values() for sources in part.reads.values() for source in sources]
+
+    def _value(self, source: Source, cache: Any, inputs: Any) -> jax.Array:
+        if source.part == INPUTS:
+            return inputs[source.port]
+        cached = cache[source.part][source.port]
+        return cached[source.latency - 1] if self.depth(source.part, source.port) > 1 else cached
