@@ -1,4 +1,4 @@
-"""Two processes that take training steps together, when asked."""
+"""Two processes, or another number, that take training steps together, when asked."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ _ANSWER = "loss: "
 class Pair:
     """Two processes of one system: started, warmed up, and silent until they are asked for steps."""
 
-    def __init__(self, python, script, *arguments, pinned=False):
+    def __init__(self, python, script, *arguments, pinned=False, num_processes=2):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
@@ -26,7 +26,7 @@ class Pair:
                 text=True,
                 preexec_fn=(lambda core=rank: os.sched_setaffinity(0, {core})) if pinned else None,
             )
-            for rank in range(2)
+            for rank in range(num_processes)
         ]
         self.run(3)
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import psutil
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "program.py")
+DIFFERING = str(HERE / "differing.py")
 OUTLAY = [sys.executable, "-c", "from outlay.cli.main import main; main()", "launch"]
-LONGEST = 90  # seconds that a whole job may take on a busy machine; what is measured starts at the event
+LONGEST = 90  # seconds after which a job hangs: the guard needs a few on a busy machine, JAX's own time-outs 100 to 300
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,19 @@ class Done:
     pids: list[int]
 
 
-def start(*options: str, fault: str = "none", process: int = 0, mark: Path) -> subprocess.Popen[str]:
-    program = [sys.executable, PROGRAM, fault, str(process), str(mark)]
-    command = [*OUTLAY, "-n", "2", "--devices-per-process", "1", *options, "--", *program]
-    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1]), "TMPDIR": str(mark.parent)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+def start(
+    *options: str,
+    fault: str = "none",
+    process: int = 0,
+    mark: Path,
+    program: str = PROGRAM,
+    stderr: int = subprocess.PIPE,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    started = [sys.executable, program, fault, str(process), str(mark)]
+    command = [*OUTLAY, "-n", "2", "--devices-per-process", "1", *options, "--", *started]
+    variables = os.environ | {"PYTHONPATH": str(HERE.parents[1]), "TMPDIR": str(mark.parent)} | (environment or {})
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=variables)
 
 
 def finish(job: subprocess.Popen[str], mark: Path, said: str = "") -> Done:
@@ -45,14 +55,14 @@ def finish(job: subprocess.Popen[str], mark: Path, said: str = "") -> Done:
         stdout, stderr = job.communicate(timeout=LONGEST)
     except subprocess.TimeoutExpired:
         job.send_signal(signal.SIGTERM)
-        stdout, stderr = job.communicate(timeout=10)
+        stdout, stderr = job.communicate(timeout=30)
         raise AssertionError(f"the job hangs\n{stdout}\n{stderr}") from None
     seconds = time.time() - float(mark.read_text()) if mark.exists() else 0.0
     return Done(job.returncode, said + stdout, stderr, seconds, pids(stderr))
 
 
-def run(*options: str, fault: str = "none", process: int = 0, mark: Path) -> Done:
-    return finish(start(*options, fault=fault, process=process, mark=mark), mark)
+def run(*options: str, fault: str = "none", process: int = 0, mark: Path, program: str = PROGRAM) -> Done:
+    return finish(start(*options, fault=fault, process=process, mark=mark, program=program), mark)
 
 
 def pids(stderr: str) -> list[int]:

@@ -17,6 +17,7 @@ def main(fault: str, process: int, mark: str) -> None:
     if fault == "missing" and int(os.environ["OUTLAY_PROCESS_ID"]) == process:
         time.sleep(60)
     joined = join(timeout=3 if fault == "missing" else 60)
+    beat(None, "compiling")
     import jax
     import jax.numpy as jnp
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -31,7 +32,10 @@ def main(fault: str, process: int, mark: str) -> None:
                 file.write(repr(time.time()))
             inject(fault)
         total = float(add(ones))
-        beat(step + 1, f"step {step + 2}")
+        if fault == "talk":
+            print(f"takes step {step + 1}")
+            time.sleep(0.3 * joined.process)  # so that process 0 is ahead
+        beat(step + 1, f"step {step + 2}", NUM_STEPS)
         if fault == "endless":
             if step == FAULT_AT and joined.process == 0:
                 print("running", flush=True)

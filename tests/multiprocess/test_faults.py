@@ -1,11 +1,12 @@
-"""Real processes, real signals: whatever happens to one of them, all end in seconds, and the cause is said."""
+"""Real processes, real signals: whatever happens to one of them, the guard ends all, and the cause is said.
+
+How many seconds that takes is measured elsewhere (benchmarks): here a job that hangs is killed, and its test fails.
+"""
 
 import re
 
 import pytest
 from tests.multiprocess import jobs
-
-SECONDS = 10.0  # the bar, on a machine that does other things too; docs/guides/several_processes.md has what it takes
 
 
 @pytest.fixture
@@ -42,20 +43,17 @@ def test_a_process_that_fails_ends_all_and_is_named_last(mark, fault, process, c
     assert f"process {process} of 2 failed first: {says}" in done.stderr
     assert done.stderr.rstrip().endswith(last or says)
     assert "Gloo" not in done.stderr
-    assert done.seconds < SECONDS
 
 
 def test_an_exception_in_a_thread_ends_all(mark):
     done = jobs.run(fault="thread", process=1, mark=mark)
     assert (done.code, done.stderr.rstrip().splitlines()[-1]) == (13, "KeyError: 'planted'")
-    assert done.seconds < SECONDS
 
 
 def test_sigterm_ends_a_process_and_so_all(mark):
     done = jobs.run(fault="SIGTERM", process=1, mark=mark)
     assert done.code == 143
     assert "process 1 of 2 failed first: ended by SIGTERM" in done.stderr
-    assert done.seconds < SECONDS
 
 
 @pytest.mark.parametrize("process", [0, 1])
@@ -65,14 +63,12 @@ def test_a_process_that_ends_early_does_not_hang_the_others(mark, process):
     assert f"process {process} of 2 ended early, while the others wait for it in a collective" in done.stderr
     assert f"process {1 - process} is here:" in done.stderr
     assert "in main" in done.stderr
-    assert done.seconds < SECONDS
 
 
 def test_a_process_that_goes_without_a_word_is_named(mark):
     done = jobs.run(fault="os-exit", process=0, mark=mark)
     assert done.code != 0
     assert "process 0 ended early, with exit code 0, while the others still needed it" in done.stderr
-    assert done.seconds < SECONDS
 
 
 def test_a_process_that_takes_longer_at_the_end_is_left_to_it(mark):
@@ -89,7 +85,6 @@ def test_a_stuck_job_is_ended_with_the_stacks_of_all(mark, fault):
     assert ("held by a signal (SIGSTOP)" in done.stderr) == (fault == "SIGSTOP")
     assert "process 0 is here:" in done.stderr
     assert "in inject" in done.stderr.partition("process 1 is here:")[2]
-    assert done.seconds < 8 + SECONDS
 
 
 @pytest.mark.parametrize(
@@ -110,3 +105,55 @@ def test_a_job_that_fails_once_is_started_again(mark):
     assert done.code == 0
     assert "restart 1 of 2" in done.stderr
     assert "process 0 of 2: total 2.0, restart 1" in done.stdout
+
+
+def test_processes_that_agree_run_their_program(mark):
+    done = jobs.run(program=jobs.DIFFERING, mark=mark)
+    assert done.code == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] the sum is 8.0", "[1] the sum is 8.0"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (
+            "program",
+            r"  program: [0-9a-f]{12} \(.*/differing.py:\d+\), there [0-9a-f]{12} \(.*/differing.py:\d+\)\n"
+            r"      \+ %0 = stablehlo.sine .*\n  cure: what is traced must not depend on the process",
+        ),
+        ("data", r"  data: batch is float32\[4, 3\], there float32\[4, 2\]\n(.*\n)  cure: state and batch are global"),
+        (
+            "config",
+            r"  config: rule 2 is w  P\(\), there w  P\('data',\)\n(.*\n)  cure: start all processes with the same",
+        ),
+        ("key", r"  config: key is \[0 7\], there \[0 0\]\n  cure: start all processes with the same"),
+    ],
+)
+def test_processes_that_would_run_different_things_are_told_all_of_them(mark, fault, says):
+    done = jobs.run(program=jobs.DIFFERING, fault=fault, process=1, mark=mark)
+    assert done.code == 13
+    for process in (0, 1):
+        prefix = f"[{process}] "
+        lines = [line.removeprefix(prefix) for line in done.stdout.splitlines() if line.startswith(prefix)]
+        told = "\n".join(lines).partition("this is what it is told:\n")[2]
+        assert told.startswith("the processes are about to run different things")
+        assert re.search(rf"  process 1 against process 0:\n  {says}", told), told
+    assert "ProgramError: the processes are about to run different things" in done.stderr
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_does_not_come_to_the_first_run_is_named(mark, process):
+    done = jobs.run(program=jobs.DIFFERING, fault="missing", process=process, mark=mark)
+    assert done.code == 13
+    assert re.search(
+        rf"ProgramError: 1 of 2 processes have not come to where process {1 - process} has waited 4 s to run its "
+        rf"program \(.*differing.py:\d+\)\n  missing: process {process}\n  cure: ",
+        done.stderr,
+    )
+
+
+def test_a_process_that_ends_before_the_first_run_does_not_hang_the_others(mark):
+    done = jobs.run(program=jobs.DIFFERING, fault="early", process=1, mark=mark)
+    assert done.code == 1
+    assert "process 1 of 2 ended early, while the others wait for it" in done.stderr
+    assert "in agree" in done.stderr

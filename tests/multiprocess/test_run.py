@@ -1,9 +1,21 @@
 """`outlay run --processes`: one recipe over real processes, with the results of one."""
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
 
 import pytest
-from tests.unit.cli.command import LINE, outlay_command
+from tests.unit.cli.command import LINE, OUTLAY, environment, outlay_command
+
+from outlay.launch.free_port import free_port
+
+FRAGILE = str(Path(__file__).parent / "fragile.py")
+LONGEST = 90  # seconds after which a run hangs
+STEPS = ("--steps", "40")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +60,111 @@ def test_a_run_folder_that_is_full_ends_all_processes_with_the_reason(folder):
     assert "the run folder alone exists" in again.stderr
 
 
+def test_recipes_that_differ_are_refused_before_the_run_folder_is_touched(folder):
+    (folder / "taken").mkdir()
+    (folder / "taken" / "metrics.jsonl").write_text("{}")
+    refused = outlay_command(
+        *("run", f"{FRAGILE}:confused", "--devices", "2", "--processes", "2", "--run-dir", "taken", "--force"),
+        cwd=folder,
+    )
+    assert refused.returncode == 2
+    assert "process 1 against process 0:\n    config: seed is 1, there 0\n" in refused.stderr
+    assert (folder / "taken" / "metrics.jsonl").read_text() == "{}"
+
+
 def test_devices_that_cannot_be_shared_are_refused(folder):
     refused = outlay_command("run", LINE, "--devices", "4", "--processes", "3", cwd=folder)
     assert refused.returncode == 2
     assert "4 devices cannot be shared evenly by 3 processes" in refused.stderr
+    assert "1 or 2 or 4 can share them" in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(folder):
+    """What nothing happens to."""
+    done = outlay_command(
+        *("run", LINE, "--devices", "2", "--layout", "fsdp", "--run-dir", "uninterrupted", *STEPS), cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "uninterrupted"
+
+
+def test_a_run_whose_process_is_killed_starts_again_from_its_last_checkpoint(folder, uninterrupted):
+    # In a folder with another run, which --force replaces once, and not again at the restart.
+    shutil.copytree(folder / "alone", folder / "killed")
+    killed = outlay_command(
+        *("run", f"{FRAGILE}:killed_once", "--devices", "2", "--layout", "fsdp", "--processes", "2", *STEPS),
+        *("--checkpoint-every", "2", "--max-restarts", "2", "--run-dir", "killed", "--force"),
+        cwd=folder,
+    )
+    assert killed.returncode == 0, killed.stderr
+    assert "process 1 of 2 failed first: ended by SIGKILL" in killed.stderr
+    assert "restart 1 of 2" in killed.stderr
+    assert "restart 2 of 2" not in killed.stderr
+    assert "restart" not in killed.stderr.partition("continued after step ")[2]
+    assert int(killed.stderr.partition("continued after step ")[2].split(":")[0]) in (2, 4, 6)
+    assert losses(folder / "killed") == pytest.approx(losses(uninterrupted), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--processes", "2", "--max-restarts", "1"), "this run saves none; add --checkpoint-every 100"),
+        (("--checkpoint-every", "5", "--max-restarts", "1"), "it goes with --processes P"),
+        (("--in-order",), "it goes with --processes P"),
+    ],
+)
+def test_restarts_need_processes_and_checkpoints(folder, options, says):
+    refused = outlay_command("run", LINE, *options, cwd=folder)
+    assert refused.returncode == 2
+    assert says in " ".join(refused.stderr.split())
+
+
+def as_slurm_does(process, port, folder):
+    """A task of two, as srun starts it on this machine."""
+    variables = {
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(process),
+        "SLURM_LOCALID": str(process),
+    }
+    variables |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2"}
+    command = [*OUTLAY, "run", f"{FRAGILE}:unhurried", "--layout", "fsdp", "--checkpoint-every", "100", "--resume"]
+    return subprocess.Popen(
+        [*command, "--run-dir", "slurm", *STEPS],
+        cwd=folder,
+        env=environment(**variables, SLURM_NODEID="0", OUTLAY_COORDINATOR=f"127.0.0.1:{port}", JAX_PLATFORMS="cpu"),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_signal_before_the_time_limit_saves_and_the_next_job_goes_on(uninterrupted, tmp_path):
+    def job(*signalled):
+        port = free_port()
+        tasks = [as_slurm_does(process, port, tmp_path) for process in (0, 1)]
+        try:
+            give_up = time.monotonic() + LONGEST
+            while signalled and not (tmp_path / "now").exists():
+                assert time.monotonic() < give_up
+                assert all(task.poll() is None for task in tasks), tasks[0].communicate()
+                time.sleep(0.02)
+            for process in signalled:
+                tasks[process].send_signal(signal.SIGUSR1)
+            return [(task.communicate(timeout=LONGEST), task.returncode) for task in tasks]
+        finally:
+            for task in tasks:
+                task.kill()
+
+    first = job(1)  # SLURM sends it to all, which is easier: none has to tell the others
+    assert [code for _, code in first] == [75, 75], first
+    said = first[0][0][1]
+    assert "stopped on request after step " in said
+    step = int(said.partition("stopped on request after step ")[2].split()[0])
+    assert os.listdir(tmp_path / "slurm" / "checkpoints") == [str(step)]
+    assert len(losses(tmp_path / "slurm")) == step
+    second = job()
+    assert [code for _, code in second] == [0, 0], second
+    assert f"continued after step {step}" in second[0][0][1]
+    assert losses(tmp_path / "slurm") == pytest.approx(losses(uninterrupted), rel=1e-6)

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from outlay.cli.in_order import InOrderOption
+
 
 class LaunchCommand(TyperCommand):
     """Wants two dashes before the command, so that nobody's option goes to the wrong program."""
@@ -51,6 +53,7 @@ def launch(
     max_restarts: Annotated[
         int, typer.Option("--max-restarts", min=0, metavar="N", help="Start again up to N times after a failure.")
     ] = 0,
+    in_order: InOrderOption = False,
 ) -> None:
     """Run a command in many processes on this machine; if one fails, all end, with its error last."""
     from outlay.launch.job import Job
@@ -63,5 +66,6 @@ def launch(
         port=port,
         stuck_after=stuck_after,
         max_restarts=max_restarts,
+        in_order=in_order,
     )
     raise typer.Exit(run_job(job))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import typer
+
+from outlay.launch.job_folder import JobFolder
 
 
 def is_launched() -> bool:
@@ -15,22 +18,46 @@ def is_launched() -> bool:
     return variables.NUM_PROCESSES in os.environ
 
 
-def run_in_processes(num_processes: int, devices: int | None) -> int:
+def run_in_processes(num_processes: int, devices: int | None, *, max_restarts: int, in_order: bool) -> int:
     """This very command in several processes; what it ends with.
 
     Args:
         num_processes: how many.
         devices: simulated devices that they share; None for what is attached.
+        max_restarts: how often to start all of them again after one has failed.
+        in_order: show their output by steps.
     """
     from outlay.launch.job import Job
     from outlay.launch.run_job import run_job
 
-    each, left = divmod(devices, num_processes) if devices is not None else (None, 0)
-    if left or each == 0:
+    if devices is not None and (devices < num_processes or devices % num_processes):
         raise typer.BadParameter(
-            f"{devices} devices cannot be shared evenly by {num_processes} processes", param_hint="--processes"
+            f"{devices} devices cannot be shared evenly by {num_processes} processes; "
+            f"{' or '.join(str(num) for num in range(1, devices + 1) if devices % num == 0)} can share them",
+            param_hint="--processes",
         )
-    return run_job(Job([sys.executable, *sys.orig_argv[1:]], num_processes, devices_per_process=each))
+    each = devices // num_processes if devices is not None else None
+    command = [sys.executable, *sys.orig_argv[1:]]
+    return run_job(Job(command, num_processes, each, max_restarts=max_restarts, in_order=in_order))
+
+
+def has_begun() -> bool:
+    """Whether an earlier start of this job has taken the run folder, so that it is to be continued."""
+    folder = _job_folder()
+    return folder is not None and folder.has_begun()
+
+
+def mark_begun() -> None:
+    """Tell later starts of this job that the run folder is its own."""
+    if folder := _job_folder():
+        folder.mark_begun()
+
+
+def _job_folder() -> JobFolder | None:
+    from outlay.launch import variables
+
+    path = os.environ.get(variables.JOB_DIR)
+    return JobFolder(Path(path)) if path else None
 
 
 def own_devices(devices: int | None, *, is_shared: bool) -> int | None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from outlay.cli.in_order import InOrderOption
 from outlay.cli.options import (
     DevicesOption,
     JsonOption,
@@ -18,7 +19,8 @@ from outlay.cli.options import (
     prepare_program,
 )
 from outlay.cli.output import print_json, print_picture
-from outlay.cli.processes import is_launched, own_devices, run_in_processes
+from outlay.cli.processes import has_begun, is_launched, mark_begun, own_devices, run_in_processes
+from outlay.launch.stop_request import listen
 
 
 def run(
@@ -48,13 +50,34 @@ def run(
         int | None,
         typer.Option("--processes", min=1, metavar="P", help="Run in P processes, which share the N devices evenly."),
     ] = None,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            "--max-restarts",
+            min=0,
+            metavar="N",
+            help="With --processes: up to N times, start again after a failure, from the last checkpoint.",
+        ),
+    ] = 0,
+    in_order: InOrderOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a recipe; metrics, plan, loss and report go to a run folder."""
     if force and resume:
         raise typer.BadParameter("with --force the run that it would continue is replaced", param_hint="--resume")
+    if max_restarts and not (checkpoint_every or resume):
+        raise typer.BadParameter(
+            "it continues from the last checkpoint, and this run saves none; add --checkpoint-every 100, or how many "
+            "steps you can afford to take again",
+            param_hint="--max-restarts",
+        )
     if processes is not None and not is_launched():
-        raise typer.Exit(run_in_processes(processes, devices))
+        raise typer.Exit(run_in_processes(processes, devices, max_restarts=max_restarts, in_order=in_order))
+    if processes is None and (max_restarts or in_order):
+        hint = "--max-restarts" if max_restarts else "--in-order"
+        raise typer.BadParameter("it goes with --processes P; P may be 1", param_hint=hint)
+    if checkpoint_every or resume:
+        listen()  # from the start: what comes while the program is compiled counts too
     devices = own_devices(devices, is_shared=processes is not None)
     prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
     from outlay.recipes.run import run as run_recipe
@@ -62,7 +85,18 @@ def run(
     from outlay.train.run_folder import RunFolder
     from outlay.train.together import is_first
 
-    folder = RunFolder(run_dir or Path("runs") / prepared.recipe.name, force=force, resume=resume)
+    path = run_dir or Path("runs") / prepared.recipe.name
+    prepared.program.agree(
+        recipe=prepared.recipe.name,
+        layout=prepared.layout_name,
+        seed=prepared.recipe.seed,
+        steps=steps,
+        checkpoint_every=checkpoint_every,
+        run_dir=path,
+        resume=resume,
+    )
+    folder = RunFolder(path, force=force, resume=resume or has_begun())
+    mark_begun()
     if is_first() and not as_json:
         print_picture(show(prepared.program.plan))
     result = run_recipe(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)

@@ -9,14 +9,12 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.options import RECIPE_OPTIONS, RecipeArgument, own_options
+from outlay.cli.options import RECIPE_OPTIONS, RecipeArgument, command_group, own_options
 from outlay.core.errors import LaunchError
 from outlay.core.suggest import TYPO
 
-slurm = typer.Typer(
-    name="slurm",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+slurm = command_group(
+    "slurm",
     help="Batch scripts for SLURM clusters.",
     epilog="A template of your own in ~/.config/outlay/slurm.sh.j2 is used instead of the one that comes with Outlay.",
 )

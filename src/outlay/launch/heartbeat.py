@@ -7,23 +7,28 @@ import os
 import time
 from pathlib import Path
 
+from outlay.launch import variables
 from outlay.launch.job_folder import BEAT_SIZE, Beat, JobFolder, padded
+from outlay.launch.step_order import mark
 
 _file: mmap.mmap | None = None
 _last_step: int | None = None
+_last_of: int | None = None
+_marks: tuple[int, ...] = ()
 
 
 def start_beating(folder: Path, process: int) -> None:
     """From now on, write each beat of this process to the job's folder."""
-    global _file, _last_step
+    global _file, _last_step, _last_of, _marks
     path = JobFolder(folder).beat_path(process)
     path.write_bytes(b" " * BEAT_SIZE)
     with path.open("r+b") as opened:
         _file = mmap.mmap(opened.fileno(), BEAT_SIZE)
-    _last_step = None
+    _last_step = _last_of = None
+    _marks = (1, 2) if variables.IN_ORDER in os.environ else ()  # stdout and stderr
 
 
-def beat(step: int | None, doing: str) -> None:
+def beat(step: int | None, doing: str, of: int | None = None) -> None:
     """Say that this process is alive, and what it does. Takes microseconds; does nothing outside `outlay launch`.
 
     A process that has beaten while stepping and then stays silent for much longer than its steps take is stuck: its
@@ -32,14 +37,19 @@ def beat(step: int | None, doing: str) -> None:
     Args:
         step: the step that was just finished, counted from 1; None where no step was, which keeps the last.
         doing: what comes now: `step 13`; or `compiling`, `saving` and the like, which may take any time.
+        of: how many steps there are in all; None where that is not known, which keeps the last.
 
     >>> beat(12, "step 13")
     """
-    global _last_step
+    global _last_step, _last_of
     if _file is None:
         return
     _last_step = _last_step if step is None else step
-    _file[:] = padded(Beat(_last_step, time.time(), doing))
+    _last_of = _last_of if of is None else of
+    _file[:] = padded(Beat(_last_step, time.time(), doing, _last_of))
+    if step is not None:
+        for stream in _marks:
+            os.write(stream, mark(step))
 
 
 def _forget_in_a_fork() -> None:

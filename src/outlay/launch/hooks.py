@@ -20,6 +20,7 @@ from outlay.launch.exits import end_of_program, exit_and_remember
 from outlay.launch.heartbeat import beat
 from outlay.launch.job_folder import Failure, JobFolder
 from outlay.launch.left_early import FINISHED
+from outlay.launch.stop_request import STOPPED
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -76,10 +77,20 @@ class Hooks:
 
     def _on_end(self) -> None:
         ending = end_of_program()
+        if ending and ending.exit_code == STOPPED:
+            _leave_together()
         if ending:
             self._record("SystemExit", str(ending), ending.stack)
             _leave(ending.exit_code)
         beat(None, FINISHED)
+
+
+def _leave_together() -> NoReturn:
+    """All processes stop on request, and each at once when all are here: srun ends those that are later than others."""
+    import jax
+
+    jax.distributed.shutdown()
+    _leave(STOPPED)
 
 
 def _leave(code: int) -> NoReturn:

@@ -13,6 +13,7 @@ from outlay.core.simulated_environment import simulated_environment
 from outlay.launch import variables
 from outlay.launch.free_port import LOOPBACK, check_port
 from outlay.launch.gpus import assign_gpus
+from outlay.launch.limits import check_limits
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Job:
         port: of the coordinator; a free one if None.
         stuck_after: seconds without a sign of life after which the job is stuck; None for a rule by its own steps.
         max_restarts: how often to start all processes again after one has failed.
+        in_order: show their lines by steps.
     """
 
     command: Sequence[str]
@@ -34,6 +36,7 @@ class Job:
     port: int | None = None
     stuck_after: float | None = None
     max_restarts: int = 0
+    in_order: bool = False
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -44,6 +47,7 @@ class Job:
             raise LaunchError(f"{self.devices_per_process} devices per process cannot be simulated; at least 1 can")
         if shutil.which(self.command[0]) is None:
             raise LaunchError(_not_found(self.command[0]))
+        check_limits(self.num_processes)
         if self.port is not None:
             check_port(self.port)
 
@@ -59,6 +63,7 @@ class Job:
             variables.COORDINATOR: f"{LOOPBACK}:{port}",
             variables.JOB_DIR: str(folder),
             variables.RESTART: str(restart),
+            **({variables.IN_ORDER: "1"} if self.in_order else {}),
             "PYTHONUNBUFFERED": "1",  # lines come when they are printed, and none is lost with a process
         }
         if self.devices_per_process is None:
@@ -80,4 +85,7 @@ def _not_found(command: str) -> str:
         )
     if Path(command).exists():
         return f"{command} cannot be run: it is a folder, or not executable\n  cure: chmod +x {command}"
-    return f"the command {command!r} does not exist: there is no such file, and none of that name on PATH"
+    return (
+        f"the command {command!r} does not exist: there is no such file, and none of that name on PATH"
+        "\n  cure: install it, or give its path, such as ./train.sh"
+    )

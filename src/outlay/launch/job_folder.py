@@ -1,7 +1,8 @@
 """The job's folder: what each process writes for the launcher, and how the launcher reads it.
 
 Every process has up to four files: `0.who.json` once it has joined, `0.beat` while it works, `0.error.json` when it
-fails and `0.stacks` when it is asked where it is. The folder is private to the user.
+fails and `0.stacks` when it is asked where it is. A job that has taken what it continues after a restart leaves
+`begun`. The folder is private to the user.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,13 @@ class Beat:
         step: the last step that was finished, if any was.
         time: when, in seconds since the epoch.
         doing: what is going on, such as `step 12`, `compiling`, `saving` or `finished`.
+        of: how many steps there are in all, where that is known.
     """
 
     step: int | None
     time: float
     doing: str
+    of: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,14 @@ class JobFolder:
         """All output of all processes."""
         return self.path / "output.log"
 
+    def mark_begun(self) -> None:
+        """Say that the job has taken the folder that a restart is to continue."""
+        self._begun.touch()
+
+    def has_begun(self) -> bool:
+        """Whether an earlier start of the job has said so."""
+        return self._begun.exists()
+
     def write_who(self, who: Who) -> None:
         """Say who a process is."""
         self._write(f"{who.process}.who.json", asdict(who))
@@ -116,11 +127,15 @@ class JobFolder:
             return None
 
     def clear(self) -> None:
-        """Remove what the processes wrote; the output stays."""
+        """Remove what the processes wrote of themselves; the output stays, and that the job has begun."""
         self._read.clear()
         for file in self.path.iterdir():
-            if file != self.output_path:
+            if file not in (self.output_path, self._begun):
                 file.unlink()
+
+    @property
+    def _begun(self) -> Path:
+        return self.path / "begun"
 
     def _write(self, name: str, facts: dict[str, Any]) -> None:
         unfinished = self.path / f"{name}.unfinished"
@@ -139,5 +154,5 @@ def padded(beat: Beat) -> bytes:
     """A beat as the bytes of its file."""
     text = json.dumps(asdict(beat)).encode()
     if len(text) > BEAT_SIZE:
-        text = json.dumps(asdict(Beat(beat.step, beat.time, beat.doing[:32]))).encode()[:BEAT_SIZE]
+        text = json.dumps(asdict(replace(beat, doing=beat.doing[:32]))).encode()[:BEAT_SIZE]
     return text.ljust(BEAT_SIZE)

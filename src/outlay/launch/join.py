@@ -14,12 +14,11 @@ from outlay.launch.from_environment import place_from
 from outlay.launch.heartbeat import beat, start_beating
 from outlay.launch.hooks import Hooks
 from outlay.launch.job_folder import JobFolder, Who
-from outlay.launch.joined import Joined, joined, remember
+from outlay.launch.joined import PATIENCE, Joined, joined, remember
 from outlay.launch.meet import meet
 from outlay.launch.place_in_job import Place
 from outlay.launch.process import die_with_parent
 
-_PATIENCE = 300.0  # seconds; the nodes of a cluster do not start together
 # Seconds after which JAX takes a process for dead that says nothing. It is C++ that speaks, so it may be short: only a
 # machine that has gone, or a process that is held by a signal, is silent.
 _HEARTBEAT = 30
@@ -30,7 +29,7 @@ def join(
     process: int | None = None,
     num_processes: int | None = None,
     coordinator: str | None = None,
-    timeout: float = _PATIENCE,
+    timeout: float = PATIENCE,
 ) -> Joined:
     """Make this process one of several that compute together, so that `jax.devices()` are the devices of all.
 
@@ -44,7 +43,7 @@ def join(
         process: which process this is, from 0; by default as the environment says, like the next two.
         num_processes: how many there are; 1 runs alone, whatever the environment says.
         coordinator: `host:port` of process 0.
-        timeout: seconds to wait for the others.
+        timeout: seconds to wait for the others, here and before a program runs first.
 
     Returns:
         The place in the job, and the hosts of all processes.
@@ -108,7 +107,8 @@ def _join(place: Place, timeout: float) -> Joined:
         die_with_parent()
         start_beating(folder.path, place.process)
         beat(None, "joining")
-    Hooks(place.process, folder).install()
+    Hooks(place.process, folder).install()  # imports JAX, which takes seconds on a busy machine
+    beat(None, "meeting the others")
     _set_devices()
     hosts = meet(place, timeout)
     _initialize(place, timeout)
@@ -121,6 +121,7 @@ def _join(place: Place, timeout: float) -> Joined:
         hosts,
         int(os.environ.get(variables.RESTART, "0")),
         place.origin,
+        timeout,
     )
 
 

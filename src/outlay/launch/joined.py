@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+PATIENCE = 300.0
+"""Seconds that processes wait for each other unless told otherwise; the nodes of a cluster do not start together."""
+
 
 @dataclass(frozen=True)
 class Joined:
@@ -16,6 +19,7 @@ class Joined:
         hosts: the name of the host of each process.
         restart: how often the job was started again before.
         origin: where process, number and coordinator came from, such as the name of a variable.
+        timeout: seconds that processes wait for each other where they should come at the same time.
     """
 
     process: int = 0
@@ -24,6 +28,7 @@ class Joined:
     hosts: tuple[str, ...] = ()
     restart: int = 0
     origin: dict[str, str] = field(default_factory=dict)
+    timeout: float = PATIENCE
 
 
 _joined: Joined | None = None

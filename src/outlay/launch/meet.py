@@ -181,10 +181,20 @@ def _connect(place: Place, deadline: float, timeout: float) -> socket.socket:
             return socket.create_connection(place.address, timeout=max(deadline - time.monotonic(), _TRY_EVERY))
         except OSError as error:
             if time.monotonic() + _TRY_EVERY > deadline:
-                raise JoinError(
-                    f"process {place.process} of {place.num_processes} could not reach process 0 at "
-                    f"{place.coordinator} for {timeout:g} s: {error.strerror or error}\n  {place.origin_text()}"
-                    "\n  cure: see whether process 0 was started there, or has failed before outlay.join(), and "
-                    "whether its host and port can be reached from here"
-                ) from None
+                raise JoinError(_unreachable(place, error, timeout)) from None
             time.sleep(_TRY_EVERY)
+
+
+def _unreachable(place: Place, error: OSError, timeout: float) -> str:
+    who, why = f"process {place.process} of {place.num_processes}", error.strerror or error
+    if isinstance(error, socket.gaierror):  # tried until now, since in a cluster names may come after the processes
+        return (
+            f"{who} could not find the host {place.address[0]!r} of process 0 for {timeout:g} s: {why}"
+            f"\n  {place.origin_text()}"
+            "\n  cure: a name that this machine can resolve (getent hosts NAME), or the address in numbers"
+        )
+    return (
+        f"{who} could not reach process 0 at {place.coordinator} for {timeout:g} s: {why}\n  {place.origin_text()}"
+        "\n  cure: see whether process 0 was started there, or has failed before outlay.join(), and whether its host "
+        "and port can be reached from here"
+    )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import collections
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+from outlay.launch.step_order import StepOrder
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of ANSI terminals, the most different first
 _LAST_LINES = 400
@@ -19,36 +22,38 @@ class MergedOutput:
     Args:
         num_processes: how many processes there are.
         log: the file; it is appended to.
+        in_order: show them by steps instead.
     """
 
-    def __init__(self, num_processes: int, log: Path) -> None:
+    def __init__(self, num_processes: int, log: Path, *, in_order: bool = False) -> None:
         self._width = len(str(num_processes - 1))
         self._log = log.open("a", encoding="utf-8")
         self._errors = [collections.deque[str](maxlen=_LAST_LINES) for _ in range(num_processes)]
         self._held: list[int] | None = None
-        self.num_lines = 0
+        self._orders = {stream: StepOrder(num_processes) for stream in ("stdout", "stderr")} if in_order else {}
 
     def add(self, process: int, stream: str, lines: list[str]) -> None:
         """Lines that a process has written to `stdout` or `stderr`."""
+        order = self._orders.get(stream)
+        if order:
+            lines = order.add(process, lines)
         for line in lines:
-            self.num_lines += 1
             self._log.write(f"[{process}] {line}\n")
             if stream == "stderr":
                 self._errors[process].append(line)
-            if stream == "stderr" and self._held is not None:
-                self._held[process] += 1
-            elif _CHATTER.match(line):
-                continue
-            else:
-                to = sys.stdout if stream == "stdout" else sys.stderr
-                to.write(f"{self._prefix(process, to.isatty())} {line}\n")
-        if lines:
-            self._log.flush()
-            sys.stdout.flush()
+        self._log.flush()
+        self._show(stream, order.ready() if order else ((process, line) for line in lines))
+
+    def end(self, process: int, stream: str) -> None:
+        """A process writes no more to `stdout` or `stderr`."""
+        if order := self._orders.get(stream):
+            order.end(process)
+            self._show(stream, order.ready())
 
     def hold_errors(self) -> None:
         """From now on keep stderr's lines to the file: once a process has failed, the others complain about it."""
         if self._held is None:
+            self._show_rest()
             self._held = [0] * len(self._errors)
 
     def num_held(self, but: int | None) -> int:
@@ -62,8 +67,22 @@ class MergedOutput:
         return "".join(f"{line}\n" for line in (lines[starts[-1] :] if starts else lines[-10:]))
 
     def close(self) -> None:
-        """Close the file."""
+        """Show what is left, and close the file."""
+        self._show_rest()
         self._log.close()
+
+    def _show_rest(self) -> None:
+        for stream, order in self._orders.items():
+            self._show(stream, order.rest())
+
+    def _show(self, stream: str, lines: Iterable[tuple[int, str]]) -> None:
+        for process, line in lines:
+            if stream == "stderr" and self._held is not None:
+                self._held[process] += 1
+            elif not _CHATTER.match(line):
+                to = sys.stdout if stream == "stdout" else sys.stderr
+                to.write(f"{self._prefix(process, to.isatty())} {line}\n")
+        sys.stdout.flush()
 
     def _prefix(self, process: int, is_terminal: bool) -> str:
         text = f"[{process:>{self._width}}]"

@@ -49,6 +49,7 @@ class Pipes:
             self._output.add(process, stream, lines.add(piece) if piece else lines.finish())
             self.last_line[process] = time.monotonic()
             if not piece:
+                self._output.end(process, stream)
                 self._selector.unregister(key.fileobj)
 
     def read_rest(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import signal
 import sys
@@ -19,6 +20,7 @@ from outlay.launch.merged_output import MergedOutput
 from outlay.launch.process import Process, end_all
 from outlay.launch.supervise import Supervisor
 
+_NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -56,7 +58,7 @@ def run_job(job: Job) -> int:
 
 def _attempt(job: Job, folder: JobFolder, restart: int) -> Ending:
     port = job.port or free_port()
-    output = MergedOutput(job.num_processes, folder.output_path)
+    output = MergedOutput(job.num_processes, folder.output_path, in_order=job.in_order)
     processes: list[Process] = []
     try:
         with _signals_raise():
@@ -68,6 +70,11 @@ def _attempt(job: Job, folder: JobFolder, restart: int) -> Ending:
         number = stop.args[0]
         return Ending(128 + number, f"stopped by {signal.Signals(number).name}: all processes ended", is_failure=False)
     except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise LaunchError(
+                f"process {len(processes)} of {job.num_processes} cannot be started: {error.strerror}\n  cure: fewer "
+                "processes, or a higher limit (ulimit -u for processes)"
+            ) from error
         raise LaunchError(f"{job.command[0]} cannot be run: {error.strerror}") from error
     finally:
         end_all(processes)

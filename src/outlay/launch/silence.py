@@ -48,6 +48,11 @@ class Silence:
         return self._beat
 
     @property
+    def seconds_a_step(self) -> float | None:
+        """What its steps take; None before the second."""
+        return statistics.median(self._step_seconds) if self._step_seconds else None
+
+    @property
     def seconds(self) -> float:
         """For how long it has been silent."""
         return time.monotonic() - self.alive_at

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from outlay.launch.ending import Ending, after_failure, left_early, stuck
 from outlay.launch.job_folder import Beat, JobFolder
+from outlay.launch.job_progress import JobProgress
 from outlay.launch.left_early import FINISHED, LeftEarly
 from outlay.launch.merged_output import MergedOutput
 from outlay.launch.pipes import Pipes
@@ -46,11 +47,12 @@ class Supervisor:
     def watch(self) -> Ending:
         """Wait until the job has ended. All processes have ended then, however this returns."""
         try:
-            return self._watch()
+            with JobProgress() as progress:
+                return self._watch(progress)
         finally:
             self._end()
 
-    def _watch(self) -> Ending:
+    def _watch(self, progress: JobProgress) -> Ending:
         while True:
             self._pipes.wait(_LOOK_EVERY)
             self._look()  # before reading: what the others say after a failure is not shown
@@ -59,7 +61,9 @@ class Supervisor:
                 return self._after_failure()
             if not any(process.exit_code is None for process in self._processes):
                 return Ending(0, is_failure=False)
-            if ending := self._without_progress():
+            beats = {process.number: self._folder.beat(process.number) for process in self._processes}
+            progress.show(beats, max((s for one in self._silence if (s := one.seconds_a_step)), default=None))
+            if ending := self._without_progress(beats):
                 return ending
 
     def _look(self) -> None:
@@ -88,8 +92,7 @@ class Supervisor:
         self._end()
         return after_failure(self._processes, self._failed, self._folder, self._output)
 
-    def _without_progress(self) -> Ending | None:
-        beats = {process.number: self._folder.beat(process.number) for process in self._processes}
+    def _without_progress(self, beats: Mapping[int, Beat | None]) -> Ending | None:
         last_lines = self._pipes.last_line
         latest = max(last_lines.values(), default=None)
         for number, beat in beats.items():

@@ -8,3 +8,4 @@ COORDINATOR = "OUTLAY_COORDINATOR"  # host:port
 DEVICES_PER_PROCESS = "OUTLAY_DEVICES_PER_PROCESS"  # simulated; not set where attached devices are used
 JOB_DIR = "OUTLAY_JOB_DIR"
 RESTART = "OUTLAY_RESTART"  # 0 the first time
+IN_ORDER = "OUTLAY_IN_ORDER"  # set where a process is to mark in its output where a step ends

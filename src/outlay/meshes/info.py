@@ -81,8 +81,9 @@ class MeshInfo:
     def __str__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.axes)
         hosts = len(set(self.hosts))
-        several = "in {} processes" if isinstance(self.device_ids[0], DeviceId) else "on {} hosts"
-        over = f" {several.format(hosts)}" if hosts > 1 else ""
+        processes = len({number.process for number in self.device_ids if isinstance(number, DeviceId)})
+        over = f" in {processes} processes" if processes > 1 else ""
+        over += f" on {hosts} hosts" if hosts > 1 and hosts != processes else ""
         what = self.platform if self.kind == "attached" else self.kind
         of = f" of {self.target}" if self.target else ""
         return f"mesh {axes} ({self.num_devices} {what} device{'s' if self.num_devices != 1 else ''}{of}{over})"

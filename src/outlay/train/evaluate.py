@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.execute.program import Program
+from outlay.launch.heartbeat import beat
 from outlay.place.put import put
 from outlay.place.shardings import shardings
 from outlay.train.state import TrainState
@@ -42,10 +43,11 @@ def evaluate(
         return weighted_sums(loss, state.params, batch, None, counted)
 
     compiled = jax.jit(sums, in_shardings=(in_state, in_batch, whole), out_shardings=whole)
-    # One batch at a time: nothing runs ahead, and the sums are added in float64 on the host.
-    found = [
-        jax.device_get(compiled(state, *_placed((batch, weights), (in_batch, whole)))) for batch, weights in batches
-    ]
+    found = []
+    for batch, weights in batches:
+        beat(None, "evaluating")
+        # One batch at a time: nothing runs ahead, and the sums are added in float64 on the host.
+        found.append(jax.device_get(compiled(state, *_placed((batch, weights), (in_batch, whole)))))
     totals = {name: sum(float(sums[name]) for sums in found) for name in found[0]}
     metrics = sorted(totals.keys() - {"loss", "weight"})
     return {name: totals[name] / totals["weight"] for name in ("loss", *metrics)}

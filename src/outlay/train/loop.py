@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,12 @@ import jax
 from outlay.core.errors import ProgramError
 from outlay.execute.program import Program
 from outlay.launch.heartbeat import beat
+from outlay.launch.stop_request import Stopped
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.metrics_file import MetricsFile
 from outlay.train.progress import Progress
+from outlay.train.stop import StopTogether
+from outlay.train.together import is_first
 
 # Enough that the devices never wait for Python. Without a bound, host memory fills with waiting batches, the progress
 # shown runs far ahead of the devices, and simulated devices can starve each other of threads.
@@ -88,14 +92,19 @@ def fit(
         data: `data[step]` is the batch of a step, such as `TrainData`.
         num_steps: how many steps in all.
         key: what `program.init` takes.
-        metrics_path: a file that gets the metrics of each step as a line of JSON, as soon as they are there.
+        metrics_path: a file that gets the metrics of each step as a line of JSON, as soon as they are there; of several
+            processes the first writes it.
         progress: show loss, samples a second and the time left on stderr.
         checkpoints: where the state is saved, beside the training, after the last step and `every` so many.
         every: how many steps; None for the last step only.
         start: the step and the state to continue after, as `checkpoints.restore(program)` gives them; used up.
 
+    With `checkpoints`, SIGUSR1 to one process or to all asks for a stop: the state is saved after the next steps, and
+    the program ends with exit code 75, so that it can be continued. `outlay launch` keeps the signal to itself.
+
     Raises:
         Interrupted: on Ctrl-C, after the metrics so far were written.
+        Stopped: a `SystemExit`, on SIGUSR1.
         CheckpointError: a checkpoint cannot be written, or the metrics file does not hold every step before `start`.
         ProgramError: there is no step to take, or nowhere to save to.
 
@@ -112,11 +121,15 @@ def fit(
     samples_a_step = jax.tree.leaves(program.batch_shapes)[0].shape[0]
     in_flight: collections.deque[Any] = collections.deque()
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(MetricsFile(metrics_path, after=first)) if metrics_path else None
+        writes = metrics_path if is_first() else None
+        writer = stack.enter_context(MetricsFile(writes, after=first)) if writes else None
         history = list(writer.kept) if writer else []
         before = history[-1] if history else {"step": first, "seconds": 0.0}
         shown = stack.enter_context(Progress(num_steps, samples_a_step, after=before)) if progress else None
-        beat(None, "compiling")
+        stop = StopTogether(first) if checkpoints else None
+        stops = False
+        program.agree(num_steps=num_steps, every=every, start=first, key=key)
+        beat(None, "compiling", num_steps)
         program.compiled  # noqa: B018  compiled here, so that the clock below times steps only
         state = program.init(key) if state is None else state
         finished, began = first, time.perf_counter() - before["seconds"]
@@ -126,7 +139,7 @@ def fit(
             fetched = jax.device_get(in_flight.popleft())
             metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
             finished += 1
-            beat(finished, f"step {finished + 1}")
+            beat(finished, f"step {finished + 1}" if finished < num_steps else "what follows the last step")
             history.append({"step": finished, **metrics, "seconds": round(time.perf_counter() - began, 4)})
             if writer:
                 writer.write(history[-1])
@@ -139,17 +152,25 @@ def fit(
                     finish_oldest()
                 state, metrics = program(state, data[step])
                 in_flight.append(metrics)
-                if checkpoints and (step + 1 == num_steps or (every and (step + 1) % every == 0)):
+                stops = stop is not None and step + 1 < num_steps and stop.after(step + 1)
+                if checkpoints and (stops or step + 1 == num_steps or (every and (step + 1) % every == 0)):
                     while in_flight:  # their metrics must be in the file before a checkpoint after them exists
                         finish_oldest()
                     beat(None, "saving")
                     checkpoints.save(step + 1, state)
+                if stops:
+                    break
             while in_flight:
                 finish_oldest()
             if checkpoints:
                 checkpoints.wait()
-        except KeyboardInterrupt as stop:
-            raise Interrupted(history, finished, num_steps, metrics_path, _last_saved(checkpoints)) from stop
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(history, finished, num_steps, metrics_path, _last_saved(checkpoints)) from interrupt
+    if checkpoints and stops:
+        stopped = Stopped(f"stopped on request after step {finished} of {num_steps}, saved in {checkpoints.path}")
+        if progress:
+            print(stopped, file=sys.stderr)
+        raise stopped
     seconds = history[-1]["seconds"] if history else 0.0
     return Fit(state, history, seconds, samples_a_step * len(history))
 

@@ -18,8 +18,8 @@
 #SBATCH --requeue
 # So the output of an earlier start is kept.
 #SBATCH --open-mode=append
-# Two minutes before the time limit, this script gets USR1 (B: the script, not the processes).
-#SBATCH --signal=B:USR1@120
+# Two minutes before the time limit, every process gets USR1: the run saves a checkpoint and ends with 75.
+#SBATCH --signal=USR1@120
 
 # What fails below, such as loading a module, ends the job at once.
 set -e
@@ -36,10 +36,11 @@ export SRUN_CPUS_PER_TASK=16
 export DATA='/data/my set'
 export XLA_FLAGS='--a=1 --b='"'"'2'"'"''
 
-# Out of time: end the processes, and go back into the queue to continue from the last checkpoint.
-trap 'scontrol requeue "$SLURM_JOB_ID" || true; wait' USR1
-
 # Each process finds its place by itself. Lines are labelled by process; if one fails, all end.
-# In the background, for bash acts on a signal only between commands, or while it waits.
-srun --label --kill-on-bad-exit=1 outlay run 'my models/lm.py:tiny' --steps 1000 --checkpoint-every=100 --note 'it'"'"'s $5' --resume &
-wait $!
+code=0
+srun --label --kill-on-bad-exit=1 outlay run 'my models/lm.py:tiny' --steps 1000 --checkpoint-every=100 --note 'it'"'"'s $5' --resume || code=$?
+# Out of time, and saved: back into the queue, to continue from there.
+if [ "$code" -eq 75 ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"

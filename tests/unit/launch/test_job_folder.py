@@ -1,3 +1,4 @@
+from outlay.launch import heartbeat
 from outlay.launch.heartbeat import beat
 from outlay.launch.job_folder import BEAT_SIZE, Beat, Failure, JobFolder, Who, padded
 
@@ -21,6 +22,23 @@ def test_a_restart_begins_with_nothing_but_the_output(tmp_path):
     folder.clear()
     assert folder.failure(0) is None
     assert folder.output_path.exists()
+
+
+def test_a_restart_remembers_that_the_job_has_begun(tmp_path):
+    folder = JobFolder(tmp_path)
+    assert not folder.has_begun()
+    folder.mark_begun()
+    folder.clear()
+    assert folder.has_begun()
+
+
+def test_a_beat_keeps_what_it_is_not_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat, "_file", None)  # and again when the test ends
+    heartbeat.start_beating(tmp_path, 0)
+    beat(3, "step 4", 9)
+    beat(None, "saving")
+    found = JobFolder(tmp_path).beat(0)
+    assert (found.step, found.of, found.doing) == (3, 9, "saving")
 
 
 def test_a_beat_fits_its_file_however_long_its_words(tmp_path):

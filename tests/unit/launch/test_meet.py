@@ -45,6 +45,12 @@ def test_a_missing_coordinator_is_named():
     assert "for 1 s: Connection refused" in only
 
 
+def test_a_host_that_does_not_resolve_is_named():
+    (only,) = outcomes([Place(1, 2, "no-such-host.invalid:4000", origin={"coordinator": "OUTLAY_COORDINATOR"})], 0.3)
+    assert "process 1 of 2 could not find the host 'no-such-host.invalid' of process 0 for 0.3 s: " in only
+    assert "\n  coordinator from OUTLAY_COORDINATOR\n  cure: a name that this machine can resolve" in only
+
+
 def test_two_processes_of_one_number_are_told():
     found = outcomes(places(3, 0, 1, 1), 10)
     assert all("two processes say that they are process 1 of 3" in text for text in found)

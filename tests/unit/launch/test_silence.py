@@ -28,17 +28,10 @@ def stepping(clock, *, seconds, num_steps=10, stuck_after=None):
     return followed
 
 
-def test_a_process_may_be_silent_for_twenty_steps(clock):
-    followed = stepping(clock, seconds=10)
-    clock.now += 199
-    assert not followed.is_too_long()
-    clock.now += 2
-    assert followed.is_too_long()
-
-
-def test_quick_steps_leave_a_minute(clock):
-    followed = stepping(clock, seconds=0.01)
-    clock.now += 59
+@pytest.mark.parametrize(("seconds", "still_fine"), [(10, 199), (0.01, 59)], ids=["twenty steps", "or a minute"])
+def test_a_process_may_be_silent_for_twenty_steps_or_a_minute(clock, seconds, still_fine):
+    followed = stepping(clock, seconds=seconds)
+    clock.now += still_fine
     assert not followed.is_too_long()
     clock.now += 2
     assert followed.is_too_long()

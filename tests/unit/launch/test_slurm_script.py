@@ -6,9 +6,7 @@ diff.
 
 import os
 import shlex
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -115,25 +113,18 @@ def test_a_module_that_is_not_there_ends_the_job(tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
 
 
-def test_the_signal_before_the_time_limit_requeues_the_job_at_once(tmp_path):
-    (tmp_path / "job.sh").write_text(render(REQUEUE))
-    env = with_commands(
-        tmp_path, srun='echo $$ > "$HOME/pid"; exec sleep 30', scontrol='echo "$@"; kill $(cat "$HOME/pid")'
-    )
-    job = subprocess.Popen(
-        ["bash", "job.sh"], cwd=tmp_path, env=env | {"HOME": str(tmp_path)}, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        give_up = time.monotonic() + 20
-        while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
-            assert time.monotonic() < give_up
-            time.sleep(0.01)
-        job.send_signal(signal.SIGUSR1)
-        said, _ = job.communicate(timeout=20)
-    finally:
-        job.kill()
-        job.wait()
-    assert said == "requeue 77\n"
+@pytest.mark.parametrize(("code", "said"), [(75, "requeue 77\n"), (0, ""), (13, ""), (143, "")])
+def test_a_run_that_was_stopped_and_saved_goes_back_into_the_queue(tmp_path, code, said):
+    env = with_commands(tmp_path, srun=f"exit {code}", scontrol='echo "$@"')
+    done = subprocess.run(["bash"], input=render(REQUEUE), env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, said)
+
+
+def test_processes_are_told_before_the_time_limit_where_they_save():
+    directive = "#SBATCH --signal=USR1@120\n"
+    assert directive in render(REQUEUE)
+    assert directive in render(Script("digits", ("--checkpoint-every", "5")))
+    assert directive not in render(Script("digits"))
 
 
 def test_a_run_that_says_resume_says_it_once():

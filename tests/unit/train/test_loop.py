@@ -7,6 +7,8 @@ import pytest
 
 import outlay
 from outlay.core.errors import ProgramError
+from outlay.launch import heartbeat
+from outlay.launch.job_folder import JobFolder
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import Interrupted, fit
 
@@ -128,3 +130,11 @@ def test_before_a_checkpoint_is_there_its_metrics_are_in_the_file(program, tmp_p
 def test_what_cannot_be_saved_or_continued_is_refused_first(program, options, message):
     with pytest.raises(ProgramError, match=message):
         run(program, **options)
+
+
+def test_after_the_last_step_a_program_is_not_taken_to_be_stepping(program, tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat, "_file", None)  # and again when the test ends
+    heartbeat.start_beating(tmp_path, 0)
+    run(program)
+    beat = JobFolder(tmp_path).beat(0)
+    assert (beat.step, beat.doing) == (6, "what follows the last step")

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlay.core.errors import LaunchError
+from outlay.launch.stop_request import STOPPED
 
 # As SLURM reads them: minutes, minutes:seconds, hours:minutes:seconds, days-hours, and so on.
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}")
+_DERIVED = ("num_tasks", "gpus_per_task", "saves", "stopped", "job_name", "command")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -74,6 +76,16 @@ class Script:
         return self.gpus_per_node // self.tasks_per_node
 
     @property
+    def stopped(self) -> int:
+        """The exit code of a run that was asked to save and to end."""
+        return STOPPED
+
+    @property
+    def saves(self) -> bool:
+        """Whether the run saves checkpoints, and so can save one before the time limit."""
+        return any(word.partition("=")[0] == "--checkpoint-every" for word in self.arguments)
+
+    @property
     def job_name(self) -> str:
         """What the queue shows: the recipe, or the function of a file that makes it."""
         return re.sub(r"[^\w.-]", "-", self.recipe.rpartition(":")[2].rpartition("/")[2])
@@ -87,7 +99,7 @@ class Script:
     def values(self) -> dict[str, Any]:
         """What a template may use, by name."""
         own = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        derived = {name: getattr(self, name) for name in ("num_tasks", "gpus_per_task", "job_name", "command")}
+        derived = {name: getattr(self, name) for name in _DERIVED}
         return own | derived
 
 
@@ -127,13 +139,12 @@ def _texts(script: Script) -> Iterator[str]:
 def _continues(script: Script) -> Iterator[str]:
     if not script.requeue:
         return
-    words = {word.partition("=")[0] for word in script.arguments}
-    if "--checkpoint-every" not in words:
+    if not script.saves:
         yield (
             "--requeue continues a run from its last checkpoint, and this one saves none\n"
             "    cure: --checkpoint-every 100, or how many steps you can afford to take again"
         )
-    if "--force" in words:
+    if "--force" in script.arguments:
         yield (
             "--requeue with --force: every time that the job starts again, it would replace the run that it is to "
             "continue\n    cure: a run folder of its own: --run-dir DIR"

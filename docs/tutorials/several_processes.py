@@ -1,0 +1,158 @@
+# ---
+# jupytext:
+#   text_representation:
+#     extension: .py
+#     format_name: percent
+# kernelspec:
+#   display_name: Python 3
+#   language: python
+#   name: python3
+# ---
+
+# %% tags=["remove-cell"]
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(globals().get("__file__", "here")).resolve().parent / "programs"))
+
+# %% [markdown]
+# # Several processes
+#
+# On more than one machine, a JAX program runs in several processes. Each runs the same lines, drives its own devices,
+# and holds its own pieces of every array. This tutorial starts two processes on one machine, and goes through what is
+# different: who is who, how an array that no process holds comes to be, and how to get at its numbers.
+#
+# The programs below are files. `terminal.run` runs a command as you would in a terminal.
+
+# %%
+import re
+
+import numpy as np
+import terminal
+
+terminal.work_in_a_new_folder("who.py", "turns.py", "arrays.py", "pencils.py", "../../../examples/pencil_fft.py")
+
+# %% [markdown]
+# ## Who is who
+#
+# A program becomes part of a job by one line, `outlay.join()`, before anything uses JAX's devices.
+#
+# ```{literalinclude} programs/who.py
+# :language: python
+# ```
+#
+# One command starts it in two processes with four simulated devices each:
+
+# %%
+printed = terminal.run("outlay launch -n 2 --devices-per-process 4 -- python who.py")
+
+# %% [markdown]
+# First the table: which process, on which machine, with which devices. Then the lines of each behind its number.
+#
+# Both processes see all eight devices, and `x` is *one* array over them: its shape is (8,) for both, its picture is
+# the same for both. Each holds four of the eight shards, so `x` is not fully addressable. A device is written
+# `process:index`. The last array was made without a mesh: each process has one of its own, and the picture says
+# whose.
+
+# %%
+first, second = (terminal.of_process(number, printed) for number in (0, 1))
+for number, (text, mine) in enumerate([(first, "[[0], [1], [2], [3]]"), (second, "[[4], [5], [6], [7]]")]):
+    assert "8 devices hold x, 4 of them are mine" in text
+    assert f"a shard is (1,), mine are {mine}" in text
+    assert "fully addressable: False, fully replicated: False" in text
+    assert text.count("8 simulated devices in 2 processes") == 1
+    assert re.search(r"0:0 +│ +0:1 +│ +0:2 +│ +0:3 +│ +1:0 +│ +1:1 +│ +1:2 +│ +1:3", text)
+    assert f"whole, on device {number}:0" in text
+    assert f"local to process {number}" in text
+pictures = [text[text.index("mesh x=8") : text.index("1 simulated device,")] for text in (first, second)]
+assert pictures[0] == pictures[1]
+
+# %% [markdown]
+# ## In turns
+#
+# Lines come as they are written. With `--in-order` they come step by step, and of each step process by process.
+# `outlay.fit` says where a step ends; a loop of your own does it by `beat`. A barrier, behind which nobody goes
+# before all have come, is JAX's `sync_global_devices`.
+#
+# ```{literalinclude} programs/turns.py
+# :language: python
+# ```
+
+# %%
+printed = terminal.run("outlay launch -n 2 --devices-per-process 1 --in-order -- python turns.py")
+lines = re.findall(r"^\[\d\] (step.*)$", printed, re.MULTILINE)
+assert lines == [f"step {step} of process {process}" for step in (1, 2, 3) for process in (0, 1)]
+
+# %% [markdown]
+# ## Global arrays
+#
+# No process can hold all of a large array. So each gives what it has: a piece (`from_pieces`), the same numpy array
+# (`put`, which does not compare it between processes as `jax.device_put` does), or the name of a file, of which only
+# its own slices are read (`from_file`). To see numbers again, `gather` fetches the whole, `slice_of` a part.
+#
+# ```{literalinclude} programs/arrays.py
+# :language: python
+# ```
+
+# %%
+np.save("data.npy", np.repeat(np.arange(64, dtype=np.float32), 8192).reshape(64, 8192))
+printed = terminal.run("outlay launch -n 2 --devices-per-process 4 -- python arrays.py")
+
+# %% [markdown]
+# `np.asarray` of an array that is spread over processes is an error of JAX's. What `outlay.show` says of such an
+# array is what to do instead. And a wrong source is one error in all processes, so none waits for another.
+
+# %%
+first, second = (terminal.of_process(number, printed) for number in (0, 1))
+assert "my first piece (4, 2) begins with [0 1 8 9]" in first
+assert "my first piece (4, 2) begins with [32 33 40 41]" in second
+assert "[[0, 1], [2, 3], [4, 5], [6, 7]]" in first
+assert "[[8, 9], [10, 11], [12, 13], [14, 15]]" in second
+for text in (first, second):
+    assert "from a file of 2097152 bytes, I hold 1048576" in text
+    assert re.findall(r"shards of (.*)", text) == ["(2048, 2048)", "(4096, 1024)", "(1024, 4096)"]
+    assert "outlay.gather(x) in every process fetches the whole" in text
+    assert "gathered: [1. 1. 1. 1. 1. 1. 1. 1.]" in text
+    assert "pieces of (256, 64)" in text
+    assert "in every process: (6, 128), first column [ 384  512  640  768  896 1024]" in text
+    assert "broadcast from process 1: [ 0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15]" in text
+    assert "there are 2 processes, numbers 0 to 1" in text
+
+# %% [markdown]
+# ## Pencils
+#
+# Some computations need one dim whole on every device, then another. That takes a redistribution: every device sends
+# what it had and gets what it needs, and the global values stay. On a mesh of 4 x 2, an array goes from `P("a", "b")`
+# to `P("b", "a")`:
+#
+# ```{literalinclude} programs/pencils.py
+# :language: python
+# ```
+#
+# The last line runs `examples/pencil_fft.py`, a Fourier transform of three dims that moves from pencils to pencils
+# twice. Here is its core:
+#
+# ```{literalinclude} ../../examples/pencil_fft.py
+# :language: python
+# :pyobject: fft_along
+# ```
+
+# %%
+printed = terminal.run("outlay launch -n 2 --devices-per-process 4 -- python pencils.py")
+
+# %% [markdown]
+# Where the first picture has a row of devices, the second has a column. The transform is numpy's, up to rounding.
+
+# %%
+grids = [re.findall(r"(?<=│ )\d:\d", picture) for picture in printed.split("mesh a=4")[1:3]]
+assert grids[0] == ["0:0", "0:1", "0:2", "0:3", "1:0", "1:1", "1:2", "1:3"]
+assert grids[1] == ["0:0", "0:2", "1:0", "1:2", "0:1", "0:3", "1:1", "1:3"]
+assert printed.count("same values") == 2
+assert float(re.search(r"numpy's FFT, relative: (\S+)", printed)[1]) < 1e-5
+
+# %% [markdown]
+# ## Where next
+#
+# [On a SLURM cluster](on_a_slurm_cluster.py): the same programs, started by `srun`. [When something
+# dies](when_something_dies.py): what becomes of a job then, and of what it had saved. All options are in the guide
+# [several processes](../guides/several_processes.md).

@@ -1,0 +1,70 @@
+"""After which step a run stops that was asked to: the same in all processes, though each hears of it when it does."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import jax
+
+from outlay.core.errors import ProgramError
+from outlay.launch.exchange import is_posted, patience, post, wait_for
+from outlay.launch.stop_request import is_requested, listen
+from outlay.train.together import is_first
+
+_ASK_EVERY = 5.0  # seconds; a fraction of what SLURM gives between its signal and the time limit
+_STOP = "stop"
+
+_runs = itertools.count()
+
+
+class StopTogether:
+    """Asks after steps whether to stop.
+
+    One process looks at its own request. Of several, process 0 decides at some steps for all, with word from those that
+    were asked, and says which step is the next to decide at; the others wait for it there. It has no collective, and
+    needs one message about every 5 s.
+
+    Args:
+        first: the step that the run begins after.
+    """
+
+    def __init__(self, first: int) -> None:
+        listen()
+        self._several = jax.process_count() > 1
+        self._key = f"stop/{next(_runs)}"
+        self._first, self._began = first, time.monotonic()
+        self._next = first + 1
+        self._has_told = False
+
+    def after(self, step: int) -> bool:
+        """Whether to stop after a step, counted from 1; to be asked after each of them.
+
+        Raises:
+            ProgramError: process 0 has not come to this step.
+        """
+        if not self._several:
+            return is_requested()
+        if is_requested() and not self._has_told:
+            self._has_told = True
+            post(f"{self._key}/asked/{jax.process_index()}", _STOP)
+        if step < self._next:
+            return False
+        decision = self._decide(step) if is_first() else wait_for(f"{self._key}/{step}", patience())
+        if decision is None:
+            raise ProgramError(f"process 0 has not come to step {step} within {patience():g} s of this one")
+        if decision == _STOP:
+            return True
+        self._next = int(decision)
+        return False
+
+    def _decide(self, step: int) -> str:
+        decision = _STOP if is_posted(f"{self._key}/asked") else str(step + self._steps_until_next(step))
+        post(f"{self._key}/{step}", decision)
+        return decision
+
+    def _steps_until_next(self, step: int) -> int:
+        """No more than were taken so far: the first say little about how long they take."""
+        taken = step - self._first
+        a_second = taken / max(time.monotonic() - self._began, 1e-6)
+        return max(1, min(taken, round(_ASK_EVERY * a_second)))

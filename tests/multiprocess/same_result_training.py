@@ -1,0 +1,82 @@
+"""`digits` and tiny `lm`, trained whole, and trained on from where another arrangement was interrupted."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import outlay
+from outlay.recipes.digits import digits
+from outlay.recipes.lm import lm
+from outlay.recipes.recipe import Recipe
+
+NUM_STEPS = 8
+SAVE_EVERY = 2
+NUM_SAMPLED = 6
+RECIPES = {"digits": digits, "lm": lambda: lm("tiny", sequence=16, batch=8)}
+
+
+@dataclasses.dataclass(frozen=True)
+class CtrlC:
+    """Batches, and Ctrl-C in place of one of them."""
+
+    data: Any
+    step: int
+
+    def __getitem__(self, step: int) -> Any:
+        if step == self.step:
+            raise KeyboardInterrupt
+        return self.data[step]
+
+
+def program_of(recipe: Recipe, num_devices: int) -> outlay.Program:
+    mesh = outlay.mesh(data=num_devices, devices=jax.devices()[:num_devices])
+    layout = recipe.layouts["fsdp" if num_devices > 1 else "dp"]
+    return outlay.program(recipe.step, recipe.init, recipe.data[0], layout=layout, mesh=mesh)
+
+
+def results(folder: Path, stop_at: int) -> dict[str, Any]:
+    """All that an arrangement can tell of each recipe. Only two processes sample, since compiling it takes long."""
+    found = {}
+    for name, make in RECIPES.items():
+        recipe = make()
+        program = program_of(recipe, jax.device_count())
+        found[name] = {
+            "sample": sample(recipe, program) if jax.process_count() == 2 else "",
+            "losses": train(recipe, program),
+            "continued after": train_on(recipe, program, folder / name, stop_at),
+        }
+    return found
+
+
+def sample(recipe: Recipe, program: outlay.Program) -> str:
+    """What an untrained model writes, which is the same to the bit everywhere."""
+    return recipe.sample(program, program.init(jax.random.key(recipe.seed))) if recipe.sample else ""
+
+
+def train(recipe: Recipe, program: outlay.Program) -> list[float]:
+    """The losses of a run that nothing interrupts."""
+    done = outlay.fit(program, recipe.data, num_steps=NUM_STEPS, key=jax.random.key(recipe.seed), progress=False)
+    return [metrics["loss"] for metrics in done.history]
+
+
+def train_on(recipe: Recipe, program: outlay.Program, folder: Path, stop_at: int) -> int:
+    """Continue the run in a folder until Ctrl-C; the step that it was continued after."""
+    checkpoints = outlay.Checkpoints(folder / "checkpoints")
+    start = checkpoints.restore(program) if checkpoints.exist() else None
+    try:
+        outlay.fit(
+            program,
+            CtrlC(recipe.data, stop_at),
+            num_steps=NUM_STEPS,
+            key=jax.random.key(recipe.seed),
+            metrics_path=folder / "metrics.jsonl",
+            progress=False,
+            checkpoints=checkpoints,
+            every=SAVE_EVERY,
+            start=start,
+        )
+    except KeyboardInterrupt:
+        checkpoints.wait()
+    return start[0] if start else 0

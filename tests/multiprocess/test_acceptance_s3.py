@@ -1,0 +1,95 @@
+"""Acceptance, document 3: what starts processes, and what they print. Global arrays: test_global_arrays.py.
+
+The programs are those of the tutorials.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.command import outlay_command
+
+PROGRAMS = Path(__file__).parents[2] / "docs" / "tutorials" / "programs"
+BARRIER = """
+import time
+import outlay
+job = outlay.join()
+from outlay.train.together import wait_for_all
+time.sleep(job.process)
+came = time.time()
+wait_for_all("all are here")
+print(f"came {came} left {time.time()}")
+"""
+
+
+def launch(folder, *options, command):
+    done = outlay_command("launch", *options, "--", sys.executable, *command, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    command = [str(PROGRAMS / "who.py")]
+    return launch(tmp_path_factory.mktemp("who"), "-n", "2", "--devices-per-process", "4", command=command)
+
+
+def test_s3_01_one_command_starts_processes_with_devices_each(started):
+    rows = re.findall(r"^ +(\d)  \S+ +(\d+)  (\d) x cpu", started.stderr, re.MULTILINE)
+    assert [(process, devices) for process, _, devices in rows] == [("0", "4"), ("1", "4")]
+    assert len({pid for _, pid, _ in rows}) == 2
+    for process in (0, 1):
+        assert f"[{process}] I am process {process} of 2\n" in started.stdout
+
+
+def test_s3_02_who_holds_a_global_array_and_which_shards_is_shown(started):
+    for process, mine in enumerate(["[[0], [1], [2], [3]]", "[[4], [5], [6], [7]]"]):
+        assert f"[{process}] 8 devices hold x, 4 of them are mine\n" in started.stdout
+        assert f"[{process}] fully addressable: False, fully replicated: False\n" in started.stdout
+        assert f"[{process}] a shard is (1,), mine are {mine}\n" in started.stdout
+        assert f"[{process}] mesh x=8 (8 simulated devices in 2 processes)\n" in started.stdout
+        assert f"[{process}] a device holds (1,), 4 B of 32 B\n" in started.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "tasks", "says"),
+    [
+        (["--nodes", "1", "--tasks-per-node", "1"], 1, 1, "1 process in all, each with 4 GPUs."),
+        (["--nodes", "2"], 2, 4, "8 processes in all, each with 1 GPU."),
+    ],
+)
+def test_s3_04_07_scripts_of_one_task_and_of_eight(tmp_path, options, nodes, tasks, says):
+    done = outlay_command(
+        *("slurm", "run", "digits", "--gpus-per-node", "4", *options), cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path)
+    )
+    lines = done.stdout.splitlines()
+    expected = {f"#SBATCH --nodes={nodes}", f"#SBATCH --ntasks-per-node={tasks}", "#SBATCH --gres=gpu:4", f"# {says}"}
+    assert expected <= set(lines)
+    assert lines[-1] == "srun --label --kill-on-bad-exit=1 outlay run digits"
+
+
+def test_s3_04_07_under_srun_no_arguments_are_needed():
+    simulated = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    command = [PROGRAMS / "srun", "--label", sys.executable, PROGRAMS / "who.py"]
+    done = subprocess.run(command, env=os.environ | simulated, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    for task in (0, 1):
+        assert f"{task}: I am process {task} of 2\n" in done.stdout
+        assert f"{task}: 8 devices hold x, 4 of them are mine\n" in done.stdout
+
+
+def test_s3_11_output_can_be_read_in_step_order(tmp_path):
+    options = ("-n", "3", "--devices-per-process", "1", "--in-order")
+    printed = launch(tmp_path, *options, command=[str(PROGRAMS / "turns.py")]).stdout
+    steps = re.findall(r"^\[\d\] (step.*)$", printed, re.MULTILINE)
+    assert steps == [f"step {step} of process {process}" for step in (1, 2, 3) for process in (0, 1, 2)]
+
+
+def test_s3_11_a_barrier_lets_nobody_go_before_all_have_come(tmp_path):
+    printed = launch(tmp_path, "-n", "2", "--devices-per-process", "1", command=["-c", BARRIER]).stdout
+    times = [(float(came), float(left)) for came, left in re.findall(r"came (\S+) left (\S+)", printed)]
+    assert len(times) == 2
+    assert max(came for came, _ in times) <= min(left for _, left in times)

@@ -1,0 +1,18 @@
+"""One of two processes that save together is killed: no checkpoint is lost. One process alone: test_killed.py."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kill_during_save.py"
+
+
+@pytest.mark.timeout(600)  # 25 s on a machine that does nothing else
+def test_no_checkpoint_is_lost_when_one_of_two_processes_is_killed():
+    command = [sys.executable, str(SCRIPT), "--kills", "4", "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 kills of one of 2 process(es)" in done.stdout
+    assert done.stdout.rstrip().endswith("none lost")

@@ -1,0 +1,48 @@
+"""What real processes write, and how the launcher shows it."""
+
+import os
+import pty
+import re
+import threading
+
+import pytest
+from tests.multiprocess import jobs
+from tests.multiprocess.program import NUM_STEPS
+
+
+@pytest.fixture
+def mark(tmp_path):
+    return tmp_path / "mark"
+
+
+def test_in_order_of_steps_each_with_the_lines_of_all_processes(mark):
+    done = jobs.run("--in-order", fault="talk", mark=mark)
+    assert done.code == 0, done.stderr
+    steps = [f"[{process}] takes step {step}" for step in range(1, NUM_STEPS + 1) for process in (0, 1)]
+    ends = [f"[{process}] process {process} of 2: total 2.0, restart 0" for process in (0, 1)]
+    assert done.stdout.splitlines() == [*steps, *ends]
+
+
+def test_on_a_terminal_there_is_one_display_for_all(mark):
+    terminal, theirs = pty.openpty()
+    shown: list[bytes] = []
+
+    def read():
+        try:
+            while piece := os.read(terminal, 1 << 16):
+                shown.append(piece)
+        except OSError:  # nobody has the other end any more
+            return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    job = jobs.start(fault="talk", mark=mark, stderr=theirs, environment={"COLUMNS": "120", "TERM": "xterm"})
+    os.close(theirs)
+    stdout, _ = job.communicate(timeout=jobs.LONGEST)
+    reader.join(jobs.LONGEST)
+    os.close(terminal)
+    text = b"".join(shown).decode()
+    assert job.returncode == 0, text
+    assert re.search(rf"step \d/{NUM_STEPS} .* s a step, slowest: process 1, step \d", text), text
+    assert "takes step" not in text
+    assert stdout.count("[0] takes step") == stdout.count("[1] takes step") == NUM_STEPS

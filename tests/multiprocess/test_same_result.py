@@ -1,0 +1,98 @@
+"""The same losses in any arrangement of eight devices, and through interruptions that change the arrangement."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.multiprocess.same_result_training import (
+    NUM_SAMPLED,
+    NUM_STEPS,
+    RECIPES,
+    SAVE_EVERY,
+    program_of,
+    results,
+    sample,
+    train,
+)
+from tests.unit.cli.command import OUTLAY, environment
+
+from outlay.recipes import lm
+
+WORKER = Path(__file__).parent / "same_result_worker.py"
+PROCESSES = (1, 2, 4)
+pytestmark = pytest.mark.timeout(600)  # 50 s on a machine that does nothing else
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_samples():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lm, "NUM_SAMPLED", NUM_SAMPLED)
+        yield
+
+
+@pytest.fixture(scope="module")
+def stops():
+    """The steps at which each arrangement is interrupted; the last one trains to the end."""
+    return [*sorted(random.sample(range(SAVE_EVERY, NUM_STEPS), len(PROCESSES) - 1)), NUM_STEPS]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory, stops):
+    """By number of processes, what each of them tells; and the folder of the run that went through all of them."""
+    folder = tmp_path_factory.mktemp("trained")
+    for name in RECIPES:
+        (folder / name).mkdir()
+    told = {}
+    for num, stop_at in zip(PROCESSES, stops, strict=True):
+        told[num] = launched(num, folder, stop_at) if num > 1 else [results(folder, stop_at)]
+    return told, folder
+
+
+def launched(num_processes, folder, stop_at):
+    options = ("-n", str(num_processes), "--devices-per-process", str(8 // num_processes))
+    worker = (sys.executable, str(WORKER), str(folder), str(stop_at))
+    command = [*OUTLAY, "launch", *options, "--", *worker]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"{num_processes}-{process}.json").read_text()) for process in range(num_processes)]
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def recipe(request):
+    return RECIPES[request.param]()
+
+
+@pytest.fixture(scope="module")
+def one_device(recipe):
+    return program_of(recipe, 1)
+
+
+@pytest.fixture(scope="module")
+def losses(recipe, one_device):
+    """Of an uninterrupted run on one device."""
+    return train(recipe, one_device)
+
+
+@pytest.mark.parametrize("num_processes", PROCESSES)
+def test_the_losses_are_those_of_one_device(found, recipe, losses, num_processes):
+    for one in found[0][num_processes]:
+        np.testing.assert_allclose(one[recipe.name]["losses"], losses, rtol=1e-6)
+
+
+def test_so_they_are_when_interrupted_and_continued_in_another_arrangement(found, recipe, losses, stops):
+    told, folder = found
+    history = [json.loads(line) for line in (folder / recipe.name / "metrics.jsonl").read_text().splitlines()]
+    assert [metrics["step"] for metrics in history] == list(range(1, NUM_STEPS + 1))
+    np.testing.assert_allclose([metrics["loss"] for metrics in history], losses, rtol=1e-6, err_msg=f"stopped {stops}")
+    continued = [told[num_processes][0][recipe.name]["continued after"] for num_processes in PROCESSES]
+    assert continued == [0, *(stop // SAVE_EVERY * SAVE_EVERY for stop in stops[:-1])]
+
+
+def test_every_process_has_the_text_that_the_model_writes(found, recipe, one_device):
+    text = sample(recipe, one_device)
+    assert len(text) == (len("def ") + NUM_SAMPLED if recipe.sample else 0)
+    assert [one[recipe.name]["sample"] for one in found[0][2]] == [text, text]

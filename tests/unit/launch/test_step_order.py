@@ -1,0 +1,53 @@
+import pytest
+
+from outlay.launch.merged_output import MergedOutput
+from outlay.launch.step_order import StepOrder, mark
+
+
+def written(step):
+    return mark(step).decode().rstrip("\n")
+
+
+@pytest.fixture
+def order():
+    return StepOrder(2)
+
+
+def test_lines_of_a_step_come_when_all_have_finished_it_in_the_order_of_processes(order):
+    order.add(1, ["b0", written(1), "b1"])
+    order.add(0, ["a0"])
+    assert list(order.ready()) == []
+    order.add(0, [written(1)])
+    assert list(order.ready()) == [(0, "a0"), (1, "b0")]
+    order.add(0, ["a1", written(2), "a2"])
+    assert list(order.ready()) == []
+    order.add(1, [written(2)])
+    assert list(order.ready()) == [(0, "a1"), (1, "b1")]
+    assert list(order.rest()) == [(0, "a2")]
+
+
+def test_a_mark_in_the_middle_of_a_line_leaves_the_line_whole(order):
+    assert order.add(0, ["half" + written(1), " and half"]) == ["half and half"]
+    assert order.add(0, ["never ended" + written(2)]) == []
+    order.end(0)
+    order.end(1)
+    assert list(order.ready()) == [(0, "half and half"), (0, "never ended")]
+
+
+def test_nobody_waits_for_a_process_that_has_ended(order):
+    order.add(0, ["a", written(7)])
+    order.end(1)
+    assert list(order.ready()) == [(0, "a")]
+
+
+def test_a_failure_shows_what_was_held_back_before_it(tmp_path, capsys):
+    output = MergedOutput(2, tmp_path / "log", in_order=True)
+    output.add(0, "stderr", ["a warning", written(1)])
+    output.add(1, "stdout", ["a result"])
+    output.hold_errors()
+    output.add(1, "stderr", ["aftermath"])
+    output.close()
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("[1] a result\n", "[0] a warning\n")
+    assert (tmp_path / "log").read_text() == "[0] a warning\n[1] a result\n[1] aftermath\n"
+    assert output.num_held(but=0) == 1
