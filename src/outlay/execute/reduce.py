@@ -10,17 +10,22 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from outlay.execute.between_processes import are_pairs, exchange_and_add
+from outlay.execute.between_processes import are_apart, are_pairs, exchange_and_add
 
 BUCKET_BYTES = 2**25
-"""Leaves are summed together up to this size: large enough to hide a collective's start, small enough to overlap."""
+"""Small leaves are summed together up to this size: enough to hide a collective's start, and it can still overlap."""
 
-EXCHANGE_BYTES = 2**20
-"""The same between two processes: an exchange starts faster, and copying a larger leaf into a bucket takes longer."""
+OWN_BYTES = 2**17
+"""A leaf of this size and more is summed by itself: copying it into a bucket and out takes longer than a start."""
+
+OWN_BYTES_APART = 2**20
+"""The same between processes, where a start takes longer."""
 
 
 def sum_in_buckets(tree: Any, axes: Any, mesh: Mesh) -> Any:
     """Each leaf summed over its axes; small leaves of the same axes and dtype share flat collectives.
+
+    Large leaves are operands of their own, which XLA combines into one collective without copying them.
 
     Args:
         tree: arrays, inside `jax.shard_map`; with `check_vma=False` where `are_pairs` holds for some axes.
@@ -33,9 +38,8 @@ def sum_in_buckets(tree: Any, axes: Any, mesh: Mesh) -> Any:
         if leaf_axes:
             groups[tuple(leaf_axes), leaves[position].dtype].append(position)
     for (names, _), positions in groups.items():
-        pairs = are_pairs(mesh, names)
-        total = exchange_and_add if pairs else jax.lax.psum
-        for bucket in _buckets(positions, leaves, EXCHANGE_BYTES if pairs else BUCKET_BYTES):
+        total = exchange_and_add if are_pairs(mesh, names) else jax.lax.psum
+        for bucket in _buckets(positions, leaves, OWN_BYTES_APART if are_apart(mesh, names) else OWN_BYTES):
             if len(bucket) == 1:
                 leaves[bucket[0]] = total(leaves[bucket[0]], names)
                 continue
@@ -47,13 +51,13 @@ def sum_in_buckets(tree: Any, axes: Any, mesh: Mesh) -> Any:
     return structure.unflatten(leaves)
 
 
-def _buckets(positions: list[int], leaves: list[Any], limit: int) -> Iterator[list[int]]:
+def _buckets(positions: list[int], leaves: list[Any], own_bytes: int) -> Iterator[list[int]]:
     bucket, size = [], 0
     for position in positions:
-        if leaves[position].nbytes >= limit:  # a bucket by itself, and no copy
+        if leaves[position].nbytes >= own_bytes:
             yield [position]
             continue
-        if bucket and size + leaves[position].nbytes > limit:
+        if bucket and size + leaves[position].nbytes > BUCKET_BYTES:
             yield bucket
             bucket, size = [], 0
         bucket.append(position)

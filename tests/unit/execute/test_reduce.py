@@ -50,8 +50,8 @@ def test_leaves_of_one_dtype_and_the_same_axes_share_a_collective():
 
 def test_buckets_are_of_limited_size_and_hold_every_leaf(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reduce, "BUCKET_BYTES", 40)
-    many = [floats(n) for n in (5, 5, 1, 30, 2)]  # 20 + 20 | 4 + 8 | 120 bytes on each device
-    assert num_all_reduces(many, [BOTH] * 5) == 3
+    many = [floats(n) for n in (5, 5, 1, 30, 2)]  # 20 + 20 | 4 | 120 | 8 bytes on each device
+    assert num_all_reduces(many, [BOTH] * 5) == 4
     for got, x in zip(lowered(many, [BOTH] * 5).compile()(many), many, strict=True):
         np.testing.assert_allclose(got[3], x.sum(0), rtol=1e-5, atol=1e-6)
 
@@ -60,10 +60,13 @@ def test_a_tree_without_leaves_is_left_alone():
     assert sum_in_buckets({"a": []}, {"a": []}, outlay.mesh(i=8)) == {"a": []}
 
 
-def test_a_big_leaf_is_summed_alone_without_a_copy(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reduce, "BUCKET_BYTES", 100)
+def test_a_big_leaf_is_summed_without_a_copy_and_xla_makes_it_one_collective_with_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(reduce, "OWN_BYTES", 100)
     many = [floats(5), floats(30), floats(1)]  # 20, 120 and 4 bytes on each device
     assert num_all_reduces(many, [BOTH] * 3) == 2
+    assert lowered(many, [BOTH] * 3).compile().as_text().count(" all-reduce(") == 1
     assert "concatenate" not in lowered([floats(30)], [BOTH]).as_text()
     for got, x in zip(lowered(many, [BOTH] * 3).compile()(many), many, strict=True):
         np.testing.assert_allclose(got[3], x.sum(0), rtol=1e-5, atol=1e-6)
