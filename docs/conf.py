@@ -11,7 +11,14 @@ project = "Outlay"
 author = "the Outlay developers"
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "jupyter_execute", "conf.py", "make_caught_mistakes.py", "guides/*.py"]
+exclude_patterns = [
+    "_build",
+    "jupyter_execute",
+    "conf.py",
+    "make_caught_mistakes.py",
+    "guides/*.py",
+    "tutorials/programs/*",
+]
 
 html_theme = "furo"
 html_title = "Outlay"

@@ -3,8 +3,10 @@
     python examples/pencil_fft.py
 
 Each transform runs on a device's own lines, and each move from pencils to the next ones exchanges blocks between the
-devices along one mesh axis only. No device ever holds the array whole. In a job of several processes, which has been
-joined already, the same lines run on the devices of all.
+devices along one mesh axis only. No device ever holds the array whole. In a job of several processes the same lines run
+on the devices of all:
+
+    outlay launch -n 2 --devices-per-process 4 -- python examples/pencil_fft.py
 """
 
 import jax
@@ -36,7 +38,7 @@ def wave(index):
     return (np.sin(0.3 * i) * np.cos(0.5 * j + 0.1 * k) + 0.01 * (i * k % 7)).astype(np.complex64)
 
 
-if not jax.distributed.is_initialized():
+if outlay.join().num_processes == 1:
     outlay.simulate(8)
 mesh = outlay.mesh(a=4, b=2, over={"a": "hosts"})  # `a` may run over several processes
 x = outlay.from_callback(wave, SHAPE, np.complex64, outlay.pencil(SHAPE, mesh, along=2))

@@ -23,6 +23,7 @@ from .layout.strategies import zero1 as zero1
 from .layout.strategies import zero2 as zero2
 from .layout.strategies import tensor_parallel as tensor_parallel
 from .layout.strategies import by_module as by_module
+from .layout.strategies import by_neuron as by_neuron
 
 # -> plan
 from .layout.plan import Plan as Plan
@@ -42,12 +43,16 @@ from .place.pencil import pencil as pencil
 # -> program
 from .core.constrain import constrain as constrain
 from .execute.program import Program as Program
-from .execute.program import program as program
+from .execute.make import program as program
 from .execute.collectives import mean_over as mean_over
 from .execute.collectives import ring_shift as ring_shift
 from .execute.collectives import sum_scatter as sum_scatter
 from .execute.collectives import axis_coordinates as axis_coordinates
 from .execute.halo import halo as halo
+from .core.step_graph import StepGraph as StepGraph
+from .core.step_graph import Part as Part
+from .core.step_graph import Source as Source
+from .execute.rollout import Rollout as Rollout
 from .train.state import TrainState as TrainState
 from .train.state import init_state as init_state
 from .train.step import train_step as train_step
@@ -62,6 +67,7 @@ from .report.explain.explanation import Explanation as Explanation
 from .report.explain.explain import explain as explain
 from .report.estimate.facts import Estimate as Estimate
 from .report.step_time import estimate as estimate
+from .report.placed.measure import measure_parts as measure_parts
 from .report.verify.verification import Verification as Verification
 from .report.verify.verify import verify as verify
 
@@ -69,6 +75,17 @@ from .report.verify.verify import verify as verify
 from .recipes.recipe import Recipe as Recipe
 from .search.selection import Selection as Selection
 from .recipes.choose import choose as choose
+
+# spiking networks
+from .brain.files.read import read_brain as read_brain
+from .brain.files.write import write_brain as write_brain
+from .brain.files.nir.read import read_nir as read_nir
+from .brain.files.nir.write import write_nir as write_nir
+from .recipes.brain.inputs.closed_loop import ClosedLoop as ClosedLoop
+from .recipes.brain.run_brain import run_brain as run_brain
+from .recipes.brain.brain_run import BrainRun as BrainRun
+from .recipes.brain.recording.recording import Recording as Recording
+from .recipes.brain.brain_recipe import BrainRecipe as BrainRecipe
 
 # what goes wrong
 from .core.errors import OutlayError as OutlayError
@@ -84,6 +101,7 @@ from .core.errors import RecipeError as RecipeError
 from .core.errors import RunFolderError as RunFolderError
 from .core.errors import CheckpointError as CheckpointError
 from .core.errors import CheckpointWarning as CheckpointWarning
+from .core.errors import BrainError as BrainError
 from .core.errors import ShowError as ShowError
 from .core.errors import ExplainError as ExplainError
 from .core.errors import ChooseError as ChooseError

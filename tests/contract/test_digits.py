@@ -13,6 +13,10 @@ from outlay.recipes.prepare import prepare
 from outlay.train.loop import fit
 
 LAYOUTS = ("replicated", "dp", "zero1", "zero2", "fsdp", "fsdp+tp")
+ALL_AXES = "fsdp+tp"
+"""The layout that trains to the end: it splits along every axis, and so adds up in the most places."""
+PART = 60
+"""Steps of the others: a gradient that is wrong shows in the first ones, and the most of the learning is in them."""
 
 
 @pytest.fixture(scope="module")
@@ -22,24 +26,26 @@ def recipe():
     return dataclasses.replace(made, data=[made.data[step] for step in range(made.num_steps)])
 
 
-def train(recipe, program):
-    done = fit(program, recipe.data, num_steps=recipe.num_steps, key=jax.random.key(recipe.seed), progress=False)
+def train(recipe, program, num_steps):
+    done = fit(program, recipe.data, num_steps=num_steps, key=jax.random.key(recipe.seed), progress=False)
     return done.history[-1]["loss"], recipe.evaluate(program, done.state)
 
 
 @pytest.fixture(scope="module")
 def one_device(recipe):
+    """Loss and held-out metrics after a part of the steps, and after all."""
     mesh = outlay.mesh(data=1, devices=jax.devices()[:1])
     whole = Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
-    return train(recipe, Program(recipe.step, recipe.init, recipe.data[0], whole, mesh))
+    program = Program(recipe.step, recipe.init, recipe.data[0], whole, mesh)
+    return {num_steps: train(recipe, program, num_steps) for num_steps in (PART, recipe.num_steps)}
 
 
 def test_it_has_the_layouts_that_it_promises(recipe):
     assert set(recipe.layouts) == set(LAYOUTS)
 
 
-def test_one_device_learns_it(one_device):
-    loss, held_out = one_device
+def test_one_device_learns_it(recipe, one_device):
+    loss, held_out = one_device[recipe.num_steps]
     assert loss < 0.05
     assert held_out["accuracy"] >= 0.97
 
@@ -48,8 +54,9 @@ def test_one_device_learns_it(one_device):
 def test_every_layout_learns_the_same(recipe, one_device, layout):
     program = prepare(recipe, layout=layout).program
     assert program.mesh.size == 8
-    loss, held_out = train(recipe, program)
-    expected_loss, expected = one_device
+    num_steps = recipe.num_steps if layout == ALL_AXES else PART
+    loss, held_out = train(recipe, program, num_steps)
+    expected_loss, expected = one_device[num_steps]
     assert abs(loss - expected_loss) < 1e-4
     assert abs(held_out["loss"] - expected["loss"]) < 1e-4
-    assert held_out["accuracy"] == expected["accuracy"] >= 0.97
+    assert held_out["accuracy"] == expected["accuracy"] > 0.9

@@ -13,6 +13,7 @@ import pytest
 from tests.contract.placed_as_planned import assert_placed_as_planned
 
 import outlay
+from outlay.execute.modes import Mode
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.language_model import language_model
 from outlay.recipes.lm_layouts import lm_layouts
@@ -42,10 +43,10 @@ def _init(key: Any) -> Any:
     return outlay.init_state(INIT_PARAMS, OPTIMIZER)(key)
 
 
-def _program(name: str, mode: str = "auto") -> outlay.Program:
+def _program(name: str, mode: Mode = "auto") -> outlay.Program:
     step = outlay.train_step(LOSS, OPTIMIZER)
     mesh = outlay.mesh(MESHES.get(name, "data=-1"))
-    return outlay.program(step, _init, BATCH, layout=LAYOUTS[name], mesh=mesh, mode=mode)  # type: ignore[arg-type]
+    return outlay.program(step, _init, BATCH, layout=LAYOUTS[name], mesh=mesh, mode=mode)
 
 
 @functools.cache

@@ -1,4 +1,7 @@
-"""The tutorials as plain scripts. They assert what they teach; the site executes them too, as notebooks."""
+"""Tutorials as plain scripts. They assert what they teach; test_site executes every one of them as a notebook.
+
+As scripts run the one that a reader begins with, and the one whose printed table is looked at here.
+"""
 
 import re
 import subprocess
@@ -20,9 +23,8 @@ def run(tutorial: Path) -> str:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [tutorial.stem for tutorial in TUTORIALS if tutorial.stem != "three_ways"])
-def test_a_tutorial_runs_as_a_script(name):
-    run(DOCS / "tutorials" / f"{name}.py")
+def test_a_tutorial_runs_as_a_script():
+    run(DOCS / "tutorials" / "getting_started.py")
 
 
 @pytest.mark.timeout(300)

@@ -17,7 +17,7 @@ def main(kind: str, process: int, mark: str) -> None:
     import numpy as np
     from jax.sharding import PartitionSpec
 
-    from outlay.execute.program import program
+    from outlay.execute.make import program
     from outlay.meshes.build import mesh
 
     def step(state, batch):

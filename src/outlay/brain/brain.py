@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from outlay.brain.check_inputs import refuse_other_inputs
 from outlay.brain.connection import Connection
 from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import Module, State
@@ -39,7 +41,7 @@ class Brain:
     Example:
         >>> from outlay.brain.brain import Brain
         >>> from outlay.brain.connection import Connection
-        >>> from outlay.brain.spikers import LinearSpiker
+        >>> from outlay.brain.spikers.linear import LinearSpiker
         >>> brain = Brain({"eye": LinearSpiker()}, [Connection("inputs:light", "eye:signal")], inputs={"light": (3,)},
         ...               outputs={"seen": "eye:spikes"})
         >>> state, outputs = brain.step(brain.init(jax.random.key(0)), {"light": jnp.ones(3)})
@@ -55,8 +57,9 @@ class Brain:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        for name in ("modules", "inputs", "outputs"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        inputs = {name: tuple(shape) if isinstance(shape, list) else shape for name, shape in self.inputs.items()}
+        for name, value in (("modules", self.modules), ("inputs", inputs), ("outputs", self.outputs)):
+            object.__setattr__(self, name, MappingProxyType(dict(value)))
         object.__setattr__(self, "connections", tuple(self.connections))
         object.__setattr__(self, "wiring", wire(self))
 
@@ -95,8 +98,13 @@ class Brain:
 
         Returns:
             The new state, and the Brain's outputs.
+
+        Raises:
+            BrainError: inputs that the Brain does not have, lacks, or has in another shape; all are listed.
         """
-        return self.graph(state, {name: jnp.asarray(value, self.dtype) for name, value in inputs.items()})
+        given = {name: jnp.asarray(value) for name, value in inputs.items()}
+        refuse_other_inputs(self, {name: value.shape for name, value in given.items()})
+        return self.graph(state, given)
 
     @property
     def produced(self) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
@@ -114,11 +122,23 @@ class Brain:
         """The tree of modules, with shapes, units and settings."""
         return inspect(self)
 
+    def picture(self, path: str | os.PathLike) -> None:
+        """Write a picture of its modules and connections.
+
+        Args:
+            path: the file; its ending, such as `.png` or `.svg`, says in which format.
+        """
+        from outlay.brain.picture import draw  # matplotlib takes long to import, and few Brains are drawn
+
+        draw(self).savefig(path, dpi=150)
+
     def _step_of(self, name: str):
         module, ports = self.modules[name], self.wiring.output_ports[name]
+        dtypes = {port: self.dtype_of(what) for port, what in module.inputs().items()}
 
         def step(state: State, read: Mapping[str, tuple[jax.Array, ...]]) -> tuple[State, dict[str, jax.Array]]:
-            after, outputs = module.step(state, {port: _joined(values) for port, values in read.items()}, dt=self.dt)
+            arriving = {port: _joined(values).astype(dtypes[port]) for port, values in read.items()}
+            after, outputs = module.step(state, arriving, dt=self.dt)
             return after, {port: outputs[port].astype(self.dtype_of(ports[port])) for port in ports}
 
         return step

@@ -21,3 +21,17 @@ class Connection:
 
     def __str__(self) -> str:
         return f"{self.origin} -> {self.target}"
+
+    def latency(self, dt: float) -> int:
+        """How many steps of dt ms after it was produced it is read."""
+        return 1 if self.delay is None else round(self.delay / dt)
+
+
+def split_end(end: str) -> tuple[str, str]:
+    """The module and the port of one end of a connection.
+
+    >>> split_end("A_ex:out_spikes")
+    ('A_ex', 'out_spikes')
+    """
+    module, _, port = end.partition(":")
+    return module, port

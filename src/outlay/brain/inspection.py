@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from outlay.brain.port import Port
+from outlay.brain.port import Port, Shape
 from outlay.core.paths import flatten_paths
+from outlay.core.table import to_text
 
 if TYPE_CHECKING:
+    from rich.tree import Tree
+
     from outlay.brain.brain import Brain
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a port reads: its sources, in order, and the shape that they are together."""
+
+    sources: tuple[str, ...]
+    shape: Shape
 
 
 @dataclass(frozen=True)
@@ -24,8 +34,10 @@ class ModuleFacts:
 
     Attributes:
         name: its name.
-        type: its class, and those of its components by field.
-        inputs: for each port what is connected to it.
+        type: its class.
+        components: the classes of its components, by field.
+        settings: its settings with their units as people write them, by path within the module.
+        inputs: for each port what it reads.
         outputs: its ports.
         state: shape and dtype of every leaf of its state, by path within the module.
     """
@@ -33,7 +45,8 @@ class ModuleFacts:
     name: str
     type: str
     components: Mapping[str, str]
-    inputs: Mapping[str, tuple[str, ...]]
+    settings: Mapping[str, str]
+    inputs: Mapping[str, Reads]
     outputs: Mapping[str, Port]
     state: Mapping[str, jax.ShapeDtypeStruct]
 
@@ -57,25 +70,32 @@ class Inspection:
     dt: float
     dtype: str
 
-    def __str__(self) -> str:
-        from rich.console import Console
+    def tree(self) -> Tree:
+        """The tree, for rich to draw."""
         from rich.tree import Tree
 
-        tree = Tree(f"Brain  dt {self.dt:g} ms, {self.dtype}", guide_style="dim")
+        tree = Tree(f"Brain: {len(self.modules)} module(s), steps of {self.dt:g} ms, {self.dtype}", guide_style="dim")
         for facts in self.modules:
-            node = tree.add(f"{facts.name}: {facts.type}")
-            for port, sources in facts.inputs.items():
-                node.add(f"reads {port} of {', '.join(sources)}")
-            for component, leaves in _by_component(facts).items():
-                kind = facts.components.get(component)
-                branch = node.add(f"{component}: {kind}") if kind else node
-                for path, leaf in leaves.items():
-                    branch.add(f"{path if kind else component + (f'.{path}' if path else '')} {leaf.dtype}{leaf.shape}")
-            for port, what in facts.outputs.items():
-                node.add(f"writes {port}: {what}")
-        out = io.StringIO()
-        Console(file=out, width=120, highlight=False, markup=False, force_jupyter=False).print(tree, markup=False)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+            _grow(tree.add(f"{facts.name}: {facts.type}"), facts)
+        return tree
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts as plain data, for JSON."""
+        modules = {
+            facts.name: {
+                "type": facts.type,
+                "components": dict(facts.components),
+                "settings": dict(facts.settings),
+                "inputs": {port: dataclasses.asdict(reads) for port, reads in facts.inputs.items()},
+                "outputs": {port: dataclasses.asdict(what) for port, what in facts.outputs.items()},
+                "state": {path: {"shape": leaf.shape, "dtype": str(leaf.dtype)} for path, leaf in facts.state.items()},
+            }
+            for facts in self.modules
+        }
+        return {"dt": self.dt, "dtype": self.dtype, "modules": modules}
+
+    def __str__(self) -> str:
+        return to_text(self.tree(), width=120)
 
 
 def inspect(brain: Brain) -> Inspection:
@@ -84,22 +104,60 @@ def inspect(brain: Brain) -> Inspection:
 
 
 def _facts(brain: Brain, name: str) -> ModuleFacts:
-    module = brain.modules[name]
+    module, wiring = brain.modules[name], brain.wiring
     state = jax.eval_shape(lambda: brain.init_module(name, jax.random.key(0)))
-    fields = {f.name: getattr(module, f.name) for f in dataclasses.fields(module)}  # type: ignore[arg-type]
+    shapes = wiring.input_shapes[name]
     return ModuleFacts(
         name=name,
         type=type(module).__name__,
-        components={k: type(v).__name__ for k, v in fields.items() if dataclasses.is_dataclass(v)},
-        inputs={port: tuple(map(str, sources)) for port, sources in brain.wiring.reads[name].items()},
-        outputs=brain.wiring.output_ports[name],
+        components=dict(_components(module)),
+        settings=dict(_settings(module)),
+        inputs={port: Reads(tuple(map(str, sources)), shapes[port]) for port, sources in wiring.reads[name].items()},
+        outputs=wiring.output_ports[name],
         state=dict(flatten_paths(state)[0]),
     )
 
 
-def _by_component(facts: ModuleFacts) -> dict[str, dict[str, Any]]:
-    tree: dict[str, dict[str, Any]] = {}
+def _components(settings: Any, above: str = "") -> Iterator[tuple[str, str]]:
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield above + field.name, type(value).__name__
+            yield from _components(value, f"{above}{field.name}.")
+
+
+def _settings(settings: Any, above: str = "") -> Iterator[tuple[str, str]]:
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _settings(value, f"{above}{field.name}.")
+        elif value is not None:
+            number = f"{value:g}" if isinstance(value, float) else str(value)
+            yield above + field.name, f"{number} {field.metadata.get('unit', '')}".rstrip()
+
+
+def _grow(tree: Tree, facts: ModuleFacts) -> None:
+    """Add to a module's branch what it reads, its settings and state, its components and what it writes."""
+    for port, reads in facts.inputs.items():
+        tree.add(f"reads {port} {reads.shape} of {', '.join(reads.sources)}")
+    _grow_leaves(tree, facts, "")
+    for path, kind in facts.components.items():
+        if "." not in path:
+            _grow_leaves(tree.add(f"{path}: {kind}"), facts, f"{path}.")
+    for port, what in facts.outputs.items():
+        tree.add(f"writes {port}: {what}")
+
+
+def _grow_leaves(tree: Tree, facts: ModuleFacts, above: str) -> None:
+    """Settings and state under a path, without what belongs to another component."""
+    others = [f"{path}." for path in facts.components if not above]
+
+    def own(path: str) -> bool:
+        return path.startswith(above) and not path.startswith(tuple(others))
+
+    said = [f"{path.removeprefix(above)} {value}" for path, value in facts.settings.items() if own(path)]
+    if said:
+        tree.add(", ".join(said))
     for path, leaf in facts.state.items():
-        component, _, rest = path.partition(".")
-        tree.setdefault(component, {})[rest] = leaf
-    return tree
+        if own(path):
+            tree.add(f"{path.removeprefix(above)} {leaf.shape} {leaf.dtype}")

@@ -54,10 +54,22 @@ def registered(name: str, *, kind: str = MODULE) -> type:
     """
     classes = _CLASSES.get(kind, {})
     if name not in classes:
-        raise BrainError(
-            f"there is no {kind} {name!r}: {did_you_mean(name, classes)}\n  there are: {', '.join(sorted(classes))}"
-        )
+        raise BrainError(f"there is no {kind} {name!r}\n  cure: {did_you_mean(name, registered_names(kind))}")
     return classes[name]
+
+
+def registered_names(kind: str = MODULE) -> list[str]:
+    """The names of a kind, sorted."""
+    return sorted(_CLASSES.get(kind, {}))
+
+
+def kind_of(base: object) -> str | None:
+    """The kind whose classes derive from a class, such as `soma` for `Soma`; None if there is none."""
+    if not isinstance(base, type):
+        return None
+    return next(
+        (kind for kind, classes in _CLASSES.items() if any(issubclass(c, base) for c in classes.values())), None
+    )
 
 
 def name_of(cls: type, *, kind: str = MODULE) -> str:
@@ -69,6 +81,5 @@ def name_of(cls: type, *, kind: str = MODULE) -> str:
     for name, there in _CLASSES.get(kind, {}).items():
         if there is cls:
             return name
-    raise BrainError(
-        f"{cls.__qualname__} has no name in files\n  cure: @register({cls.__name__.lower()!r}) above its class"
-    )
+    decorator = f"@register({cls.__name__.lower()!r}" + (")" if kind == MODULE else f", kind={kind!r})")
+    raise BrainError(f"{cls.__qualname__} has no name in files\n  cure: {decorator} above its class")

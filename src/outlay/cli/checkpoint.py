@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.options import JsonOption
+from outlay.cli.options import JsonOption, command_group
 from outlay.cli.output import print_json, print_picture
 
 if TYPE_CHECKING:
     from outlay.train.checkpoint.contents import Contents
 
-checkpoint = typer.Typer(
-    name="checkpoint",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+checkpoint = command_group(
+    "checkpoint",
     help="Look into checkpoints; reads files only, and needs no devices.",
     epilog="There is nothing to convert: a checkpoint holds global arrays, and is restored onto any mesh and layout.",
 )

@@ -13,6 +13,7 @@ from outlay.cli.output import print_json, print_picture
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 
 if TYPE_CHECKING:
+    from outlay.search.placement.choice import PlacementChoice
     from outlay.search.selection import Selection
 
 OUR_FIRST_LINE = "# Chosen by outlay choose "
@@ -51,22 +52,28 @@ def choose(
 ) -> None:
     """Choose a layout and a mesh for a target, with its own compiler and without the hardware.
 
-    What was compiled is kept, so that the same command goes on where it was stopped.
+    What was compiled is kept, so that the same command goes on where it was stopped. Of a Brain it is chosen which
+    modules go to which devices; on a cpu target they are measured.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans; what is attached stays free
     _refuse_to_replace(output)
     from outlay.meshes.target import Target
-    from outlay.recipes.choose import ask
+    from outlay.recipes.choose import ask, choose_for_brain
     from outlay.search.search import search
 
-    known = own_options(context, recipe)
-    question = ask(recipe, context.args, Target.parse(target), known=known, layouts=layout, meshes=mesh, mode=mode)
-    selection = search(
-        question,
-        num_candidates=candidates,
-        num_processes=processes or default_processes(),
-        timeout=timeout,
+    known, hardware = own_options(context, recipe), Target.parse(target)
+    narrowed = {"--layout": layout, "--mesh": mesh, "--mode": mode}
+    selection: Selection | PlacementChoice | None = choose_for_brain(
+        recipe, context.args, hardware, known=known, narrowed=narrowed
     )
+    if selection is None:
+        question = ask(recipe, context.args, hardware, known=known, layouts=layout, meshes=mesh, mode=mode)
+        selection = search(
+            question,
+            num_candidates=candidates,
+            num_processes=processes or default_processes(),
+            timeout=timeout,
+        )
     if as_json:
         print_json(selection.to_dict())
     else:
@@ -91,7 +98,7 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _write(path: Path, selection: Selection) -> str | None:
+def _write(path: Path, selection: Selection | PlacementChoice) -> str | None:
     """Write the layout; its name, or None where no file can say it."""
     if selection.toml is None:
         typer.echo(f"{path} is not written: the layout holds a function of Python, which no file can say", err=True)

@@ -13,6 +13,7 @@ from outlay.cli.messages.message import Weight
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(?P<said>\S.*)")
+# Words that tracebacks of JAX end with, as text to look for: nothing private is imported for it.
 _NO_CAUSE = ("jax.errors.SimplifiedTraceback", "jax._src.traceback_util.UnfilteredStackTrace")
 _ORDER: tuple[Weight, ...] = ("error", "warning", "consequence")
 _MOST_SHOWN = 3

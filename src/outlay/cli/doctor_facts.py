@@ -13,7 +13,7 @@ from outlay.cli.known_variables import meaning_of
 from outlay.core.versions import versions
 
 _NEEDED = ("outlay", "jax", "jaxlib", "numpy", "optax")
-_OPTIONAL = ("flax", "grain", "matplotlib", "scikit-learn", "equinox", "dm-haiku")
+_OPTIONAL = ("flax", "grain", "matplotlib", "scikit-learn", "equinox", "dm-haiku", "orbax-checkpoint")
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,9 @@ def _started_by() -> str:
 def _devices() -> tuple[list[Any], str]:
     import jax
 
+    from outlay.core.jax_compat import settle_on_cpu
+
+    settle_on_cpu()  # the search for accelerators that are not here prints more than the doctor has to say
     try:
         return jax.devices(), ""
     except RuntimeError as error:

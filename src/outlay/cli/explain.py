@@ -9,6 +9,7 @@ import typer
 
 from outlay.cli.options import (
     DevicesOption,
+    HtmlOption,
     JsonOption,
     LayoutOption,
     MeshOption,
@@ -41,9 +42,7 @@ def explain(
     mesh: MeshOption = None,
     layout: LayoutOption = None,
     mode: ModeOption = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page for the browser, too.")
-    ] = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
     max_bytes: Annotated[
         str | None,

@@ -39,4 +39,4 @@ def known_problems(
         yield "there is one device, so a layout has nothing to spread: add --devices 8, or outlay.simulate(8)"
     tasks = environment.get("SLURM_NTASKS", "1")
     if tasks.isdecimal() and int(tasks) > 1:
-        yield f"SLURM started {tasks} processes: call jax.distributed.initialize() first, or each works alone"
+        yield f"SLURM started {tasks} processes: call outlay.join() first, or each works alone"

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from outlay.cli.brain import brain
 from outlay.cli.calibrate import calibrate
 from outlay.cli.checkpoint import checkpoint
 from outlay.cli.choose import choose
@@ -34,6 +35,7 @@ for needs_recipe in (run, show, explain, verify, choose):
 for other in (calibrate, doctor):
     app.command()(other)
 app.command(cls=LaunchCommand)(launch)
+app.add_typer(brain)
 app.add_typer(checkpoint)
 app.add_typer(slurm)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,10 @@ if TYPE_CHECKING:
     from outlay.recipes.recipe import Recipe
 
 RecipeArgument = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A recipe by name (digits), or path/to/file.py:function.")
+    str,
+    typer.Argument(
+        metavar="RECIPE", help="A recipe by name (digits), path/to/file.py:function, or the file of a Brain."
+    ),
 ]
 DevicesOption = Annotated[
     int | None,
@@ -35,13 +39,23 @@ LayoutOption = Annotated[
 ]
 ModeOption = Annotated[
     str | None,
-    typer.Option("--mode", metavar="auto|manual", help="How the step is executed; the recipe's own mode without."),
+    typer.Option(
+        "--mode", metavar="auto|manual|placed", help="How the step is executed; without, as the layout needs."
+    ),
+]
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page for the browser, too.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 # What a command takes besides its own options goes to the recipe, as in `outlay run lm --size tiny`.
 RECIPE_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def command_group(name: str, *, help: str, epilog: str) -> typer.Typer:
+    """A command that only holds others, such as `outlay slurm`; alone it shows its help."""
+    return typer.Typer(name=name, no_args_is_help=True, rich_markup_mode=None, help=help, epilog=epilog)
 
 
 def prepare_program(

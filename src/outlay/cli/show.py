@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from outlay.cli.options import (
     DevicesOption,
+    HtmlOption,
     JsonOption,
     LayoutOption,
     MeshOption,
@@ -28,9 +26,7 @@ def show(
     mesh: MeshOption = None,
     layout: LayoutOption = None,
     mode: ModeOption = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page for the browser, too.")
-    ] = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show where every array of a recipe lives, and why, without running it."""

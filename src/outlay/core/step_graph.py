@@ -58,7 +58,7 @@ class Part:
     by_rows: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for
 class StepGraph:
     """Parts that read each other's previous outputs; itself a step, `graph(state, inputs) -> (state, outputs)`.
 
@@ -85,9 +85,7 @@ class StepGraph:
         """One step of all parts."""
         cache, after, produced = state[CACHE], {}, {}
         for name, part in self.parts.items():
-            # Fusing one part with another would round differently from the parts in programs of their own.
-            own, read = jax.lax.optimization_barrier((state[name], self.read(name, cache, inputs)))
-            after[name], produced[name] = jax.lax.optimization_barrier(part.step(own, read))
+            after[name], produced[name] = alone(part.step, state[name], self.read(name, cache, inputs))
         after[CACHE] = {name: self.push(name, cache[name], outputs) for name, outputs in produced.items()}
         return after, {name: produced[part][port] for name, (part, port) in self.outputs.items()}
 
@@ -131,3 +129,28 @@ class StepGraph:
             return inputs[source.port]
         cached = cache[source.part][source.port]
         return cached[source.latency - 1] if self.depth(source.part, source.port) > 1 else cached
+
+
+def alone(step: PartStep, state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
+    """A part's step as it would be compiled in a program of its own, and so rounded.
+
+    Fused with what stands around it, a step rounds differently: where a product and a sum become one operation depends
+    on what they are fused with. XLA's CPU compiler drops optimization barriers before it fuses (up to JAX 0.10), but
+    never fuses into a branch; and the barrier hides from it, until then, that there is no choice.
+    """
+    state, read = jax.lax.optimization_barrier((state, read))
+    after, outputs = jax.eval_shape(step, state, read)
+    is_like_before = jax.tree.map(_type, after) == jax.tree.map(_type, state)  # else whoever runs the graph says so
+
+    def instead(state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
+        return state if is_like_before else _zeros(after), _zeros(outputs)
+
+    return jax.lax.optimization_barrier(jax.lax.cond(jax.lax.optimization_barrier(True), step, instead, state, read))
+
+
+def _type(x: Any) -> tuple[Any, Any]:
+    return jnp.shape(x), jnp.result_type(x)
+
+
+def _zeros(like: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)

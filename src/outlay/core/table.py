@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What rich prints as wide as its console.
+
+    Attributes:
+        render: the renderables for a console so many columns wide.
+    """
+
+    render: Callable[[int], Iterator[Any]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.render(options.max_width)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> Table:

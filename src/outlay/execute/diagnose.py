@@ -66,7 +66,10 @@ def refuse_unplaceable(plan: Plan) -> None:
     if apart:
         lines = [f"  {leaf.path}: device {', '.join(map(str, leaf.device_ids))} ({leaf.rule})" for leaf in apart]
         head = f"{len(apart)} leaf(s) live on a part of {plan.mesh}, but one compiled step needs all on all of it:"
-        cure = "  cure: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays"
+        cure = (
+            "  cure: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays\n"
+            "  or, for the parts of a graph, an outlay.Rollout in mode placed"
+        )
         raise ProgramError("\n".join([head, *lines, cure]))
 
 
@@ -92,13 +95,21 @@ def _other_container(what: str, given: Any, planned: Any) -> ProgramError | None
 def _elsewhere(leaves: Iterable[tuple[str, Any]], plan: Plan, mesh: Mesh) -> ProgramError | None:
     planned = {leaf.path: leaf for leaf in plan}
     problems = [
-        Problem("lives elsewhere", path, f"at {leaf.sharding}, planned {planned[path].spec}", _move(planned[path]))
+        Problem(
+            "lives elsewhere", path, f"at {leaf.sharding}, planned {_where(planned[path], plan)}", _move(planned[path])
+        )
         for path, leaf in leaves
         if isinstance(leaf, jax.Array)
         and leaf.committed
         and not leaf.sharding.is_equivalent_to(sharding(planned[path], mesh), leaf.ndim)
     ]
     return _error("arrays do not live where the plan says", problems)
+
+
+def _where(leaf: LeafPlan, plan: Plan) -> str:
+    if leaf.device_ids == plan.mesh.device_ids:
+        return str(leaf.spec)
+    return f"on device{'s' if len(leaf.device_ids) > 1 else ''} {', '.join(map(str, leaf.device_ids))}"
 
 
 def _move(leaf: LeafPlan) -> str:

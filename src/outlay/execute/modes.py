@@ -3,7 +3,9 @@
 * `auto`: XLA partitions the step; the layout is where arrays live before and after it.
 * `manual`: collectives written by hand. A step that says where it sums over its batch (`outlay.train_step` does) has
   its gradients taken device by device, and the rest, the optimizer's update, stays automatic. Any other step runs as
-  a whole on each device's pieces, and says itself what is shared, with `jax.lax` collectives over the mesh's axes.
+  a whole on each device's pieces, and says itself what is shared, with `jax.lax` collectives over the mesh's axes. A
+  rollout is split by the rows of its parts.
+* `placed`: the parts of a rollout are programs of their own, each on its devices (`execute/placed/`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from outlay.core.paths import map_with_paths
 from outlay.core.suggest import did_you_mean
 from outlay.execute.abstract import named, refuse_drift, refuse_other_results, unknown_axis
 from outlay.execute.by_hand import by_hand
+from outlay.execute.by_rows import ByRows
 from outlay.execute.explicit import is_explicit
 from outlay.execute.intermediates import placing
 from outlay.execute.outputs import output_specs, refuse_copies
@@ -28,7 +31,7 @@ from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.plan import Plan
 from outlay.place.shardings import under
 
-Mode = Literal["auto", "manual"]
+Mode = Literal["auto", "manual", "placed"]
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
@@ -36,9 +39,9 @@ def check_mode(mode: str, mesh: Mesh) -> None:
     """Raise for a mode that does not exist, or not on this mesh."""
     if mode not in get_args(Mode):
         raise ProgramError(f"there is no mode {mode!r}: {did_you_mean(mode, get_args(Mode))}")
-    if mode == "manual" and is_explicit(mesh):
+    if mode != "auto" and is_explicit(mesh):
         raise ProgramError(
-            "mode manual takes a mesh with automatic axes: inside it each device's pieces have no sharding to be "
+            f"mode {mode} takes a mesh with automatic axes: inside it each device's pieces have no sharding to be "
             "explicit about\n  cure: outlay.mesh(...) without explicit=True"
         )
 
@@ -53,6 +56,8 @@ def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: 
         mesh: the mesh of the plan.
         sums_over_batch: whether the step says where it sums over its batch.
     """
+    if isinstance(step, ByRows):  # which speaks of the devices itself
+        return step
     if mode == "auto":
         return placing(step, plan, mesh)
     if sums_over_batch:

@@ -11,11 +11,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.core.errors import ProgramError
 from outlay.execute.abstract import abstract_inputs, abstract_step
+from outlay.execute.agree import agree
+from outlay.execute.by_rows import by_rows
 from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, used_up
 from outlay.execute.explicit import is_explicit, lowered_with_types, state_shapes
+from outlay.execute.facts import facts_of
 from outlay.execute.intermediates import refuse_unplaceable_values
 from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.execute.outputs import plan_by_hand
+from outlay.execute.rows import Rows
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.meshes.made import refuse_to_run
@@ -30,7 +34,8 @@ class Program:
         step: the user's pure function `step(state, batch) -> (state, outputs)`.
         mesh: the mesh it runs on.
         layout: the rules it was planned with.
-        mode: how it is executed, `auto` or `manual`.
+        mode: how it is executed, `auto`, `manual` or `placed`.
+        rows: of a rollout, the parts that are split by rows over the same devices.
         state_shapes: the state as shapes and dtypes.
         batch_shapes: the batch as shapes and dtypes.
         plan: where every leaf of the state and the batch lives, and why.
@@ -50,6 +55,11 @@ class Program:
         self.mesh = mesh
         self.layout = layout
         self.mode: Mode = mode
+        by_neuron = by_rows(step, init, layout, mesh, mode)
+        self.rows: tuple[Rows, ...] = (by_neuron.rows,) if by_neuron else ()
+        if by_neuron:
+            step, init, layout = by_neuron, by_neuron.init, by_neuron.layout
+        self._laid_out = step
         self.state_shapes = state_shapes(init, mesh)
         with jax.set_mesh(mesh):  # models may name the mesh's axes in their own constraints
             self.batch_shapes = abstract_inputs(inputs)
@@ -64,6 +74,7 @@ class Program:
         refuse_unplaceable_values(traced, layout, self.plan)
         self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
         self._run: Step = self._first_run
+        self._is_agreed = False
 
     def init(self, key: Any) -> Any:
         """Make the state, each leaf born where the plan puts it: no device ever holds a split leaf whole.
@@ -72,9 +83,10 @@ class Program:
             key: the PRNG key that the init function takes.
 
         Raises:
-            ProgramError: the mesh is of compile-only devices.
+            ProgramError: the mesh is of compile-only devices, or its processes are about to run different things.
         """
         refuse_to_run(self.mesh, "a state cannot be made")
+        self.agree(key=key)
         if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
             key = jax.device_put(key, NamedSharding(self.mesh, PartitionSpec()))
         with jax.set_mesh(self.mesh):
@@ -107,12 +119,20 @@ class Program:
                 raise
             raise problem from error
 
+    def pad(self, state: Any) -> Any:
+        """A state with rows filled up as the plan says, where devices do not divide them."""
+        return functools.reduce(lambda state, rows: rows.pad(state), self.rows, state)
+
+    def crop(self, state: Any) -> Any:
+        """A state without the rows that fill up; what one device has, in whole arrays."""
+        return functools.reduce(lambda state, rows: rows.crop(state), self.rows, state)
+
     @functools.cached_property
     def lowered(self) -> jax.stages.Lowered:
         """The step lowered for the mesh, before the compiler."""
         state = shardings(self.plan, self.state_shapes, self.mesh)
         batch = shardings(self.plan, self.batch_shapes, self.mesh, root="batch")
-        run = in_mode(self.mode, self.step, self.plan, self.mesh, sums_over_batch=self._sums_over_batch)
+        run = in_mode(self.mode, self._laid_out, self.plan, self.mesh, sums_over_batch=self._sums_over_batch)
         jitted = jax.jit(
             run,
             in_shardings=(state, batch),
@@ -130,9 +150,31 @@ class Program:
         """The compiled step: exactly what a call runs."""
         return self.lowered.compile()
 
+    def agree(self, **config: Any) -> None:
+        """Have all processes of the mesh compare this program, once, before any of them runs it.
+
+        The first call, `init` and `outlay.fit` do so by themselves. It needs no device, and nothing at all where the
+        mesh is of one process.
+
+        Args:
+            config: what else must be the same in all of them, by name, such as a seed.
+
+        Raises:
+            ProgramError: in every process, where they differ in config, in shapes and dtypes of state or batch, or in
+                the lowered program: it says which process, where, and how. Or some have not come in time.
+        """
+        if self._is_agreed:
+            return
+        processes = sorted({device.process_index for device in self.mesh.devices.flat})
+        if jax.process_count() > 1 and len(processes) > 1:
+            refuse_to_run(self.mesh, "a step cannot run")
+            agree(facts_of(self, config), jax.process_index(), processes)
+        self._is_agreed = True
+
     def _first_run(self, state: Any, batch: Any) -> tuple[Any, Any]:
-        """Compile, run, and check once that the state came back where the plan says; then step aside."""
+        """Compare, compile, run, and check once that the state came back where the plan says; then step aside."""
         refuse_to_run(self.mesh, "a step cannot run")
+        self.agree()
         new_state, outputs = self.compiled(state, batch)
         check_outputs(new_state, self.plan, self.mesh)
         self._run = self.compiled
@@ -147,40 +189,3 @@ def _any_deleted(tree: Any) -> bool:
         except AttributeError:  # a host array; asking its type first would double the cost of this loop
             continue
     return False
-
-
-def program(
-    step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any, mesh: Mesh, mode: Mode = "auto"
-) -> Program:
-    """Lay a step out over a mesh.
-
-    Args:
-        step: pure function `step(state, batch) -> (state, outputs)` over any trees of arrays.
-        init: pure function `init(key) -> state`; it is compiled, so that the state is born sharded.
-        inputs: an example of the global batch, as arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are read.
-        layout: a `Layout`, or a list of rules.
-        mesh: the mesh, as from `outlay.mesh`.
-        mode: `auto` lets XLA partition the step. `manual` uses collectives written by hand: Outlay's, for a step from
-            `outlay.train_step`; for any other step its own, since it then runs as a whole on each device's pieces. Its
-            outputs are the same on every device, unless a rule for `outputs.**` says how they are split.
-
-    Returns:
-        The program; its `plan` is ready, compiling waits for the first call.
-
-    Raises:
-        LayoutError: the layout does not fit the state and batch on this mesh.
-        ProgramError: state or batch hold leaves that are no arrays, or the step does not return `(state, outputs)`
-            with a state of the shapes it took.
-
-    Example:
-        >>> def step(state, batch):
-        ...     return {"w": state["w"] - 0.1 * batch.mean()}, {"mean": batch.mean()}
-        >>> program = outlay.program(
-        ...     step, lambda key: {"w": jax.random.normal(key, (16, 4))}, np.ones((8, 3), np.float32),
-        ...     layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh=outlay.mesh(data=8))
-        >>> state = program.init(jax.random.key(0))
-        >>> state, outputs = program(state, np.ones((8, 3), np.float32))
-        >>> float(outputs["mean"]), state["w"].sharding.spec
-        (1.0, P('data', None))
-    """
-    return Program(step, init, inputs, Layout.of(layout), mesh, mode)

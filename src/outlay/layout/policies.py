@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.patterns import matches
+from outlay.core.sizes import format_bytes, num_bytes
 from outlay.layout.placement import CannotPlace, Choice, LeafView
 
 
@@ -82,6 +84,47 @@ class OneDim:
     def __str__(self) -> str:
         which = {0: "first dim", -1: "last dim"}.get(self.dim, f"dim {self.dim}")
         return f"{which} over {self.axis!r}"
+
+
+@dataclass(frozen=True)
+class ByNeuron:
+    """Split the rows of what has a row a neuron; everything else is whole on every device.
+
+    Attributes:
+        axis: the mesh axis.
+        rows: patterns of the leaves that have rows, each with their number without those that fill up; only a graph
+            knows them, and None means that it has not been asked.
+    """
+
+    axis: str
+    rows: tuple[tuple[str, int], ...] | None = None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes it uses."""
+        return (self.axis,)
+
+    def __call__(self, leaf: LeafView) -> Choice:
+        """Choose for one leaf."""
+        if self.rows is None:
+            raise CannotPlace(
+                "only a graph knows which leaves have a row a neuron",
+                'outlay.program(outlay.Rollout(graph), init, inputs, layout=..., mesh=mesh, mode="manual")',
+            )
+        num = next((num for pattern, num in self.rows if matches(pattern, leaf.path)), None)
+        if num is None:
+            return Choice(P(), "has no row a neuron, or all are read: whole everywhere")
+        if self.axis not in leaf.free_axes or 0 not in leaf.free_dims:
+            return Choice(P(), f"dim 0 or axis {self.axis!r} is taken", blocked=True)
+        size, padded = leaf.free_axes[self.axis], leaf.shape[0]
+        reason = f"{padded // size} neurons a device"
+        if padded > num:
+            more = num_bytes(leaf.shape, leaf.dtype) // padded * (padded - num)
+            reason += f"; {num} filled up to {padded}, +{format_bytes(more)} in all"
+        return Choice(_split(0, self.axis), reason)
+
+    def __str__(self) -> str:
+        return f"by neuron over {self.axis!r}"
 
 
 def _split(dim: int, axis: str) -> P:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.step_graph import CACHE
 from outlay.layout.layout import Layout
 from outlay.layout.placement import on
-from outlay.layout.policies import LargestDim, OneDim
+from outlay.layout.policies import ByNeuron, LargestDim, OneDim
 from outlay.layout.rule import Otherwise, Rule
 
 MIN_SIZE = 2**18
@@ -129,7 +130,9 @@ def tensor_parallel(
 
 
 def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
-    """Put whole modules on devices of their own.
+    """Put whole modules on devices of their own, and with each what others read of it.
+
+    In mode placed the parts of a graph run where they are put. A part on several devices is split by its rows there.
 
     Args:
         devices: module path to the position, or positions, of its devices in the mesh.
@@ -139,4 +142,23 @@ def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
         >>> [leaf.device_ids for leaf in plan]
         [(2,), (5,)]
     """
-    return Layout([Rule(f"{module}.**", on(where)) for module, where in devices.items()])
+    modules = [Rule(f"{module}.**", on(where)) for module, where in devices.items()]
+    read = [Rule(f"{CACHE}.{module}.**", on(where), optional=True) for module, where in devices.items()]
+    return Layout([*modules, *read])
+
+
+def by_neuron(axis: str = "neurons") -> Layout:
+    """Split the neurons of all populations over an axis; modules without neurons run on every device.
+
+    For a `Rollout` in mode manual. Each device computes some neurons, of every population the same number, and all
+    learn of all spikes. Where the devices do not divide a population, neurons that do nothing fill it up.
+
+    Args:
+        axis: the mesh axis.
+
+    Example:
+        >>> print(outlay.by_neuron())
+        1. **        by neuron over 'neurons'
+        2. batch.**  P() (optional)
+    """
+    return Layout([Rule("**", ByNeuron(axis)), Rule("batch.**", P(), optional=True)])

@@ -11,12 +11,11 @@ from outlay.core.errors import Problem
 from outlay.core.suggest import did_you_mean
 from outlay.layout.layout import Layout
 from outlay.layout.rule import OTHERWISE, Otherwise
-from outlay.layout.strategies import by_module, data_parallel, fsdp, tensor_parallel, zero1, zero2
+from outlay.layout.strategies import by_module, by_neuron, data_parallel, fsdp, tensor_parallel, zero1, zero2
 from outlay.layout.toml_lines import TomlLines
 
-STRATEGIES: dict[str, Callable[..., Layout]] = {
-    strategy.__name__: strategy for strategy in (data_parallel, fsdp, zero1, zero2, tensor_parallel, by_module)
-}
+_ALL = (data_parallel, fsdp, zero1, zero2, tensor_parallel, by_module, by_neuron)
+STRATEGIES: dict[str, Callable[..., Layout]] = {strategy.__name__: strategy for strategy in _ALL}
 
 
 def _is_position(value: Any) -> bool:

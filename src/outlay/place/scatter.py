@@ -44,7 +44,10 @@ def scatter(value: Any, sharding: Sharding, source: int = 0) -> jax.Array:
     all_blocks = list(blocks(header.shape, sharding))
     own = blocks(header.shape, sharding, process=jax.process_index())
     parts = _receive(value, header, all_blocks, own)
-    read = lambda index: parts.pop(of_index(index, header.shape))  # noqa: E731
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        return parts.pop(of_index(index, header.shape))
+
     return from_callback(read, header.shape, header.dtype, sharding)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from outlay.core.paths import join_parts, map_with_paths, split_path
 from outlay.layout.plan import LeafPlan, Plan
+
+ROWS = "rows"
+"""The axis of the part of a mesh that `on` chose."""
 
 
 def shardings(plan: Plan, tree: Any, mesh: Mesh, *, root: str = "") -> Any:
@@ -40,7 +45,12 @@ def sharding(leaf: LeafPlan, mesh: Mesh) -> jax.sharding.Sharding:
     chosen = [device for device in mesh.devices.flat if device.id in leaf.device_ids]
     if len(chosen) == 1:
         return SingleDeviceSharding(chosen[0])
-    return NamedSharding(Mesh(chosen, ("copies",), axis_types=(jax.sharding.AxisType.Auto,)), PartitionSpec())
+    return NamedSharding(part_of(chosen), PartitionSpec() if leaf.local_shape == leaf.shape else PartitionSpec(ROWS))
+
+
+def part_of(devices: Sequence[jax.Device]) -> Mesh:
+    """Some devices of a mesh as a mesh of their own, over which rows are split."""
+    return Mesh(np.array(devices), (ROWS,), axis_types=(jax.sharding.AxisType.Auto,))
 
 
 def under(root: str, path: str) -> str:

@@ -18,7 +18,7 @@ def recipe_arguments(
     """The keyword arguments that the words of a command line mean to a recipe function.
 
     A parameter is an option by its name; its annotation says how the value is read: `Literal[...]`, `int`, `float`,
-    `str`, `bool` (`--remat`, `--no-remat`), or one of these or None.
+    `str`, `bool` (`--remat`, `--no-remat`), or one of these or None; `list[str]` is an option that may be repeated.
 
     Args:
         function: the recipe function.
@@ -42,7 +42,7 @@ def recipe_arguments(
         except ValueError as problem:
             problems.append(f"  {problem}")
         else:
-            found[parameter] = read
+            found[parameter] = [*found.get(parameter, []), *read] if isinstance(read, list) else read
     if problems:
         raise RecipeError("\n".join([f"{name}: {len(problems)} option(s) cannot be used", *problems]))
     return found
@@ -105,11 +105,13 @@ def _convert(value: str, kind: Any) -> Any:
         return {"true": True, "false": False}[value.lower()]
     if kind in (int, float, str):
         return kind(value)
+    if kind == list[str]:
+        return [value]
     raise ValueError(f"a {kind} cannot be written on a command line")
 
 
 def _example(kinds: Sequence[Any]) -> str:
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list[str]: "a text"}
     return " or ".join(
         "one of " + ", ".join(map(str, typing.get_args(kind)))
         if typing.get_origin(kind) is Literal

@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import Any, cast
 
 from outlay.core.errors import RecipeError
+from outlay.core.jax_compat import backend_is_started
 from outlay.execute.modes import Mode
+from outlay.execute.rollout import Rollout
+from outlay.meshes.simulated import simulate
 from outlay.meshes.spec import MeshSpec
 from outlay.meshes.target import Target
 from outlay.recipes.arguments import parameter_types, recipe_arguments
 from outlay.recipes.find import find_function, find_recipe
-from outlay.recipes.prepare import layout_of
+from outlay.recipes.prepare import layout_of, on_devices
 from outlay.recipes.price import COMMAND, Job
 from outlay.recipes.recipe import Recipe
 from outlay.search.cache import cache_folder
 from outlay.search.candidate import Candidate, candidates, words_of
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 from outlay.search.mesh_shapes import mesh_shapes, on_target
+from outlay.search.placement.choice import PlacementChoice
+from outlay.search.placement.search import choose_placement
 from outlay.search.search import Question, search
 from outlay.search.selection import Selection
 from outlay.search.workload import Workload, workload
@@ -41,7 +46,7 @@ def choose(
     num_candidates: int = NUM_CANDIDATES,
     num_processes: int | None = None,
     timeout: float = TIMEOUT,
-) -> Selection:
+) -> Selection | PlacementChoice:
     """Choose a layout and a mesh for a target, with the target's own compiler and without the hardware.
 
     Candidates are the recipe's layouts on every mesh that the target's devices can make with the axes of the layout's
@@ -50,6 +55,10 @@ def choose(
     process of its own, and ranked by `outlay.estimate` among those that fit. What was compiled is kept on disk: the
     same question is answered faster the next time, and after Ctrl-C the search goes on where it was. State and batch
     stay abstract. Progress goes to stderr.
+
+    Of a Brain the question is which modules go to which devices, and whether one device is best. Where the target's
+    devices are attached, as those of `cpu:6` are, the modules and the best arrangements of them are measured here;
+    elsewhere they are estimated. Options that narrow a search are not for Brains.
 
     Args:
         recipe: a recipe by name or `path/to/file.py:function`, or the function, which other processes must be able to
@@ -76,9 +85,42 @@ def choose(
         Path("chosen.toml").write_text(selection.toml)
     """
     words = words_of(options or {})
+    narrowed = {"layouts": layouts, "meshes": meshes, "mode": mode}
+    chosen = choose_for_brain(_named(recipe), words, Target.parse(target), narrowed=narrowed)
+    if chosen is not None:
+        return chosen
     question = ask(_named(recipe), words, Target.parse(target), layouts=layouts, meshes=meshes, mode=mode)
     processes = num_processes or default_processes()
     return search(question, num_candidates=num_candidates, num_processes=processes, timeout=timeout)
+
+
+def choose_for_brain(
+    recipe: str, words: Sequence[str], target: Target, *, known: Sequence[str] = (), narrowed: Mapping[str, Any]
+) -> PlacementChoice | None:
+    """How to run a Brain on a target; None for a recipe that is none.
+
+    Args:
+        recipe: the recipe by name, as the file of a Brain or as `path/to/file.py:function`.
+        words: the recipe's options, as words of a command line.
+        target: the hardware.
+        known: the command's own options, which a mistyped word may have meant.
+        narrowed: what would narrow the search of another recipe, by name.
+
+    Raises:
+        RecipeError: something would narrow the search.
+    """
+    made = find_recipe(recipe, words, known)
+    if not isinstance(made.step, Rollout):
+        return None
+    given = [name for name, value in narrowed.items() if value]
+    if given:
+        raise RecipeError(
+            f"{recipe} is a Brain, whose ways to run are all compared: {', '.join(given)} cannot be given"
+            "\n  cure: leave it out"
+        )
+    if target.hardware.kind == "cpu" and not backend_is_started():
+        simulate(target.num_devices)
+    return choose_placement(made.step, made.init, made.data[0], target, recipe=recipe, words=words)
 
 
 def ask(
@@ -138,7 +180,7 @@ def ask(
         words=tuple(words),
         target=target,
         candidates=tuple(candidates(shapes, _option_sets(function, given))),
-        layouts={name: layout for name, (layout, _) in found.items()},
+        layouts={name: on_devices(layout, target.num_devices) for name, (layout, _) in found.items()},
         workload_of=workload_of,
         command=COMMAND,
         job_of=job_of,

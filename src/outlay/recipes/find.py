@@ -1,10 +1,11 @@
-"""Find a recipe by what the user typed: the name of one of ours, or `path/to/file.py:function`."""
+"""Find a recipe by what the user typed: the name of one of ours, `path/to/file.py:function`, or the file of a Brain."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from outlay.core.errors import RecipeError
@@ -13,12 +14,18 @@ from outlay.recipes.arguments import recipe_arguments
 from outlay.recipes.load_file import RAISED, last_line_in, load_file
 from outlay.recipes.recipe import Recipe
 
-OURS = {"digits": "outlay.recipes.digits:digits", "lm": "outlay.recipes.lm:lm"}
+OURS = {
+    "digits": "outlay.recipes.digits:digits",
+    "lm": "outlay.recipes.lm:lm",
+    "ab_brain": "outlay.recipes.brain.from_file:ab_brain",
+}
 """The recipes that come with Outlay: name to module and function."""
+BRAIN_FILES = (".toml", ".scfg")
+"""How the files of Brains end that are recipes by themselves."""
 
 
 def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ()) -> Recipe:
-    """The recipe of a name or of `path/to/file.py:function`, made with its own options.
+    """The recipe of a name, of `path/to/file.py:function` or of the file of a Brain, made with its own options.
 
     Args:
         text: what the user typed.
@@ -34,7 +41,7 @@ def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ())
     function = find_function(text)
     arguments = recipe_arguments(function, text, words, known)
     _refuse_missing(text, function, arguments)
-    if text in OURS:
+    if text in OURS or is_brain_file(text):
         return function(**arguments)
     try:
         recipe = function(**arguments)
@@ -57,13 +64,23 @@ def find_function(text: str) -> Callable[..., Any]:
     if ".py" in text:
         file, _, function = text.rpartition(":") if not text.endswith(".py") else (text, "", "")
         return _in_file(file, function)
+    if is_brain_file(text):
+        from outlay.recipes.brain.from_file import recipe_of
+
+        return recipe_of(Path(text))
     if text not in OURS:
         raise RecipeError(
             f"there is no recipe {text!r}: {did_you_mean(text, OURS)}"
-            "\n  cure: name one of these, or a function of your own as path/to/file.py:function"
+            "\n  cure: name one of these, a function of your own as path/to/file.py:function, or the .toml or .scfg of "
+            "a Brain"
         )
     module, _, function = OURS[text].partition(":")
     return getattr(importlib.import_module(module), function)
+
+
+def is_brain_file(text: str) -> bool:
+    """Whether what the user typed is the file of a Brain."""
+    return text.endswith(BRAIN_FILES)
 
 
 def _in_file(file: str, name: str) -> Callable[..., Any]:

@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.core.errors import RecipeError
 from outlay.core.suggest import did_you_mean
+from outlay.execute.program import Program
 from outlay.models.transformer.config import SIZES, Dtype, TransformerConfig
 from outlay.models.transformer.language_model import language_model
 from outlay.models.transformer.sampling import sample_tokens
@@ -103,7 +105,7 @@ def lm(
         accumulate=accumulate,
         layouts=layouts,
         meshes=meshes,
-        sample=lambda program, state: sampled_text(config, state, sequence),
+        sample=lambda program, state: sampled_text(config, program, state, sequence),
     )
 
 
@@ -112,12 +114,13 @@ def _optimizer(learning_rate: float) -> optax.GradientTransformation:
     return optax.adamw(schedule, b2=0.95, weight_decay=0.1)
 
 
-def sampled_text(config: TransformerConfig, state: Any, sequence: int) -> str:
+def sampled_text(config: TransformerConfig, program: Program, state: Any, sequence: int) -> str:
     """What a trained model writes after `def `, drawn where its state lives.
 
     Args:
         config: the model's dims.
-        state: the training state, placed in any way.
+        program: the training program; in a job of several processes, each gets the whole text.
+        state: its state.
         sequence: bytes in sight, as in training.
     """
     prompt = jnp.frombuffer(PROMPT, jnp.uint8)
@@ -127,5 +130,6 @@ def sampled_text(config: TransformerConfig, state: Any, sequence: int) -> str:
             config, params, prompt, key, num_tokens=NUM_SAMPLED, window=sequence, temperature=TEMPERATURE
         )
 
-    drawn = jax.jit(draw)(state.params, jax.random.key(0))
+    everywhere = NamedSharding(program.mesh, PartitionSpec())
+    drawn = jax.jit(draw, out_shardings=everywhere)(state.params, jax.random.key(0))
     return bytes(np.minimum(drawn, 255).astype(np.uint8)).decode("utf-8", errors="replace")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from jax.sharding import Mesh
+
 from outlay.core.errors import RecipeError
 from outlay.core.suggest import did_you_mean
+from outlay.execute.make import program as make_program
 from outlay.execute.modes import Mode
 from outlay.execute.program import Program
 from outlay.layout.layout import Layout
@@ -35,7 +39,7 @@ def prepare(
     recipe: Recipe,
     *,
     layout: str | None = None,
-    mesh: str | None = None,
+    mesh: str | Mesh | None = None,
     mode: str | None = None,
     target: str | None = None,
 ) -> Prepared:
@@ -43,9 +47,11 @@ def prepare(
 
     Args:
         recipe: the recipe.
-        layout: the name of one of its layouts, or a TOML file; the recipe's default if None.
-        mesh: a mesh such as `data=4,model=2`; if None the one that goes with the layout, in the recipe or in the file.
-        mode: `auto` or `manual`; the recipe's own if None.
+        layout: the name of one of its layouts, or a TOML file; if None the first that is executed in the mode that is
+            asked for, or else the recipe's default.
+        mesh: a mesh, or one as text such as `data=4,model=2`; if None the one that goes with the layout, in the recipe
+            or in the file.
+        mode: `auto`, `manual` or `placed`; the one that goes with the layout if None.
         target: the hardware to plan for, such as `h100:1x8`; the devices that JAX has if None.
 
     Raises:
@@ -55,15 +61,26 @@ def prepare(
         LayoutError: the layout does not fit the state on the mesh.
         ProgramError: there is no such mode, or the step cannot run in it.
     """
-    name = recipe.default_layout if layout is None else layout
+    name = _layout_for(recipe, mode) if layout is None else layout
     chosen, its_mesh = layout_of(recipe, name)
-    its_mode = cast(Mode, recipe.mode if mode is None else mode)  # what the user typed; the program checks it
-    its_devices = make_mesh(mesh or its_mesh, target=target)
-    program = Program(recipe.step, recipe.init, recipe.data[0], chosen, its_devices, its_mode)
+    its_mode = cast(Mode, recipe.mode_of(name) if mode is None else mode)  # what was typed; the program checks it
+    its_devices: Mesh = mesh if isinstance(mesh, Mesh) else make_mesh(mesh or its_mesh, target=target)
+    fixed = on_devices(chosen, its_devices.size)
+    program = make_program(recipe.step, recipe.init, recipe.data[0], layout=fixed, mesh=its_devices, mode=its_mode)
     return Prepared(recipe, name, program)
 
 
-def layout_of(recipe: Recipe, name: str) -> tuple[Layout, str]:
+def on_devices(layout: Layout | Callable[[int], Layout], num_devices: int) -> Layout:
+    """A recipe's layout for a number of devices."""
+    return layout if isinstance(layout, Layout) else layout(num_devices)
+
+
+def _layout_for(recipe: Recipe, mode: str | None) -> str:
+    """The layout that is meant where only a mode is named."""
+    return next((name for name in recipe.layouts if recipe.mode_of(name) == mode), recipe.default_layout)
+
+
+def layout_of(recipe: Recipe, name: str) -> tuple[Layout | Callable[[int], Layout], str]:
     """A layout by its name in a recipe or from a TOML file, and the mesh that goes with it, as text.
 
     Raises:

@@ -34,8 +34,10 @@ class Recipe:
         step: `step(state, batch) -> (state, outputs)`, with outputs a dictionary of scalars.
         data: `data[step]` is the batch of a global step.
         num_steps: how many steps a run takes unless it is told otherwise.
-        layouts: the layouts it can be run under, by name; the first is the default.
+        layouts: the layouts it can be run under, by name; the first is the default. A function makes one for a number
+            of devices.
         meshes: the mesh, as text, of each layout that needs another than `data=-1`, by the layout's name.
+        modes: the mode of each layout that needs another than `mode`, by the layout's name.
         evaluate: `evaluate(program, state)` gives numbers on data that training has not seen; None to leave it out.
         sample: `sample(program, state)` gives text to show after a run, such as what a language model writes; None to
             leave it out.
@@ -51,8 +53,9 @@ class Recipe:
     step: Callable[[Any, Any], tuple[Any, dict[str, Any]]]
     data: Data
     num_steps: int
-    layouts: Mapping[str, Layout]
+    layouts: Mapping[str, Layout | Callable[[int], Layout]]
     meshes: Mapping[str, str] = field(default_factory=dict)
+    modes: Mapping[str, Mode] = field(default_factory=dict)
     evaluate: Callable[[Program, Any], dict[str, float]] | None = None
     sample: Callable[[Program, Any], str] | None = None
     seed: int = 0
@@ -131,6 +134,10 @@ class Recipe:
         """The mesh, as text, that goes with a layout."""
         return self.meshes.get(layout, DEFAULT_MESH)
 
+    def mode_of(self, layout: str) -> Mode:
+        """The mode that a layout is executed in."""
+        return self.modes.get(layout, self.mode)
+
 
 def _problems(recipe: Recipe):
     if not isinstance(recipe.name, str) or not recipe.name:
@@ -146,13 +153,18 @@ def _problems(recipe: Recipe):
         yield f"data must give the batch of a step as data[step]; a {type(recipe.data).__name__} does not"
     if not isinstance(recipe.num_steps, int) or recipe.num_steps < 1:
         yield f"num_steps must be a whole number of at least 1, not {recipe.num_steps!r}"
-    if recipe.mode not in get_args(Mode):
-        yield f"mode must be one of {', '.join(get_args(Mode))}, not {recipe.mode!r}"
+    for where, mode in {
+        "mode": recipe.mode,
+        **{f"modes[{name!r}]": mode for name, mode in recipe.modes.items()},
+    }.items():
+        if mode not in get_args(Mode):
+            yield f"{where} must be one of {', '.join(get_args(Mode))}, not {mode!r}"
     if not recipe.layouts:
         yield "layouts is empty: give at least one, such as {'dp': outlay.data_parallel()}"
     for name, layout in recipe.layouts.items():
-        if not isinstance(layout, Layout):
+        if not isinstance(layout, Layout) and not callable(layout):
             yield f"layouts[{name!r}] must be an outlay.Layout, not a {type(layout).__name__}"
-    for name in recipe.meshes:
-        if name not in recipe.layouts:
-            yield f"meshes[{name!r}] names no layout; the layouts are {', '.join(recipe.layouts)}"
+    for field_name in ("meshes", "modes"):
+        for name in getattr(recipe, field_name):
+            if name not in recipe.layouts:
+                yield f"{field_name}[{name!r}] names no layout; the layouts are {', '.join(recipe.layouts)}"

@@ -11,6 +11,9 @@ import jax
 from outlay.core.errors import CheckpointError
 from outlay.core.versions import versions
 from outlay.execute.program import Program
+from outlay.recipes.brain.brain_recipe import BrainRecipe
+from outlay.recipes.brain.result import BrainResult
+from outlay.recipes.brain.run import run as run_brain_recipe
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.report_page import report_page
 from outlay.recipes.result import RunResult
@@ -22,8 +25,8 @@ from outlay.train.together import is_first
 
 def run(
     prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None, checkpoint_every: int | None = None
-) -> RunResult:
-    """Train a prepared recipe, evaluate it, and fill its run folder. Progress goes to stderr.
+) -> RunResult | BrainResult:
+    """Train a prepared recipe, or run its Brain; evaluate it, and fill its run folder. Progress goes to stderr.
 
     A folder that holds an earlier run of the recipe, opened with `resume`, is continued after its newest checkpoint.
 
@@ -38,6 +41,8 @@ def run(
         Interrupted: on Ctrl-C; config, plan, checkpoints and the metrics so far are in the folder.
         CheckpointError: the earlier run cannot be continued.
     """
+    if isinstance(prepared.recipe, BrainRecipe):
+        return run_brain_recipe(prepared, folder, num_steps=num_steps, checkpoint_every=checkpoint_every)
     recipe, program, earlier = prepared.recipe, prepared.program, folder.earlier or {}
     if num_steps is None:
         num_steps = int(earlier.get("num_steps", recipe.num_steps))

@@ -92,8 +92,13 @@ def planned_leaf(leaf: LeafPlan, mesh: MeshInfo) -> LeafFacts:
     """The facts of a leaf of a plan."""
     if leaf.device_ids == mesh.device_ids:
         blocks, place = blocks_on_mesh(leaf.shape, leaf.dims, mesh), spec_text(leaf.spec)
-    else:
+    elif leaf.local_shape == leaf.shape:
         blocks, place = whole_block(leaf.shape, leaf.device_ids), format_devices(leaf.device_ids)
+    else:
+        rows = leaf.local_shape[0]
+        others = (slice(None),) * (len(leaf.shape) - 1)
+        slices = {id: (slice(i * rows, (i + 1) * rows), *others) for i, id in enumerate(leaf.device_ids)}
+        blocks, place = blocks_of_map(leaf.shape, slices), f"{format_devices(leaf.device_ids)}, by rows"
     held = _held(leaf.path, leaf.dtype, blocks, mesh, leaf.dims, place)
     return dataclasses.replace(held, kind=leaf.kind, rule=leaf.rule, reason=leaf.reason)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from outlay.core.errors import ShowError
 from outlay.core.suggest import did_you_mean
-from outlay.core.table import to_text
+from outlay.core.table import Lines, to_text
 from outlay.report.blocks import Blocks
 from outlay.report.collect import collect
 from outlay.report.facts import Facts, Totals
 from outlay.report.html import embedded, page
 from outlay.report.leaf import LeafFacts
-from outlay.report.text import Lines
+from outlay.report.text import render
 
 # `str()` is read in files and logs, where nothing wraps: room for the reasons.
 _TEXT_WIDTH = 200
@@ -87,7 +88,7 @@ class Show:
         return to_text(self, width=_TEXT_WIDTH)
 
     def __rich__(self) -> Lines:
-        return Lines(self.facts)
+        return Lines(functools.partial(render, self.facts))
 
     def _only_leaf(self) -> LeafFacts:
         if len(self.leaves) == 1:

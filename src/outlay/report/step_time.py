@@ -12,6 +12,7 @@ from outlay.report.estimate.price import price
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
 from outlay.report.hlo.collectives import collectives_of
+from outlay.report.placed.explanation import PlacedExplanation
 from outlay.report.work.compiled import compiled_work
 
 
@@ -41,7 +42,13 @@ def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate
         'communication'
     """
     wanted = Target.parse(target) if isinstance(target, str) else target
-    found = x if isinstance(x, Explanation) else explain(x, *args, target=wanted)
+    found = x if isinstance(x, Explanation | PlacedExplanation) else explain(x, *args, target=wanted)
+    if isinstance(found, PlacedExplanation):
+        raise ExplainError(
+            "a program in mode placed has no estimate as a whole: its parts run side by side, each waiting for others\n"
+            "  cure: outlay.explain(program), which estimates each part and what they exchange; or outlay choose, "
+            "which measures"
+        )
     if found.hlo is None:
         raise ExplainError(f"{found.name}: the compiler gave up, so there is no program to estimate\n{found}")
     if found.estimate is not None and wanted in (None, found.target):

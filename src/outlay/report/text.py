@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from outlay.core.sizes import format_bytes
@@ -24,17 +22,7 @@ _WIDTH_WITH_REASONS = 140
 _BAR = 20
 
 
-@dataclass(frozen=True)
-class Lines:
-    """A report that rich can print, as wide as its console."""
-
-    facts: Facts
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from _render(self.facts, options.max_width)
-
-
-def _render(facts: Facts, width: int) -> Iterator[Any]:
+def render(facts: Facts, width: int) -> Iterator[Any]:
     """The report as rich renderables, for a console so many characters wide."""
     yield Text(headline(facts), style="bold")
     if any(isinstance(device.id, DeviceId) for device in facts.devices):

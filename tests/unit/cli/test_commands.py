@@ -105,6 +105,12 @@ def test_doctor_fails_when_jax_does_not_start(tmp_path):
     assert "unset JAX_PLATFORMS" in found["problems"][-1]
 
 
+def test_doctor_does_not_look_for_accelerators_that_are_not_there(tmp_path):
+    """With the compilers of GPUs and TPUs installed, that search prints tracebacks."""
+    finished = outlay_command("doctor", cwd=tmp_path, JAX_PLATFORMS="", JAX_PLATFORM_NAME="")
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
 def test_doctor_names_what_had_started_jax(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import outlay, jax\njax.devices()\n")
     finished = outlay_command("doctor", cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{environment()['PYTHONPATH']}")

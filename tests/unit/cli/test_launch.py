@@ -70,7 +70,8 @@ def test_the_launcher_imports_no_jax(tmp_path):
         (["--", "python"], "Missing option '-n'"),
         (["-n", "0", "--", "python"], "0 processes cannot be started; at least 1 can"),
         (["-n", "1", "--devices-per-process", "0", "--", "python"], "0 devices per process cannot be simulated"),
-        (["-n", "1", "--", "no-such-command"], "the command 'no-such-command' does not exist"),
+        (["-n", "1", "--", "no-such-command"], "none of that name on PATH\n  cure: install it, or give its path"),
+        (["-n", "9999999", "--", "python"], "9999999 processes need a port each, and this machine hands out"),
         (["-n", "1", "--", "./train.py"], "cure: outlay launch ... -- python ./train.py"),
     ],
 )

@@ -132,3 +132,7 @@ def test_what_varies_over_which_axes_is_known_inside_a_region_by_hand():
     mesh = jax.make_mesh((4, 2), ("i", "j"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     jax.eval_shape(jax.shard_map(look, mesh=mesh, in_specs=split, out_specs=split), jax.ShapeDtypeStruct((8,), "f4"))
     assert seen == [{"i", "j"}, {"j"}, set()]
+
+
+def test_a_process_alone_has_no_coordination_client():
+    assert jax_compat.coordination_client() is None  # tests/multiprocess/test_faults.py uses one

@@ -10,6 +10,7 @@ import jax
 import pytest
 
 from outlay.meshes.device_id import DeviceId, device_id
+from outlay.meshes.info import MeshInfo
 from outlay.report.device_ids import format_devices, format_ids
 
 
@@ -46,3 +47,16 @@ def test_ranges_of_places(places: list[tuple[int, int]], text: str) -> None:
 
 def test_with_their_noun() -> None:
     assert format_devices(devices((1, 0))) == "device 1:0"
+
+
+@pytest.mark.parametrize(
+    ("places", "hosts", "said"),
+    [
+        ([(0, 0), (0, 1), (1, 0), (1, 1)], (0, 0, 0, 0), "in 2 processes"),  # on one machine
+        ([(0, 0), (0, 1), (1, 0), (1, 1)], (0, 0, 1, 1), "in 2 processes"),
+        ([(0, 0), (1, 0), (2, 0), (3, 0)], (0, 0, 1, 1), "in 4 processes on 2 hosts"),
+    ],
+)
+def test_a_mesh_says_how_many_processes_drive_it(places, hosts, said) -> None:
+    mesh = MeshInfo((("x", 4),), tuple(devices(*places)), hosts, "simulated")
+    assert str(mesh) == f"mesh x=4 (4 simulated devices {said})"

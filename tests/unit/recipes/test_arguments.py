@@ -54,3 +54,13 @@ def test_a_mistyped_option_of_the_command_is_recognised():
 def test_a_stray_word_is_refused():
     with pytest.raises(RecipeError, match=r"'tiny' is no option: write --name value"):
         recipe_arguments(recipe, "lm", ["tiny"])
+
+
+def test_an_option_that_may_be_repeated():
+    def recipe(record: list[str] | None = None, stride: int = 1): ...
+
+    words = ["--record", "*:spikes", "--stride", "2", "--record=**.soma.*"]
+    assert recipe_arguments(recipe, "brain", words) == {"record": ["*:spikes", "**.soma.*"], "stride": 2}
+    assert recipe_arguments(recipe, "brain", []) == {}
+    with pytest.raises(RecipeError, match="--record needs a value: --record a text"):
+        recipe_arguments(recipe, "brain", ["--record"])

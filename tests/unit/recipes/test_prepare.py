@@ -52,3 +52,15 @@ def test_a_file_brings_its_mesh_unless_another_is_asked_for(tmp_path):
     file.write_text('mesh = "data=4,model=2"\n[[rule]]\nstrategy = "data_parallel"\n')
     assert dict(prepare(small.line(), layout=str(file)).program.mesh.shape) == {"data": 4, "model": 2}
     assert dict(prepare(small.line(), layout=str(file), mesh="data=8").program.mesh.shape) == {"data": 8}
+
+
+def test_a_layout_may_depend_on_the_number_of_devices():
+    recipe = dataclasses.replace(small.line(), layouts={"many": lambda n: outlay.data_parallel(f"over{n}")})
+    assert prepare(recipe, mesh="over8=8").program.plan["batch.x"].local_shape == (2, 32)
+
+
+def test_a_mode_alone_takes_the_first_layout_that_goes_with_it():
+    recipe = dataclasses.replace(small.line(), modes={"fsdp": "manual"})
+    assert prepare(recipe, mode="manual").layout_name == "fsdp"
+    assert prepare(recipe, mode="auto").layout_name == "dp"
+    assert prepare(small.line(), mode="manual").layout_name == "dp"

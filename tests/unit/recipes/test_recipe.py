@@ -18,6 +18,7 @@ def test_all_wrong_fields_are_named_at_once():
             num_steps=0,
             layouts={"dp": []},
             meshes={"tp": "x=2"},
+            modes={"dp": "fast", "tp": "auto"},
             evaluate=1,
             sample="text",
         )
@@ -30,6 +31,8 @@ def test_all_wrong_fields_are_named_at_once():
         "num_steps must be a whole number of at least 1, not 0",
         "layouts['dp'] must be an outlay.Layout, not a list",
         "meshes['tp'] names no layout; the layouts are dp",
+        "modes['tp'] names no layout; the layouts are dp",
+        "modes['dp'] must be one of auto, manual, placed, not 'fast'",
     ):
         assert expected in str(error.value)
 
@@ -44,6 +47,11 @@ def test_the_first_layout_is_the_default_and_meshes_can_differ():
     recipe = dataclasses.replace(small.line(), layouts=layouts, meshes={"tp": "x=-1"})
     assert recipe.default_layout == "tp"
     assert (recipe.mesh_of("tp"), recipe.mesh_of("dp")) == ("x=-1", "data=-1")
+
+
+def test_a_layout_may_have_a_mode_of_its_own():
+    recipe = dataclasses.replace(small.line(), modes={"fsdp": "manual"})
+    assert (recipe.mode_of("fsdp"), recipe.mode_of("dp")) == ("manual", "auto")
 
 
 def test_any_users_model_can_be_run_under_every_standard_layout():

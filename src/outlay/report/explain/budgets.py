@@ -13,6 +13,8 @@ from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.totals import rows
 from outlay.report.explain.words import in_words
 from outlay.report.hlo.collective import CollectiveKind
+from outlay.report.placed.budgets import broken_by_parts
+from outlay.report.placed.explanation import PlacedExplanation
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _MAX_NAMED = 3
@@ -39,14 +41,15 @@ def read_kind(text: str) -> CollectiveKind:
     Raises:
         ExplainError: there is none of that name.
     """
-    kinds = get_args(CollectiveKind)
-    if text not in kinds:
-        raise ExplainError(f"there is no kind of collective {text!r}: {did_you_mean(text, kinds)}")
-    return text  # type: ignore[return-value]
+    kinds: tuple[CollectiveKind, ...] = get_args(CollectiveKind)
+    for kind in kinds:
+        if kind == text:
+            return kind
+    raise ExplainError(f"there is no kind of collective {text!r}: {did_you_mean(text, kinds)}")
 
 
 def broken_budgets(
-    found: Explanation,
+    found: Explanation | PlacedExplanation,
     *,
     max_bytes: int | None = None,
     max_memory: int | None = None,
@@ -62,6 +65,8 @@ def broken_budgets(
         max_memory: that a device may need at its peak.
         forbid: kinds of collectives that there may be none of.
     """
+    if isinstance(found, PlacedExplanation):
+        return tuple(broken_by_parts(found, max_bytes, max_memory, forbid))
     return tuple(_broken(found, max_bytes, max_memory, forbid))
 
 

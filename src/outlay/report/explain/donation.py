@@ -10,7 +10,7 @@ import jax
 from outlay.core.paths import flatten_paths
 from outlay.core.sizes import format_bytes
 from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.facts import Finding
+from outlay.report.finding import Finding
 
 _MAX_NAMED = 4
 _MIN_BYTES = 1024

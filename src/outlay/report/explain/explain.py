@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.errors import ExplainError
+from outlay.execute.placed.program import PlacedProgram
 from outlay.meshes.compile_only import target_of
 from outlay.meshes.info import MeshInfo
 from outlay.meshes.target import Target
@@ -24,23 +25,39 @@ from outlay.report.explain.leaves import Leaf, leaves_of
 from outlay.report.explain.memory import memory_facts
 from outlay.report.explain.messages import message_findings
 from outlay.report.explain.out_of_memory import gave_up
+from outlay.report.explain.rollouts import of_one_step
 from outlay.report.explain.subject import Subject, subject_of
 from outlay.report.explain.timeline import timeline
 from outlay.report.explain.traced_values import largest_traced
 from outlay.report.hlo.collectives import collectives_of
 from outlay.report.hlo.module import HloModule
 from outlay.report.hlo.parse import parse_hlo
+from outlay.report.placed.explain import explain_placed
+from outlay.report.placed.explanation import PlacedExplanation
 from outlay.report.work.compiled import CompiledWork, compiled_work
+
+
+@overload
+def explain(x: PlacedProgram, *, target: Target | str | None = None) -> PlacedExplanation: ...
+
+
+@overload
+def explain(
+    x: Any, *args: Any, target: Target | str | None = None, mesh: Mesh | AbstractMesh | None = None, **kwargs: Any
+) -> Explanation: ...
 
 
 def explain(
     x: Any, *args: Any, target: Target | str | None = None, mesh: Mesh | AbstractMesh | None = None, **kwargs: Any
-) -> Explanation:
+) -> Explanation | PlacedExplanation:
     """What a compiled program moves, holds and computes; compiled if need be, never run.
 
     Every collective of the optimized program is named with its mesh axes, bytes, runs a step, part of the step, module,
     line of your source, and the leaf that it moves. Memory is the compiler's own. Findings say what costs more than it
     must, and what to write instead; among them is what the compiler says of reshardings it could not do.
+
+    Of a program in mode placed it says what each part costs, what they send one another, and how much faster than one
+    device any placement of whole parts can be.
 
     Args:
         x: a program; a jitted function, with its arguments; `jax.stages.Lowered` or `Compiled`; the text of a compiled
@@ -52,7 +69,7 @@ def explain(
 
     Raises:
         ExplainError: it is nothing that can be compiled or read, cannot be traced with these arguments, or is for
-            another number of devices than the target or the mesh.
+            another number of devices than the target or the mesh; or the compiler refuses it, though not for memory.
         TargetError: there is no such target.
 
     Example:
@@ -62,6 +79,8 @@ def explain(
         [('all-reduce', ('data',), 7)]
     """
     wanted = Target.parse(target) if isinstance(target, str) else target
+    if isinstance(x, PlacedProgram) and not (args or kwargs):
+        return explain_placed(x, wanted)
     subject = subject_of(x, args, kwargs, mesh)
     start = time.perf_counter()
     info = MeshInfo.of(subject.mesh) if subject.mesh is not None else None
@@ -102,7 +121,7 @@ def _explanation(
         findings=ranked([*find(evidence), *said]),
         messages=subject.messages,
         incomplete=tuple(_incomplete(subject, module, done)),
-        notes=(*subject.notes, *_notes(mesh, target, memory)),
+        notes=(*of_one_step(subject.program, collectives), *subject.notes, *_notes(mesh, target, memory)),
         compile_seconds=subject.seconds,
         parse_seconds=time.perf_counter() - start,
         hlo=module,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.core.table import to_text
+from outlay.core.table import Lines, to_text
 from outlay.meshes.info import MeshInfo
 from outlay.meshes.target import Target
 from outlay.report.estimate.facts import Estimate
-from outlay.report.explain.facts import CollectiveFacts, Finding, MemoryFacts, Segment, WorkFacts
+from outlay.report.explain.facts import CollectiveFacts, MemoryFacts, Segment, WorkFacts
 from outlay.report.explain.page import page
-from outlay.report.explain.text import Lines
+from outlay.report.explain.text import render
 from outlay.report.explain.totals import Total, totals
+from outlay.report.finding import Finding
 from outlay.report.hlo.module import HloModule
 
 # `str()` is read in files and logs.
@@ -133,7 +135,7 @@ class Explanation:
         return to_text(self, width=_TEXT_WIDTH)
 
     def __rich__(self) -> Lines:
-        return Lines(self)
+        return Lines(functools.partial(render, self))
 
     def _totals(self, name: Callable[[CollectiveFacts], str]) -> dict[str, Total]:
         return totals(self.collectives, name)

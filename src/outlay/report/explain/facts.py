@@ -151,22 +151,3 @@ class Segment:
     seconds: float
     count: int
     loop: str
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that costs, and what to do about it.
-
-    Attributes:
-        kind: a short fixed name, such as `resharding`, `whole-parameter-gather`, `out-of-memory`.
-        text: what, where and how much, in words.
-        cure: the edit to make.
-        cost_bytes: bytes moved or held for it, on a device in a step; findings are ranked by it.
-        source: the user's line, where there is one.
-    """
-
-    kind: str
-    text: str
-    cure: str
-    cost_bytes: int
-    source: SourceLine | None = None

@@ -10,8 +10,9 @@ from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import LargestDim
 from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.facts import CollectiveFacts, Finding
+from outlay.report.explain.facts import CollectiveFacts
 from outlay.report.explain.words import in_words
+from outlay.report.finding import Finding
 from outlay.report.hlo.module import SourceLine
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from outlay.core.sizes import format_bytes
 from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.facts import Finding
+from outlay.report.finding import Finding
 from outlay.report.hlo.dtypes import total_bytes
 
 SHARE = 0.1

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from outlay.core.sizes import format_bytes
 from outlay.layout.placement import dims_spec, spec_text
 from outlay.meshes.info import MeshInfo
-from outlay.report.explain.facts import Finding
 from outlay.report.explain.leaves import Leaf
 from outlay.report.explain.op_name import read_op_name
 from outlay.report.explain.origin import user_line
 from outlay.report.explain.sharding_text import read_sharding
+from outlay.report.finding import Finding
 from outlay.report.hlo.dtypes import total_bytes
 from outlay.report.hlo.frames import TABLES, SourceTables, read_metadata
 from outlay.report.hlo.module import HloModule, SourceLine

@@ -22,6 +22,8 @@ _STANDARD_LIBRARY = tuple({sysconfig.get_paths()[key] + os.sep for key in ("stdl
 _OUTLAY = re.compile(r"[/\\]outlay[/\\](\w+)[/\\]")
 _PROGRAMS = ("models", "recipes")
 _MACHINERY = ("cli", "core", "execute", "layout", "meshes", "place", "report", "search", "train")
+# Rows are exchanged because a layout splits them: no line of the user's asks for it, so it is the one that does it.
+_EXCHANGE = re.compile(r"[/\\]outlay[/\\]execute[/\\]exchange\.py$")
 # What calls these is the script that drives a program, not the program.
 _DRIVER = re.compile(r"[/\\]outlay[/\\](execute[/\\]program|report[/\\]|cli[/\\]|search[/\\])")
 _BY_HAND = re.compile(r"[/\\]outlay[/\\]execute[/\\](by_hand|reduce)\.py$")
@@ -81,6 +83,8 @@ def user_line(frames: tuple[SourceLine, ...]) -> SourceLine | None:
 def is_users(file: str) -> bool:
     """Whether a file holds somebody's program rather than a library."""
     part = _OUTLAY.search(file)
+    if _EXCHANGE.search(file):
+        return True
     if part and part[1] in _MACHINERY:
         return False
     if part and part[1] in _PROGRAMS:

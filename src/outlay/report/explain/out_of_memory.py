@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from outlay.core.sizes import format_bytes
-from outlay.report.explain.facts import Finding, MemoryFacts, ValueFacts
+from outlay.report.explain.facts import MemoryFacts, ValueFacts
 from outlay.report.explain.messages import size_bytes
 from outlay.report.explain.op_name import read_op_name
 from outlay.report.explain.origin import is_users
+from outlay.report.finding import Finding
 from outlay.report.hlo.module import SourceLine
 from outlay.report.hlo.shapes import read_shapes
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from outlay.core.sizes import format_bytes
 from outlay.report.explain.facts import MemoryFacts, Segment
 from outlay.report.explain.totals import Total, rows
-from outlay.report.explain.words import format_count, format_flops, format_seconds, place
+from outlay.report.explain.words import format_count, format_flops, format_seconds, in_words, place
+from outlay.report.finding import Finding
 from outlay.report.html import templates
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def _view(found: Explanation) -> dict[str, Any]:
         "remarks": found.notes,
         "timeline": _timeline(found),
         "findings": [
-            {"kind": one.kind, "text": one.text, "cure": one.cure, "severe": one.kind == "out-of-memory"}
+            {"kind": _kind(one), "text": one.text, "cure": one.cure, "severe": one.kind == "out-of-memory"}
             for one in found.findings
         ],
         "rows": _rows(found),
@@ -58,6 +59,10 @@ def _view(found: Explanation) -> dict[str, Any]:
         "memory": _memory(found.memory) if found.memory else None,
         "times": _times(found),
     }
+
+
+def _kind(finding: Finding) -> str:
+    return finding.kind if finding.num_alike == 1 else f"{finding.kind}, {in_words(finding.num_alike)}"
 
 
 def _times(found: Explanation) -> str:

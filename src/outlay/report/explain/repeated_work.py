@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.facts import Finding
+from outlay.report.finding import Finding
 
 RATIO = 1.5
 """Of what one device computes to its share; recomputing a whole forward pass (remat) comes to 1.33."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from outlay.core.sizes import format_bytes
 from outlay.report.explain.elementwise import is_elementwise
 from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.facts import CollectiveFacts, Finding
+from outlay.report.explain.facts import CollectiveFacts
+from outlay.report.finding import Finding
 from outlay.report.hlo.collectives import KINDS
 from outlay.report.hlo.module import Computation, HloModule, Instruction
 

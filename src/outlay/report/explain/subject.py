@@ -14,6 +14,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from outlay.core.errors import ExplainError
 from outlay.execute.program import Program
+from outlay.meshes.compile_only import target_of
 from outlay.report.explain.messages import is_message
 from outlay.report.explain.traceable import trace
 from outlay.report.explain.watch import watching
@@ -61,7 +62,8 @@ def subject_of(x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: M
     """Compile what is to be explained; nothing is run.
 
     Raises:
-        ExplainError: it is nothing that can be explained, or cannot be traced with these arguments.
+        ExplainError: it is nothing that can be explained, cannot be traced with these arguments, or the compiler
+            refuses it for another reason than memory.
     """
     if (args or kwargs) and not hasattr(x, "trace"):
         raise ExplainError(f"arguments are for a jitted function; {_kind(x)} has its own")
@@ -83,8 +85,10 @@ def subject_of(x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: M
 
 
 def _of_program(program: Program) -> Subject:
+    # The user's step knows nothing of rows that fill up what the devices do not divide.
+    state = jax.eval_shape(program.crop, program.state_shapes) if program.rows else program.state_shapes
     with jax.set_mesh(program.mesh):
-        jaxpr = jax.make_jaxpr(program.step)(program.state_shapes, program.batch_shapes)
+        jaxpr = jax.make_jaxpr(program.step)(state, program.batch_shapes)
     name = getattr(program.step, "__name__", "step")
     subject = Subject(name, mesh=program.mesh, program=program, jaxpr=jaxpr, traced=traced_work(jaxpr))
     if "compiled" in vars(program):
@@ -122,7 +126,7 @@ def _compile(subject: Subject, lower: Any, compile_it: Any = jax.stages.Lowered.
         except jax.errors.JaxRuntimeError as error:
             failure = str(error)
             if "RESOURCE_EXHAUSTED" not in failure:
-                raise
+                raise ExplainError(_refused(subject, failure)) from error
         seconds = time.perf_counter() - start
     return replace(
         subject,
@@ -133,6 +137,19 @@ def _compile(subject: Subject, lower: Any, compile_it: Any = jax.stages.Lowered.
         failure=failure,
         seconds=seconds,
     )
+
+
+def _refused(subject: Subject, failure: str) -> str:
+    """The compiler's words, and how to tell whether the program or this compiler is at fault."""
+    target = target_of(subject.mesh) if subject.mesh is not None else None
+    cure = "leave out, or write otherwise, what the compiler names"
+    if target is not None and target.hardware.kind != "cpu":
+        cure = (
+            f"compile for 'cpu:{target.num_devices}' too: what is refused there as well is in the program, and what is "
+            f"not, the compiler for {target} lacks; then {cure}"
+        )
+    compiler = f"the compiler for {target}" if target else "the compiler"
+    return f"{compiler} refuses {subject.name}: {failure.strip()}\n  cure: {cure}"
 
 
 def _of_file(path: Path, mesh: Mesh | AbstractMesh | None) -> Subject:

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 
 from outlay.core.sizes import format_bytes
 from outlay.core.table import table
-from outlay.report.explain.facts import MemoryFacts
+from outlay.report.explain.facts import MemoryFacts, WorkFacts
 from outlay.report.explain.totals import Row, Total, rows
-from outlay.report.explain.words import format_count, format_seconds, place, verdict
+from outlay.report.explain.words import format_count, format_flops, format_seconds, in_words, place, verdict
+from outlay.report.finding import Finding
 
 if TYPE_CHECKING:
     from outlay.report.explain.explanation import Explanation
 
 MAX_ROWS = 14
+SMALL = 100
+"""Findings that cost so many times less than the dearest share a line."""
 _WIDE = 130
 """Columns from which on the modules have one of their own."""
 
 
-@dataclass(frozen=True)
-class Lines:
-    """An explanation that rich can print, as wide as its console."""
-
-    explanation: Explanation
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from _render(self.explanation, options.max_width)
-
-
-def _render(found: Explanation, width: int) -> Iterator[Any]:
+def render(found: Explanation, width: int) -> Iterator[Any]:
+    """The explanation as rich renderables, for a console so many characters wide."""
     yield Text(headline(found), style="bold")
     for line, style in verdict(found):
         yield Text(line, style=style)
@@ -44,6 +36,9 @@ def _render(found: Explanation, width: int) -> Iterator[Any]:
     if found.memory is not None:
         yield Text()
         yield from _memory(found.memory)
+    if found.work is not None:
+        yield Text()
+        yield from _work(found.work)
     if found.findings:
         yield Text()
         yield from _findings(found)
@@ -67,10 +62,8 @@ def _collectives(found: Explanation, width: int) -> Iterator[Any]:
         yield Text("collectives: none", style="bold")
         return
     runs = sum(row.total.num_runs for row in lines)
-    yield Text(
-        f"collectives: {format_count(runs)} runs a step, a device sends {format_bytes(found.bytes_per_step)}",
-        style="bold",
-    )
+    often = f"{format_count(runs)} run{'' if runs == 1 else 's'} a step"
+    yield Text(f"collectives: {often}, a device sends {format_bytes(found.bytes_per_step)}", style="bold")
     with_time, with_module = found.target is not None, width >= _WIDE
     columns = ["kind", "axis", "a step", "runs", *(["time"] if with_time else []), "phase", "what"]
     columns += [*(["module"] if with_module else []), "line"]
@@ -124,12 +117,33 @@ def _memory(memory: MemoryFacts) -> Iterator[Any]:
     yield table(["largest", "array", "what", "line"], cells, right=("largest",))
 
 
+def _work(work: WorkFacts) -> Iterator[Text]:
+    yield Text("work of a device in a step", style="bold")
+    share = "" if work.flops is None else f", its share of the traced step is {format_flops(work.flops)}"
+    moved = format_bytes(int(work.bytes_accessed))
+    yield Text(f"products {format_flops(work.flops_compiled)}{share}; {moved} read and written in memory")
+
+
 def _list(held: list[tuple[str, int]]) -> str:
     return ", ".join(f"{name} {format_bytes(size)}" for name, size in held if size)
 
 
 def _findings(found: Explanation) -> Iterator[Any]:
     yield Text(f"findings: {len(found.findings)}", style="bold")
-    for number, finding in enumerate(found.findings, 1):
-        yield Padding(Text(f"{number}. {finding.kind}: {finding.text}"), (0, 0, 0, 1))
+    small = [finding for finding in found.findings if _is_small(finding, found.findings[0])]
+    for number, finding in enumerate((each for each in found.findings if each not in small), 1):
+        times = f", {in_words(finding.num_alike)}" if finding.num_alike > 1 else ""
+        yield Padding(Text(f"{number}. {finding.kind}{times}: {finding.text}"), (0, 0, 0, 1))
         yield Padding(Text(f"cure: {finding.cure}", style="green"), (0, 0, 0, 4))
+    if small:
+        shown = ", ".join(_in_short(finding) for finding in small)
+        yield Padding(Text(f"and {len(small)} that cost less than 1% of the first: {shown}", style="dim"), (0, 0, 0, 1))
+
+
+def _is_small(finding: Finding, dearest: Finding) -> bool:
+    return 0 < finding.cost_bytes * SMALL < dearest.cost_bytes
+
+
+def _in_short(finding: Finding) -> str:
+    at = f" at {place(finding.source)}" if finding.source else ""
+    return f"{finding.kind}{at} ({format_bytes(finding.cost_bytes)})"

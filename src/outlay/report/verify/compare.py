@@ -12,11 +12,18 @@ from outlay.report.verify.facts import Kind, LeafCheck
 from outlay.report.verify.host import by_path
 from outlay.report.verify.ratios import name_ratio
 from outlay.report.verify.runs import Result
-from outlay.report.verify.tolerance import tolerance
+from outlay.report.verify.tolerance import EXACT, tolerance
 
 
 def compare(
-    step: int, before: Any, got: Result, want: Result, nudges: Sequence[Result], axis_sizes: Mapping[str, int]
+    step: int,
+    before: Any,
+    got: Result,
+    want: Result,
+    nudges: Sequence[Result],
+    axis_sizes: Mapping[str, int],
+    *,
+    exact: bool = False,
 ) -> Iterator[LeafCheck]:
     """Compare what a step gave, leaf by leaf: gradients, then outputs, then the new state.
 
@@ -27,14 +34,14 @@ def compare(
         want: what the reference gave.
         nudges: what the reference gives when its inputs are moved by one unit in the last digit, a few times.
         axis_sizes: the mesh's axes.
+        exact: whether both compute the same, so that nothing is rounding.
     """
     old = by_path(before)
     found, moved = got.leaves, [nudge.leaves for nudge in nudges]
     for (kind, path), right in want.leaves.items():
         start = old[path] if kind == "state" else np.zeros((), right.dtype)
-        check = _leaf(
-            step, kind, path, (found[kind, path], right, start), [leaves[kind, path] for leaves in moved], axis_sizes
-        )
+        values = found[kind, path], right, start
+        check = _leaf(step, kind, path, values, None if exact else [leaves[kind, path] for leaves in moved], axis_sizes)
         yield check.also(got.differing.get(path, ""))
 
 
@@ -43,13 +50,13 @@ def _leaf(
     kind: Kind,
     path: str,
     values: tuple[np.ndarray, np.ndarray, np.ndarray],
-    moved: Sequence[np.ndarray],
+    moved: Sequence[np.ndarray] | None,
     axis_sizes: Mapping[str, int],
 ) -> LeafCheck:
     got, want, start = (_wide(value) for value in values)
     dtype = values[1].dtype
     change = _minus(want, start)
-    allowed = tolerance(dtype, change, want, [_minus(_wide(value), want) for value in moved])
+    allowed = EXACT if moved is None else tolerance(dtype, change, want, [_minus(_wide(x), want) for x in moved])
     apart = np.abs(_minus(got, want))
     missing = np.isnan(got) | np.isnan(want)
     bad = np.where(missing, np.isnan(got) != np.isnan(want), (got != want) & ~(apart <= allowed.allowed))

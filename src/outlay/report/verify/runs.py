@@ -17,6 +17,7 @@ from outlay.execute.by_hand import by_hand
 from outlay.execute.intermediates import placing
 from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.execute.program import Program
+from outlay.execute.rollout import Rollout
 from outlay.place.shardings import shardings
 from outlay.report.verify.facts import Kind
 from outlay.report.verify.host import by_path, to_devices, to_host
@@ -64,13 +65,15 @@ def laid_out(program: Program) -> Run:
         def place(tree: Any) -> Any:
             return to_devices(tree, program.state_shapes, state_at)
 
-        placed_batch = to_devices(batch, program.batch_shapes, batch_at)
+        state = program.pad(state)
+        # Inputs of a placed program go to where they are read, each to its own devices, when it is called.
+        placed_batch = batch if program.mode == "placed" else to_devices(batch, program.batch_shapes, batch_at)
         with jax.set_mesh(program.mesh):
             grads = gradients(place(state), placed_batch)
         new_state, outputs = program(place(state), placed_batch)
         everything = {**by_path(grads), **by_path(outputs, "outputs"), **by_path(new_state)}
         differing = {path: words for path, leaf in everything.items() if (words := differing_copies(leaf))}
-        return Result(to_host(new_state), to_host(outputs), by_path(to_host(grads)), differing)
+        return Result(program.crop(to_host(new_state)), to_host(outputs), by_path(to_host(grads)), differing)
 
     return run
 
@@ -96,7 +99,7 @@ def one_device(program: Program) -> Run:
     device = np.array(mesh.devices.flat[0], dtype=object).reshape((1,) * mesh.devices.ndim)
     alone = Mesh(device, mesh.axis_names, axis_types=mesh.axis_types)
     step = program.step
-    if program.mode == "manual" and not _sums_over_batch(program):
+    if program.mode == "manual" and not program.rows and not _sums_over_batch(program):
         step = in_mode("manual", step, program.plan, alone, sums_over_batch=False)
     gradients = _gradients_of(step, take=_directly) if _sums_over_batch(program) else _no_gradients
     whole = NamedSharding(alone, PartitionSpec())
@@ -129,6 +132,8 @@ def _places(program: Program) -> tuple[Any, Any]:
 
 
 def _sums_over_batch(program: Program) -> bool:
+    if isinstance(program.step, Rollout):
+        return False
     with jax.set_mesh(program.mesh):
         return abstract_step(program.step, program.state_shapes, program.batch_shapes, by_hand=True).sums_over_batch
 

@@ -29,6 +29,9 @@ class Tolerance:
     amplified: bool = False
 
 
+EXACT = Tolerance(0.0, "exact: each part rounds the same wherever it runs")
+
+
 def tolerance(dtype: np.dtype, change: Any, value: Any, nudges: Sequence[Any]) -> Tolerance:
     """The tolerance for one leaf.
 

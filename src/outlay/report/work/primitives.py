@@ -34,8 +34,13 @@ def _size(atom: Any) -> float:
     return float(math.prod(_shape(atom)))
 
 
+def _dtype(atom: Any) -> Any:
+    """The dtype of a value; None for what is no array, such as a token."""
+    return getattr(atom.aval, "dtype", None)
+
+
 def _is_inexact(atom: Any) -> bool:
-    dtype = getattr(atom.aval, "dtype", None)
+    dtype = _dtype(atom)
     return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
 
 
@@ -48,7 +53,7 @@ def _elementwise(eqn: JaxprEqn) -> float:
 def _dot_general(eqn: JaxprEqn) -> float:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     left = _shape(eqn.invars[0])
-    per_product = 8 if jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.complexfloating) else 2  # type: ignore[attr-defined]
+    per_product = 8 if jnp.issubdtype(_dtype(eqn.outvars[0]), jnp.complexfloating) else 2
     return per_product * _size(eqn.outvars[0]) * math.prod(left[dim] for dim in contracted)
 
 

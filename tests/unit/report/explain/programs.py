@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from outlay.execute.program import program
+from outlay.execute.make import program
 from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel, fsdp
 from outlay.meshes.build import mesh

@@ -256,3 +256,12 @@ def test_another_number_of_devices():
         explain(training(), target="h1000:1x8")
     with pytest.raises(ExplainError, match="abstract mesh, which has no devices"):
         explain(jax.jit(jnp.sum), x, mesh=AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,)))
+
+
+def test_what_the_compiler_refuses_is_named_with_its_target():
+    def foreign(x):
+        return jax.ffi.ffi_call("made_up", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    said = r"^the compiler for cpu:8 refuses foreign: .*made_up.*\n  cure: leave out, or write otherwise"
+    with pytest.raises(ExplainError, match=said):
+        explain_on(mesh(data=8), foreign, ((8,), P("data")))

@@ -1,5 +1,7 @@
 """Each finding, provoked for real, and absent where the program is good."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +24,8 @@ from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp
 from outlay.meshes.build import mesh
 from outlay.report.explain.explain import explain
+from outlay.report.explain.findings import ranked
+from outlay.report.finding import Finding
 
 NOTHING = {}
 
@@ -186,3 +190,26 @@ def test_they_are_ranked():
     found = explain(training(Layout([("**", P()), ("batch.**", P())])))
     costs = [finding.cost_bytes for finding in found.findings]
     assert costs == sorted(costs, reverse=True)
+
+
+def test_those_in_the_same_words_are_one():
+    finding, other = (
+        Finding("resharding", "x is gathered", "constrain it", 448),
+        Finding("donation", "y", "donate", 500),
+    )
+    both = replace(finding, num_alike=2, cost_bytes=896)
+    assert ranked([finding, other, finding]) == (both, other)
+    found = replace(explain(training()), findings=(both, other))
+    assert "1. resharding, twice: x is gathered" in str(found)
+    assert "2. donation: y" in str(found)
+    assert "resharding, twice" in found.to_html()
+
+
+def test_those_that_cost_next_to_nothing_share_a_line():
+    dear, cheap = Finding("donation", "y", "donate", 90_000), Finding("resharding", "x", "constrain it", 896)
+    text = str(replace(explain(training()), findings=(dear, cheap)))
+    assert "findings: 2" in text
+    assert "1. donation: y" in text
+    assert "and 1 that cost less than 1% of the first: resharding (896 B)" in text
+    assert "constrain it" not in text
+    assert "2. resharding: x" in str(replace(explain(training()), findings=(dear, replace(cheap, cost_bytes=900))))

@@ -41,7 +41,15 @@ def found():
 
 def test_the_order_of_the_text(found):
     text = str(found)
-    heads = ["fits: peak", "a step would take", "collectives: none", "memory of a device", "findings: ", "note: "]
+    heads = [
+        "fits: peak",
+        "a step would take",
+        "collectives: none",
+        "memory of a device",
+        "work of a device",
+        "findings: ",
+        "note: ",
+    ]
     places = [text.index(head) for head in heads]
     assert places == sorted(places)
     assert "cure: " in text

@@ -1,0 +1,77 @@
+"""A Brain like `ab_brain` with 2,048 neurons in each excitatory population: placed on six devices, against one device.
+
+The devices are simulated and share the machine's cores, so that placing can gain nothing but what one program leaves
+idle: the ratio shows what it costs to run the modules in programs of their own and to exchange their spikes every step.
+"""
+
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+import jax
+import numpy as np
+from _timing import compare
+
+import outlay
+
+outlay.simulate(6)
+
+from outlay.brain.files.read import read_brain  # noqa: E402
+from outlay.execute.rollout import Rollout  # noqa: E402
+from outlay.report.placed.measure_exchange import measure_exchange  # noqa: E402
+
+BAR = 1.1
+NUM_STEPS = 20
+PLACES = {"spiker": 0, "integrator": 1, "A_ex": 2, "A_in": 3, "B_ex": 4, "B_in": 5}
+
+
+def large_brain():
+    """`ab_brain` with eight times the neurons."""
+    text = (files("outlay.recipes.brain") / "ab_brain.toml").read_text()
+    for count in (256, 64):
+        assert f"\ncount = {count}\n" in text
+        text = text.replace(f"\ncount = {count}\n", f"\ncount = {8 * count}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "large.toml")
+        file.write_text(text)
+        return read_brain(file)
+
+
+brain = large_brain()
+rollout = Rollout(brain.graph)
+inputs = {"drive": np.sin(np.arange(NUM_STEPS)[:, None] / 20 + np.arange(4)).astype(np.float32)}
+whole = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
+one = outlay.program(rollout, brain.init, inputs, layout=whole, mesh=outlay.mesh("one=1", devices=jax.devices()[:1]))
+mesh = outlay.mesh("places=6")
+placed = outlay.program(rollout, brain.init, inputs, layout=outlay.by_module(PLACES), mesh=mesh, mode="placed")
+states = {"one": one.init(jax.random.key(0)), "placed": placed.init(jax.random.key(0))}
+spikes = {}
+
+
+def call(name, program):
+    states[name], found = program(states[name], inputs)
+    spikes[name] = jax.block_until_ready(found)["outputs"]["action"]
+
+
+def call_placed():
+    call("placed", placed)
+
+
+def call_one():
+    call("one", one)
+
+
+call_placed(), call_one()
+ours, theirs, ratio = compare(call_placed, call_one, rounds=8, calls=1)
+np.testing.assert_array_equal(spikes["placed"], spikes["one"])
+verdict = "within" if ratio <= BAR else "ABOVE"
+times = f"six devices {1e3 * ours / NUM_STEPS:.2f} ms a step, one device {1e3 * theirs / NUM_STEPS:.2f} ms"
+print(f"2,048-neuron populations, placed: {times}, ratio {ratio:.3f} ({verdict} the bar of {BAR}); the same action")
+
+exchange, found = measure_exchange(jax.devices()), outlay.explain(placed)
+spent = 6 * exchange.per_place + len(found.sent) * exchange.per_transfer
+print(
+    f"exchange: {found.bytes_per_step:,.0f} bytes a step in {len(found.sent)} transfers; six places that do nothing "
+    f"else take {1e6 * spent:.0f} us a step, {spent * NUM_STEPS / ours:.1%} of the step"
+)
+print(f"best possible gain of placing whole modules on devices of their own: {found.best_gain:.2f}x, by the estimate")

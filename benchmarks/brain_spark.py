@@ -1,0 +1,119 @@
+"""A Brain's file by Outlay, a compiled loop on one device, against Spark's own step of it, compiled by `jit`.
+
+Spark needs an environment of its own, see the README: `brain_spark.py --spark-python .venv-spark/bin/python`.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import outlay
+
+outlay.simulate(1)
+
+from outlay.brain.files.read import read_brain  # noqa: E402
+from outlay.execute.rollout import Rollout  # noqa: E402
+
+HERE = Path(__file__).parent
+MODEL = HERE.parent / "tests/data/example_ab_model.scfg"
+BAR = 20.0
+OUR_STEPS, THEIR_STEPS, NUM_ROUNDS = 1000, 200, 7
+
+
+class Spark:
+    """Spark's side, in a process of its own that runs a round whenever it is asked to."""
+
+    def __init__(self, python: str) -> None:
+        self._process = subprocess.Popen(
+            [python, str(HERE / "_spark_worker.py"), str(MODEL), str(THEIR_STEPS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Its JAX is older and does not know the flags that simulated devices set.
+            env={name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"},
+        )
+        self._line_of("ready")
+
+    def seconds(self) -> float:
+        """Of a step."""
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self._line_of())
+
+    def stop(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _line_of(self, expected: str = "") -> str:
+        for line in self._process.stdout:
+            if not expected or line.strip() == expected:
+                return line
+        sys.exit(f"Spark's side ended with exit code {self._process.wait()}: see what it printed")
+
+
+class Ours:
+    """Our side: a rollout of many steps is one call."""
+
+    def __init__(self) -> None:
+        brain = read_brain(MODEL)
+        self._inputs = {"drive": np.tile(np.sin(np.arange(4.0, dtype=np.float32)), (OUR_STEPS, 1))}
+        layout = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
+        mesh = outlay.mesh("one=1")
+        self._program = outlay.program(Rollout(brain.graph), brain.init, self._inputs, layout=layout, mesh=mesh)
+        self.state = self._program.init(jax.random.key(0))
+        self.seconds()  # which compiles
+
+    def seconds(self) -> float:
+        """Of a step."""
+        start = time.perf_counter()
+        self.state, _ = jax.block_until_ready(self._program(self.state, self._inputs))
+        return (time.perf_counter() - start) / OUR_STEPS
+
+
+def limit_seconds(state) -> float:
+    """The time to read and write once what changes in every step, and to read the delays, at the speed of a copy."""
+    sizes = {"kernel": 2, "target_trace": 2, "delays": 1}
+    leaves = [leaf for leaf in jax.tree_util.tree_leaves_with_path(state) if leaf[0][-1].key in sizes]
+    moved = sum(sizes[path[-1].key] * leaf.nbytes for path, leaf in leaves if leaf.ndim == 2)
+    source, copy = np.ones(moved // 2, np.uint8), np.empty(moved // 2, np.uint8)  # a copy reads and writes each byte
+    took = []
+    for _ in range(50):
+        start = time.perf_counter()
+        np.copyto(copy, source)
+        took.append(time.perf_counter() - start)
+    return statistics.median(took)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spark-python", help="the Python of an environment with Spark")
+    python = parser.parse_args().spark_python
+    ours = Ours()
+    if not python:
+        print("Spark is not measured: --spark-python PATH, see the README")
+    else:
+        spark, mine, theirs = Spark(python), [], []
+        for _ in range(NUM_ROUNDS):
+            mine.append(ours.seconds())
+            theirs.append(spark.seconds())
+        spark.stop()
+        ratio = statistics.median(other / own for own, other in zip(mine, theirs, strict=True))
+        verdict = "within" if ratio >= BAR else "BELOW"
+        times = f"outlay {1e3 * statistics.median(mine):.3f} ms a step, Spark {1e3 * statistics.median(theirs):.2f} ms"
+        print(f"{MODEL.name}: {times}, {ratio:.1f}x as fast ({verdict} the bar of {BAR:g}x)")
+    spent, limit = statistics.median(ours.seconds() for _ in range(NUM_ROUNDS)), limit_seconds(ours.state)
+    print(
+        f"a step takes {spent / limit:.1f}x what moving kernels, target traces and delays through memory once takes "
+        f"({1e6 * limit:.0f} us)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""A Brain that learns to balance a pole: a closed loop with Gymnasium, and plasticity that a reward modulates.
+
+    python examples/cart_pole.py
+    outlay run examples/cart_pole.py:recipe --steps 40000
+
+What the cart senses excites cells that each prefer a value; two populations, `left` and `right`, read all of them, and
+the one that spiked more in 20 ms pushes the cart its way. Its synapses then change by a three-factor rule: those from
+cells that were active grow where the push made the fall slower, and shrink where it made it faster.
+"""
+
+import gymnasium
+import numpy as np
+
+import outlay
+from outlay.brain.brain import Brain
+from outlay.brain.connection import Connection
+from outlay.brain.initializers import Uniform
+from outlay.brain.learning_rules.hebbian import ThreeFactorRule
+from outlay.brain.neuron import Neuron
+from outlay.brain.somas.leaky import RefractoryLeakySoma
+from outlay.brain.spikers.topological import TopologicalPoissonSpiker
+from outlay.brain.synapses.linear import LinearSynapses
+
+RANGES = np.array([2.4, 2.0, 0.21, 2.0])
+"""Position (m), velocity (m/s), angle (rad) and its velocity (rad/s) up to which cells are spread."""
+NOT_MINE = -0.1
+"""The reward at which the three-factor rule stands still: gamma (reward + 0.1)."""
+STEPS_PER_ACTION = 20
+
+
+def cart_pole_brain() -> Brain:
+    """Cells for what is sensed, and a population for each way to push."""
+    cells = TopologicalPoissonSpiker(mins=-1.0, maxs=1.0, resolution=16, max_freq=200.0, sigma=1 / 16)
+    population = Neuron(
+        20,
+        soma=RefractoryLeakySoma(resistance=1.0, cooldown=2.0),
+        synapses=LinearSynapses(Uniform(3.0)),
+        learning_rule=ThreeFactorRule(pre_tau=20.0, post_tau=20.0, gamma=0.02),
+    )
+    sides = ("left", "right")
+    return Brain(
+        {"cells": cells, **dict.fromkeys(sides, population)},
+        [
+            Connection("inputs:sensed", "cells:signal"),
+            *(Connection("cells:spikes", f"{side}:in_spikes") for side in sides),
+            *(Connection(f"inputs:reward_{side}", f"{side}:reward") for side in sides),
+        ],
+        inputs={"sensed": (4,), "reward_left": (1,), "reward_right": (1,)},
+        outputs={side: f"{side}:out_spikes" for side in sides},
+    )
+
+
+class Senses:
+    """What the Brain hears of the cart and what the cart hears of the Brain."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._draws = np.random.default_rng(seed)
+        self._action, self._fall = 0, None
+
+    def encode(self, observation: np.ndarray, reward: float) -> dict[str, np.ndarray]:
+        """The senses, scaled to -1 to 1, and for the population that pushed how much slower the pole falls now."""
+        _, _, angle, turning = observation
+        fall = abs(angle + 0.4 * turning)
+        better = 0.0 if self._fall is None else float(np.clip((self._fall - fall) / 0.1, -1, 1))
+        self._fall = fall
+        heard = [NOT_MINE, NOT_MINE]
+        heard[self._action] += better
+        sensed = np.clip(observation / RANGES, -1, 1)
+        return {"sensed": sensed, "reward_left": [heard[0]], "reward_right": [heard[1]]}
+
+    def decode(self, outputs: dict[str, np.ndarray]) -> int:
+        """Push to the side whose population spiked more."""
+        left, right = outputs["left"].sum(), outputs["right"].sum()
+        self._action = int(self._draws.integers(2)) if left == right else int(right > left)
+        return self._action
+
+
+def closed_loop(seed: int = 0) -> outlay.ClosedLoop:
+    """The pole and its senses."""
+    senses = Senses(seed)
+    return outlay.ClosedLoop(
+        gymnasium.make("CartPole-v1"),
+        encode=senses.encode,
+        decode=senses.decode,
+        steps_per_action=STEPS_PER_ACTION,
+        seed=seed,
+    )
+
+
+def recipe(seed: int = 0) -> outlay.BrainRecipe:
+    """For `outlay run`."""
+    return outlay.BrainRecipe.of(
+        cart_pole_brain(), name="cart_pole", inputs=closed_loop(seed), num_steps=40_000, seed=seed
+    )
+
+
+if __name__ == "__main__":
+    run = outlay.run_brain(cart_pole_brain(), steps=100_000, inputs=closed_loop(), progress=True)
+    print(run)

@@ -1,0 +1,125 @@
+"""Addresses: what can be recorded of a Brain, by name, and the patterns that choose among it.
+
+* `A_ex:out_spikes` is what a module writes to a port in each step;
+* `A_ex.soma.potential` is a leaf of the state after each step. `A_ex.soma:potential` is another way to write it, and
+  `A_ex.soma:spikes` one for the spikes of a neuron, as Spark users know them.
+
+In a pattern `*` stands for one part or a piece of one, and `**` for any number of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import jax
+
+from outlay.brain.brain import Brain
+from outlay.core.errors import BrainError, Problem
+from outlay.core.paths import flatten_paths
+from outlay.core.patterns import matches, pattern_problem
+from outlay.core.step_graph import CACHE
+from outlay.core.suggest import did_you_mean
+
+_SOMA = "soma"
+_SPIKES = {"spikes": "out_spikes"}
+"""What the soma of a neuron writes, by Spark's name and by that of the neuron's port."""
+
+
+def addresses(brain: Brain) -> tuple[str, ...]:
+    """Everything that can be recorded of a Brain: ports first, then the leaves of its state.
+
+    Args:
+        brain: the Brain; nothing of it is computed.
+    """
+    return (*port_addresses(brain), *_leaf_addresses(brain))
+
+
+def port_addresses(brain: Brain, kind: str | None = None) -> tuple[str, ...]:
+    """The ports that the modules of a Brain write, as addresses.
+
+    Args:
+        brain: the Brain.
+        kind: only those of `spikes`, or of `values`.
+    """
+    ports = brain.wiring.output_ports
+    return tuple(
+        f"{name}:{port}" for name in brain.modules for port, what in ports[name].items() if kind in (None, what.kind)
+    )
+
+
+def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
+    """The addresses that patterns choose, each once, in the order of the patterns and of the Brain.
+
+    Args:
+        brain: the Brain.
+        patterns: such as `*_ex:out_spikes`, `**.soma.potential` or `B_in.synapses.kernel`.
+
+    Raises:
+        BrainError: a pattern is written wrongly or matches nothing; all of them are listed.
+
+    Example:
+        >>> from outlay.brain.brain import Brain
+        >>> from outlay.brain.connection import Connection
+        >>> from outlay.brain.spikers.linear import LinearSpiker
+        >>> eyes = {"left": LinearSpiker(), "right": LinearSpiker()}
+        >>> brain = Brain(eyes, [Connection("inputs:light", f"{eye}:signal") for eye in eyes], inputs={"light": (3,)})
+        >>> select_addresses(brain, ["*:spikes"])
+        ('left:spikes', 'right:spikes')
+    """
+    spelled = _spellings(brain)
+    chosen: dict[str, None] = {}
+    problems = []
+    for pattern in dict.fromkeys(patterns):
+        found = [address for spelling, address in spelled.items() if _matches(pattern, spelling)]
+        chosen.update(dict.fromkeys(found))
+        if not found:
+            problems.append(_nothing(pattern, spelled))
+    if problems:
+        raise BrainError(f"{len(problems)} address(es) cannot be recorded", problems)
+    return tuple(chosen)
+
+
+def _leaf_addresses(brain: Brain) -> tuple[str, ...]:
+    shapes = jax.eval_shape(lambda: {name: brain.init_module(name, jax.random.key(0)) for name in brain.modules})
+    return tuple(path for path, leaf in flatten_paths(shapes)[0] if not jax.dtypes.issubdtype(leaf.dtype, _KEY))
+
+
+_KEY = jax.dtypes.prng_key  # a random key is no number that could be plotted or stored
+
+
+def _spellings(brain: Brain) -> dict[str, str]:
+    """Every way to write an address, and the address."""
+    ports, leaves = port_addresses(brain), _leaf_addresses(brain)
+    spelled = {address: address for address in (*ports, *leaves)}
+    for leaf in leaves:
+        parent, _, last = leaf.rpartition(".")
+        spelled.setdefault(f"{parent}:{last}", leaf)
+    somas = {leaf.split(".")[0] for leaf in leaves if leaf.split(".")[1:2] == [_SOMA]}
+    for name in somas:
+        for spark, ours in _SPIKES.items():
+            if f"{name}:{ours}" in spelled:
+                spelled.setdefault(f"{name}.{_SOMA}:{spark}", f"{name}:{ours}")
+    return spelled
+
+
+def _matches(pattern: str, spelling: str) -> bool:
+    path, _, port = pattern.partition(":")
+    its_path, _, its_port = spelling.partition(":")
+    return bool(port) == bool(its_port) and matches(path, its_path) and (not port or matches(port, its_port))
+
+
+def _nothing(pattern: str, spelled: Mapping[str, str]) -> Problem:
+    path, _, port = pattern.partition(":")
+    wrong = pattern_problem(path) or (pattern_problem(port) if ":" in pattern else None)
+    if wrong:
+        return Problem("address", pattern, wrong, "MODULE:PORT or a path such as MODULE.soma.potential")
+    if path.split(".")[0] == CACHE:
+        module, _, written = path.partition(".")[2].partition(".")
+        return Problem(
+            "address", pattern, "the cache holds what modules wrote last", f"{module or '*'}:{written or '*'}"
+        )
+    if ":" not in pattern and any(matches(pattern, name) for name in {s.partition(":")[0] for s in spelled}):
+        return Problem("address", pattern, "it names a module and nothing of it", f"{pattern}.** or {pattern}:*")
+    return Problem(
+        "address", pattern, "it matches nothing that the Brain writes or holds", did_you_mean(pattern, spelled)
+    )

@@ -1,0 +1,84 @@
+"""What is wrong with connections before any shape is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from outlay.brain.check_settings import is_time
+from outlay.brain.connection import Connection, split_end
+from outlay.core.errors import Problem
+from outlay.core.step_graph import INPUTS
+from outlay.core.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from outlay.brain.brain import Brain
+
+WHOLE = 1e-6
+"""How far from a whole number of steps a delay may be: the rounding of numbers such as 0.1, no more."""
+
+
+def broken_connections(brain: Brain) -> dict[Connection, list[Problem]]:
+    """The connections that lead nowhere, are there twice or have no possible delay, each with its problems."""
+    twice = {connection for connection, times in Counter(brain.connections).items() if times > 1}
+    found = {}
+    for connection in brain.connections:
+        what = [*_origin_problems(brain, connection), *_target_problems(brain, connection)]
+        what += _delay_problems(connection, brain.dt) if is_time(brain.dt) else []
+        if connection in twice:
+            what.append(("it is there twice", "name it once; how much it counts is for the kernel to say"))
+        if what:
+            found[connection] = [Problem("connection", str(connection), wrong, cure) for wrong, cure in what]
+    return found
+
+
+def unconnected_ports(brain: Brain) -> Iterator[Problem]:
+    """The ports that nothing is connected to."""
+    connected = {connection.target for connection in brain.connections}
+    for name, module in brain.modules.items():
+        for port, what in module.inputs().items():
+            if f"{name}:{port}" not in connected:
+                yield Problem(
+                    "unconnected port",
+                    f"{name}:{port}",
+                    f"nothing is connected to it, and {name} cannot do without it",
+                    f'a connection from something that writes {what.kind} to "{name}:{port}"',
+                )
+
+
+def _origin_problems(brain: Brain, connection: Connection) -> Iterator[tuple[str, str]]:
+    if ":" not in connection.origin:
+        yield f"{connection.origin!r} names no port", f"MODULE:PORT, or {INPUTS}:NAME"
+        return
+    module, port = split_end(connection.origin)
+    if module == INPUTS and port not in brain.inputs:
+        yield f"the Brain has no input {port!r}", did_you_mean(port, brain.inputs)
+    elif module != INPUTS and module not in brain.modules:
+        yield f"there is no module {module!r}", did_you_mean(module, [*brain.modules, INPUTS])
+
+
+def _target_problems(brain: Brain, connection: Connection) -> Iterator[tuple[str, str]]:
+    if ":" not in connection.target:
+        yield f"{connection.target!r} names no port", "MODULE:PORT"
+        return
+    module, port = split_end(connection.target)
+    if module not in brain.modules:
+        yield f"there is no module {module!r}", did_you_mean(module, brain.modules)
+    elif port not in brain.modules[module].inputs():
+        yield f"{module} reads no port {port!r}", did_you_mean(port, brain.modules[module].inputs())
+
+
+def _delay_problems(connection: Connection, dt: float) -> Iterator[tuple[str, str]]:
+    if connection.delay is None:
+        return
+    if not is_time(connection.delay):
+        yield f"its delay is {connection.delay!r} ms", f"a positive multiple of dt, such as {dt:g} ms"
+    elif split_end(connection.origin)[0] == INPUTS:
+        yield "it has a delay, and inputs are read in their own step", "leave the delay out, and delay what is fed in"
+    elif abs(connection.delay / dt - connection.latency(dt)) > WHOLE or connection.latency(dt) < 1:
+        near = max(1, connection.latency(dt)) * dt
+        yield (
+            f"its delay of {connection.delay:g} ms is {connection.delay / dt:g} steps of dt = {dt:g} ms",
+            f"a whole number of steps, at least 1, such as {near:g} ms",
+        )

@@ -1,0 +1,1 @@
+"""Delays: how long spikes travel."""

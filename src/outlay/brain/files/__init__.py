@@ -1,0 +1,1 @@
+"""Brains in files: Outlay's own TOML, Spark's `.scfg`, and NIR."""

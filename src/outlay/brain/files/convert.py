@@ -1,0 +1,74 @@
+"""Files of Brains from one format to another."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from outlay.brain.files.nir.read import NirBrain, read_nir
+from outlay.brain.files.nir.write import refuse_unsayable, write_nir
+from outlay.brain.files.read import read_brain
+from outlay.brain.files.write import write_brain
+from outlay.brain.kernel_file import KernelFile
+from outlay.brain.port import Shape
+from outlay.core.errors import BrainError
+
+NIR = ".nir"
+WRITTEN = (".toml", NIR)
+
+
+def convert_brain(
+    source: str | os.PathLike,
+    target: str | os.PathLike,
+    *,
+    inputs: Mapping[str, Shape] | None = None,
+    seed: int = 0,
+    dt: float = 1.0,
+) -> list[Path]:
+    """Write the Brain of a file to another file, in the format that its ending says.
+
+    Args:
+        source: a `.toml`, a `.scfg` of Spark, or a `.nir`.
+        target: a `.toml` or a `.nir`.
+        inputs: shapes of inputs that a `.scfg` does not say.
+        seed: from which the kernels of a `.nir` are drawn.
+        dt: the time of one step in ms, which a `.nir` does not say.
+
+    Returns:
+        What was written: the target, and beside it the kernels that a `.nir` held.
+
+    Raises:
+        BrainError: the source cannot be read, or holds something that the target cannot say; everything is listed.
+    """
+    source, target = Path(source), Path(target)
+    if target.suffix not in WRITTEN:
+        raise BrainError(f"{target} ends in {target.suffix!r}\n  cure: a name that ends in {' or '.join(WRITTEN)}")
+    if source.suffix == NIR:
+        return _from_nir(read_nir(source, dt=dt), target)
+    brain = read_brain(source, inputs=inputs)
+    if target.suffix == NIR:
+        refuse_unsayable(brain)  # before kernels are drawn, which takes longer
+        write_nir(brain, brain.init(jax.random.key(seed)), target)
+    else:
+        write_brain(brain, target)
+    return [target]
+
+
+def _from_nir(found: NirBrain, target: Path) -> list[Path]:
+    if target.suffix == NIR:
+        write_nir(found.brain, found.init(jax.random.key(0)), target)
+        return [target]
+    modules, files = dict(found.brain.modules), []
+    for name, kernel in found.kernels.items():
+        file = target.with_name(f"{target.stem}.{name}.npy")
+        np.save(file, kernel)
+        files.append(file)
+        synapses = dataclasses.replace(modules[name].synapses, kernel=KernelFile(str(file)))  # type: ignore[attr-defined]
+        modules[name] = dataclasses.replace(modules[name], synapses=synapses)  # type: ignore[type-var]
+    write_brain(dataclasses.replace(found.brain, modules=modules), target)
+    return [target, *files]

@@ -1,0 +1,1 @@
+"""Brains to and from NIR, the Neuromorphic Intermediate Representation, for the parts that both know."""

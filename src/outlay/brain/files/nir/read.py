@@ -1,0 +1,163 @@
+"""A graph of NIR as a Brain."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from outlay.brain.brain import Brain
+from outlay.brain.connection import Connection
+from outlay.brain.files.nir.routes import Route, routes
+from outlay.brain.files.nir.write import MS_PER_S
+from outlay.brain.module import State
+from outlay.brain.neuron import Neuron
+from outlay.brain.somas.leaky import LeakySoma
+from outlay.brain.synapses.base import Synapses
+from outlay.brain.synapses.linear import LinearSynapses
+from outlay.brain.synapses.traced import TracedSynapses
+from outlay.core.errors import BrainError, Problem
+from outlay.core.step_graph import INPUTS
+
+POPULATIONS = ("LIF", "CubaLIF")
+
+
+@dataclass(frozen=True)
+class NirBrain:
+    """A Brain from NIR, with the kernels that its file holds.
+
+    Attributes:
+        brain: the Brain; of its own it would draw its kernels.
+        kernels: the kernel of each population, (post, pre).
+    """
+
+    brain: Brain
+    kernels: Mapping[str, np.ndarray]
+
+    def init(self, key: jax.Array) -> State:
+        """The state before the first step, with the kernels of the file."""
+        state = self.brain.init(key)
+        for name, kernel in self.kernels.items():
+            state[name]["synapses"]["kernel"] = jnp.asarray(kernel, state[name]["synapses"]["kernel"].dtype)
+        return state
+
+
+def read_nir(path: str | os.PathLike, *, dt: float = 1.0) -> NirBrain:
+    """A Brain from a graph of NIR.
+
+    `LIF` and `CubaLIF` nodes become populations, `Linear` nodes (and `Affine` ones without bias) parts of their
+    kernels, `Delay` nodes delays of connections. Times are taken as seconds, potentials as mV, currents as pA, and
+    what enters by an `Input` as spikes. Every connection takes a step of dt in a Brain, on top of its delay.
+
+    Args:
+        path: the file.
+        dt: the time of one step in ms.
+
+    Raises:
+        BrainError: the file cannot be read, or has nodes that a Brain does not know; all are listed.
+    """
+    name = os.fspath(path)
+    graph, problems = _graph(name), []
+
+    def wrong(node: str, what: str, cure: str) -> None:
+        problems.append(Problem("not understood", f"{name} {node}", what, cure))
+
+    ways = routes(graph, POPULATIONS, wrong)
+    modules = {
+        _name(at): _neuron(at, node, dt, wrong) for at, node in graph.nodes.items() if _kind(node) in POPULATIONS
+    }
+    if problems:
+        raise BrainError(f"{name} cannot be read as a Brain: {len(problems)} problem(s)", problems)
+    inputs = {_name(at): _shape(node) for at, node in graph.nodes.items() if _kind(node) == "Input"}
+    outputs = {_name(way.target): f"{_name(way.source)}:out_spikes" for way in ways if way.to_output}
+    inner = list(_summed([way for way in ways if not way.to_output], modules))
+    connections = [_connection(way, inputs, dt) for way in inner]
+    brain = Brain({at: module for at, module in modules.items() if module}, connections, inputs, outputs, dt=dt)
+    return NirBrain(brain, {at: _kernel(at, inner) for at in modules})
+
+
+def _graph(name: str) -> Any:
+    import nir
+
+    try:
+        return nir.read(name)
+    except Exception as error:  # h5py and nir raise many kinds for files that are none of theirs
+        problem = Problem(
+            "not NIR", name, f"{type(error).__name__}: {error}", "a whole file that nir.write has written"
+        )
+        raise BrainError("the NIR file cannot be read:", [problem]) from error
+
+
+def _kind(node: Any) -> str:
+    return type(node).__name__
+
+
+def _name(node: str) -> str:
+    """A node's name as one that can stand in paths."""
+    name = re.sub(r"\W", "_", node)
+    return f"n{name}" if not name.isidentifier() or name in (INPUTS, "cache") else name
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    return tuple(int(size) for size in np.asarray(node.input_type["input"]).reshape(-1))
+
+
+def _neuron(name: str, node: Any, dt: float, wrong: Any) -> Neuron | None:
+    """The population of a node; None if its neurons differ from each other, which settings cannot say."""
+    values = {
+        key: np.asarray(value)
+        for key, value in vars(node).items()
+        if key not in ("input_type", "output_type", "metadata")
+    }
+    differing = [key for key, value in values.items() if value.size == 0 or not np.all(value == value.reshape(-1)[0])]
+    if differing:
+        wrong(name, f"its neurons differ in {', '.join(differing)}", "one value for all neurons of a node")
+        return None
+    one = {key: _number(value.reshape(-1)[0]) for key, value in values.items()}
+    tau = one.get("tau", one.get("tau_mem", 0.0)) * MS_PER_S
+    soma = LeakySoma(one["v_leak"], one["v_reset"], tau, one["r"] / tau, one["v_threshold"])
+    return Neuron(math.prod(_shape(node)), soma=soma, synapses=_synapses(one, dt))
+
+
+def _number(value: np.generic) -> float:
+    """A number as people would write it: in single precision 0.02 is not 0.019999999552965164."""
+    return float(str(value))
+
+
+def _synapses(one: Mapping[str, float], dt: float) -> Synapses:
+    if "tau_syn" not in one:
+        return LinearSynapses()
+    tau = one["tau_syn"] * MS_PER_S
+    return TracedSynapses(tau=tau, scale=-math.expm1(-dt / tau) * one["w_in"])
+
+
+def _summed(ways: list[Route], modules: Mapping[str, Neuron | None]) -> Iterator[Route]:
+    """The ways with one for each source, target and delay: what arrives by several of them adds up."""
+    together: dict[tuple[str, str, float], list[np.ndarray]] = {}
+    for way in ways:
+        population = modules[_name(way.target)]
+        assert population is not None
+        weight = np.eye(population.units) if way.weight is None else way.weight
+        together.setdefault((way.source, way.target, way.delay), []).append(weight)
+    for (source, target, delay), weights in together.items():
+        yield Route(source, target, np.sum(weights, axis=0), delay)
+
+
+def _connection(way: Route, inputs: Mapping[str, Any], dt: float) -> Connection:
+    source, target = _name(way.source), f"{_name(way.target)}:in_spikes"
+    if source in inputs:
+        return Connection(f"{INPUTS}:{source}", target)
+    steps = round(way.delay * MS_PER_S / dt)
+    return Connection(f"{source}:out_spikes", target, (steps + 1) * dt if steps else None)
+
+
+def _kernel(name: str, ways: list[Route]) -> np.ndarray:
+    parts = [way.weight for way in ways if _name(way.target) == name and way.weight is not None]
+    return np.concatenate(parts, axis=1).astype(np.float32)

@@ -1,0 +1,60 @@
+"""Reading a Brain from a file, whatever its format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from outlay.brain.brain import Brain
+from outlay.brain.files.scfg.plain import is_scfg
+from outlay.brain.files.scfg.read import read_scfg
+from outlay.brain.files.toml_read import read_toml
+from outlay.brain.port import Shape
+from outlay.core.errors import BrainError, Problem
+
+
+def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = None) -> Brain:
+    """A Brain from its file: Outlay's TOML, or a `.scfg` of Spark, told apart by what is in it.
+
+    Args:
+        path: the file.
+        inputs: shapes of inputs by name, for a `.scfg` that does not say them (the newest do not).
+
+    Raises:
+        BrainError: the file cannot be read, or describes no Brain that can be built; every offender is listed.
+
+    Example:
+        >>> from importlib.resources import files
+        >>> from outlay.brain.files.read import read_brain
+        >>> brain = read_brain(files("outlay.recipes.brain") / "ab_brain.toml")
+        >>> list(brain.modules)
+        ['spiker', 'integrator', 'A_ex', 'A_in', 'B_ex', 'B_in']
+    """
+    file, name = Path(path), os.fspath(path)
+    content = _content(file)
+    if is_scfg(content):
+        return read_scfg(content, name=name, inputs=inputs or {})
+    if inputs:
+        what = f"{name} is TOML, which says the shapes of its inputs itself: {', '.join(inputs)}"
+        raise BrainError(f"{what}\n  cure: shape = [...] under [inputs.NAME] in the file")
+    return read_toml(_decoded(content, name), name=name, folder=file.parent)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise _unreadable(str(file), "no file", error.strerror or str(error), "a file that you can read") from error
+
+
+def _decoded(content: bytes, name: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        what = "it is no text, and no .scfg either"
+        raise _unreadable(name, "not a Brain", what, "a Brain in TOML, or a whole .scfg of Spark") from error
+
+
+def _unreadable(where: str, kind: str, what: str, cure: str) -> BrainError:
+    return BrainError("the file of the Brain cannot be read:", [Problem(kind, where, what, cure)])

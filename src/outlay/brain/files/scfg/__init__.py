@@ -1,0 +1,1 @@
+"""Model files of Spark (Nogarx/Spark), `.scfg`, of every version."""

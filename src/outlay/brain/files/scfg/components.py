@@ -1,0 +1,111 @@
+"""Settings of Spark's components as the tables that Outlay reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from outlay.brain.files.scfg.names import COMPONENTS, INITIALIZERS, NOT_OURS, SETTINGS, snake_case
+from outlay.brain.files.scfg.plain import EDITOR, TYPE
+from outlay.brain.files.settings import TYPE as OUR_TYPE
+from outlay.brain.registry import registered
+from outlay.core.suggest import did_you_mean
+
+Path = tuple[str, ...]
+Wrong = Callable[[Path, str, str, str], None]
+"""Takes what is wrong: path, kind, what, cure."""
+Table = dict[str, Any]
+
+_CLASS = "__class_ref__"
+_METADATA = (TYPE, _CLASS, EDITOR, "__metadata__")
+_DRAWN = ("delays", "delay_initializer")
+
+
+def component_table(
+    kind: str, config: Mapping[str, Any], path: Path, wrong: Wrong, *, said: str | None, ports: Collection[str]
+) -> Table | None:
+    """The table of one component of a neuron; None if it is not known here.
+
+    Args:
+        kind: `soma`, `synapses`, `delays` or `learning_rule`.
+        config: its settings in Spark.
+        path: where they are, for messages.
+        wrong: takes what is wrong.
+        said: its class in Spark, if the file says it.
+        ports: what its neuron reads.
+    """
+    said = said or _class_of(config)
+    names = COMPONENTS[kind]
+    if said is not None and said not in names:
+        what = f"Outlay has no {kind.replace('_', ' ')} {said!r}"
+        wrong(path, "unknown component", what, did_you_mean(said, names))
+        return None
+    settings = own_settings(config)
+    if kind == "delays":
+        _check_drawn(settings, path, wrong)
+    ours = names[said] if said else _most_like(kind, settings, ports, per_pair="units" in config)
+    if kind == "learning_rule" and ours != "three_factor" and "gamma" in settings:
+        settings["eta"] = settings.pop("gamma")
+    if "kernel" in settings:
+        settings["kernel"] = initializer_table(settings["kernel"], (*path, "kernel"), wrong)
+    return {OUR_TYPE: ours, **settings}
+
+
+def own_settings(config: Mapping[str, Any]) -> Table:
+    """The settings that are a module's own, by our names; what is not set is left out."""
+    return {
+        SETTINGS.get(key, key): value
+        for key, value in config.items()
+        if key not in NOT_OURS and key not in _METADATA and key != "units" and value is not None
+    }
+
+
+def initializer_table(value: Any, path: Path, wrong: Wrong) -> Any:
+    """The table of an initializer; a number is a constant."""
+    if isinstance(value, int | float):
+        return {OUR_TYPE: "constant", "value": value}
+    if not isinstance(value, Mapping):
+        cure = "an initializer in the file; put the values into the state that Brain.init returns"
+        wrong(path, "array", "the file holds its values one by one, which no setting takes", cure)
+        return {OUR_TYPE: "constant"}
+    said = _class_of(value) or str(value.get("name"))
+    name = said.removesuffix("_initializer").removesuffix("_kernel").removesuffix("_delay")
+    settings = {key: item for key, item in own_settings(value).items() if key != "name"}
+    if name == "constant" and "scale" in settings:
+        settings["value"] = settings.pop("scale")
+    return {OUR_TYPE: INITIALIZERS.get(name, name), **settings}
+
+
+def _class_of(config: Mapping[str, Any]) -> str | None:
+    """The class of Spark that a configuration is for, as registered; None if it does not say."""
+    if config.get(_CLASS):
+        return snake_case(config[_CLASS])
+    return config[TYPE].removesuffix("_config") if config.get(TYPE) else None
+
+
+def _most_like(kind: str, settings: Mapping[str, Any], ports: Collection[str], *, per_pair: bool) -> str:
+    """The component whose settings are most like these: older files do not say which it is."""
+    if kind == "delays":
+        return "n2n" if per_pair else "n"
+
+    def unlike(name: str) -> tuple[int, int, int]:
+        cls = registered(name, kind=kind)
+        fields, reads = {field.name for field in dataclasses.fields(cls)}, set(getattr(cls, "reads", ()))
+        given = {"eta" if key == "gamma" and "gamma" not in fields else key for key in settings}
+        return len(reads - set(ports)), len(given - fields), len(fields - given) - len(reads)
+
+    return min(dict.fromkeys(COMPONENTS[kind].values()), key=unlike)
+
+
+def _check_drawn(settings: Table, path: Path, wrong: Wrong) -> None:
+    """Take out how delays are drawn: here always uniformly, from one step to the longest."""
+    for key in _DRAWN:
+        drawn = settings.pop(key, None)
+        if drawn is None:
+            continue
+        table = initializer_table(drawn, (*path, key), wrong)
+        if table != {OUR_TYPE: "uniform", "scale": 1} and table != {OUR_TYPE: "uniform"}:
+            said = ", ".join(f"{name} = {value}" for name, value in table.items() if name != OUR_TYPE)
+            what = f"delays are drawn by {table[OUR_TYPE]} with {said}, and here uniformly up to max_delay"
+            wrong((*path, key), "not understood", what, "a uniform initializer with scale 1")

@@ -1,0 +1,90 @@
+"""What a `.scfg` file holds, as plain dictionaries: decompressed, unwrapped, without what only its editor needs."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from typing import Any
+
+from outlay.core.errors import BrainError, Problem
+
+XZ = b"\xfd7zXZ\x00"
+TYPE = "__type__"
+_CONTENTS = ("__cfg__", "__data__")
+_EDITORS = ("__config_delimiter__", "__shared_config_delimiter__", "__schema_version__")
+EDITOR = "__graph_editor_metadata__"
+"""Where the graph editor keeps positions, and with them the shapes of inputs that newer files say nowhere else."""
+
+
+def is_scfg(content: bytes) -> bool:
+    """Whether a file's content looks like that of a `.scfg`: xz or JSON."""
+    return content.startswith(XZ) or content.lstrip()[:1] in (b"{", b'"')
+
+
+def plain(content: bytes, *, name: str) -> dict[str, Any]:
+    """The configuration in a `.scfg` file.
+
+    Args:
+        content: of the file.
+        name: of the file, for messages.
+
+    Raises:
+        BrainError: the file is damaged, or holds no configuration of a Brain.
+    """
+    unwrapped = _unwrapped(_parsed(_text(content, name), name))
+    if not isinstance(unwrapped, dict) or not unwrapped.keys() & {"modules_map", "modules_specs"}:
+        what = unwrapped.get(TYPE) if isinstance(unwrapped, dict) else None
+        said = f"it holds {what!r}" if what else "it holds neither modules_map nor modules_specs"
+        raise _refusal(name, "not a Brain", said, "the file of a Brain, as Spark's BrainConfig.to_file writes it")
+    return unwrapped
+
+
+def _text(content: bytes, name: str) -> str:
+    try:
+        return (lzma.decompress(content) if content.startswith(XZ) else content).decode()
+    except lzma.LZMAError as error:
+        what = f"its xz data ends early or is damaged: {error}"
+        raise _refusal(name, "damaged", what, "a whole copy of the file") from error
+    except UnicodeDecodeError as error:
+        raise _refusal(name, "damaged", "it holds neither xz data nor text", "a whole copy of the file") from error
+
+
+def _parsed(text: str, name: str) -> Any:
+    try:
+        value = json.loads(text)
+        return json.loads(value) if isinstance(value, str) else value  # some are JSON written as a JSON text
+    except json.JSONDecodeError as error:
+        where = f"{name}:{error.lineno}:{error.colno}"
+        what = f"its JSON breaks off or is wrong: {error.msg}"
+        raise _refusal(where, "damaged", what, "a whole copy of the file") from error
+
+
+def _refusal(where: str, kind: str, what: str, cure: str) -> BrainError:
+    return BrainError("the .scfg file cannot be read:", [Problem(kind, where, what, cure)])
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unwrapped(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "__version__" in value and "__data__" in value:
+        return _unwrapped(value["__data__"])
+    kind = value.get(TYPE)
+    if kind in ("array", "jax_array"):
+        return _number_or_list(value.get("data"))
+    if kind in ("dtype", "jax_dtype"):
+        return value.get("name")
+    if kind == "shape":
+        return value.get("data")
+    for key in _CONTENTS:
+        if isinstance(value.get(key), dict):
+            return {TYPE: kind, **_unwrapped(value[key])}
+    return {key: _unwrapped(item) for key, item in value.items() if key not in _EDITORS}
+
+
+def _number_or_list(data: Any) -> Any:
+    """The values of an array; one value is a number, whatever its shape."""
+    while isinstance(data, list) and len(data) == 1:
+        data = data[0]
+    return data

@@ -1,0 +1,164 @@
+"""Brains from Spark's model files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outlay.brain.brain import Brain
+from outlay.brain.connection import Connection
+from outlay.brain.files.scfg.components import Path, Table, Wrong, own_settings
+from outlay.brain.files.scfg.names import MODULES, NEURONS, PORTS
+from outlay.brain.files.scfg.neurons import CALL, neuron_table
+from outlay.brain.files.scfg.plain import EDITOR, plain
+from outlay.brain.files.settings import TYPE as OUR_TYPE
+from outlay.brain.files.settings import read_table
+from outlay.brain.files.unread import Unread
+from outlay.brain.library import LIBRARY
+from outlay.brain.module import Module
+from outlay.brain.port import Shape
+from outlay.brain.registry import MODULE
+from outlay.core.errors import BrainError, Problem
+from outlay.core.step_graph import INPUTS
+from outlay.core.suggest import did_you_mean
+
+
+def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brain:
+    """The Brain in a `.scfg` file: JSON or xz, with `modules_map` (older) or `modules_specs` (newer).
+
+    Args:
+        content: of the file.
+        name: of the file, for messages.
+        inputs: shapes of the inputs that the file does not say.
+
+    Raises:
+        BrainError: the file is damaged, or holds something that is not understood; every such thing is named.
+    """
+    assert LIBRARY  # importing it has given names to what Outlay brings
+    config, problems = plain(content, name=name), []
+
+    def wrong(path: Path, kind: str, what: str, cure: str) -> None:
+        problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, cure))
+
+    specs = _specs(config, wrong)
+    modules = {part: _module(part, spec, wrong) for part, spec in specs.items()}
+    connections = [connection for part, spec in specs.items() for connection in _connections(part, spec, wrong)]
+    settings = {
+        "inputs": _inputs(config, connections, inputs, wrong),
+        "outputs": _outputs(config, specs),
+        **{key: value for key in ("dt", "dtype") if (value := _one(key, config, specs, wrong)) is not None},
+    }
+    try:
+        brain = Brain(modules, connections, **settings)
+    except BrainError as error:
+        unread = {part for part, module in modules.items() if isinstance(module, Unread)}
+        problems += [problem for problem in error.problems if problem.kind != "setting" or problem.where not in unread]
+    if problems:
+        raise BrainError(f"{name} cannot be read: {len(problems)} problem(s)", problems)
+    return brain
+
+
+def _specs(config: Mapping[str, Any], wrong: Wrong) -> dict[str, Mapping[str, Any]]:
+    """The modules of the file by name, whichever way it lists them, without those that are not whole."""
+    listed = config.get("modules_map") or config.get("modules_specs") or []
+    named = (
+        listed.items() if isinstance(listed, Mapping) else ((_name(at, spec), spec) for at, spec in enumerate(listed))
+    )
+    found = {}
+    for name, spec in named:
+        missing = {"module_cls", "config"} - (spec.keys() if isinstance(spec, Mapping) else set())
+        if missing:
+            what = f"{name} has no {' and no '.join(sorted(missing))}"
+            wrong(("modules", name), "incomplete module", what, "a whole copy of the file")
+        else:
+            found[name] = spec
+    return found
+
+
+def _name(at: int, spec: Any) -> str:
+    return str(spec.get("name", at)) if isinstance(spec, Mapping) else str(at)
+
+
+def _module(name: str, spec: Mapping[str, Any], wrong: Wrong) -> Module:
+    """The module that a spec describes, or a stand-in for one that is not understood."""
+    path = ("modules", name, "config")
+    table = _table(spec, path, wrong)
+    module = None if table is None else read_table(table, MODULE, (), lambda at, *said: wrong((*path, *at), *said))
+    return module or Unread(tuple(_port(spec, port) for port in spec.get("inputs") or ()))
+
+
+def _port(spec: Mapping[str, Any], port: str) -> str:
+    """An input port of a module by our name."""
+    return PORTS.get((MODULES.get(_said(spec), ""), port), port)
+
+
+def _said(spec: Mapping[str, Any]) -> str:
+    cls = spec["module_cls"]
+    return str(cls.get("__module_type__")) if isinstance(cls, Mapping) else str(cls)
+
+
+def _table(spec: Mapping[str, Any], path: Path, wrong: Wrong) -> Table | None:
+    said, config = _said(spec), spec["config"]
+    if said in NEURONS or "modules_specs" in config:
+        return neuron_table(config, path, wrong, ports=spec.get("inputs") or ())
+    if said not in MODULES:
+        what = f"Outlay has no module {said!r}"
+        wrong(path[:-1], "unknown module", what, did_you_mean(said, [*MODULES, *NEURONS]))
+        return None
+    table = {OUR_TYPE: MODULES[said], **own_settings(config)}
+    if "glue" in table:
+        glue = table["glue"]
+        table["glue"] = [bool(each) for each in glue] if isinstance(glue, list) else bool(glue)
+    return table
+
+
+def _connections(name: str, spec: Mapping[str, Any], wrong: Wrong) -> Iterator[Connection]:
+    for port, origins in (spec.get("inputs") or {}).items():
+        target = f"{name}:{_port(spec, port)}"
+        for origin in origins:
+            if origin.get("is_property"):
+                what = f"{target} reads the property {origin['origin']}.{origin['port']}"
+                wrong(("modules", name, "inputs", port), "not understood", what, "connections between ports")
+                continue
+            part = INPUTS if origin["origin"] == CALL else origin["origin"]
+            yield Connection(f"{part}:{origin['port']}", target)
+    if spec.get("effects"):
+        wrong(("modules", name, "effects"), "not understood", "modules that write into others", "ports")
+
+
+def _inputs(
+    config: Mapping[str, Any], connections: list[Connection], given: Mapping[str, Shape], wrong: Wrong
+) -> dict[str, Shape]:
+    said = {**config.get(EDITOR, {}), **config.get("input_map", {})}
+    found = {}
+    for name in dict.fromkeys(c.origin.partition(":")[2] for c in connections if c.origin.startswith(f"{INPUTS}:")):
+        spec = said.get(name) or {}
+        shape = spec.get("shape") or (spec.get("spec") or {}).get("shape")
+        if name not in given and not shape:
+            cure = f'outlay.read_brain(path, inputs={{"{name}": (4,)}}), or --input {name}=4'
+            wrong(("inputs", name), "missing shape", "the file does not say the shape of this input", cure)
+        found[name] = tuple(given.get(name) or shape or (1,))
+    for name in given.keys() - found.keys():
+        wrong(("inputs", name), "unknown input", f"the file has no input {name!r}", did_you_mean(name, found))
+    return found
+
+
+def _outputs(config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    found = {}
+    for name, said in (config.get("output_map") or {}).items():
+        if "input" in said:
+            found[name] = f"{said['input']['origin']}:{said['input']['port']}"
+        else:  # the oldest files list the ports of a module
+            found |= {f"{name}_{port}" if len(said) > 1 else name: f"{name}:{port}" for port in said}
+    for part, spec in specs.items():
+        found |= {name: f"{part}:{port}" for name, port in (spec.get("outputs") or {}).items()}
+    return found
+
+
+def _one(key: str, config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]], wrong: Wrong) -> Any:
+    """A setting that Spark has in every module and a Brain has once."""
+    found = dict.fromkeys(said[key] for said in (config, *(spec["config"] for spec in specs.values())) if key in said)
+    if len(found) > 1:
+        what = f"modules differ in {key}: {', '.join(map(str, found))}"
+        wrong((key,), "not understood", what, f"one {key} for the whole Brain")
+    return next(iter(found), None)

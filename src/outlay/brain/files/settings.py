@@ -1,0 +1,147 @@
+"""Tables of settings to modules and their components, and what in them is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from outlay.brain.files.units import UnitError, number_in
+from outlay.brain.registry import kind_of, registered, registered_names
+from outlay.core.suggest import did_you_mean
+
+TYPE = "type"
+KEYS = {"units": "count"}
+"""Settings that a file calls by another name: beside units of measurement, `units` would say nothing."""
+
+Found = Callable[[tuple[str, ...], str, str, str], None]
+"""Takes what is wrong: path, kind, what, cure."""
+
+
+def read_table(table: Mapping[str, Any], kind: str, path: tuple[str, ...], found: Found) -> Any:
+    """The module or component that a table describes; None if something in it is wrong.
+
+    Args:
+        table: its settings, and under `type` its name.
+        kind: what it is to be: `module`, `soma`, `initializer` and so on.
+        path: of the table, within the module.
+        found: takes each thing that is wrong.
+    """
+    names = registered_names(kind)
+    if TYPE not in table:
+        found(path, "no type", f"it does not say which {_words(kind)} it is", f"type = one of {', '.join(names)}")
+        return None
+    if table[TYPE] not in names:
+        cure = did_you_mean(str(table[TYPE]), names)
+        found((*path, TYPE), "unknown type", f"there is no {_words(kind)} {table[TYPE]!r}", cure)
+        return None
+    return _read_fields(registered(table[TYPE], kind=kind), table, path, found)
+
+
+def file_key(name: str) -> str:
+    """What a setting is called in files."""
+    return KEYS.get(name, name)
+
+
+def _read_fields(cls: type, table: Mapping[str, Any], path: tuple[str, ...], found: Found) -> Any:
+    hints, fields = typing.get_type_hints(cls), {file_key(f.name): f for f in dataclasses.fields(cls) if f.init}
+    values, wrong = {}, False
+    for key, value in table.items():
+        if key == TYPE:
+            continue
+        if key not in fields:
+            cure = did_you_mean(key, fields) if fields else "take it away: it has no settings"
+            found((*path, key), "unknown setting", f"{table[TYPE]} has no setting {key!r}", cure)
+            wrong = True
+            continue
+        field = fields[key]
+        read = _read_value(value, hints[field.name], field.metadata.get("unit", ""), (*path, key), found)
+        wrong |= read is _WRONG
+        values[field.name] = read
+    for key, field in fields.items():
+        if field.name not in values and _is_required(field) and key not in table:
+            found((*path, key), "missing setting", f"{table[TYPE]} needs {key}", f"{key} = ...")
+            wrong = True
+    return None if wrong else cls(**values)
+
+
+_WRONG = object()
+
+
+def _read_value(value: Any, hint: Any, unit: str, path: tuple[str, ...], found: Found) -> Any:
+    kind = next((kind for option in _options(hint) if (kind := kind_of(option))), None)
+    if kind:
+        if not isinstance(value, Mapping):
+            cure = f'{path[-1]} = {{type = "{registered_names(kind)[0]}"}}'
+            found(path, "wrong type", f"{path[-1]} = {value!r} is no {_words(kind)}", cure)
+            return _WRONG
+        read = read_table(value, kind, path, found)
+        return _WRONG if read is None else read
+    try:
+        return _converted(value, hint, unit)
+    except UnitError as error:
+        what, _, cure = str(error).partition("\n")
+        found(path, "wrong unit" if isinstance(value, str) else "wrong type", f"{path[-1]}: {what}", cure)
+        return _WRONG
+
+
+def _converted(value: Any, hint: Any, unit: str) -> Any:
+    """A value of a file as one of what a setting takes."""
+    options = _options(hint)
+    for option in options:
+        if (converted := _as(option, value, unit)) is not _WRONG:
+            return converted
+    takes = " or ".join(dict.fromkeys(_takes(option, unit) for option in options if option is not type(None)))
+    raise UnitError(f"{value!r} is not what it takes\n{takes}")
+
+
+def _as(option: Any, value: Any, unit: str) -> Any:
+    """A value as one of the types that a setting takes; `_WRONG` if it is none of that type."""
+    origin = typing.get_origin(option)
+    if origin is tuple:
+        return _as_tuple(typing.get_args(option), value, unit)
+    if origin is typing.Literal:
+        return value if value in typing.get_args(option) else _WRONG
+    if option is float:
+        if isinstance(value, str):
+            return number_in(value, unit)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _WRONG
+    if option is Any:
+        return value
+    return value if type(value) is option else _WRONG
+
+
+def _as_tuple(args: tuple[Any, ...], value: Any, unit: str) -> Any:
+    if not isinstance(value, list):
+        return _WRONG
+    each = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
+    if len(each) != len(value):
+        return _WRONG
+    items = [_as(option, item, unit) for option, item in zip(each, value, strict=True)]
+    return _WRONG if any(item is _WRONG for item in items) else tuple(items)
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _takes(option: Any, unit: str) -> str:
+    origin, args = typing.get_origin(option), typing.get_args(option)
+    if origin is tuple:
+        return f"a list of {_takes(args[0], unit).removeprefix('a ')}s" if args[1:] == (Ellipsis,) else "a list"
+    if origin is typing.Literal:
+        return " or ".join(map(repr, args))
+    names = {float: f"a number in {unit}" if unit else "a number", int: "a whole number", bool: "true or false"}
+    return names.get(option, "a text" if option is str else str(option))
+
+
+def _is_required(field: dataclasses.Field) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _words(kind: str) -> str:
+    return kind.replace("_", " ")

@@ -1,0 +1,98 @@
+"""Templates: settings that several modules share, and what a module says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from outlay.brain.files.toml_lines import Path
+from outlay.core.suggest import did_you_mean
+
+USE = "use"
+TEMPLATES = "templates"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The settings of one module with those of its templates.
+
+    Attributes:
+        table: the settings.
+        written: where each of them stands in the file: path within the module -> path in the file.
+    """
+
+    table: dict[str, Any]
+    written: dict[Path, Path]
+
+
+@dataclass
+class Templates:
+    """The templates of a file.
+
+    Attributes:
+        tables: what it says under `templates`.
+        used: those that some module or template uses.
+    """
+
+    tables: Mapping[str, Any]
+    used: set[str] = field(default_factory=set)
+
+    def merge(self, table: Mapping[str, Any], path: Path, found: list[tuple[Path, str, str]]) -> Merged:
+        """A table over the template that it uses, which may itself use one.
+
+        Args:
+            table: of a module or a template.
+            path: where it stands in the file.
+            found: takes what is wrong with `use`: where, what, cure.
+        """
+        below = self._below(table, path, found, ())
+        return _over(below, table, path)
+
+    def _below(
+        self, table: Mapping[str, Any], path: Path, found: list[tuple[Path, str, str]], chain: tuple[str, ...]
+    ) -> Merged:
+        name = table.get(USE)
+        if name is None:
+            return Merged({}, {})
+        if not isinstance(name, str) or not isinstance(self.tables.get(name), Mapping):
+            found.append(((*path, USE), f"there is no template {name!r}", did_you_mean(str(name), self.tables)))
+            return Merged({}, {})
+        self.used.add(name)
+        if name in chain:
+            around = " -> ".join((*chain[chain.index(name) :], name))
+            found.append(((*path, USE), f"templates that use each other: {around}", "one of them without `use`"))
+            return Merged({}, {})
+        template, at = self.tables[name], (TEMPLATES, name)
+        return _over(self._below(template, at, found, (*chain, name)), template, at)
+
+
+def _over(below: Merged, table: Mapping[str, Any], path: Path) -> Merged:
+    """A table over another: its keys win; tables in it are merged too, unless they speak of another type."""
+    merged, written = dict(below.table), dict(below.written)
+    for key, value in table.items():
+        if key == USE and len(path) == 2:
+            continue
+        under = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(under, Mapping) and _same_type(value, under):
+            inner = Merged(dict(under), {at[1:]: to for at, to in written.items() if at[0] == key and len(at) > 1})
+            inner = _over(inner, value, (*path, key))
+            merged[key] = inner.table
+            written |= {(key, *at): to for at, to in inner.written.items()}
+        else:
+            merged[key] = value
+            written = {at: to for at, to in written.items() if at[0] != key}
+            written |= {(key, *at): (*path, key, *at) for at in _paths(value)}
+        written[(key,)] = (*path, key)
+    return Merged(merged, written)
+
+
+def _same_type(value: Mapping[str, Any], under: Mapping[str, Any]) -> bool:
+    return value.get("type", under.get("type")) == under.get("type")
+
+
+def _paths(value: Any) -> list[Path]:
+    """The paths of all keys within a value."""
+    if not isinstance(value, Mapping):
+        return []
+    return [(key, *rest) for key, inner in value.items() for rest in ((), *_paths(inner))]

@@ -1,0 +1,169 @@
+"""Brains as people write them, in TOML."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path as File
+from typing import Any
+
+from outlay.brain.brain import Brain
+from outlay.brain.connection import Connection, split_end
+from outlay.brain.files.connection_text import FORM, parse_connection
+from outlay.brain.files.findings import Findings
+from outlay.brain.files.imports import import_file
+from outlay.brain.files.locate import locate
+from outlay.brain.files.settings import read_table
+from outlay.brain.files.templates import TEMPLATES, Merged, Templates
+from outlay.brain.files.toml_lines import Path, TomlLines
+from outlay.brain.files.units import UnitError, number_in
+from outlay.brain.files.unread import Unread
+from outlay.brain.kernel_file import from_folder
+from outlay.brain.library import LIBRARY
+from outlay.brain.module import Module
+from outlay.brain.registry import MODULE
+from outlay.core.errors import BrainError, Problem
+from outlay.core.suggest import did_you_mean
+
+KEYS = ("dt", "dtype", "imports", "connections", "inputs", "outputs", TEMPLATES, "modules")
+"""What a file may say, in the order in which it is written."""
+
+
+def read_toml(text: str, *, name: str, folder: File) -> Brain:
+    """The Brain that a TOML text describes.
+
+    Args:
+        text: the text.
+        name: the file that it is from, for messages.
+        folder: where the Python files lie that it imports.
+
+    Raises:
+        BrainError: something in it is wrong; every offender is listed with its line.
+    """
+    assert LIBRARY  # importing it has given names to what Outlay brings
+    data, findings = _parse(text, name), Findings(TomlLines(name, text))
+    for key in data:
+        if key not in KEYS:
+            findings.at((key,), "unknown key", f"{key!r} is not part of a Brain", did_you_mean(key, KEYS))
+    _import_files(data.get("imports", []), folder, findings)
+    connections = _connections(data.get("connections", []), findings)
+    modules, merged = _modules(data, connections, folder, findings)
+    settings = {**_times(data, findings), "inputs": _inputs(data, findings), "outputs": _outputs(data, findings)}
+    try:
+        brain = Brain(modules, connections, **settings)
+    except BrainError as error:
+        for problem in locate(error.problems, findings.lines, connections, merged, modules):
+            findings.add(problem)
+    if findings.problems:
+        count = len(findings.problems)
+        raise BrainError(f"{name} describes no Brain that can be built: {count} problem(s)", findings.problems)
+    return brain
+
+
+def _parse(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        where = f"{name}:{at[1]}:{at[2]}" if at else f"{name}, at its end"
+        cure = "correct the syntax there: text such as 20 ms stands in quotes, and each key once in its table"
+        raise BrainError(f"{name} cannot be parsed:", [Problem("not TOML", where, str(error), cure)]) from error
+
+
+def _import_files(files: Any, folder: File, findings: Findings) -> None:
+    if not _is_texts(files):
+        cure = 'a list of files, imports = ["my_modules.py"]'
+        findings.at(("imports",), "wrong type", f"imports = {files!r} is no list of files", cure)
+        return
+    for file in files:
+        try:
+            import_file(folder / file)
+        except BrainError as error:
+            findings.at_text("imports", file, "import", *_parts(error))
+
+
+def _times(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
+    found = {key: data[key] for key in ("dt", "dtype") if key in data}
+    if isinstance(found.get("dt"), str):
+        try:
+            found["dt"] = number_in(found["dt"], "ms")
+        except UnitError as error:
+            findings.at(("dt",), "wrong unit", *_parts(error))
+            del found["dt"]
+    return found
+
+
+def _connections(texts: Any, findings: Findings) -> list[Connection]:
+    if not _is_texts(texts):
+        findings.at(("connections",), "wrong type", "connections is no list of texts", f"connections = [{FORM}]")
+        return []
+    found = []
+    for text in texts:
+        try:
+            found.append(parse_connection(text))
+        except UnitError as error:
+            findings.at_text("connections", text, "connection", *_parts(error))
+    return found
+
+
+def _modules(
+    data: Mapping[str, Any], connections: Sequence[Connection], folder: File, findings: Findings
+) -> tuple[dict[str, Module], dict[str, Merged]]:
+    """The modules, with a stand-in for each that has mistakes; and what the file says of them, templates included."""
+    templates = Templates(findings.tables(data, TEMPLATES))
+    modules: dict[str, Module] = {}
+    merged: dict[str, Merged] = {}
+    for name, table in findings.tables(data, "modules").items():
+        merged[name] = _merged(templates, name, table, findings)
+        module = _module(name, merged[name], folder, findings)
+        targets = [split_end(connection.target) for connection in connections]
+        modules[name] = module or Unread(tuple(port for part, port in targets if part == name))
+    for name in templates.tables.keys() - templates.used:
+        cure = f'use = "{name}" in a module, or take it away'
+        findings.at((TEMPLATES, name), "unused template", f"no module uses the template {name!r}", cure)
+    return modules, merged
+
+
+def _merged(templates: Templates, name: str, table: Mapping[str, Any], findings: Findings) -> Merged:
+    wrong: list[tuple[Path, str, str]] = []
+    merged = templates.merge(table, ("modules", name), wrong)
+    for path, what, cure in wrong:
+        findings.at(path, "template", what, cure)
+    return merged
+
+
+def _module(name: str, merged: Merged, folder: File, findings: Findings) -> Module | None:
+    def found(path: Path, kind: str, what: str, cure: str) -> None:
+        findings.at(merged.written.get(path, ("modules", name, *path)), kind, what, cure)
+
+    return read_table(from_folder(merged.table, folder), MODULE, (), found)
+
+
+def _inputs(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
+    found = {}
+    for name, table in findings.tables(data, "inputs").items():
+        path, shape = ("inputs", name), table.get("shape")
+        for key in table.keys() - {"shape"}:
+            findings.at((*path, key), "unknown key", f"an input has no {key!r}", "shape, and nothing else")
+        if "shape" not in table:
+            findings.at(path, "missing shape", f"the input {name!r} has no shape", "shape = [4]")
+        found[name] = tuple(shape) if isinstance(shape, list) else (1,) if shape is None else shape
+    return found
+
+
+def _outputs(data: Mapping[str, Any], findings: Findings) -> dict[str, str]:
+    outputs = findings.table(data, "outputs")
+    for name, where in outputs.items():
+        if not isinstance(where, str):
+            findings.at(("outputs", name), "wrong type", f"{name} = {where!r} is no port", f'{name} = "MODULE:PORT"')
+    return {name: where for name, where in outputs.items() if isinstance(where, str)}
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _parts(error: Exception) -> tuple[str, str]:
+    what, _, cure = str(error).partition("\n")
+    return what, cure

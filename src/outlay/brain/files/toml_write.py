@@ -1,0 +1,191 @@
+"""Brains written as TOML, for people to read and change; `read_toml` reads back an equal Brain."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path as File
+from typing import Any
+
+from outlay.brain.brain import Brain
+from outlay.brain.files.connection_text import connection_text
+from outlay.brain.files.settings import TYPE, file_key
+from outlay.brain.files.templates import TEMPLATES, USE
+from outlay.brain.kernel_file import KernelFile
+from outlay.brain.library import LIBRARY
+from outlay.brain.registry import MODULE, kind_of, name_of
+from outlay.core.errors import BrainError, Problem
+
+_OWN = {file.__name__ for file in LIBRARY}
+
+Table = dict[str, Any]
+"""Settings by the keys of a file; a component is a table in it, a number may be a `_Number` with its unit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Number:
+    """A value with the unit that a comment is to say."""
+
+    value: Any
+    unit: str
+
+
+def write_toml(brain: Brain, *, folder: File) -> str:
+    """A Brain as TOML.
+
+    Args:
+        brain: the Brain.
+        folder: where the file is to lie, for the paths of Python files that it imports.
+
+    Raises:
+        BrainError: modules or components that have no name in files; all are listed.
+    """
+    tables = _tables(brain, folder)
+    shared = _shared(tables)
+    return "\n".join(
+        [
+            *_head(brain, folder),
+            *(line for name, shape in brain.inputs.items() for line in ("", f"[inputs.{name}]", _line("shape", shape))),
+            *(["", "[outputs]"] if brain.outputs else []),
+            *(_line(_quoted(name), where) for name, where in brain.outputs.items()),
+            *(line for name, table in shared.items() for line in _table_lines((TEMPLATES, name), table)),
+            *(line for name, table in tables.items() for line in _table_lines(("modules", name), _own(table, shared))),
+            "",
+        ]
+    )
+
+
+def _head(brain: Brain, folder: File) -> Iterator[str]:
+    yield f"dt = {brain.dt!r}  # ms, the time of a step"
+    yield _line("dtype", brain.dtype)
+    files = dict.fromkeys(_files(brain, folder))
+    if files:
+        yield _line("imports", list(files))
+    yield ""
+    yield "# What reads what, in the order in which several sources of a port are concatenated."
+    yield "connections = ["
+    yield from (f"  {_text(connection_text(connection))}," for connection in brain.connections)
+    yield "]"
+
+
+def _tables(brain: Brain, folder: File) -> dict[str, Table]:
+    found, problems = {}, []
+    for name, module in brain.modules.items():
+        try:
+            found[name] = _table(module, MODULE, folder)
+        except BrainError as error:
+            what, _, cure = str(error).partition("\n  cure: ")
+            problems.append(Problem("unwritable", name, what, cure))
+    if problems:
+        raise BrainError(f"this Brain cannot be written to a file: {len(problems)} problem(s)", problems)
+    return found
+
+
+def _table(settings: Any, kind: str, folder: File) -> Table:
+    if isinstance(settings, KernelFile):
+        return {TYPE: name_of(KernelFile, kind=kind), "path": os.path.relpath(settings.path, folder)}
+    table: Table = {TYPE: name_of(type(settings), kind=kind)}
+    for field in dataclasses.fields(settings):
+        value, unit = getattr(settings, field.name), field.metadata.get("unit", "")
+        inner = kind_of(type(value))
+        if inner:
+            table[file_key(field.name)] = _table(value, inner, folder)
+        elif value is not None:
+            table[file_key(field.name)] = _Number(value, unit) if unit else value
+        elif field.default is not None:
+            raise BrainError(
+                f"{field.name} is None, which a file says by leaving it out, and then it is {field.default!r}\n"
+                f"  cure: another value for {field.name}"
+            )
+    return table
+
+
+def _shared(tables: Mapping[str, Table]) -> dict[str, Table]:
+    """A template for each type of which there are several modules: what they have in common."""
+    by_type: dict[str, list[Table]] = {}
+    for table in tables.values():
+        by_type.setdefault(table[TYPE], []).append(table)
+    return {name: _common(same) for name, same in by_type.items() if len(same) > 1}
+
+
+def _common(tables: list[Table]) -> Table:
+    first, *others = tables
+    common = {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
+    inner = {
+        key: _common([table[key] for table in tables])
+        for key, value in first.items()
+        if key not in common and all(_same_type(table.get(key), value) for table in others)
+    }
+    return {key: common.get(key, inner.get(key)) for key in first if key in common or key in inner}
+
+
+def _same_type(table: Any, other: Any) -> bool:
+    return isinstance(table, dict) and isinstance(other, dict) and table[TYPE] == other[TYPE]
+
+
+def _own(table: Table, shared: Mapping[str, Table]) -> Table:
+    """What a module says beyond the template that it uses."""
+    template = shared.get(table[TYPE])
+    return table if template is None else {USE: table[TYPE], **_beyond(table, template)}
+
+
+def _beyond(table: Table, template: Table) -> Table:
+    found: Table = {}
+    for key, value in table.items():
+        if _same_type(value, template.get(key)):
+            if inner := _beyond(value, template[key]):
+                found[key] = inner
+        elif value != template.get(key):
+            found[key] = value
+    return found
+
+
+def _table_lines(path: tuple[str, ...], table: Table) -> Iterator[str]:
+    """A table, and after it the tables of its components; those within these are written in one line."""
+    yield ""
+    yield f"[{'.'.join(path)}]"
+    inner = {key: value for key, value in table.items() if isinstance(value, dict) and len(path) == 2}
+    yield from (_line(key, value) for key, value in table.items() if key not in inner)
+    for key, value in inner.items():
+        yield from _table_lines((*path, key), value)
+
+
+def _line(key: str, value: Any) -> str:
+    comment = f"  # {value.unit}" if isinstance(value, _Number) else ""
+    return f"{key} = {_text(value)}{comment}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, _Number):
+        return _text(value.value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_text(item) for item in value) + "]"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _quoted(name: str) -> str:
+    return name if name.replace("-", "_").isidentifier() and name.isascii() else json.dumps(name, ensure_ascii=False)
+
+
+def _files(brain: Brain, folder: File) -> Iterator[str]:
+    """The Python files of modules and components that are not Outlay's."""
+    for module in brain.modules.values():
+        for cls in _classes(module):
+            if cls.__module__ not in _OWN:
+                yield os.path.relpath(inspect.getfile(cls), folder)
+
+
+def _classes(settings: Any) -> Iterator[type]:
+    yield type(settings)
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if kind_of(type(value)):
+            yield from _classes(value)

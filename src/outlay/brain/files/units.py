@@ -1,0 +1,67 @@
+"""Numbers with units, as people write them: `"20 ms"`, `"-60 mV"`, `"0.8 MOhm"`."""
+
+from __future__ import annotations
+
+import re
+
+_PREFIXES = {"f": -15, "p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9}
+_BASES = {"s": "s", "V": "V", "A": "A", "Ohm": "Ohm", "ohm": "Ohm", "Ω": "Ohm", "F": "F", "S": "S", "Hz": "Hz"}
+_QUANTITIES = {
+    "s": "a time",
+    "V": "a voltage",
+    "A": "a current",
+    "Ohm": "a resistance",
+    "F": "a capacitance",
+    "S": "a conductance",
+    "Hz": "a frequency",
+}
+_NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*")
+
+
+class UnitError(ValueError):
+    """A text that is no number of the unit asked for: what is wrong, and after a newline the cure."""
+
+
+def number_in(text: str, unit: str) -> float:
+    """A number with its unit, converted to the unit asked for.
+
+    Args:
+        text: such as `"20 ms"`.
+        unit: the unit that the number is wanted in, such as `ms`; empty for a number without one.
+
+    Raises:
+        UnitError: it is no number, or of another quantity.
+
+    >>> number_in("0.02 s", "ms"), number_in("100 MOhm", "GOhm"), number_in("-60mV", "mV")
+    (20.0, 0.1, -60.0)
+    """
+    found = _NUMBER.fullmatch(text)
+    if not found:
+        raise UnitError(f"{text!r} is no number\n{_example(unit)}")
+    number, written = float(found[1].replace("_", "")), found[2]
+    if written in ("", unit):
+        return number
+    given, wanted = _parts(written), _parts(unit)
+    if given is None or wanted is None or given[1] != wanted[1]:
+        raise UnitError(f"{text!r} is {_of(written, given)}, and this is {_of(unit, wanted)}\n{_example(unit)}")
+    exponent = given[0] - wanted[0]
+    # Dividing by a power of ten rounds once where multiplying by its inverse would round twice.
+    return number * 10.0**exponent if exponent >= 0 else number / 10.0**-exponent
+
+
+def _parts(unit: str) -> tuple[int, str] | None:
+    """The power of ten and the base of a unit; None for one that is not a prefix and a base."""
+    for base, name in _BASES.items():
+        if unit.endswith(base) and unit.removesuffix(base) in _PREFIXES:
+            return _PREFIXES[unit.removesuffix(base)], name
+    return None
+
+
+def _of(unit: str, parts: tuple[int, str] | None) -> str:
+    if not unit:
+        return "a number without a unit"
+    return f"{_QUANTITIES[parts[1]]} in {unit}" if parts else f"in {unit!r}"
+
+
+def _example(unit: str) -> str:
+    return f'a number in {unit}, such as 20.0 or "20 {unit}"' if unit else "a number, such as 20.0"

@@ -1,0 +1,56 @@
+"""Kernels that are read from files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from outlay.brain.initializers import Initializer
+from outlay.brain.registry import register
+from outlay.core.errors import BrainError, Problem
+
+
+@register("npy", kind="initializer")
+@dataclass(frozen=True)
+class KernelFile(Initializer):
+    """The values of a `.npy` file.
+
+    Attributes:
+        path: the file; in a Brain's file from the folder of that file.
+    """
+
+    path: str
+
+    def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
+        """The values.
+
+        Raises:
+            BrainError: there is no such file, or its values have another shape.
+        """
+        try:
+            values = np.load(self.path)
+        except (OSError, ValueError) as error:
+            raise _refusal(self.path, str(error), "a file that numpy.save has written") from error
+        if values.shape != shape:
+            what = f"it holds {values.shape}, and the kernel is {shape}: post-synaptic, pre-synaptic neurons"
+            raise _refusal(self.path, what, f"an array of shape {shape}")
+        return jnp.asarray(values, dtype)
+
+
+def from_folder(table: Any, folder: Path) -> Any:
+    """A table of a file whose kernel files are named from a folder, with paths that can be opened from here."""
+    if not isinstance(table, Mapping):
+        return table
+    if table.get("type") == "npy" and isinstance(table.get("path"), str):
+        return {**table, "path": str(folder / table["path"])}
+    return {key: from_folder(value, folder) for key, value in table.items()}
+
+
+def _refusal(path: str, what: str, cure: str) -> BrainError:
+    return BrainError("a kernel cannot be read:", [Problem("kernel", path, what, cure)])

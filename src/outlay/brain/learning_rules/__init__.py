@@ -1,0 +1,1 @@
+"""Learning rules: how kernels change with the spikes at both ends."""

@@ -1,0 +1,113 @@
+"""What a learning rule is, and how a kernel is changed only where something happened."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from outlay.brain.component import Component, State
+from outlay.brain.delays.base import Arrivals
+from outlay.brain.port import Port
+
+Row = jax.Array
+
+
+class LearningRule(Component, abc.ABC):
+    """How a kernel K changes: K' = max(K + dt dK, 0), with dK of the spikes that arrive and of those that leave.
+
+    In the equations of the rules, at post neuron i and pre neuron j, s[i,j] is 1 where a spike arrives in this step and
+    z[i] is 1 where the neuron spiked in it; a trace with a prime has taken them in. pre'[i,j] = Tracer(pre_tau, scale
+    1/pre_tau) of s[i,j], which is that of the pre neuron's own spikes, as many steps ago as the delay: it is kept once
+    for each pre neuron, with its past.
+
+    Attributes:
+        reads: ports that the neuron reads for the rule.
+    """
+
+    reads: ClassVar[Mapping[str, Port]] = {}
+
+    @abc.abstractmethod
+    def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
+        """The state before the first step.
+
+        Args:
+            key: the PRNG key.
+            units: post neurons.
+            num_inputs: pre neurons.
+            num_steps: the longest delay in steps.
+            dt: the time of one step, ms.
+            dtype: of the traces.
+        """
+
+    @abc.abstractmethod
+    def step(
+        self,
+        state: State,
+        kernel: jax.Array,
+        arrivals: Arrivals,
+        spikes: jax.Array,
+        read: Mapping[str, jax.Array],
+        *,
+        dt: float,
+    ) -> tuple[State, jax.Array]:
+        """The state and the kernel after a step.
+
+        Args:
+            state: the state before it.
+            kernel: the kernel that was used in it, (post, pre).
+            arrivals: the spikes that arrived in it.
+            spikes: which post neurons spiked in it, bool.
+            read: what the neuron read in it from the ports of `reads`.
+            dt: the time of one step, ms.
+        """
+
+
+def change_kernel(
+    kernel: jax.Array,
+    arrivals: Arrivals,
+    spikes: jax.Array,
+    on_arrival: jax.Array,
+    on_spike: Callable[[jax.Array, Row, Arrivals], Row],
+    *,
+    dt: float,
+) -> jax.Array:
+    """The kernel after a step: max(K + dt dK, 0).
+
+    Args:
+        kernel: K, (post, pre).
+        arrivals: the spikes that arrived.
+        spikes: which post neurons spiked.
+        on_arrival: dK, for each post neuron, of a pair where a spike arrived and the post neuron did not spike.
+        on_spike: dK of all pairs of one post neuron that spiked: `on_spike(neuron, its row of K, what arrived at it)`.
+        dt: the time of one step, ms.
+    """
+    units, dtype = len(kernel), kernel.dtype
+    numbers = jnp.arange(units, dtype=jnp.uint32)
+
+    def first_from(number: jax.Array) -> jax.Array:
+        """The first neuron from this one on that spiked, or `units`."""
+        return jnp.min(jnp.where(spikes & (numbers >= number), numbers, jnp.uint32(units)))
+
+    def change_row(carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        neuron, kernel = carried
+        row = row_of(kernel, neuron).astype(jnp.float32)
+        row = row + dt * on_spike(neuron, row, arrivals.at(neuron))
+        return first_from(neuron + 1), jax.lax.dynamic_update_index_in_dim(kernel, row.astype(dtype), neuron, 0)
+
+    # Few neurons spike in a step: what only they need is computed for their rows alone, in place.
+    first = first_from(jnp.uint32(0))
+    _, kernel = jax.lax.while_loop(lambda carried: carried[0] < units, change_row, (first, kernel))
+    # Their rows are done but for the maximum: nothing is added to them.
+    on_arrival = jnp.where(spikes, 0, dt * on_arrival)
+    arrived = jnp.where(arrivals.spiked(), on_arrival[:, None], 0)
+    return jnp.maximum(kernel.astype(jnp.float32) + arrived, 0).astype(dtype)
+
+
+def row_of(array: jax.Array, neuron: jax.Array) -> jax.Array:
+    """What is about one neuron in an array about all."""
+    # Plain indexing would also look after negative numbers and numbers out of bounds, with an operation each.
+    return jax.lax.dynamic_index_in_dim(array, neuron, keepdims=False)

@@ -1,0 +1,134 @@
+"""Hebb's rule, and the same with a reward."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from outlay.brain.component import State
+from outlay.brain.delays.base import Arrivals
+from outlay.brain.learning_rules.base import LearningRule, change_kernel, row_of
+from outlay.brain.learning_rules.traces import no_past, push_trace, unit_tracer
+from outlay.brain.port import Port
+from outlay.brain.registry import register
+from outlay.brain.spikers.settings import not_positive
+
+
+@dataclass(frozen=True)
+class PairRule(LearningRule):
+    """A rule of pairs of a spike at one end and the trace of the other end: rate × (post' s + z pre').
+
+    Attributes:
+        pre_tau: time constant of the pre trace, ms.
+        post_tau: time constant of the post trace, ms.
+    """
+
+    by_neuron: ClassVar[tuple[str, ...]] = ("post_trace",)
+
+    pre_tau: float = field(default=20.0, metadata={"unit": "ms"})
+    post_tau: float = field(default=20.0, metadata={"unit": "ms"})
+
+    @abc.abstractmethod
+    def rate(self, read: Mapping[str, jax.Array]) -> Any:
+        """The learning rate of this step."""
+
+    def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
+        """No traces."""
+        return {"post_trace": jnp.zeros(units, dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
+
+    def step(
+        self,
+        state: State,
+        kernel: jax.Array,
+        arrivals: Arrivals,
+        spikes: jax.Array,
+        read: Mapping[str, jax.Array],
+        *,
+        dt: float,
+    ) -> tuple[State, jax.Array]:
+        """One step."""
+        past = push_trace(state["pre_trace"], arrivals, self.pre_tau, dt=dt)
+        post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
+        rate, trace = self.rate(read), post.astype(jnp.float32)
+
+        def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
+            return rate * (jnp.where(arrived.spiked(), row_of(trace, neuron), 0) + arrived.delayed(past))
+
+        kernel = change_kernel(kernel, arrivals, spikes, rate * trace, on_spike, dt=dt)
+        return {"post_trace": post, "pre_trace": past}, kernel
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Time constants that are not positive."""
+        return not_positive(self, "pre_tau", "post_tau")
+
+
+@register("hebbian", kind="learning_rule")
+@dataclass(frozen=True)
+class HebbianRule(PairRule):
+    """A spike strengthens what had spiked before, at either end.
+
+    In every step::
+
+        dK[i,j] = eta (post'[i] s[i,j] + z[i] pre'[i,j])
+        K'      = max(K + dt dK, 0)
+
+    with traces to which a spike adds 1/tau.
+
+    Sources: `HebbianRule` of Spark (Nogarx/Spark); Gerstner et al., Neuronal Dynamics, chapter 19.2.
+
+    State: `post_trace` (post,), 1/ms; `pre_trace` (steps, pre), 1/ms: that of each pre neuron now and in past steps.
+
+    Attributes:
+        pre_tau: time constant of the pre trace, ms.
+        post_tau: time constant of the post trace, ms.
+        eta: the learning rate.
+    """
+
+    eta: float = 0.1
+
+    def rate(self, read: Mapping[str, jax.Array]) -> Any:
+        """The learning rate."""
+        return self.eta
+
+
+@register("three_factor", kind="learning_rule")
+@dataclass(frozen=True)
+class ThreeFactorRule(PairRule):
+    """Hebb's rule, as fast as the reward says.
+
+    In every step::
+
+        dK[i,j] = gamma (reward + 0.1) (post'[i] s[i,j] + z[i] pre'[i,j])
+        K'      = max(K + dt dK, 0)
+
+    with traces to which a spike adds 1/tau. The neuron reads `reward`, one number.
+
+    Sources: `ThreeFactorHebbianRule` of Spark (Nogarx/Spark); Gerstner et al., Neuronal Dynamics, chapter 19.4.
+
+    State: `post_trace` (post,), 1/ms; `pre_trace` (steps, pre), 1/ms: that of each pre neuron now and in past steps.
+
+    Attributes:
+        pre_tau: time constant of the pre trace, ms.
+        post_tau: time constant of the post trace, ms.
+        gamma: the learning rate.
+    """
+
+    reads: ClassVar[Mapping[str, Port]] = {"reward": Port("values")}
+
+    pre_tau: float = field(default=10.0, metadata={"unit": "ms"})
+    post_tau: float = field(default=10.0, metadata={"unit": "ms"})
+    gamma: float = 0.1
+
+    def rate(self, read: Mapping[str, jax.Array]) -> Any:
+        """The learning rate of this step."""
+        return self.gamma * (one_number(read["reward"]) + 0.1)
+
+
+def one_number(value: jax.Array) -> jax.Array:
+    """What a port for one number reads, in float32."""
+    return value.reshape(()).astype(jnp.float32)

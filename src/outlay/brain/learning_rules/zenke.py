@@ -1,0 +1,114 @@
+"""Zenke's rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from outlay.brain.component import State
+from outlay.brain.delays.base import Arrivals
+from outlay.brain.learning_rules.base import LearningRule, change_kernel, row_of
+from outlay.brain.learning_rules.traces import no_past, push_trace, unit_tracer
+from outlay.brain.registry import register
+from outlay.brain.spikers.settings import not_positive
+
+
+@register("zenke", kind="learning_rule")
+@dataclass(frozen=True)
+class ZenkeRule(LearningRule):
+    """Triplet potentiation, doublet depression, and two terms that keep a network stable.
+
+    In every step::
+
+        T'      = Tracer(target_tau, scale 1/target_tau) of K - p T (1/4 - T) (1/2 - T)
+        dK[i,j] = eta (a post_slow'[i] z[i] pre'[i,j]  +  b post'[i] s[i,j]
+                       + c (K - T')[i,j] post'[i]³ z[i]  +  d s[i,j])
+        K'      = max(K + dt dK, 0)
+
+    with traces to which a spike adds 1/tau. a is triplet potentiation, b doublet depression, c heterosynaptic pull to
+    the target T, which itself has two stable values, d what a spike that arrives adds.
+
+    Sources: `ZenkeRule` of Spark (Nogarx/Spark); Zenke, Agnes and Gerstner, Nature Communications 6 (2015) 6922.
+
+    State: `post_trace` and `post_slow_trace` (post,), 1/ms; `target_trace` (post, pre), T in pA; `pre_trace`
+    (steps, pre), 1/ms: that of each pre neuron now and in past steps.
+
+    Attributes:
+        pre_tau: time constant of the pre trace, ms.
+        post_tau: time constant of the post trace, ms.
+        post_slow_tau: time constant of the slow post trace, ms.
+        target_tau: time constant of the target, ms.
+        a: weight of triplet potentiation.
+        b: weight of doublet depression.
+        c: weight of the pull to the target.
+        d: weight of what a spike that arrives adds.
+        p: strength of the two stable values of the target.
+        eta: the learning rate; Spark's files say gamma or eta.
+    """
+
+    by_neuron: ClassVar[tuple[str, ...]] = ("post_trace", "post_slow_trace", "target_trace")
+
+    pre_tau: float = field(default=20.0, metadata={"unit": "ms"})
+    post_tau: float = field(default=20.0, metadata={"unit": "ms"})
+    post_slow_tau: float = field(default=20.0, metadata={"unit": "ms"})
+    target_tau: float = field(default=20000.0, metadata={"unit": "ms"})
+    a: float = 1.0
+    b: float = -1.0
+    c: float = -1.0
+    d: float = 1.0
+    p: float = 20.0
+    eta: float = 0.1
+
+    def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
+        """No traces."""
+        return {
+            "post_trace": jnp.zeros(units, dtype),
+            "post_slow_trace": jnp.zeros(units, dtype),
+            "target_trace": jnp.zeros((units, num_inputs), dtype),
+            "pre_trace": no_past(num_inputs, num_steps, dtype),
+        }
+
+    def step(
+        self,
+        state: State,
+        kernel: jax.Array,
+        arrivals: Arrivals,
+        spikes: jax.Array,
+        read: Mapping[str, jax.Array],
+        *,
+        dt: float,
+    ) -> tuple[State, jax.Array]:
+        """One step."""
+        past = push_trace(state["pre_trace"], arrivals, self.pre_tau, dt=dt)
+        post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
+        slow = unit_tracer(self.post_slow_tau).step(state["post_slow_trace"], spikes, dt=dt)
+        target = self._target(state["target_trace"], kernel, dt)
+        arrival = self.eta * (self.b * post.astype(jnp.float32) + self.d)
+        triplet = self.eta * self.a * slow.astype(jnp.float32)
+        pull = self.eta * self.c * post.astype(jnp.float32) ** 3
+
+        def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
+            of_arrival = jnp.where(arrived.spiked(), row_of(arrival, neuron), 0)
+            return (
+                of_arrival
+                + row_of(triplet, neuron) * arrived.delayed(past)
+                + row_of(pull, neuron) * (row - row_of(target, neuron))
+            )
+
+        after = {"post_trace": post, "post_slow_trace": slow, "target_trace": target, "pre_trace": past}
+        return after, change_kernel(kernel, arrivals, spikes, arrival, on_spike, dt=dt)
+
+    def _target(self, target: jax.Array, kernel: jax.Array, dt: float) -> jax.Array:
+        before = target.astype(jnp.float32)
+        fed = kernel.astype(jnp.float32) - self.p * before * (0.25 - before) * (0.5 - before)
+        left = math.exp(-dt / self.target_tau) * before
+        return (left + fed / self.target_tau).astype(target.dtype)
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Time constants that are not positive."""
+        return not_positive(self, "pre_tau", "post_tau", "post_slow_tau", "target_tau")

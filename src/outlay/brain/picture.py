@@ -1,0 +1,171 @@
+"""A picture of a Brain: its modules in boxes, and arrows along which spikes and values flow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+from outlay.brain.plots.style import COLOURS, TEXT
+from outlay.core.step_graph import INPUTS
+
+if TYPE_CHECKING:
+    from outlay.brain.brain import Brain
+
+WIDTH, HEIGHT = 1.9, 0.62
+ACROSS, DOWN = 3.0, 1.3
+"""From one column, and from one row, to the next."""
+_SPIKES, _VALUES, _INHIBITS = COLOURS[0], COLOURS[1], COLOURS[4]
+Edges = dict[tuple[str, str], float]
+"""The longest delay of the connections from one box to another, in steps; by their names."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A module, or an input or output of the Brain.
+
+    Attributes:
+        name: what stands in it.
+        below: what stands under the name, small.
+        colour: of its frame.
+        column: how many modules a signal passes before it.
+    """
+
+    name: str
+    below: str
+    colour: str
+    column: int
+
+
+def draw(brain: Brain) -> Figure:
+    """The picture as a figure of matplotlib.
+
+    Inputs stand on the left and outputs on the right; each module stands as far to the right as the shortest way to it
+    from an input is long. What writes spikes is blue, or pink if most of it inhibits; what writes values is orange.
+
+    Args:
+        brain: the Brain.
+    """
+    edges = _edges(brain)
+    boxes = _boxes(brain, edges)
+    at = _positions(boxes, edges)
+    across = [x for x, _ in at.values()]
+    up = [y for _, y in at.values()]
+    size = (max(across) - min(across) + WIDTH + 1, max(up) - min(up) + HEIGHT + 1.4)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xlim(min(across) - WIDTH / 2 - 0.3, max(across) + WIDTH / 2 + 0.3)
+    axes.set_ylim(min(up) - HEIGHT / 2 - 0.6, max(up) + HEIGHT / 2 + 0.8)
+    axes.set_aspect("equal")
+    axes.axis("off")
+    frames = {name: _draw_box(axes, box, at[name]) for name, box in boxes.items()}
+    for (source, target), delay in edges.items():
+        _draw_arrow(axes, frames[source], frames[target], at[source], at[target], delay)
+    return figure
+
+
+def _edges(brain: Brain) -> Edges:
+    found: Edges = {}
+    for name, by_port in brain.wiring.reads.items():
+        for source in (source for sources in by_port.values() for source in sources):
+            origin = f"{INPUTS}:{source.port}" if source.part == INPUTS else source.part
+            found[origin, name] = max(source.latency, found.get((origin, name), 1))
+    for name, (module, _) in brain.wiring.outputs.items():
+        found[module, f"outputs:{name}"] = 1
+    return found
+
+
+def _boxes(brain: Brain, edges: Edges) -> dict[str, Box]:
+    columns = _columns(brain, edges)
+    last = max(columns.values()) + 1
+    inputs = {f"{INPUTS}:{name}": Box(name, f"input {shape}", TEXT, 0) for name, shape in brain.inputs.items()}
+    outputs = {f"outputs:{name}": Box(name, "output", TEXT, last) for name in brain.outputs}
+    return {**inputs, **{name: _box(brain, name, columns[name]) for name in brain.modules}, **outputs}
+
+
+def _box(brain: Brain, name: str, column: int) -> Box:
+    ports = brain.wiring.output_ports[name].values()
+    size = " + ".join(str(math.prod(port.shape or ())) for port in ports)
+    inhibits = getattr(brain.modules[name], "inhibitory_rate", 0) > 0.5
+    colour = _VALUES if any(port.kind == "values" for port in ports) else _INHIBITS if inhibits else _SPIKES
+    return Box(name, f"{type(brain.modules[name]).__name__}, {size}", colour, column)
+
+
+def _columns(brain: Brain, edges: Edges) -> dict[str, int]:
+    """How far each module is from an input; what no input reaches stands in the first column of modules."""
+    columns = {f"{INPUTS}:{name}": 0 for name in brain.inputs}
+    reached = list(columns)
+    for source in reached:
+        for target in [after for before, after in edges if before == source and after in brain.modules]:
+            if target not in columns:
+                columns[target] = columns[source] + 1
+                reached.append(target)
+    return {**dict.fromkeys(brain.modules, 1), **columns}
+
+
+def _positions(boxes: dict[str, Box], edges: Edges) -> dict[str, tuple[float, float]]:
+    """Where each box stands: columns from left to right, in each the boxes as high as what they read of."""
+    at: dict[str, tuple[float, float]] = {}
+    for column in range(max(box.column for box in boxes.values()) + 1):
+        names = [name for name, box in boxes.items() if box.column == column]
+        before = {
+            name: [at[source][1] for source, target in edges if target == name and source in at] for name in names
+        }
+        names.sort(key=lambda name: -sum(before[name]) / max(len(before[name]), 1))
+        for row, name in enumerate(names):
+            at[name] = (column * ACROSS, (len(names) - 1) / 2 * DOWN - row * DOWN)
+    return at
+
+
+def _draw_box(axes: Axes, box: Box, at: tuple[float, float]) -> FancyBboxPatch:
+    x, y = at
+    style = "round,pad=0,rounding_size=0.12"
+    corner = (x - WIDTH / 2, y - HEIGHT / 2)
+    frame = FancyBboxPatch(corner, WIDTH, HEIGHT, boxstyle=style, fc="white", ec=box.colour, lw=1.6, zorder=3)
+    axes.add_patch(frame)
+    axes.text(x, y + 0.1, box.name, ha="center", va="center", fontsize=11, color=TEXT, zorder=4)
+    axes.text(x, y - 0.14, box.below, ha="center", va="center", fontsize=6.5, color="#6b7280", zorder=4)
+    return frame
+
+
+def _draw_arrow(
+    axes: Axes,
+    source: FancyBboxPatch,
+    target: FancyBboxPatch,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    delay: float,
+) -> None:
+    colour = source.get_edgecolor()
+    look = {"arrowstyle": "-|>", "mutation_scale": 11, "color": colour, "lw": 1.2, "alpha": 0.8, "zorder": 2}
+    if source is target:
+        x, y = start
+        ends = ((x + 0.28, y + HEIGHT / 2), (x - 0.28, y + HEIGHT / 2))
+        axes.add_patch(FancyArrowPatch(*ends, connectionstyle="arc3,rad=1.3", shrinkA=0, shrinkB=0, **look))
+        middle = (x, y + HEIGHT / 2 + 0.45)
+    else:
+        bend = 0.0 if end[0] > start[0] else 0.18
+        points = tuple(_anchors(start, end))
+        axes.add_patch(FancyArrowPatch(*points, connectionstyle=f"arc3,rad={bend}", shrinkA=0, shrinkB=1, **look))
+        middle = ((points[0][0] + points[1][0]) / 2, (points[0][1] + points[1][1]) / 2 + 0.1)
+    if delay > 1:
+        axes.text(*middle, f"{delay:g} steps", ha="center", fontsize=6.5, color=TEXT, zorder=5)
+
+
+def _anchors(start: tuple[float, float], end: tuple[float, float]) -> Iterator[tuple[float, float]]:
+    """Where an arrow leaves one box and enters another: to the right it goes from side to side, else over the edges."""
+    if end[0] > start[0]:
+        yield start[0] + WIDTH / 2, start[1]
+        yield end[0] - WIDTH / 2, end[1]
+    elif end[0] == start[0]:
+        sign = 1 if end[1] > start[1] else -1
+        yield start[0], start[1] + sign * HEIGHT / 2
+        yield end[0], end[1] - sign * HEIGHT / 2
+    else:
+        yield start[0] - WIDTH / 2, start[1] + 0.12
+        yield end[0] + WIDTH / 2, end[1] + 0.12

@@ -1,0 +1,58 @@
+"""Rates over time, one line a population."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from outlay.brain.plots.style import TEXT, colour, tidy
+
+_NUM_BINS = 200
+"""Points a line has at most: what a picture of this width can show."""
+_SHORTEST_BIN = 5.0
+"""In ms: in less time a population says little about its rate."""
+
+
+def rates_plot(counts: Mapping[str, np.ndarray], num_neurons: Mapping[str, int], dt: float) -> Figure:
+    """The mean rate of each population's neurons, in Hz.
+
+    Args:
+        counts: for each population how many of its neurons spiked in each step.
+        num_neurons: of each population.
+        dt: the time of a step in ms.
+
+    Example:
+        >>> figure = rates_plot({"A": np.ones(100)}, {"A": 10}, dt=1.0)
+        >>> float(figure.axes[0].lines[0].get_ydata()[0])
+        100.0
+    """
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (name, steps) in enumerate(counts.items()):
+        per_bin = bin_steps(len(steps), dt)
+        times, rates = binned_rates(steps, num_neurons[name], dt, per_bin)
+        axes.plot(times, rates, color=colour(number), linewidth=1.4, label=name)
+    axes.set(xlabel="time (ms)", ylabel="rate (Hz)")
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0)
+    if counts:
+        axes.legend(frameon=False, labelcolor=TEXT, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    tidy(axes)
+    return figure
+
+
+def bin_steps(num_steps: int, dt: float) -> int:
+    """How many steps to count together."""
+    return max(1, round(_SHORTEST_BIN / dt), -(-num_steps // _NUM_BINS))
+
+
+def binned_rates(counts: np.ndarray, num_neurons: int, dt: float, per_bin: int) -> tuple[np.ndarray, np.ndarray]:
+    """The middle of each bin of steps in ms, and the rate in it in Hz; the last bin may be shorter."""
+    starts = np.arange(0, len(counts), per_bin)
+    if not len(starts):
+        return np.zeros(0), np.zeros(0)
+    ends = np.minimum(starts + per_bin, len(counts))
+    rates = np.add.reduceat(counts, starts) / (ends - starts) / num_neurons * 1000.0 / dt
+    return (starts + ends) / 2 * dt, rates

@@ -1,0 +1,32 @@
+"""How pictures of a Brain look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+TEXT = "#333333"
+GRID = "#e5e7eb"
+COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#d53f8c", "#b7791f", "#0e7490", "#4a5568")
+"""One a population, told apart by those who see colours differently too, in the order of the Brain."""
+
+
+def colour(number: int) -> str:
+    """The colour of a population by its number."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def number_of(address: str, populations: Sequence[str]) -> int:
+    """The number of the population that an address is about, or the next one for one that is none."""
+    module = address.partition(".")[0]
+    return populations.index(module) if module in populations else len(populations)
+
+
+def tidy(axes: Axes) -> None:
+    """No frame, quiet ticks, a faint grid behind."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#b0b7c3")
+    axes.tick_params(colors=TEXT, labelsize=9)
+    axes.grid(visible=True, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)

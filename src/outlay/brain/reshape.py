@@ -1,0 +1,108 @@
+"""Modules that only rearrange: several streams to one, or a sample of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.brain.module import Module, State
+from outlay.brain.port import Kind, Port, Shape
+from outlay.brain.registry import register
+from outlay.brain.spikers.settings import not_positive
+from outlay.core.errors import BrainError
+
+
+@register("concat")
+@dataclass(frozen=True)
+class Concat(Module):
+    """All that arrives, flattened and concatenated in the order of its connections: output = [x1, x2, ...].
+
+    From Spark (Nogarx/Spark), `Concat` and, with a shape, `ConcatReshape`. It takes a step, as every module does.
+
+    Ports: `inputs` (any shape) -> `output` (n,), or of the shape asked for. No state.
+
+    Attributes:
+        kind: what flows: `spikes` or `values`.
+        shape: of the output, with as many elements as arrive; flat if None.
+    """
+
+    kind: Kind = "spikes"
+    shape: tuple[int, ...] | None = None
+
+    def inputs(self) -> Mapping[str, Port]:
+        """It reads `inputs`."""
+        return {"inputs": Port(self.kind)}
+
+    def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
+        """It writes `output`."""
+        if self.shape is None:
+            return {"output": Port(self.kind, (math.prod(shapes["inputs"]),))}
+        if "inputs" in shapes and math.prod(shapes["inputs"]) != math.prod(self.shape):
+            raise BrainError(
+                f"shape {self.shape} has {math.prod(self.shape)} elements, and {math.prod(shapes['inputs'])} arrive\n"
+                "a shape with as many, or none for a flat one"
+            )
+        return {"output": Port(self.kind, tuple(self.shape))}
+
+    def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
+        """No state."""
+        return {}
+
+    def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
+        """One step."""
+        return state, {"output": inputs["inputs"].reshape(-1 if self.shape is None else self.shape)}
+
+    def problems(self, *, dt: float) -> list[str]:
+        """A kind that does not exist."""
+        return _kind_problems(self.kind)
+
+
+@register("sampler")
+@dataclass(frozen=True)
+class Sampler(Module):
+    """The values of a fixed random sample of what arrives: output[k] = x[indices[k]].
+
+    Drawn once, with replacement, so that a sample may be larger than the population. From Spark (Nogarx/Spark),
+    `Sampler`.
+
+    Ports: `inputs` (any shape) -> `output` (sample_size,).
+
+    State: `indices` (sample_size,).
+
+    Attributes:
+        sample_size: how many to draw.
+        kind: what flows: `spikes` or `values`.
+    """
+
+    sample_size: int
+    kind: Kind = "spikes"
+
+    def inputs(self) -> Mapping[str, Port]:
+        """It reads `inputs`."""
+        return {"inputs": Port(self.kind)}
+
+    def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
+        """It writes `output`."""
+        return {"output": Port(self.kind, (self.sample_size,))}
+
+    def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
+        """Who is in the sample."""
+        num_values = math.prod(shapes["inputs"])
+        return {"indices": jax.random.randint(key, (self.sample_size,), 0, num_values).astype(jnp.uint32)}
+
+    def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
+        """One step."""
+        return state, {"output": inputs["inputs"].reshape(-1)[state["indices"]]}
+
+    def problems(self, *, dt: float) -> list[str]:
+        """An empty sample, and a kind that does not exist."""
+        return not_positive(self, "sample_size") + _kind_problems(self.kind)
+
+
+def _kind_problems(kind: str) -> list[str]:
+    return [] if kind in ("spikes", "values") else [f"kind is {kind!r}\n'spikes' or 'values'"]

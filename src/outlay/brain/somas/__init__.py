@@ -1,0 +1,1 @@
+"""Somas: what makes spikes of current."""

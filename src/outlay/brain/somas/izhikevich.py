@@ -1,0 +1,71 @@
+"""Izhikevich's soma."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.brain.component import State
+from outlay.brain.registry import register
+from outlay.brain.somas.base import Soma
+
+
+@register("izhikevich", kind="soma")
+@dataclass(frozen=True)
+class IzhikevichSoma(Soma):
+    """Two equations that fire as many kinds of neurons do.
+
+    With V the potential, one Euler step of dt, in this order::
+
+        V' = V + dt (0.04 V² + 5 V + 140 - u + resistance current)
+        u' = u + dt a (b V' - u)
+        spike = V' > threshold,    and then V' = reset (the paper's c), u' = u' + d
+
+    with a = recovery_timescale, b = recovery_sensitivity, d = recovery_update; u = b rest at first.
+
+    Source: Izhikevich, IEEE Trans. Neural Networks 14 (2003) 1569, and `IzhikevichSoma` of Spark (Nogarx/Spark) for the
+    names.
+
+    State: `potential` (units,), mV above rest; `recovery` (units,), u.
+
+    Attributes:
+        potential_rest: where the potential starts, mV.
+        potential_reset: the potential after a spike, mV.
+        resistance: what the current is multiplied with; the paper's input current has no unit.
+        threshold: the potential above which it spikes, mV.
+        recovery_timescale: how fast u follows, 1/ms.
+        recovery_sensitivity: how much u follows the potential.
+        recovery_update: how much a spike adds to u.
+    """
+
+    potential_rest: float = field(default=-65.0, metadata={"unit": "mV"})
+    potential_reset: float = field(default=-65.0, metadata={"unit": "mV"})
+    resistance: float = 1.0
+    threshold: float = field(default=30.0, metadata={"unit": "mV"})
+    recovery_timescale: float = 0.02
+    recovery_sensitivity: float = 0.2
+    recovery_update: float = 2.0
+
+    def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
+        """At rest."""
+        recovery = jnp.full(units, self.recovery_sensitivity * self.potential_rest, dtype)
+        return {**super().init(key, units, dt=dt, dtype=dtype), "recovery": recovery}
+
+    def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
+        """One step."""
+        u = state["recovery"].astype(jnp.float32)
+        v = state["potential"].astype(jnp.float32) + self.potential_rest
+        v = v + dt * (0.04 * v * v + 5 * v + 140 - u + self.resistance * current.astype(jnp.float32))
+        # A step far above the threshold ends in the reset anyway, and u must not see it as infinite.
+        v = jnp.minimum(v, jnp.finfo(jnp.float16).max)
+        u = u + dt * self.recovery_timescale * (self.recovery_sensitivity * v - u)
+        spikes = v > self.threshold
+        dtype = state["potential"].dtype
+        after = {
+            "potential": (jnp.where(spikes, self.potential_reset, v) - self.potential_rest).astype(dtype),
+            "recovery": jnp.where(spikes, u + self.recovery_update, u).astype(dtype),
+        }
+        return after, spikes

@@ -1,0 +1,1 @@
+"""Spikers: numbers to spikes."""

@@ -1,0 +1,1 @@
+"""Synapses: what makes current of the spikes that arrive."""

@@ -1,0 +1,109 @@
+"""What a loop keeps of its steps: outputs, and what is recorded by address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.core.errors import Problem, ProgramError
+from outlay.core.paths import flatten_paths, join_parts, split_path
+from outlay.core.suggest import did_you_mean
+
+Values = dict[str, Any]
+"""By address, what there is to keep after a step: `PART:PORT` and `PART.PATH`."""
+Buffers = dict[tuple[str, str], jax.Array]
+"""What was kept so far, by kind and name."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A value of which one entry is kept every so many steps.
+
+    Attributes:
+        kind: `outputs` or `recorded`.
+        name: under which it is returned.
+        part: whose it is.
+        where: the port, or the path within the part's state.
+        every: after how many steps an entry is kept.
+        is_port: whether it is put out by the part, or a leaf of its state.
+    """
+
+    kind: str
+    name: str
+    part: str
+    where: str
+    every: int
+    is_port: bool
+
+    @classmethod
+    def recorded(cls, address: str, every: int) -> Kept:
+        """What an address names."""
+        part, colon, port = address.partition(":")
+        if colon:
+            return cls("recorded", address, part, port, every, True)
+        parts = split_path(address)
+        return cls("recorded", address, parts[0] if parts else "", join_parts(parts[1:]), every, False)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Where it is among the buffers."""
+        return self.kind, self.name
+
+    @property
+    def address(self) -> str:
+        """Where it is among the values."""
+        return f"{self.part}:{self.where}" if self.is_port else join_parts((self.part, *split_path(self.where)))
+
+
+def values_of(own: Mapping[str, Any], produced: Mapping[str, Mapping[str, Any]]) -> Values:
+    """All that could be kept of a step."""
+    ports = {f"{part}:{port}": value for part, outputs in produced.items() for port, value in outputs.items()}
+    return ports | dict(flatten_paths(dict(own))[0])
+
+
+def refuse_unknown(kept: Sequence[Kept], values: Values) -> None:
+    """Raise for addresses that name nothing, all of them."""
+    problems = [
+        Problem("unknown address", one.name, f"there is nothing at {one.address}", _cure(one.address, values))
+        for one in kept
+        if one.address not in values
+    ]
+    if problems:
+        head = f"{len(problems)} address(es) to keep name neither a port nor a leaf of the state:"
+        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+
+
+def empty(kept: Sequence[Kept], values: Values, num_steps: int) -> Buffers:
+    """Room for what will be kept of so many steps."""
+    shapes = {one.key: values[one.address] for one in kept}
+    return {one.key: jnp.zeros((num_steps // one.every, *shapes[one.key].shape), shapes[one.key].dtype) for one in kept}
+
+
+def keep(kept: Sequence[Kept], buffers: Buffers, values: Values, step: jax.Array) -> Buffers:
+    """The buffers after a step."""
+    for every in dict.fromkeys(one.every for one in kept):
+        of_these = {one.key: values[one.address] for one in kept if one.every == every and len(buffers[one.key])}
+        before = {key: buffers[key] for key in of_these}
+        if every == 1:
+            buffers = {**buffers, **_written(before, of_these, step)}
+        elif of_these:
+            # Writing each time to a place that is written again costs a pass over a kernel; a condition costs nothing.
+            now = (step + 1) % every == 0
+            after = jax.lax.cond(
+                now, lambda b, v, i: _written(b, v, i), lambda b, v, i: b, before, of_these, step // every
+            )
+            buffers = {**buffers, **after}
+    return buffers
+
+
+def _written(buffers: Buffers, values: Mapping[tuple[str, str], jax.Array], place: jax.Array) -> Buffers:
+    return {key: jax.lax.dynamic_update_index_in_dim(buffers[key], values[key], place, 0) for key in buffers}
+
+
+def _cure(address: str, values: Values) -> str:
+    found = did_you_mean(address, list(values))
+    return found if len(values) <= 20 or found.startswith("did") else "an address such as " + next(iter(values))

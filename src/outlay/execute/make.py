@@ -1,0 +1,54 @@
+"""Making a program of a step, a layout and a mesh, in any mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jax.sharding import Mesh
+
+from outlay.execute.modes import Mode, Step
+from outlay.execute.placed.program import PlacedProgram
+from outlay.execute.program import Program
+from outlay.layout.layout import Layout
+
+
+def program(
+    step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any, mesh: Mesh, mode: Mode = "auto"
+) -> Program:
+    """Lay a step out over a mesh.
+
+    Args:
+        step: pure function `step(state, batch) -> (state, outputs)` over any trees of arrays.
+        init: pure function `init(key) -> state`; it is compiled, so that the state is born sharded.
+        inputs: an example of the global batch, as arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are read.
+        layout: a `Layout`, or a list of rules.
+        mesh: the mesh, as from `outlay.mesh`.
+        mode: `auto` lets XLA partition the step. `manual` uses collectives written by hand: Outlay's, for a step from
+            `outlay.train_step`; for any other step its own, since it then runs as a whole on each device's pieces. Its
+            outputs are the same on every device, unless a rule for `outputs.**` says how they are split. A `Rollout` in
+            mode manual is split by neurons (`outlay.by_neuron`). In mode `placed` the parts of a `Rollout` are programs
+            of their own, each on its devices (`outlay.by_module`).
+
+    Returns:
+        The program; its `plan` is ready, compiling waits for the first call.
+
+    Raises:
+        LayoutError: the layout does not fit the state and batch on this mesh.
+        ProgramError: state or batch hold leaves that are no arrays, or the step does not return `(state, outputs)`
+            with a state of the shapes it took.
+
+    Example:
+        >>> def step(state, batch):
+        ...     return {"w": state["w"] - 0.1 * batch.mean()}, {"mean": batch.mean()}
+        >>> program = outlay.program(
+        ...     step, lambda key: {"w": jax.random.normal(key, (16, 4))}, np.ones((8, 3), np.float32),
+        ...     layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh=outlay.mesh(data=8))
+        >>> state = program.init(jax.random.key(0))
+        >>> state, outputs = program(state, np.ones((8, 3), np.float32))
+        >>> float(outputs["mean"]), state["w"].sharding.spec
+        (1.0, P('data', None))
+    """
+    if mode == "placed":
+        return PlacedProgram(step, init, inputs, Layout.of(layout), mesh)  # pyright: ignore[reportArgumentType]
+    return Program(step, init, inputs, Layout.of(layout), mesh, mode)

@@ -1,0 +1,1 @@
+"""What a Brain is fed: arrays, files, functions of the step, an environment."""

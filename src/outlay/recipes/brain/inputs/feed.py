@@ -1,0 +1,182 @@
+"""What a Brain is fed: its inputs for any steps, each from an array, a function of the step, or a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from outlay.brain.port import Shape
+from outlay.core.errors import BrainError, Problem
+from outlay.core.suggest import did_you_mean
+
+Batch = dict[str, np.ndarray]
+Outputs = Mapping[str, np.ndarray]
+
+
+class Feed(Protocol):
+    """Gives a Brain its inputs, and may hear what it answers.
+
+    Attributes:
+        listens: whether the inputs of later steps depend on the outputs of earlier ones.
+        num_steps: how many steps there are inputs for; None for any number.
+    """
+
+    listens: bool
+    num_steps: int | None
+
+    def steps_from(self, start: int, most: int) -> int:
+        """How many steps, of at most so many, are fed together from a step on."""
+        ...
+
+    def batch(self, start: int, stop: int) -> Batch:
+        """The inputs of the steps from `start` up to `stop`, one leading dim of `stop - start`."""
+        ...
+
+    def hear(self, start: int, outputs: Outputs) -> None:
+        """What the Brain returned in the steps from `start` on."""
+        ...
+
+
+Value = Callable[[int], Any] | np.ndarray
+
+
+class Stimulus:
+    """Inputs that do not depend on what the Brain does.
+
+    Args:
+        shapes: the Brain's inputs and their shapes.
+        values: for each input an array with one entry a step, an array of the input's own shape or a number, the same
+            in every step, or a function from the step, counted from 0, to one of these two.
+        dtype: what the Brain computes in.
+
+    Raises:
+        BrainError: an input is missing, unknown, or not of its shape; all of them are listed.
+
+    Example:
+        >>> feed = Stimulus({"light": (3,)}, {"light": lambda step: [step, 0, 0]}, np.dtype("float32"))
+        >>> feed.batch(5, 7)["light"].tolist()
+        [[5.0, 0.0, 0.0], [6.0, 0.0, 0.0]]
+    """
+
+    listens: bool = False
+
+    def __init__(self, shapes: Mapping[str, Shape], values: Mapping[str, Any], dtype: np.dtype) -> None:
+        self._shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self._dtype = dtype
+        given = {name: value if callable(value) else np.asarray(value) for name, value in values.items()}
+        problems = [*_absent(self._shapes, given), *_misshapen(self._shapes, given)]
+        if problems:
+            raise BrainError(f"{len(problems)} input(s) of the Brain do not fit", problems)
+        self._values: dict[str, Value] = given
+        lengths = {
+            name: len(value)
+            for name, value in given.items()
+            if isinstance(value, np.ndarray) and value.ndim == len(self._shapes[name]) + 1
+        }
+        self.num_steps = min(lengths.values(), default=None)
+
+    def steps_from(self, start: int, most: int) -> int:
+        """All of them."""
+        return most
+
+    def batch(self, start: int, stop: int) -> Batch:
+        """The inputs of some steps.
+
+        Raises:
+            BrainError: there are none for so many steps, or a function returns another shape.
+        """
+        if self.num_steps is not None and stop > self.num_steps:
+            raise BrainError(
+                f"the inputs are over after {self.num_steps} steps, and {stop} were asked for"
+                f"\n  cure: {self.num_steps} steps, longer arrays, or a function of the step"
+            )
+        if not self._shapes:
+            return {"step": np.arange(start, stop, dtype=np.int32)}  # nobody reads it; it says how many steps there are
+        return {name: self._steps_of(name, start, stop) for name in self._shapes}
+
+    def hear(self, start: int, outputs: Outputs) -> None:
+        """Nothing comes of it."""
+
+    def _steps_of(self, name: str, start: int, stop: int) -> np.ndarray:
+        shape, value = self._shapes[name], self._values[name]
+        if callable(value):
+            return np.stack([self._called(name, value, step) for step in range(start, stop)]).astype(self._dtype)
+        if value.ndim == len(shape) + 1:
+            return np.asarray(value[start:stop]).astype(self._dtype)
+        return np.broadcast_to(value.astype(self._dtype), (stop - start, *shape))
+
+    def _called(self, name: str, function: Callable[[int], Any], step: int) -> np.ndarray:
+        found, shape = np.asarray(function(step)), self._shapes[name]
+        if found.shape not in (shape, ()):
+            raise BrainError(
+                f"the function of input {name!r} returned shape {found.shape} for step {step}, and the input has "
+                f"{shape}\n  cure: return an array of shape {shape}"
+            )
+        return np.broadcast_to(found, shape)
+
+
+def refuse_not_finite(batch: Batch, start: int) -> None:
+    """Raise for inputs that hold NaN or infinity, before they get into the state of a Brain.
+
+    Args:
+        batch: the inputs of some steps.
+        start: the first of these steps.
+    """
+    problems = []
+    for name, values in batch.items():
+        bad = np.argwhere(~np.isfinite(values.astype(np.float32)))
+        if len(bad):
+            step, *place = (int(i) for i in bad[0])
+            value = values[tuple(bad[0])]
+            at = f" at [{', '.join(map(str, place))}]" if place else ""
+            problems.append(
+                Problem(
+                    "input",
+                    name,
+                    f"it is {value} in step {start + step}{at}; in {len(bad)} place(s) of the steps "
+                    f"{start} to {start + len(values) - 1}",
+                    "inputs that are finite numbers",
+                )
+            )
+    if problems:
+        raise BrainError(f"the run stopped before step {start}: {len(problems)} input(s) are not finite", problems)
+
+
+def _absent(shapes: Mapping[str, Shape], given: Mapping[str, Any]) -> list[Problem]:
+    missing = [
+        Problem("input", name, f"nothing is given for it; its shape is {shape}", f"an array of shape {_by_step(shape)}")
+        for name, shape in shapes.items()
+        if name not in given
+    ]
+    unknown = [
+        Problem("input", name, "the Brain has no such input", did_you_mean(name, shapes))
+        for name in given
+        if name not in shapes
+    ]
+    return [*missing, *unknown]
+
+
+def _misshapen(shapes: Mapping[str, Shape], given: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for name, value in given.items():
+        if name not in shapes or callable(value):
+            continue
+        shape = shapes[name]
+        if not np.issubdtype(value.dtype, np.number) and value.dtype != bool:
+            problems.append(Problem("input", name, f"it holds {value.dtype}, not numbers", "an array of numbers"))
+        elif value.shape not in ((), shape) and value.shape[1:] != shape:
+            problems.append(
+                Problem(
+                    "input",
+                    name,
+                    f"an array of shape {value.shape} is given, and the input has {shape}",
+                    f"shape {_by_step(shape)}, or {shape} for the same in every step",
+                )
+            )
+    return problems
+
+
+def _by_step(shape: Shape) -> str:
+    return f"(steps, {', '.join(map(str, shape))})" if shape else "(steps,)"

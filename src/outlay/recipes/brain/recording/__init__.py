@@ -1,0 +1,1 @@
+"""What is kept of a run: which steps, and where."""

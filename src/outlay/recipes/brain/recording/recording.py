@@ -1,0 +1,72 @@
+"""What was recorded of a run: arrays by address, with the steps that their rows are of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from outlay.core.errors import BrainError
+from outlay.core.suggest import did_you_mean
+from outlay.recipes.brain.recording.store import open_array
+
+STEPS = "steps"
+"""The name of the array of steps in a recording on disk; it is no address, since it has neither dot nor colon."""
+
+
+class Recording(Mapping[str, np.ndarray]):
+    """Recorded arrays by address: `recording["A_ex:out_spikes"]` is (rows, 256), one row for each recorded step.
+
+    Attributes:
+        steps: the step of each row, counted from 0; rows hold what there was after it.
+        times: when that step began, in ms.
+        dt: the time of a step in ms.
+    """
+
+    def __init__(self, steps: np.ndarray, dt: float, readers: Mapping[str, Callable[[], np.ndarray]]) -> None:
+        self.steps = steps
+        self.dt = dt
+        self._readers = dict(readers)
+
+    @property
+    def times(self) -> np.ndarray:
+        """When the step of each row began, in ms."""
+        return self.steps * self.dt
+
+    def __getitem__(self, address: str) -> np.ndarray:
+        if address not in self._readers:
+            raise KeyError(f"{address} was not recorded: {did_you_mean(address, self._readers)}")
+        return self._readers[address]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def __repr__(self) -> str:
+        return f"Recording({len(self.steps)} rows of {', '.join(self) or 'nothing'})"
+
+    @classmethod
+    def read(cls, path: str | Path) -> Recording:
+        """A recording on disk, as a run writes it; each array is read when it is asked for.
+
+        Args:
+            path: the folder `recording.zarr`.
+
+        Raises:
+            BrainError: the folder holds no recording.
+        """
+        try:
+            facts = json.loads((Path(path) / "zarr.json").read_text(encoding="utf-8"))["attributes"]
+            dt, names = facts["dt"], facts["addresses"]
+        except (OSError, ValueError, KeyError) as error:
+            raise BrainError(
+                f"{path} is no recording of a Brain\n  cure: the folder recording.zarr of a run"
+            ) from error
+        root = Path(path).resolve()
+        steps = open_array(root / STEPS).read().result()
+        readers = {name: (lambda name=name: open_array(root / name).read().result()[: len(steps)]) for name in names}
+        return cls(np.asarray(steps), dt, readers)

@@ -1,0 +1,144 @@
+"""Run a Brain's recipe and leave a run folder: recording, rates, pictures, plan and report."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from outlay.core.errors import BrainError
+from outlay.core.versions import versions
+from outlay.execute.rollout import Rollout
+from outlay.recipes.brain.brain_recipe import BrainRecipe
+from outlay.recipes.brain.brain_run import BrainRun, episodes_in_words
+from outlay.recipes.brain.recording.disk import ZarrRecorder
+from outlay.recipes.brain.recording.recording import Recording
+from outlay.recipes.brain.report_page import report_page
+from outlay.recipes.brain.result import BrainResult
+from outlay.recipes.brain.run_folder import BrainFolder
+from outlay.recipes.brain.simulate import simulate
+from outlay.recipes.prepare import Prepared
+from outlay.report.estimate.render import format_seconds
+from outlay.report.placed.measure import measure_parts
+from outlay.train.run_folder import RunFolder
+from outlay.train.together import is_first
+
+
+def run(
+    prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None, checkpoint_every: int | None = None
+) -> BrainResult:
+    """Run a prepared `BrainRecipe` and fill its run folder. Progress goes to stderr.
+
+    Args:
+        prepared: the recipe with its program.
+        folder: the run folder.
+        num_steps: how many steps; the recipe's own number if None.
+        checkpoint_every: must be None: a Brain saves no checkpoints.
+
+    Raises:
+        BrainStopped: inputs or state are not finite; the recording so far is in the folder.
+        BrainInterrupted: on Ctrl-C; likewise.
+        BrainError: checkpoints are asked for, or a run is to be continued.
+    """
+    recipe, program = prepared.recipe, prepared.program
+    assert isinstance(recipe, BrainRecipe)
+    if checkpoint_every is not None:
+        raise BrainError(
+            "a run of a Brain saves no checkpoints"
+            "\n  cure: leave --checkpoint-every out; what is recorded is on disk at once"
+        )
+    if folder.earlier is not None:
+        raise BrainError(
+            f"the run in {folder.path} cannot be continued: runs of a Brain save no checkpoints"
+            "\n  cure: --force to begin it anew, or another --run-dir"
+        )
+    num_steps = recipe.num_steps if num_steps is None else num_steps
+    its = BrainFolder(folder)
+    folder.write_config(_config(prepared, recipe, num_steps))
+    folder.write_plan(program.plan)
+
+    def recorder_of(rows: Any) -> ZarrRecorder | _Unwritten:
+        return ZarrRecorder(its.recording_path, rows, recipe.brain.dt) if rows and is_first() else _Unwritten(recipe)
+
+    done = simulate(
+        prepared,
+        num_steps,
+        recorder_of,
+        progress=is_first(),
+        kept_in=str(its.recording_path) if recipe.record else "",
+    )
+    result = _result(prepared, done, folder)
+    if is_first():
+        its.write_rates(done)
+        pictures = its.write_figures(done.figures())
+        folder.write_report(report_page(result, done, program.plan, pictures))
+    return result
+
+
+class _Unwritten:
+    """The recorder of a run without a recording, and of all processes but the first."""
+
+    def __init__(self, recipe: BrainRecipe) -> None:
+        self._dt = recipe.brain.dt
+
+    def append(self, steps: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
+        """Nothing is kept."""
+
+    def recording(self) -> Recording:
+        """An empty one."""
+        return Recording(np.zeros(0, np.int64), self._dt, {})
+
+
+def _result(prepared: Prepared, done: BrainRun, folder: RunFolder) -> BrainResult:
+    mesh = prepared.program.plan.mesh
+    return BrainResult(
+        recipe=prepared.recipe.name,
+        layout=prepared.layout_name,
+        mode=prepared.program.mode,
+        devices=str(mesh),
+        simulated=mesh.kind == "simulated",
+        num_steps=done.num_steps,
+        dt=done.brain.dt,
+        seconds=done.seconds,
+        rates=done.rates,
+        recorded=tuple(done.recording),
+        num_rows=len(done.recording.steps),
+        episodes=episodes_in_words(done.episodes),
+        modules=_modules(prepared),
+        folder=str(folder.path),
+    )
+
+
+def _modules(prepared: Prepared) -> str:
+    """What each module costs where they were placed: it is what a placement stands or falls with."""
+    recipe, program = prepared.recipe, prepared.program
+    assert isinstance(recipe, BrainRecipe)
+    if program.mode != "placed" or recipe.loop is not None:  # an environment would go on
+        return ""
+    rollout = Rollout(recipe.brain.graph)
+    times = measure_parts(rollout, recipe.init, recipe.data[0], device=program.mesh.devices.flat[0])
+    each = ", ".join(f"{name} {format_seconds(spent)}" for name, spent in times.seconds.items())
+    return f"{each} a step, measured one by one; {times.bound}"
+
+
+def _config(prepared: Prepared, recipe: BrainRecipe, num_steps: int) -> dict[str, Any]:
+    program = prepared.program
+    return {
+        "recipe": recipe.name,
+        "layout": prepared.layout_name,
+        "mode": program.mode,
+        "rules": [str(rule) for rule in program.layout],
+        "mesh": program.plan.mesh.to_dict(),
+        "num_steps": num_steps,
+        "dt": recipe.brain.dt,
+        "dtype": recipe.brain.dtype,
+        "seed": recipe.seed,
+        "record": list(recipe.record),
+        "stride": recipe.stride,
+        "windows": [[window.start, window.end] for window in recipe.moments.windows],
+        "triggers": [vars(trigger) for trigger in recipe.moments.triggers],
+        "chunk": recipe.chunk,
+        "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
+    }

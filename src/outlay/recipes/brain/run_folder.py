@@ -1,0 +1,68 @@
+"""What a run of a Brain leaves in its run folder, besides what every run does."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outlay.brain.plots.rates import bin_steps, binned_rates
+from outlay.recipes.brain.activity import population_names
+from outlay.recipes.brain.brain_run import BrainRun
+from outlay.train.run_folder import RunFolder
+from outlay.train.together import is_first, wait_for_all
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PICTURES = ("raster", "rates", "potentials", "weights", "graph")
+"""In the order in which they are looked at."""
+_RECORDING, _RATES = "recording.zarr", "rates.csv"
+
+
+class BrainFolder:
+    """`recording.zarr`, `rates.csv` and pictures in the folder of a run.
+
+    Args:
+        folder: the folder of the run; what an earlier run of a Brain left there is removed.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._path = folder.path
+        if is_first():
+            for name in (_RATES, *(f"{name}.png" for name in PICTURES)):
+                (self._path / name).unlink(missing_ok=True)
+            if self.recording_path.is_dir():
+                shutil.rmtree(self.recording_path)
+        wait_for_all("the first process has emptied the run folder")
+
+    @property
+    def recording_path(self) -> Path:
+        """The folder of the recording."""
+        return self._path / _RECORDING
+
+    def write_figures(self, figures: Mapping[str, Figure]) -> dict[str, Path]:
+        """The pictures as files, by name, in the order in which they are looked at."""
+        paths = {name: self._path / f"{name}.png" for name in PICTURES if name in figures}
+        for name, path in paths.items():
+            figures[name].savefig(path, dpi=150)
+        return paths
+
+    def write_rates(self, run: BrainRun) -> Path:
+        """The rate of each population over time: one row a bin, one column a population, in Hz."""
+        path, dt = self._path / _RATES, run.brain.dt
+        per_bin = bin_steps(run.num_steps, dt)
+        names = population_names(run.activity.num_neurons)
+        columns = {
+            name: binned_rates(run.activity.counts(port), run.activity.num_neurons[port], dt, per_bin)
+            for port, name in names.items()
+        }
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["time_ms", *columns])
+            times = next(iter(columns.values()))[0] if columns else []
+            for row, time in enumerate(times):
+                writer.writerow([f"{time:g}", *(f"{rates[row]:.3f}" for _, rates in columns.values())])
+        return path

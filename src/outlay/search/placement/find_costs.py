@@ -1,0 +1,115 @@
+"""The costs of a graph on devices that are attached, or estimated for devices that are not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from outlay.core.sizes import num_bytes
+from outlay.core.step_graph import CACHE, INPUTS
+from outlay.execute.placed.program import PlacedProgram
+from outlay.execute.rollout import Rollout
+from outlay.execute.rows import Rows
+from outlay.layout.strategies import by_module
+from outlay.meshes.build import mesh as make_mesh
+from outlay.meshes.target import Target
+from outlay.report.estimate.links import collective_seconds
+from outlay.report.placed.explain import explain_placed
+from outlay.report.placed.measure import PartTimes, measure_parts
+from outlay.report.placed.measure_exchange import measure_exchange
+from outlay.search.placement.costs import Costs, Read
+
+_LAUNCH = 10e-6
+"""Seconds assumed, where nothing is measured, for sending off a program or an array."""
+_SPIKES_A_BYTE = 4
+
+
+def attached(target: Target) -> list[jax.Device]:
+    """The devices of a target, as far as they are attached to this process; none where one is missing."""
+    kind = target.hardware
+    found = [d for d in jax.local_devices() if d.platform == "cpu" or d.device_kind in kind.device_kinds]
+    same = [device for device in found if (device.platform == "cpu") == (kind.kind == "cpu")]
+    return same[: target.num_devices] if len(same) >= target.num_devices else []
+
+
+def measured_costs(
+    rollout: Rollout, init: Callable[[Any], Any], inputs: Mapping[str, Any], target: Target, devices: list[jax.Device]
+) -> tuple[Costs, PartTimes]:
+    """Costs as measured on attached devices: the parts alone on the first, and exchanges between all."""
+    times = measure_parts(rollout, init, inputs, device=devices[0])
+    exchange = measure_exchange(devices) if len(devices) > 1 else None
+    costs = _costs(
+        rollout,
+        init,
+        target,
+        seconds=times.seconds,
+        per_place=exchange.per_place if exchange else 0.0,
+        per_transfer=exchange.per_transfer if exchange else 0.0,
+        all_gather=exchange.per_gather if exchange else {},
+        num_cores=_num_cores() if target.hardware.kind == "cpu" else None,
+        is_measured=True,
+    )
+    return costs, times
+
+
+def estimated_costs(rollout: Rollout, init: Callable[[Any], Any], inputs: Mapping[str, Any], target: Target) -> Costs:
+    """Costs as estimated from the parts compiled for the target; it need not be there."""
+    across = {"devices": "hosts"} if target.num_hosts > 1 else None
+    mesh = make_mesh("devices=-1", over=across, target=target)
+    layout = by_module({name: number % target.num_devices for number, name in enumerate(rollout.graph.parts)})
+    found = explain_placed(PlacedProgram(rollout, init, inputs, layout, mesh), target)
+    return _costs(
+        rollout,
+        init,
+        target,
+        seconds={part.name: part.cost for part in found.parts},
+        per_place=_LAUNCH,
+        per_transfer=_LAUNCH + target.hardware.link_latency,
+        all_gather=_gathers(rollout, init, target),
+        num_cores=None,
+        is_measured=False,
+    )
+
+
+def _costs(rollout: Rollout, init: Callable[[Any], Any], target: Target, **known: Any) -> Costs:
+    graph, state = rollout.graph, _state(init)
+    sizes = _sizes(state)
+    reads = tuple(
+        Read(source.part, source.port, name, sizes[source.part, source.port], source.latency)
+        for name, part in graph.parts.items()
+        for sources in part.reads.values()
+        for source in sources
+        if source.part != INPUTS
+    )
+    bandwidth = target.hardware.intra_host_link_bandwidth
+    return Costs(rows=_rows(rollout, state), reads=reads, bandwidth=bandwidth, **known)
+
+
+def _gathers(rollout: Rollout, init: Callable[[Any], Any], target: Target) -> dict[int, float]:
+    state = _state(init)
+    split = _rows(rollout, state)
+    gathered = sum(size for (part, _), size in _sizes(state).items() if part in split) / _SPIKES_A_BYTE
+    several = range(2, target.num_devices + 1)
+    return {num: collective_seconds("all-gather", gathered, [range(num)], target) for num in several}
+
+
+def _state(init: Callable[[Any], Any]) -> Any:
+    return jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def _sizes(state: Any) -> dict[tuple[str, str], int]:
+    """Bytes of each output, as it is cached."""
+    cache = state[CACHE].items()
+    return {(part, port): num_bytes(x.shape, x.dtype) for part, ports in cache for port, x in ports.items()}
+
+
+def _rows(rollout: Rollout, state: Any) -> Mapping[str, int]:
+    """How many rows each part has that can be split by them."""
+    return Rows.of(rollout.graph, tuple(rollout.graph.parts), state, "", 1).num
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

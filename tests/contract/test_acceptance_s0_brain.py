@@ -1,0 +1,142 @@
+"""Acceptance, document 0: the Brain from its file, what is shown of it, and what its placement is worth."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.contract.placed_as_planned import blocks
+
+import outlay
+from outlay.brain.files.read import read_brain
+from outlay.execute.rollout import Rollout
+from outlay.layout.strategies import by_neuron
+from outlay.report.placed.measure import measure_parts
+
+MODEL = Path(__file__).parents[1] / "data/example_ab_model.scfg"
+PLACES = {"spiker": 0, "integrator": 1, "A_ex": 2, "A_in": 3, "B_ex": 4, "B_in": 5}
+INPUTS = {"drive": np.sin(np.arange(40)[:, None] / 9 + np.arange(4)).astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def brain():
+    return read_brain(MODEL)
+
+
+@pytest.fixture(scope="module")
+def placed(brain):
+    mesh = outlay.mesh(devices=jax.devices()[:6], modules=6)
+    return outlay.program(
+        Rollout(brain.graph), brain.init, INPUTS, layout=outlay.by_module(PLACES), mesh=mesh, mode="placed"
+    )
+
+
+@pytest.fixture(scope="module")
+def explained(placed):
+    return outlay.explain(placed)
+
+
+def test_s0_01_six_simulated_devices() -> None:
+    program = (
+        "import outlay; outlay.simulate(6); import jax; print([d.id for d in jax.devices()], jax.default_backend())"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    environment["JAX_PLATFORM_NAME"] = "cpu"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == "[0, 1, 2, 3, 4, 5] cpu"
+
+
+def test_s0_03_the_model_is_loaded_from_its_file_and_takes_an_input_of_four_zeros(brain) -> None:
+    assert {name: tuple(shape) for name, shape in brain.inputs.items()} == {"drive": (4,)}
+    state, outputs = brain.step(brain.init(jax.random.key(0)), {"drive": jnp.zeros(4)})
+    assert outputs["action"].shape == (2,)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+def test_s0_04_the_tree(brain) -> None:
+    tree = brain.inspect()
+    types = {module.name: module.type for module in tree.modules}
+    neurons = dict.fromkeys(("A_ex", "A_in", "B_ex", "B_in"), "Neuron")
+    assert types == {"spiker": "TopologicalLinearSpiker", "integrator": "ExponentialIntegrator", **neurons}
+    components = {
+        "soma": "AdaptiveLeakySoma",
+        "delays": "N2NDelays",
+        "synapses": "LinearSynapses",
+        "learning_rule": "ZenkeRule",
+    }
+    for module in tree.modules:
+        if module.name in neurons:
+            assert components.items() <= dict(module.components).items()
+    assert all(name in str(tree) for name in (*types, *components.values()))
+
+
+def test_s0_05_by_default_everything_is_on_device_0(brain) -> None:
+    state = brain.init(jax.random.key(0))
+    for leaf in jax.tree.leaves(state):
+        assert blocks(leaf) == [[0]]
+    assert state["A_ex"]["soma"]["potential"].shape == (256,)
+    assert state["B_ex"]["synapses"]["kernel"].shape == (256, 832)
+    assert {leaf.shape for leaf in state["integrator"]["trace"].values()} == {(2,)}
+    assert state["cache"]["B_in"]["out_spikes"].shape == (64,)
+
+
+def test_s0_10_every_leaf_is_listed_by_its_path(brain, placed) -> None:
+    state = jax.eval_shape(brain.init, jax.random.key(0))
+    shown = str(outlay.show(placed.plan))
+    paths = {leaf.path for leaf in placed.plan.state}
+    assert len(paths) == len(jax.tree.leaves(state))
+    assert {"A_ex.soma.potential", "B_ex.synapses.kernel", "integrator.trace.rise", "cache.B_in.out_spikes"} <= paths
+    assert all(path in shown for path in paths)
+
+
+def test_s0_16_the_best_possible_gain_of_the_placement_is_printed(explained) -> None:
+    assert explained.best_gain == pytest.approx(explained.work / max(part.cost for part in explained.parts))
+    assert 2 < explained.best_gain < 2.5
+    assert f"can be faster than {explained.best_gain:.1f}x one device (sum / max)" in str(explained)
+    assert explained["B_ex"].cost > 10 * explained["spiker"].cost
+    assert [part.devices for part in explained.parts] == [(PLACES[part.name],) for part in explained.parts]
+
+
+def test_s0_16_the_cost_of_each_module_is_measured_and_shown(brain) -> None:
+    times = measure_parts(Rollout(brain.graph), brain.init, INPUTS, num_rounds=3)
+    assert times.largest in ("A_ex", "B_ex")
+    assert times.seconds["B_ex"] > 5 * times.seconds["spiker"]
+    assert times.best_gain == pytest.approx(times.sum / max(times.seconds.values()))
+    text = str(times)
+    assert all(name in text for name in PLACES)
+    assert "(sum / max); measured on cpu" in text
+
+
+def test_s0_17_the_cache_is_shown_by_path(placed, explained) -> None:
+    owners = {leaf.path: leaf.device_ids for leaf in placed.plan.state if leaf.path.startswith("cache.")}
+    ports = {"spiker": "spikes", "integrator": "signal"}
+    assert owners == {f"cache.{name}.{ports.get(name, 'out_spikes')}": (at,) for name, at in PLACES.items()}
+    assert {one.path: one.owners for one in explained.cached} == owners
+    copies = {one.path: one.sent_to for one in explained.cached}
+    assert copies["cache.spiker.spikes"] == (2, 4)
+    assert copies["cache.A_ex.out_spikes"] == (1, 3)
+    assert copies["cache.integrator.signal"] == ()
+    for text in (str(explained), str(outlay.show(placed.plan))):
+        assert all(path in text for path in owners)
+
+
+def test_by_neuron_one_all_gather_a_step(brain) -> None:
+    mesh = outlay.mesh(devices=jax.devices()[:6], neurons=6)
+    layout = by_neuron("neurons")
+    found = outlay.explain(
+        outlay.program(Rollout(brain.graph), brain.init, INPUTS, layout=layout, mesh=mesh, mode="manual")
+    )
+    (gather,) = [one for one in found.collectives if one.count >= 40]
+    assert (gather.kind, gather.count, gather.axes) == ("all-gather", 40, ("neurons",))
+    # 43 + 11 + 43 + 11 neurons a device in words of 16, to five others.
+    assert gather.bytes_moved == 4 * 5 * (3 + 1 + 3 + 1)
+    assert "exchange.py" in str(gather.source)
+    assert any("a device sends 160 B in 1 collective" in note for note in found.notes)

@@ -1,0 +1,105 @@
+"""A rollout split by rows computes what one device computes, bit for bit, on any number of devices."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from tests.unit.execute.waves import NUM_STEPS, assert_same, graph, init_of, inputs, on_one_device, rollout
+
+import outlay
+from outlay.core.errors import LayoutError, ProgramError
+from outlay.execute.rollout import Rollout
+from outlay.layout.strategies import by_neuron
+
+LATENCIES = [(1, 1), (2, 3), (3, 4)]
+ALONE = {}
+
+
+def alone(near, far):
+    if (near, far) not in ALONE:
+        ALONE[near, far] = jax.device_get(on_one_device(rollout(near=near, far=far)))
+    return ALONE[near, far]
+
+
+def program_on(num, near=1, far=1, layout=None, mode="manual"):
+    step = rollout(near=near, far=far)
+    mesh = outlay.mesh(devices=jax.devices()[:num], n=num)
+    return outlay.program(step, init_of(step.graph), inputs(), layout=layout or by_neuron("n"), mesh=mesh, mode=mode)
+
+
+@pytest.mark.parametrize(("near", "far"), LATENCIES)
+@pytest.mark.parametrize("num", [1, 2, 3, 6])
+def test_it_is_what_one_device_computes(num, near, far):
+    program = program_on(num, near, far)
+    state, found = program(program.init(jax.random.key(0)), inputs())
+    expected_state, expected = alone(near, far)
+    assert_same(program.crop(state), expected_state)
+    assert_same(found, expected)
+    assert found["recorded"]["a.height"].shape == (NUM_STEPS // 5, 7)
+
+
+def test_rows_are_exchanged_in_one_collective_a_block():
+    def num_exchanges(**latencies):
+        program = program_on(2, **latencies)
+        return str(jax.make_jaxpr(program._laid_out)(program.state_shapes, program.batch_shapes)).count("all_gather[")
+
+    assert num_exchanges() == 1  # in the loop over steps
+    assert num_exchanges(near=2, far=3) == 2  # in the loop over blocks of two, and after the last step
+    assert num_exchanges(near=11, far=11) == 1
+
+
+def test_the_plan_says_which_rows_are_where_and_what_filling_up_costs():
+    plan = program_on(6).plan
+    kernel = plan["b.kernel"]
+    assert (kernel.shape, kernel.local_shape, kernel.spec) == ((12, 24), (2, 24), P("n", None))
+    assert "2 neurons a device; 10 filled up to 12, +192 B in all" in kernel.reason
+    assert plan["cache.b.tops"].spec == plan["b.seen"].spec == plan["batch.x"].spec == P()
+    assert "filled" not in program_on(2).plan["b.kernel"].reason
+
+
+def test_rows_that_fill_up_do_nothing():
+    program = program_on(6)
+    state = program.init(jax.random.key(0))
+    assert state["a"]["kernel"].shape == (12, 15)
+    wild = jax.tree.map(np.array, jax.device_get(state))
+    wild["a"]["kernel"][7:], wild["a"]["height"][7:] = 1e6, -1e6
+    state, found = program(outlay.put(wild, program.plan, program.mesh), inputs())
+    expected_state, expected = alone(1, 1)
+    assert_same((program.crop(state), found), (expected_state, expected))
+
+
+def test_the_proof_allows_no_rounding():
+    verification = outlay.verify(program_on(3), steps=1)
+    assert verification.ok
+    assert {check.allowed for check in verification.checks} == {0.0}
+
+
+def test_a_difference_is_found():
+    program = program_on(3)
+    pad = program.pad
+    program.pad = lambda state: pad({**state, "sum": {"total": state["sum"]["total"] + np.float32(1e-7)}})
+    assert not outlay.verify(program, steps=1).ok
+
+
+def test_what_fits_together_only_by_half_is_refused():
+    with pytest.raises(ProgramError, match="by_neuron lays out a rollout in mode manual"):
+        program_on(2, mode="auto")
+    with pytest.raises(ProgramError, match="is split by the rows of its parts"):
+        program_on(2, layout=[("**", P()), ("batch.**", P())])
+    with pytest.raises(LayoutError, match="axis 'neurons' is not in"):
+        program_on(2, layout=by_neuron())
+    with pytest.raises(LayoutError, match="only a graph knows"):
+        by_neuron("n").plan({"w": np.ones((4, 2))}, outlay.mesh(n=8))
+    with pytest.raises(ProgramError, match='against="one-device"'):
+        outlay.verify(program_on(2), against="auto")
+
+
+def test_leaves_by_rows_have_the_same_number_of_rows():
+    import dataclasses
+
+    whole = graph()
+    wrong = dataclasses.replace(whole.parts["a"], by_rows=("kernel", "seen"))
+    step = Rollout(type(whole)({**whole.parts, "a": wrong}, whole.outputs))
+    mesh = outlay.mesh(devices=jax.devices()[:2], n=2)
+    with pytest.raises(ProgramError, match=r"a that are said to be by rows differ in their rows: \[7, 15\]"):
+        outlay.program(step, init_of(whole), inputs(), layout=by_neuron("n"), mesh=mesh, mode="manual")

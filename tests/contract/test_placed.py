@@ -1,0 +1,170 @@
+"""The parts of a graph in programs of their own compute what one device computes, bit for bit."""
+
+import jax
+import numpy as np
+import pytest
+from tests.contract.placed_as_planned import assert_placed_as_planned, blocks
+from tests.unit.execute.waves import assert_same, graph, init_of, inputs, on_one_device, rollout
+
+import outlay
+from outlay.core.errors import LayoutError, ProgramError
+from outlay.execute.placed.dispatch import routes
+
+PLACES = {
+    "each alone": {"source": 0, "a": 1, "b": 2, "sum": 3},
+    "two together": {"source": 0, "a": 1, "b": 0, "sum": 1},
+    "all together": {"source": 5, "a": 5, "b": 5, "sum": 5},
+    "some on several": {"source": 0, "a": [1, 2], "b": [3, 4, 5], "sum": 1},
+    "together on several": {"source": 0, "a": [1, 2], "b": [2, 1], "sum": 0},
+}
+LATENCIES = [(1, 1), (2, 3), (3, 4)]
+ALONE = {}
+
+
+def alone(near, far):
+    if (near, far) not in ALONE:
+        ALONE[near, far] = jax.device_get(on_one_device(rollout(near=near, far=far)))
+    return ALONE[near, far]
+
+
+def program_at(places, near=1, far=1, mode="placed"):
+    step = rollout(near=near, far=far)
+    mesh = outlay.mesh(devices=jax.devices()[:6], all=6)
+    layout = outlay.by_module(PLACES[places] if isinstance(places, str) else places)
+    return outlay.program(step, init_of(step.graph), inputs(), layout=layout, mesh=mesh, mode=mode)
+
+
+@pytest.mark.parametrize(("near", "far"), LATENCIES)
+@pytest.mark.parametrize("places", PLACES)
+def test_it_is_what_one_device_computes(places, near, far):
+    program = program_at(places, near, far)
+    state, found = program(program.init(jax.random.key(0)), inputs())
+    expected_state, expected = alone(near, far)
+    assert_same(program.crop(state), expected_state)
+    assert_same(found, expected)
+    assert_placed_as_planned(state, program.plan)
+
+
+def test_a_rollout_goes_on_where_the_last_one_ended():
+    program, step = program_at("each alone"), rollout()
+    state, _ = program(program.init(jax.random.key(0)), inputs())
+    state, found = program(state, inputs())
+    expected_state, expected = jax.jit(step)(alone(1, 1)[0], inputs())
+    assert_same((state, found), (expected_state, expected))
+
+
+def test_a_dispatch_runs_as_many_steps_as_what_crosses_is_old():
+    assert [program_at("each alone", *each).num_steps_at_once for each in LATENCIES] == [1, 2, 3]
+    assert program_at("all together").num_steps_at_once == 11
+    assert program_at({"source": 0, "a": 0, "b": 0, "sum": 1}, near=1, far=4).num_steps_at_once == 4
+
+
+def test_state_is_born_on_its_device_and_nothing_of_it_elsewhere():
+    program = program_at("each alone")
+    state = program.init(jax.random.key(0))
+    assert blocks(state["a"]["kernel"]) == [[1]]
+    assert blocks(state["b"]["kernel"]) == blocks(state["cache"]["b"]["tops"]) == [[2]]
+    for number, make in enumerate(program._makers):
+        num_kernels = make.lower(jax.random.key(0)).compile().as_text().count("erf_inv") > 0
+        assert num_kernels == (number in (1, 2)), "a place draws the kernel of another"
+
+
+def test_outputs_are_sent_only_to_where_they_are_read():
+    sent = {(route.part, route.port, route.device.id) for route in routes(program_at("each alone").places)}
+    assert sent == {
+        ("source", "tops", 1),
+        ("b", "tops", 1),
+        ("a", "tops", 2),
+        ("a", "height", 2),
+        ("b", "height", 3),
+    }
+    assert routes(program_at("all together").places) == []
+
+
+def test_the_plan_shows_parts_caches_and_inputs_where_they_are():
+    plan = program_at("some on several").plan
+    assert plan["cache.source.tops"].device_ids == plan["batch.x"].device_ids == (0,)
+    assert plan["batch.x"].reason == "read by source"
+    kernel = plan["b.kernel"]
+    assert (kernel.device_ids, kernel.shape, kernel.local_shape, kernel.num_copies) == ((3, 4, 5), (12, 24), (4, 24), 1)
+    assert "4 rows on each; 10 filled up to 12, +192 B in all" in kernel.reason
+    assert plan["b.seen"].num_copies == 3
+
+
+def test_show_says_where_parts_and_caches_are():
+    program = program_at("some on several")
+    shown = str(outlay.show(program))
+    for line in ("devices 3-5, by rows", "cache.a.height", "3 leaves split in 3"):
+        assert line in shown
+    state = str(outlay.show(program.init(jax.random.key(0)), "cache"))
+    assert "device 0" in state
+    assert "cache.b.tops" in state
+
+
+def test_the_proof_allows_no_rounding():
+    verification = outlay.verify(program_at("some on several"), steps=1)
+    assert verification.ok
+    assert {check.allowed for check in verification.checks} == {0.0}
+
+
+def test_there_is_one_program_a_place_by_the_names_of_its_parts():
+    assert list(program_at("each alone").compiled) == ["source", "a", "b", "sum"]
+    assert list(program_at("two together").lowered) == ["source+b", "a+sum"]
+
+
+def test_a_used_state_is_refused():
+    program = program_at("each alone")
+    state = program.init(jax.random.key(0))
+    program(state, inputs())
+    with pytest.raises(ProgramError, match=r"used already.*a\.height"):
+        program(state, inputs())
+
+
+def test_a_state_on_the_host_is_taken_to_where_it_belongs():
+    program = program_at("some on several")
+    state = jax.device_get(program.init(jax.random.key(0)))
+    assert_same(program(state, inputs())[1], alone(1, 1)[1])
+
+
+def test_a_state_elsewhere_and_other_inputs_are_named():
+    program = program_at("each alone")
+    state = jax.device_put(program.init(jax.random.key(0)), jax.devices()[0])
+    with pytest.raises(ProgramError, match=r"lives elsewhere: a\.kernel\n.*planned on device 1"):
+        program(state, inputs())
+    with pytest.raises(ProgramError, match=r"missing leaf: batch\.x"):
+        program(program.init(jax.random.key(0)), {"y": inputs()["x"]})
+    with pytest.raises(ProgramError, match=r"batch\.x"):
+        program(program.init(jax.random.key(0)), inputs(4))
+
+
+def test_wrong_places_are_all_named():
+    with pytest.raises(LayoutError) as refused:
+        program_at({"source": 0, "aa": 1, "b": 7, "sum": [1, 2]})
+    assert [(problem.kind, problem.where) for problem in refused.value.problems] == [
+        ("no such part", "aa.**"),
+        ("part without a device", "a"),
+        ("no such device", "b"),
+        ("not by rows", "sum"),
+    ]
+    assert "did you mean 'a'?" in str(refused.value)
+    with pytest.raises(LayoutError, match="part in several places: a"):
+        program_at_rules([("a.**", outlay.on(1)), ("cache.a.**", outlay.on(2)), *PLACED_REST])
+    with pytest.raises(LayoutError, match=r"not a place: \*\*"):
+        program_at_rules([("**", outlay.fsdp().rules[0].placement), ("a.**", outlay.on(1)), *PLACED_REST])
+
+
+PLACED_REST = [(f"{root}{name}.**", outlay.on(0)) for name in ("source", "b", "sum") for root in ("", "cache.")]
+
+
+def program_at_rules(rules):
+    step, mesh = rollout(), outlay.mesh(devices=jax.devices()[:6], all=6)
+    return outlay.program(step, init_of(step.graph), inputs(), layout=rules, mesh=mesh, mode="placed")
+
+
+def test_only_a_rollout_is_placed():
+    waves, mesh = graph(), outlay.mesh(devices=jax.devices()[:6], all=6)
+    layout = outlay.by_module(PLACES["each alone"])
+    with pytest.raises(ProgramError, match=r"runs a graph of parts, and the step StepGraph is none"):
+        outlay.program(waves, init_of(waves), {"x": np.ones(5)}, layout=layout, mesh=mesh, mode="placed")
+    with pytest.raises(ProgramError, match="parts of the graph on devices of their own, and mode auto"):
+        program_at("each alone", mode="auto")

@@ -1,0 +1,228 @@
+"""Spark's files: an older one, the newest (written by Spark 1.2.2), and broken ones."""
+
+import copy
+import dataclasses
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+import outlay.recipes.brain
+from outlay.brain.brain import Brain
+from outlay.brain.connection import Connection
+from outlay.brain.delays.drawn import N2NDelays
+from outlay.brain.files.read import read_brain
+from outlay.brain.initializers import SparseUniform
+from outlay.brain.integrator import ExponentialIntegrator
+from outlay.brain.learning_rules.hebbian import HebbianRule
+from outlay.brain.neuron import Neuron
+from outlay.brain.somas.leaky import AdaptiveLeakySoma, RefractoryLeakySoma
+from outlay.brain.spikers.topological import TopologicalLinearSpiker
+from outlay.brain.synapses.traced import TracedSynapses
+from outlay.core.errors import BrainError
+
+DATA = Path(__file__).parents[3] / "data"
+OLDER, NEWEST = DATA / "example_ab_model.scfg", DATA / "spark_1_2.scfg"
+AB_BRAIN = Path(outlay.recipes.brain.__path__[0]) / "ab_brain.toml"
+
+
+@pytest.fixture
+def older() -> dict:
+    """The older file as Python's dictionaries."""
+    return json.loads(OLDER.read_text())
+
+
+@pytest.fixture
+def read(tmp_path, monkeypatch):
+    """Read a Brain from what a .scfg holds, in a file called model.scfg."""
+
+    def read_data(data: object, **options) -> Brain:
+        (tmp_path / "model.scfg").write_text(json.dumps(data))
+        return read_brain("model.scfg", **options)
+
+    monkeypatch.chdir(tmp_path)
+    return read_data
+
+
+def problems_of(error: pytest.ExceptionInfo[BrainError]) -> list[tuple[str, str, str]]:
+    return [(p.kind, p.where, p.what) for p in error.value.problems]
+
+
+def test_the_tutorials_model_is_ours_but_for_its_resistance_and_dtype():
+    theirs, ours = read_brain(OLDER), read_brain(AB_BRAIN)
+    assert theirs.dtype == "float16"
+    assert (dict(theirs.inputs), dict(theirs.outputs)) == ({"drive": (4,)}, {"action": "integrator:signal"})
+    assert {m.soma.resistance for m in theirs.modules.values() if isinstance(m, Neuron)} == {100.0}
+    quieter = {
+        name: dataclasses.replace(m, soma=dataclasses.replace(m.soma, resistance=0.8)) if isinstance(m, Neuron) else m  # type: ignore[type-var]
+        for name, m in theirs.modules.items()
+    }
+    assert quieter == ours.modules
+    for name, by_port in ours.wiring.reads.items():
+        assert theirs.wiring.reads[name] == by_port, "in the same order"
+
+
+def test_the_newest_files_are_xz_and_wire_their_neurons(tmp_path):
+    brain = read_brain(NEWEST, inputs={"drive": (4,)})
+    # Spark 1.2 has no tau before the resistance, and is ready a step earlier after a spike.
+    soma = AdaptiveLeakySoma(resistance=0.1 / 20, cooldown=2.0, threshold_delta=100.0)
+    synapses = TracedSynapses(SparseUniform(1.0, 0.2), tau=5.0)
+    rule = HebbianRule(eta=0.01)
+    assert brain == Brain(
+        {
+            "spiker": TopologicalLinearSpiker(tau=30.0, mins=-1.0, maxs=1.0, resolution=16),
+            "A": Neuron(12, soma=soma, synapses=synapses, delays=N2NDelays(8.0), learning_rule=rule),
+            "out": ExponentialIntegrator(2, tau=20.0),
+        },
+        [
+            Connection("inputs:drive", "spiker:signal"),
+            Connection("spiker:spikes", "A:in_spikes"),
+            Connection("A:out_spikes", "A:in_spikes"),
+            Connection("A:out_spikes", "out:spikes"),
+        ],
+        inputs={"drive": (4,)},
+        outputs={"action": "out:signal"},
+        dtype="float16",
+    )
+
+
+def test_shapes_of_inputs_that_the_file_does_not_say_are_asked_for():
+    with pytest.raises(BrainError, match="--input drive=4") as error:
+        read_brain(NEWEST)
+    assert [p.where for p in error.value.problems] == [f"{NEWEST} inputs.drive"]
+    with pytest.raises(BrainError, match="the file has no input 'drvie'"):
+        read_brain(NEWEST, inputs={"drive": (4,), "drvie": (4,)})
+
+
+def test_modules_may_be_a_list_and_named_by_their_first_settings(read, older):
+    listed, config = copy.deepcopy(older), older["__cfg__"]
+    listed["__cfg__"]["modules_specs"] = list(listed["__cfg__"].pop("modules_map").values())
+    assert read(listed) == read(older)
+    for spec in config["modules_map"].values():
+        settings = spec["__data__"]["config"]
+        for kind in ("soma", "synapses", "delays", "learning_rule"):
+            if kind in settings:
+                settings[f"{kind}_config"] = settings.pop(kind)
+    assert read(older) == read(listed), "still older files say soma_config"
+    assert read(json.dumps(listed)) == read(listed), "some files are JSON in a JSON text"
+    assert read({"__version__": "1.0", "__data__": listed}) == read(listed)
+
+
+def test_the_rate_of_a_rule_may_be_called_gamma_or_eta(read, older):
+    for number, spec in enumerate(older["__cfg__"]["modules_map"].values()):
+        rule = spec["__data__"]["config"].get("learning_rule")
+        if rule:
+            del rule["gamma"]
+            rule["gamma" if number % 2 else "eta"] = 0.3
+    rules = [m.learning_rule for m in read(older).modules.values() if isinstance(m, Neuron)]
+    assert [getattr(rule, "eta", None) for rule in rules] == [0.3] * 4
+
+
+def test_the_soma_of_an_older_neuron_is_known_by_its_settings(read, older):
+    spec = older["__cfg__"]["modules_map"]["A_in"]["__data__"]
+    spec["module_cls"]["__module_type__"] = "lif_neuron"
+    for setting in ("threshold_tau", "threshold_delta"):
+        del spec["config"]["soma"][setting]
+    neuron = read(older).modules["A_in"]
+    assert isinstance(neuron, Neuron)
+    assert neuron.soma == RefractoryLeakySoma(resistance=100.0)
+
+
+def test_everything_that_is_not_understood_is_named_at_once(read, older):
+    modules = older["__cfg__"]["modules_map"]
+    modules["spiker"]["__data__"]["module_cls"]["__module_type__"] = "tanh_spiker"
+    modules["A_ex"]["__data__"]["config"]["soma"]["potential_ta"] = 3.0
+    modules["A_in"]["__data__"]["config"]["synapses"]["kernel"]["max_value"] = 2.0
+    modules["B_ex"]["__data__"]["config"]["delays"]["delay_initializer"]["scale"] = 0.5
+    modules["B_in"]["__data__"]["config"]["learning_rule"]["__type__"] = "btsp_rule_config"
+    modules["B_in"]["__data__"]["inputs"]["in_spikes"][0]["__data__"]["origin"] = "C_ex"
+    modules["integrator"]["__data__"]["config"]["dt"] = 2.0
+    with pytest.raises(BrainError) as error:
+        read(older)
+    assert problems_of(error) == [
+        ("unknown module", "model.scfg modules.spiker", "Outlay has no module 'tanh_spiker'"),
+        (
+            "unknown setting",
+            "model.scfg modules.A_ex.config.soma.potential_ta",
+            "adaptive_leaky has no setting 'potential_ta'",
+        ),
+        (
+            "unknown setting",
+            "model.scfg modules.A_in.config.synapses.kernel.max_value",
+            "normalized_sparse_uniform has no setting 'max_value'",
+        ),
+        (
+            "not understood",
+            "model.scfg modules.B_ex.config.delays.delay_initializer",
+            "delays are drawn by uniform with scale = 0.5, and here uniformly up to max_delay",
+        ),
+        (
+            "unknown component",
+            "model.scfg modules.B_in.config.learning_rule",
+            "Outlay has no learning rule 'btsp_rule'",
+        ),
+        ("not understood", "model.scfg dt", "modules differ in dt: 1.0, 2.0"),
+        ("connection", "C_ex:out_spikes -> B_in:in_spikes", "there is no module 'C_ex'"),
+    ]
+
+
+def newest() -> dict:
+    return json.loads(lzma.decompress(NEWEST.read_bytes()))
+
+
+def components(data: dict) -> list[dict]:
+    return data["__data__"]["__cfg__"]["modules_specs"][1]["__data__"]["config"]["__cfg__"]["modules_specs"]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "what"),
+    [
+        (
+            lambda parts: parts[3]["__data__"]["module_cls"].update(__module_type__="modulated_btsp_rule"),
+            "unknown component",
+            "Outlay has no component 'modulated_btsp_rule' for its neurons",
+        ),
+        (
+            lambda parts: parts[2]["__data__"]["config"]["__cfg__"].update(adaptation_delta=5.0),
+            "not understood",
+            "a leaky soma with adaptation_delta, cooldown, threshold_delta",
+        ),
+        (
+            lambda parts: parts[2]["__data__"]["inputs"]["current"][0]["__data__"].update(origin="delays"),
+            "not understood",
+            "soma reads current of delays",
+        ),
+        (
+            lambda parts: parts[1]["__data__"]["config"]["__cfg__"].update(
+                kernel={"__type__": "array", "dtype": "float16", "shape": [1, 2], "data": [[1.0, 2.0]]}
+            ),
+            "array",
+            "the file holds its values one by one, which no setting takes",
+        ),
+    ],
+)
+def test_what_is_not_understood_in_the_newest_files_is_named(read, change, kind, what):
+    data = newest()
+    change(components(data))
+    with pytest.raises(BrainError) as error:
+        read(data, inputs={"drive": (4,)})
+    assert (kind, what) in [(kind, what) for kind, _, what in problems_of(error)]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (NEWEST.read_bytes()[:500], "its xz data ends early or is damaged"),
+        (NEWEST.read_bytes()[:300] + b"\0" * 200 + NEWEST.read_bytes()[500:], "its xz data ends early or is damaged"),
+        (OLDER.read_bytes()[:5000], "its JSON breaks off or is wrong"),
+        (b'{"__type__": "neuron_config", "__cfg__": {"units": [3]}}', "it holds 'neuron_config'"),
+        (b"{}", "it holds neither modules_map nor modules_specs"),
+        (b'{"modules_specs": [{"name": "A", "config": {}}]}', "A has no module_cls"),
+        (b'{"modules_specs": [3]}', "0 has no config and no module_cls"),
+    ],
+)
+def test_a_damaged_file_is_told_in_words(tmp_path, content, what):
+    (tmp_path / "model.scfg").write_bytes(content)
+    with pytest.raises(BrainError, match=what):
+        read_brain(tmp_path / "model.scfg")

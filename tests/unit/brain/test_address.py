@@ -1,0 +1,66 @@
+import pytest
+from tests.unit.recipes.brain.tiny import tiny
+
+from outlay.brain.address import addresses, port_addresses, select_addresses
+from outlay.core.errors import BrainError
+
+SPIKES, POTENTIAL, KERNEL = "eye:out_spikes", "eye.soma.potential", "eye.synapses.kernel"
+
+
+def test_ports_come_before_leaves():
+    assert addresses(tiny()) == (SPIKES, "count:signal", POTENTIAL, KERNEL)
+
+
+def test_ports_of_one_kind():
+    assert port_addresses(tiny(), "spikes") == (SPIKES,)
+    assert port_addresses(tiny(), "values") == ("count:signal",)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "chosen"),
+    [
+        ("*:out_spikes", (SPIKES,)),
+        ("**:*", (SPIKES, "count:signal", POTENTIAL, KERNEL)),
+        ("*:*", (SPIKES, "count:signal")),
+        ("*:out_*", (SPIKES,)),
+        ("e*.soma.potential", (POTENTIAL,)),
+        ("**.potential", (POTENTIAL,)),
+        ("eye.**", (POTENTIAL, KERNEL)),
+        ("*.soma:potential", (POTENTIAL,)),
+        ("*.soma:spikes", (SPIKES,)),
+        ("eye.synapses:kernel", (KERNEL,)),
+    ],
+)
+def test_a_pattern_chooses(pattern, chosen):
+    assert select_addresses(tiny(), [pattern]) == chosen
+
+
+def test_an_address_is_chosen_once():
+    assert select_addresses(tiny(), ["**.kernel", "eye.**", "eye.soma:spikes", "*:out_spikes"]) == (
+        KERNEL,
+        POTENTIAL,
+        SPIKES,
+    )
+
+
+def test_what_matches_nothing_is_an_error_that_lists_all():
+    with pytest.raises(BrainError) as caught:
+        select_addresses(tiny(), ["eye:out_spike", "eye.soma.potentials", POTENTIAL])
+    assert [problem.where for problem in caught.value.problems] == ["eye:out_spike", "eye.soma.potentials"]
+    assert f"did you mean {SPIKES!r}?" in str(caught.value)
+    assert f"did you mean {POTENTIAL!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "cure"),
+    [
+        ("eye", "it names a module and nothing of it\n    cure: eye.** or eye:*"),
+        ("cache.eye.out_spikes", "cure: eye:out_spikes"),
+        ("eye..soma", "two dots in a row"),
+        ("eye:", "MODULE:PORT"),
+    ],
+)
+def test_what_is_written_wrongly_says_how_to_write_it(pattern, cure):
+    with pytest.raises(BrainError) as caught:
+        select_addresses(tiny(), [pattern])
+    assert cure in str(caught.value)

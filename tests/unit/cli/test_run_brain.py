@@ -1,0 +1,144 @@
+"""`outlay run` of a Brain's file, inside this process, which has eight simulated devices."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from outlay.cli.main import app
+from outlay.recipes.brain.recording.recording import Recording
+
+PAIR = """\
+dt = "1 ms"
+connections = ["inputs:light -> eye:signal", "eye:spikes -> cells:in_spikes"]
+
+[inputs.light]
+shape = [6]
+
+[outputs]
+spikes = "cells:out_spikes"
+
+[modules.eye]
+type = "linear_spiker"
+
+[modules.cells]
+type = "neuron"
+count = 10
+soma = {type = "leaky", resistance = "1 MOhm"}
+synapses = {type = "linear", kernel = {type = "uniform", scale = 20}}
+"""
+
+
+def outlay(*arguments: str):
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture
+def pair(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pair.toml").write_text(PAIR)
+    np.save(tmp_path / "light.npy", np.full((300, 6), 0.8, np.float32))
+    return tmp_path
+
+
+def test_a_run_leaves_a_folder_that_tells_all_of_it(pair):
+    done = outlay("run", "pair.toml", "--steps", "300", "--input", "light=light.npy")
+    assert done.exit_code == 0, done.output
+    found = {path.name for path in (pair / "runs/pair").iterdir()}
+    pictures = {"raster.png", "rates.png", "potentials.png", "weights.png", "graph.png"}
+    assert found == {"config.json", "plan.json", "recording.zarr", "rates.csv", "report.html", *pictures}
+    assert "simulated 300 ms in 300 steps of 1 ms" in done.stdout
+    assert "300/300 ms" in done.stderr
+    assert list(Recording.read(pair / "runs/pair/recording.zarr")) == ["cells.soma.potential"]
+    page = (pair / "runs/pair/report.html").read_text()
+    assert page.count("data:image/png;base64,") == 5
+    rows = (pair / "runs/pair/rates.csv").read_text().splitlines()
+    assert rows[0] == "time_ms,eye,cells"
+    assert len(rows) == 1 + 60
+
+
+def test_what_is_recorded_is_what_was_asked_for(pair):
+    options = [
+        "--record",
+        "*:*spikes",
+        "--record",
+        "**.kernel",
+        "--stride",
+        "10",
+        "--window",
+        "100..200",
+        "--seed",
+        "3",
+    ]
+    done = outlay("run", "pair.toml", "--steps", "300", "--input", "light=0.8", *options, "--json")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert result["recorded"] == ["eye:spikes", "cells:out_spikes", "cells.synapses.kernel"]
+    assert Recording.read(pair / "runs/pair/recording.zarr").steps.tolist() == list(range(109, 200, 10))
+    config = json.loads((pair / "runs/pair/config.json").read_text())
+    assert (config["stride"], config["windows"], config["seed"]) == (10, [[100, 200]], 3)
+
+
+def test_force_replaces_the_run_and_its_recording(pair):
+    for steps in ("300", "20"):
+        done = outlay("run", "pair.toml", "--steps", steps, "--force")
+        assert done.exit_code == 0, done.output
+    assert len(Recording.read(pair / "runs/pair/recording.zarr").steps) == 20
+    again = outlay("run", "pair.toml", "--steps", "20")
+    assert again.exit_code == 2
+    assert "--force to replace the run" in again.stderr
+
+
+def test_a_state_that_is_not_finite_leaves_what_was_recorded(pair):
+    light = np.full((300, 6), 0.8, np.float32)
+    light[250:] = np.inf
+    np.save(pair / "light.npy", light)
+    done = outlay("run", "pair.toml", "--input", "light=light.npy", "--chunk", "50")
+    assert done.exit_code == 2
+    assert "error: the run stopped before step 250" in done.stderr
+    assert "light\n    it is inf in step 250 at [0]" in done.stderr
+    assert len(Recording.read(pair / "runs/pair/recording.zarr").steps) == 250
+
+
+@pytest.mark.parametrize("layout", ["by-module", "by-neuron"])
+def test_show_and_verify_take_a_brain(pair, layout):
+    shown = outlay("show", "pair.toml", "--layout", layout)
+    assert shown.exit_code == 0, shown.output
+    assert "cells.synapses.kernel" in shown.stdout
+    same = outlay("verify", "pair.toml", "--layout", layout, "--steps", "2")
+    assert same.exit_code == 0, same.output
+    assert "the same: all" in same.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--recrod", "x"], "there is no option --recrod: did you mean '--record'"),
+        (["--record", "cell:out_spikes"], "did you mean 'cells:out_spikes'"),
+        (["--window", "5"], "'5' is no window of time"),
+        (["--trigger", "cells"], "'cells' is no trigger"),
+        (["--input", "light=dark.npy"], "there is no file dark.npy"),
+        (["--input", "ligth=0.5"], "did you mean 'light'"),
+        (["--checkpoint-every", "5"], "a run of a Brain saves no checkpoints"),
+        (["--input", "light=light.npy", "--steps", "301"], "there are inputs for 300 steps, and 301 are asked for"),
+    ],
+)
+def test_what_cannot_be_run_says_why(pair, arguments, message):
+    done = outlay("run", "pair.toml", *arguments)
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_of_a_brain_cannot_be_continued(pair):
+    assert outlay("run", "pair.toml", "--steps", "20").exit_code == 0
+    again = outlay("run", "pair.toml", "--steps", "40", "--resume")
+    assert again.exit_code == 2
+    assert "cannot be continued: runs of a Brain save no checkpoints" in again.stderr
+
+
+def test_a_file_that_is_not_there(pair):
+    missing = outlay("run", "none.toml")
+    assert missing.exit_code == 2
+    assert "none.toml" in missing.stderr

@@ -1,0 +1,94 @@
+"""Parts measured alone on one device."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.unit.meshes.compilers import needs_gpu_compiler
+
+import outlay
+from outlay.core.errors import ExplainError
+from outlay.core.step_graph import Part, Source, StepGraph
+from outlay.execute.rollout import Rollout
+from outlay.report.placed.measure import measure_parts
+from outlay.report.placed.measure_exchange import measure_exchange
+
+
+def talk(ear):
+    """A graph in which one part counts, one listens, and one multiplies matrices."""
+
+    def count(state, read):
+        return {"count": state["count"] + 1}, {"out": state["count"]}
+
+    def listen(state, read):
+        jax.debug.callback(ear, read["in"][0], read["x"][0])
+        return state, {}
+
+    def work(state, read):
+        return {"w": state["w"] @ state["w"] / 300}, {}
+
+    parts = {
+        "counter": Part(count),
+        "listener": Part(listen, {"in": (Source("counter", "out"),), "x": (Source("inputs", "x"),)}),
+        "worker": Part(work),
+    }
+
+    def init(key):
+        state = {"counter": {"count": jnp.zeros(())}, "listener": {}, "worker": {"w": jnp.ones((300, 300))}}
+        return state | {"cache": {"counter": {"out": jnp.zeros(())}, "listener": {}, "worker": {}}}
+
+    return Rollout(StepGraph(parts)), init
+
+
+@pytest.fixture(scope="module")
+def measured():
+    heard = []
+    rollout, init = talk(lambda *values: heard.append(tuple(map(float, values))))
+    times = measure_parts(rollout, init, {"x": np.arange(10.0, 16.0)}, num_rounds=3)
+    jax.effects_barrier()
+    return times, heard
+
+
+def test_the_largest_part_bounds_what_placing_can_gain(measured):
+    times, _ = measured
+    assert times.largest == "worker"
+    assert times.num_steps == 6
+    assert times.sum == pytest.approx(sum(times.seconds.values()))
+    assert times.best_gain == pytest.approx(times.sum / times.seconds["worker"])
+    assert times.seconds["worker"] > 2 * times.seconds["counter"] > 0
+
+
+def test_each_reads_what_it_reads_in_a_real_run(measured):
+    _, heard = measured
+    # Alone it hears in every round what was put out in the first run of all, beside the inputs of the same steps.
+    alone = [(float(step), 10.0 + step) for step in range(6)]
+    assert all(heard.count(pair) >= 4 for pair in alone)
+
+
+def test_in_words_and_as_data(measured):
+    times, _ = measured
+    text = str(times)
+    assert "worker takes" in text
+    assert "(sum / max); measured on cpu, medians of 6 steps" in text
+    data = json.loads(json.dumps(times.to_dict()))
+    assert data["best_gain"] == times.best_gain
+    assert list(data["seconds"]) == ["counter", "listener", "worker"]
+
+
+@needs_gpu_compiler
+def test_only_on_attached_devices():
+    rollout, init = talk(print)
+    (device, *_) = outlay.mesh(target="h100:1x1", all=1).devices.flat
+    with pytest.raises(ExplainError, match="not attached to this process"):
+        measure_parts(rollout, init, {"x": np.arange(2.0)}, device=device)
+
+
+def test_exchange():
+    found = measure_exchange(jax.devices()[:3])
+    assert list(found.per_gather) == [2, 3]
+    assert 0 < found.per_gather[2] <= found.per_gather[3]
+    assert found.per_place + found.per_transfer > 0
+    assert found.per_place >= 0
+    assert found.per_transfer >= 0
