@@ -118,6 +118,13 @@ class Place:
 
         return jax.jit(end)
 
+    def ends(self) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
+        """What begins a call and what ends it, compiled."""
+        mine = self._only(self.state)
+        mine, rest = self._typed(mine, self._specs(mine)), jax.eval_shape(self.begin(), mine)
+        own = {name: mine[name] for name in self.names}
+        return self.begin().lower(mine).compile(), self.end().lower(own, self._typed(rest, self._rest_specs)).compile()
+
     def foreign_of(self, cache: Any) -> dict[str, dict[str, Any]]:
         """Of the cache of a graph what these parts read of others."""
         found: dict[str, dict[str, Any]] = {}
