@@ -94,19 +94,18 @@ assert longest > 3 * np.mean([episode.num_actions for episode in fixed.episodes]
 # `right` than `left`, for the angle and for how fast it turns:
 
 # %%
-from matplotlib.figure import Figure
+import matplotlib.pyplot as plt
 
 left, right = run.weights["left.synapses.kernel"], run.weights["right.synapses.kernel"]
 before, after = ((right[i] - left[i]).reshape(20, 4, 16).mean(0) for i in (0, 1))
-figure = Figure(figsize=(8, 2.8), layout="constrained")
-for axes, sense, name in zip(figure.subplots(1, 2, sharey=True), (2, 3), ("angle", "turning"), strict=True):
+figure, both = plt.subplots(1, 2, sharey=True, figsize=(8, 2.8), layout="constrained")
+for axes, sense, name in zip(both, (2, 3), ("angle", "turning"), strict=True):
     values = np.linspace(-1, 1, 16) * cart_pole.RANGES[sense]
     axes.plot(values, before[sense], color="#c3c9d4", label="at first")
     axes.plot(values, after[sense], color="#2b6cb0", label="after 30 s")
     axes.set(xlabel=f"{name} that a cell prefers")
     axes.axhline(0, color="#333333", linewidth=0.6)
 axes.legend(frameon=False)
-figure
 
 # %% [markdown]
 # Where the pole leans to the right, or turns to it, cells now excite `right` more: the cart is pushed under the pole.

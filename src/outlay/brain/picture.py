@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from outlay.brain.plots.figure import ShownFigure
 from outlay.brain.plots.style import COLOURS, TEXT
 from outlay.core.step_graph import INPUTS
 
@@ -57,7 +58,7 @@ def draw(brain: Brain) -> Figure:
     across = [x for x, _ in at.values()]
     up = [y for _, y in at.values()]
     size = (max(across) - min(across) + WIDTH + 1, max(up) - min(up) + HEIGHT + 1.4)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = ShownFigure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
     axes.set_xlim(min(across) - WIDTH / 2 - 0.3, max(across) + WIDTH / 2 + 0.3)
     axes.set_ylim(min(up) - HEIGHT / 2 - 0.6, max(up) + HEIGHT / 2 + 0.8)

@@ -58,3 +58,8 @@ def _hex(rgba):
 def test_weights_that_are_not_finite_are_left_out():
     figure = weights_plot({"A.synapses.kernel": (np.zeros(3), np.array([np.nan, 1.0, np.inf]))})
     assert figure.axes[0].get_xlim()[1] < 2
+
+
+def test_a_notebook_shows_a_figure_as_a_picture():
+    figure = rates_plot({"a": np.zeros(20)}, {"a": 3}, 1.0)
+    assert figure._repr_png_().startswith(b"\x89PNG")

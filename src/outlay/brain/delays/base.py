@@ -61,6 +61,11 @@ class Arrivals:
             seen = jnp.where(age == steps, rows[steps], seen)
         return seen
 
+    def of(self, pre: slice) -> Arrivals:
+        """Those of some pre neurons."""
+        delays = None if self.delays is None else self.delays[..., pre]
+        return Arrivals(self.history[:, pre], self.inhibitory[pre], delays)
+
     def at(self, neuron: jax.Array) -> Arrivals:
         """Those at one post neuron."""
         per_pair = self.delays is not None and self.delays.ndim == 2

@@ -86,21 +86,21 @@ def change_kernel(
         dt: the time of one step, ms.
     """
     units, dtype = len(kernel), kernel.dtype
-    numbers = jnp.arange(units, dtype=jnp.uint32)
-
-    def first_from(number: jax.Array) -> jax.Array:
-        """The first neuron from this one on that spiked, or `units`."""
-        return jnp.min(jnp.where(spikes & (numbers >= number), numbers, jnp.uint32(units)))
+    # Those that spiked, then `units` as often as there are others, and once more after all.
+    numbers = jnp.where(spikes, jnp.arange(units, dtype=jnp.uint32), jnp.uint32(units))
+    spiked = jax.lax.optimization_barrier(jnp.pad(jnp.sort(numbers), (0, 1), constant_values=units))
 
     def change_row(carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        neuron, kernel = carried
+        place, kernel = carried
+        neuron = row_of(spiked, place)
         row = row_of(kernel, neuron).astype(jnp.float32)
         row = row + dt * on_spike(neuron, row, arrivals.at(neuron))
-        return first_from(neuron + 1), jax.lax.dynamic_update_index_in_dim(kernel, row.astype(dtype), neuron, 0)
+        return place + 1, jax.lax.dynamic_update_index_in_dim(kernel, row.astype(dtype), neuron, 0)
 
     # Few neurons spike in a step: what only they need is computed for their rows alone, in place.
-    first = first_from(jnp.uint32(0))
-    _, kernel = jax.lax.while_loop(lambda carried: carried[0] < units, change_row, (first, kernel))
+    _, kernel = jax.lax.while_loop(
+        lambda carried: row_of(spiked, carried[0]) < units, change_row, (jnp.uint32(0), kernel)
+    )
     # Their rows are done but for the maximum: nothing is added to them.
     on_arrival = jnp.where(spikes, 0, dt * on_arrival)
     arrived = jnp.where(arrivals.spiked(), on_arrival[:, None], 0)

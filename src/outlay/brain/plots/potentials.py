@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from outlay.brain.plots.figure import ShownFigure
 from outlay.brain.plots.style import colour, number_of, tidy
 
 _NUM_NEURONS = 4
@@ -26,7 +27,7 @@ def potentials_plot(potentials: Mapping[str, np.ndarray], times: np.ndarray, pop
         >>> len(figure.axes[0].lines)
         3
     """
-    figure = Figure(figsize=(9, 0.8 + 1.3 * max(1, len(potentials))), layout="constrained")
+    figure = ShownFigure(figsize=(9, 0.8 + 1.3 * max(1, len(potentials))), layout="constrained")
     panels = np.atleast_1d(figure.subplots(max(1, len(potentials)), 1, sharex=True))
     for axes, (address, values) in zip(panels, potentials.items(), strict=False):
         flat = np.asarray(values, np.float32).reshape(len(values), -1)

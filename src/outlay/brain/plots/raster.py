@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
+from outlay.brain.plots.figure import ShownFigure
 from outlay.brain.plots.style import TEXT, colour
 
 _MOST_DOTS = 200_000
@@ -30,7 +31,7 @@ def raster_plot(
         ['A (5)']
     """
     total = max(1, sum(num_neurons.values()))
-    figure = Figure(figsize=(9, min(7.0, 2.0 + total / 220)), layout="constrained")
+    figure = ShownFigure(figsize=(9, min(7.0, 2.0 + total / 220)), layout="constrained")
     axes = figure.add_subplot()
     base, middles = 0, {}
     size = float(np.clip(4000 / total, 0.6, 9.0))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
+from outlay.brain.plots.figure import ShownFigure
 from outlay.brain.plots.style import TEXT, colour, tidy
 
 _NUM_BINS = 200
@@ -28,7 +29,7 @@ def rates_plot(counts: Mapping[str, np.ndarray], num_neurons: Mapping[str, int],
         >>> float(figure.axes[0].lines[0].get_ydata()[0])
         100.0
     """
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    figure = ShownFigure(figsize=(9, 3.4), layout="constrained")
     axes = figure.add_subplot()
     for number, (name, steps) in enumerate(counts.items()):
         per_bin = bin_steps(len(steps), dt)

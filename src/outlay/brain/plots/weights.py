@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from outlay.brain.plots.figure import ShownFigure
 from outlay.brain.plots.style import TEXT, colour, number_of, tidy
 
 _NUM_BINS = 60
@@ -26,7 +27,7 @@ def weights_plot(weights: Mapping[str, tuple[np.ndarray, np.ndarray]], populatio
         'A.synapses.kernel'
     """
     rows = -(-max(1, len(weights)) // _COLUMNS)
-    figure = Figure(figsize=(9, 0.4 + 2.4 * rows), layout="constrained")
+    figure = ShownFigure(figsize=(9, 0.4 + 2.4 * rows), layout="constrained")
     panels = figure.subplots(rows, _COLUMNS, squeeze=False).reshape(-1)
     for axes, (path, (before, after)) in zip(panels, weights.items(), strict=False):
         both = np.concatenate([before, after])

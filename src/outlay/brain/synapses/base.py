@@ -35,5 +35,10 @@ class Synapses(Component, abc.ABC):
 
 def arriving_current(kernel: jax.Array, arrivals: Arrivals) -> jax.Array:
     """What the spikes that arrive bring to each post neuron: Σ_j kernel[i,j] value[i,j], in float32."""
-    signed = jnp.where(arrivals.inhibitory, -kernel, kernel).astype(jnp.float32)
-    return sum_rows(jnp.where(arrivals.spiked(), signed, 0))
+    # Else every pair would look at the sign of its pre neuron anew.
+    sign = jax.lax.optimization_barrier(jnp.where(arrivals.inhibitory, -1.0, 1.0).astype(jnp.float32))
+
+    def brought(pre: slice) -> jax.Array:
+        return jnp.where(arrivals.of(pre).spiked(), kernel[:, pre].astype(jnp.float32), 0) * sign[pre]
+
+    return sum_rows(brought, kernel.shape[1])
