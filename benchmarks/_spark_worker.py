@@ -6,18 +6,20 @@ Spark 0.1.0 is the release that the tutorial's file was written for. Its graph e
 window system, so an empty module stands in for it.
 """
 
+import importlib
 import sys
 import time
 import types
+
+import jax
+import numpy as np
 
 for name in ("spark.graph_editor", "spark.graph_editor.editor"):
     module = types.ModuleType(name)
     module.SparkGraphEditor, module.__path__ = None, []
     sys.modules[name] = module
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-import spark  # noqa: E402
+spark = importlib.import_module("spark")  # after what stands in for its editor
 
 
 def main(path, num_steps):

@@ -13,12 +13,9 @@ import numpy as np
 from _timing import compare
 
 import outlay
+from outlay.report.placed.measure_exchange import measure_exchange
 
 outlay.simulate(6)
-
-from outlay.brain.files.read import read_brain  # noqa: E402
-from outlay.execute.rollout import Rollout  # noqa: E402
-from outlay.report.placed.measure_exchange import measure_exchange  # noqa: E402
 
 BAR = 1.1
 NUM_STEPS = 20
@@ -34,11 +31,11 @@ def large_brain():
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "large.toml")
         file.write_text(text)
-        return read_brain(file)
+        return outlay.read_brain(file)
 
 
 brain = large_brain()
-rollout = Rollout(brain.graph)
+rollout = outlay.Rollout(brain.graph)
 inputs = {"drive": np.sin(np.arange(NUM_STEPS)[:, None] / 20 + np.arange(4)).astype(np.float32)}
 whole = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
 one = outlay.program(rollout, brain.init, inputs, layout=whole, mesh=outlay.mesh("one=1", devices=jax.devices()[:1]))

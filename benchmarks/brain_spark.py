@@ -18,9 +18,6 @@ import outlay
 
 outlay.simulate(1)
 
-from outlay.brain.files.read import read_brain  # noqa: E402
-from outlay.execute.rollout import Rollout  # noqa: E402
-
 HERE = Path(__file__).parent
 MODEL = HERE.parent / "tests/data/example_ab_model.scfg"
 BAR = 20.0
@@ -62,11 +59,11 @@ class Ours:
     """Our side: a rollout of many steps is one call."""
 
     def __init__(self) -> None:
-        brain = read_brain(MODEL)
+        brain = outlay.read_brain(MODEL)
         self._inputs = {"drive": np.tile(np.sin(np.arange(4.0, dtype=np.float32)), (OUR_STEPS, 1))}
         layout = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
         mesh = outlay.mesh("one=1")
-        self._program = outlay.program(Rollout(brain.graph), brain.init, self._inputs, layout=layout, mesh=mesh)
+        self._program = outlay.program(outlay.Rollout(brain.graph), brain.init, self._inputs, layout=layout, mesh=mesh)
         self.state = self._program.init(jax.random.key(0))
         self.seconds()  # which compiles
 

@@ -17,11 +17,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # whose tests have the programs that fail
-
-from kill_during_save import SAVER, Saver  # noqa: E402
-from tests.multiprocess import jobs  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1]))  # whose tests have the programs that fail
+from kill_during_save import SAVER, Saver
+from tests.multiprocess import jobs
 
 BAR = 10.0
 STUCK_AFTER, MISSING_AFTER = 8, 3

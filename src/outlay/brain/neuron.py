@@ -78,7 +78,7 @@ class Neuron(Module):
     learning_rule: LearningRule | None = None
 
     @property
-    def by_neuron(self) -> tuple[str, ...]:  # type: ignore[override]
+    def by_neuron(self) -> tuple[str, ...]:  # type: ignore[override]  # what it is follows from its components
         """The leaves about its neurons; what is about those it reads, such as past spikes, is not among them."""
         named = self._components().items()
         return ("inhibitory", *(f"{name}.{leaf}" for name, component in named for leaf in component.by_neuron))

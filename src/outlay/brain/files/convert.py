@@ -15,6 +15,7 @@ from outlay.brain.files.nir.write import refuse_unsayable, write_nir
 from outlay.brain.files.read import read_brain
 from outlay.brain.files.write import write_brain
 from outlay.brain.kernel_file import KernelFile
+from outlay.brain.neuron import Neuron
 from outlay.brain.port import Shape
 from outlay.core.errors import BrainError
 
@@ -68,7 +69,9 @@ def _from_nir(found: NirBrain, target: Path) -> list[Path]:
         file = target.with_name(f"{target.stem}.{name}.npy")
         np.save(file, kernel)
         files.append(file)
-        synapses = dataclasses.replace(modules[name].synapses, kernel=KernelFile(str(file)))  # type: ignore[attr-defined]
-        modules[name] = dataclasses.replace(modules[name], synapses=synapses)  # type: ignore[type-var]
+        neurons = modules[name]
+        assert isinstance(neurons, Neuron)  # nothing else has a kernel
+        synapses = dataclasses.replace(neurons.synapses, kernel=KernelFile(str(file)))
+        modules[name] = dataclasses.replace(neurons, synapses=synapses)
     write_brain(dataclasses.replace(found.brain, modules=modules), target)
     return [target, *files]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,9 +53,8 @@ class LeakySoma(Soma):
         return {"potential": self._reset(spikes, charged, state["potential"].dtype)}, spikes
 
     def problems(self, *, dt: float) -> list[str]:
-        """Time constants that are not positive, a negative cooldown."""
-        times = [f.name for f in dataclasses.fields(self) if f.metadata.get("unit") == "ms" and f.name != "cooldown"]
-        return [*not_positive(self, *times), *(negative(self, "cooldown") if hasattr(self, "cooldown") else ())]
+        """A time constant that is not positive."""
+        return not_positive(self, "potential_tau")
 
     def _charged(self, potential: jax.Array, current: jax.Array, ready: Any, dt: float) -> jax.Array:
         """The potential before a spike; in float32, where a strong current has room until the reset."""
@@ -103,6 +101,10 @@ class RefractoryLeakySoma(LeakySoma):
     def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
         """One step."""
         return self._refractory_step(state, current, self.threshold - self.potential_rest, dt)
+
+    def problems(self, *, dt: float) -> list[str]:
+        """A time constant that is not positive, a negative cooldown."""
+        return [*super().problems(dt=dt), *negative(self, "cooldown")]
 
     def _refractory_step(self, state: State, current: jax.Array, threshold: Any, dt: float) -> tuple[State, jax.Array]:
         ready = self._ready(state["refractory"], dt)
@@ -193,6 +195,10 @@ class AdaptiveLeakySoma(RefractoryLeakySoma):
         """One step."""
         after, spikes = self._refractory_step(state, current, state["threshold"], dt)
         return {**after, "threshold": self._threshold_tracer().step(state["threshold"], spikes, dt=dt)}, spikes
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Time constants that are not positive, a negative cooldown."""
+        return [*super().problems(dt=dt), *not_positive(self, "threshold_tau")]
 
     def _threshold_tracer(self) -> Tracer:
         return Tracer(self.threshold_tau, self.threshold_delta, self.threshold - self.potential_rest)

@@ -71,9 +71,10 @@ def _places(name: str, paths: list[str], layout: Layout) -> list[Positions]:
     """The different places that the rules give to a part: to its state, and to what others read of it."""
     found = []
     for path in paths or [join_parts((name, CACHE))]:  # a part without state and outputs is named all the same
-        rule = next((rule for rule in layout if isinstance(rule.placement, On) and matches(rule.pattern, path)), None)
-        if rule is not None and rule.placement.positions not in found:  # pyright: ignore[reportAttributeAccessIssue]
-            found.append(rule.placement.positions)  # pyright: ignore[reportAttributeAccessIssue]
+        placements = (rule.placement for rule in layout if matches(rule.pattern, path))
+        place = next((placement for placement in placements if isinstance(placement, On)), None)
+        if place is not None and place.positions not in found:
+            found.append(place.positions)
     return found
 
 

@@ -49,9 +49,11 @@ def write_nir(brain: Brain, state: State, path: str | os.PathLike) -> None:
         for added, node, joined in _connections(brain, state, name):
             nodes[added] = node
             edges += joined
-    for name, (module, _) in brain.wiring.outputs.items():
+    for name, (module, port) in brain.wiring.outputs.items():
         name = name if name not in nodes else f"{name}_output"
-        nodes[name] = nir.Output({"output": _flat((brain.modules[module].units,))})  # type: ignore[attr-defined]
+        shape = brain.wiring.output_ports[module][port].shape
+        assert shape is not None  # it is that of the neurons
+        nodes[name] = nir.Output({"output": _flat(shape)})
         edges.append((module, name))
     nir.write(os.fspath(path), nir.NIRGraph(nodes, list(dict.fromkeys(edges)), type_check=False))
 
