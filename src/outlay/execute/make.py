@@ -50,5 +50,6 @@ def program(
         (1.0, P('data', None))
     """
     if mode == "placed":
+        # Which refuses a step that is no rollout.
         return PlacedProgram(step, init, inputs, Layout.of(layout), mesh)  # pyright: ignore[reportArgumentType]
     return Program(step, init, inputs, Layout.of(layout), mesh, mode)

@@ -83,7 +83,7 @@ def _ask_policy(rule: Rule, number: int, claims: Claims, mesh: MeshInfo, problem
     if claims.closed_by is not None:
         return Application(wanted=True, granted=False)
     try:
-        answer = rule.placement(claims.view())  # pyright: ignore[reportCallIssue]
+        answer = rule.placement(claims.view())  # pyright: ignore[reportCallIssue]  # no other placement comes here
     except CannotPlace as refusal:
         _refused(rule, number, claims, refusal, problems)
         return Application(wanted=True, granted=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 
-from outlay.core.errors import CheckpointError
 from outlay.core.versions import versions
 from outlay.execute.program import Program
 from outlay.recipes.brain.brain_recipe import BrainRecipe
 from outlay.recipes.brain.result import BrainResult
 from outlay.recipes.brain.run import run as run_brain_recipe
+from outlay.recipes.earlier_run import arrangements, refuse_other_run, refuse_past_the_end
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.report_page import report_page
 from outlay.recipes.result import RunResult
@@ -52,8 +52,9 @@ def run(
     checkpoints = Checkpoints(folder.checkpoints_path) if checkpoint_every else None
     start = None
     if folder.earlier is not None:
-        _refuse_other_run(folder, config)
-        start = _restored(checkpoints, program, num_steps)
+        refuse_other_run(folder, config, _IDENTITY)
+        start = _restored(checkpoints, program)
+        refuse_past_the_end(folder, start[0] if start else 0, num_steps)
     folder.write_config(config)
     folder.write_plan(program.plan)
     done = fit(
@@ -90,8 +91,6 @@ def run(
     return result
 
 
-_ARRANGEMENT = ("layout", "mode", "rules", "mesh", "versions")
-"""What may be another each time a run is continued."""
 _IDENTITY = ("recipe", "seed", "batch")
 """What must stay as it was, or another sequence of batches or losses would follow."""
 
@@ -99,7 +98,7 @@ _IDENTITY = ("recipe", "seed", "batch")
 def _config(
     prepared: Prepared, num_steps: int, checkpoint_every: int | None, earlier: Mapping[str, Any]
 ) -> dict[str, Any]:
-    config = {
+    return {
         "recipe": prepared.recipe.name,
         "layout": prepared.layout_name,
         "mode": prepared.program.mode,
@@ -116,35 +115,10 @@ def _config(
             "python": platform.python_version(),
             **versions(("outlay", "jax", "jaxlib")),
         },
+        "before": arrangements(earlier),
     }
-    before = [*earlier.get("before", ()), {name: earlier.get(name) for name in _ARRANGEMENT}] if earlier else []
-    return {**config, "before": before}
 
 
-def _restored(checkpoints: Checkpoints | None, program: Program, num_steps: int) -> tuple[int, Any] | None:
+def _restored(checkpoints: Checkpoints | None, program: Program) -> tuple[int, Any] | None:
     """The newest step and its state; None for a run that was stopped before its first checkpoint."""
-    if checkpoints is None or not checkpoints.exist():
-        return None
-    step, state = checkpoints.restore(program)
-    if step > num_steps:
-        raise CheckpointError(
-            f"{checkpoints.path} has a checkpoint of step {step}, and a run of {num_steps} steps ends before it\n"
-            f"  cure: {step} steps or more, or another folder"
-        )
-    return step, state
-
-
-def _refuse_other_run(folder: RunFolder, config: Mapping[str, Any]) -> None:
-    earlier = folder.earlier or {}
-    if not earlier.get("checkpoint_every"):
-        raise CheckpointError(
-            f"the run in {folder.path} kept no checkpoints, so there is nothing to continue it from\n"
-            "  cure: --force to begin it anew, with --checkpoint-every N"
-        )
-    other = [name for name in _IDENTITY if config[name] != earlier.get(name)]
-    if other:
-        lines = "".join(f"\n  {name}: {earlier.get(name)} there, {config[name]} now" for name in other)
-        raise CheckpointError(
-            f"the run in {folder.path} is another one and cannot be continued: {len(other)} difference(s){lines}"
-            "\n  cure: another --run-dir, or the recipe and options of that run"
-        )
+    return checkpoints.restore(program) if checkpoints and checkpoints.exist() else None

@@ -165,7 +165,8 @@ def fit(
             if checkpoints:
                 checkpoints.wait()
         except KeyboardInterrupt as interrupt:
-            raise Interrupted(history, finished, num_steps, metrics_path, _last_saved(checkpoints)) from interrupt
+            saved = checkpoints.last_saved() if checkpoints else None
+            raise Interrupted(history, finished, num_steps, metrics_path, saved) from interrupt
     if checkpoints and stops:
         stopped = Stopped(f"stopped on request after step {finished} of {num_steps}, saved in {checkpoints.path}")
         if progress:
@@ -184,12 +185,3 @@ def _refuse_impossible(num_steps: int, first: int, checkpoints: Checkpoints | No
         raise ProgramError(f"every={every}: checkpoints are 1 step or more apart")
     if every is not None and checkpoints is None:
         raise ProgramError(f"every={every} and nowhere to save to\n  cure: checkpoints=outlay.Checkpoints(folder)")
-
-
-def _last_saved(checkpoints: Checkpoints | None) -> int | None:
-    """The step of the last checkpoint, once what is being written is there."""
-    if checkpoints is None:
-        return None
-    if jax.process_count() == 1:  # several processes stop at different steps, and would wait for each other for ever
-        checkpoints.wait()
-    return max(checkpoints.steps(), default=None)

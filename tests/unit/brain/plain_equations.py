@@ -64,17 +64,21 @@ class Soma:
         return bool(spike)
 
 
+def unit_tracer(tau, dt):
+    """A trace to which a spike adds 1/tau."""
+    return Tracer(tau, 1 / tau, dt=dt)
+
+
 class Rule:
     """One pair of a learning rule, with its own traces."""
 
     def __init__(self, r, kind, dt):
         self.r, self.kind, self.dt = r, kind, dt
-        tracer = lambda tau: Tracer(tau, 1 / tau, dt=dt)  # noqa: E731
-        self.pre = tracer(getattr(r, "pre_tau", 1.0))
-        self.post = tracer(r.post_tau)
+        self.pre = unit_tracer(getattr(r, "pre_tau", 1.0), dt)
+        self.post = unit_tracer(r.post_tau, dt)
         self.target = 0.0
         if kind == "zenke":
-            self.slow = tracer(r.post_slow_tau)
+            self.slow = unit_tracer(r.post_slow_tau, dt)
 
     def __call__(self, kernel, s, z, read):
         r, dt = self.r, self.dt

@@ -32,8 +32,8 @@ def test_a_sample_may_be_larger_than_the_population_and_stays_the_same():
     ("module", "problem"),
     [
         (Sampler(0), "sample_size is 0\na positive number, such as 1"),
-        (Sampler(3, kind="spike"), "kind is 'spike'\n'spikes' or 'values'"),  # type: ignore[arg-type]
-        (Concat("value"), "kind is 'value'\n'spikes' or 'values'"),  # type: ignore[arg-type]
+        (Sampler(3, kind="spike"), "kind is 'spike'\n'spikes' or 'values'"),
+        (Concat("value"), "kind is 'value'\n'spikes' or 'values'"),
     ],
 )
 def test_settings_that_cannot_be(module, problem):

@@ -271,7 +271,7 @@ def test_inputs_that_do_not_fit_are_all_named():
     brain = Brain(
         {"eye": LinearSpiker(), "ear": LinearSpiker()},
         [EYE_INPUT, Connection("inputs:sound", "ear:signal")],
-        inputs={"light": (3,), "sound": [2]},  # type: ignore[dict-item]
+        inputs={"light": (3,), "sound": [2]},
     )
     with pytest.raises(BrainError, match="3 problem") as error:
         brain.step(brain.init(jax.random.key(0)), {"light": jnp.zeros(4), "sund": jnp.zeros(2)})

@@ -120,7 +120,7 @@ def test_show_and_verify_take_a_brain(pair, layout):
         (["--trigger", "cells"], "'cells' is no trigger"),
         (["--input", "light=dark.npy"], "there is no file dark.npy"),
         (["--input", "ligth=0.5"], "did you mean 'light'"),
-        (["--checkpoint-every", "5"], "a run of a Brain saves no checkpoints"),
+        (["--checkpoint-every", "5", "--trigger", "cells:out_spikes > 5"], "around events saves no checkpoints"),
         (["--input", "light=light.npy", "--steps", "301"], "there are inputs for 300 steps, and 301 are asked for"),
     ],
 )
@@ -131,11 +131,15 @@ def test_what_cannot_be_run_says_why(pair, arguments, message):
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_of_a_brain_cannot_be_continued(pair):
-    assert outlay("run", "pair.toml", "--steps", "20").exit_code == 0
+def test_a_run_of_a_brain_is_continued(pair):
+    refused = outlay("run", "pair.toml", "--steps", "20")
     again = outlay("run", "pair.toml", "--steps", "40", "--resume")
-    assert again.exit_code == 2
-    assert "cannot be continued: runs of a Brain save no checkpoints" in again.stderr
+    assert (refused.exit_code, again.exit_code) == (0, 2)
+    assert "kept no checkpoints, so there is nothing to continue it from" in again.stderr
+    saved = outlay("run", "pair.toml", "--steps", "20", "--force", "--checkpoint-every", "10", "--record", "**.kernel")
+    more = outlay("run", "pair.toml", "--steps", "40", "--resume", "--record", "**.kernel")
+    assert (saved.exit_code, more.exit_code) == (0, 0), more.output
+    assert Recording.read(pair / "runs/pair/recording.zarr").steps.tolist() == [*range(40)]
 
 
 def test_a_file_that_is_not_there(pair):

@@ -42,12 +42,12 @@ def test_an_unknown_fallback_is_refused_with_those_there_are():
     with pytest.raises(
         outlay.LayoutError, match=r"unknown fallback: w\n.*'pad'\n.*'error', 'replicate', 'another_dim'"
     ):
-        outlay.Rule("w", P(), otherwise="pad")  # pyright: ignore[reportArgumentType]
+        outlay.Rule("w", P(), otherwise="pad")
 
 
 def test_everything_wrong_with_one_rule_is_said_at_once():
     with pytest.raises(outlay.LayoutError) as error:
-        outlay.Rule("", P("a", "a"), otherwise="pad")  # pyright: ignore[reportArgumentType]
+        outlay.Rule("", P("a", "a"), otherwise="pad")
     assert [p.kind for p in error.value.problems] == ["malformed pattern", "one axis twice", "unknown fallback"]
 
 

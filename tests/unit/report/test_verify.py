@@ -58,9 +58,9 @@ def test_batches_may_be_an_iterator_and_too_few_are_refused(program: outlay.Prog
 
 def test_what_cannot_be_verified_is_refused(program: outlay.Program) -> None:
     with pytest.raises(outlay.ProgramError, match="takes a program, not a function"):
-        outlay.verify(faults.right)  # pyright: ignore[reportArgumentType]
+        outlay.verify(faults.right)
     with pytest.raises(outlay.ProgramError, match="no reference 'one_device': did you mean 'one-device'"):
-        outlay.verify(program, against="one_device")  # pyright: ignore[reportArgumentType]
+        outlay.verify(program, against="one_device")
     with pytest.raises(outlay.ProgramError, match="steps=0"):
         outlay.verify(program, steps=0)
     with pytest.raises(outlay.ProgramError, match="runs in mode manual itself"):

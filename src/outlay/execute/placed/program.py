@@ -85,6 +85,7 @@ class PlacedProgram(Program):
         caches = [state.pop(CACHE) for state in made]
         return joined(made, caches)
 
+    # A dictionary of what other programs have one of: whoever reads them asks for the mode first.
     @functools.cached_property
     def lowered(self) -> Mapping[str, jax.stages.Lowered]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The steps of each dispatch lowered, by the names of the parts, joined by `+` where they share a place."""

@@ -75,11 +75,24 @@ class Activity:
 
     def recent(self, port: str) -> Spikes:
         """The spikes of the last two seconds."""
-        there = self._recent[port]
-        steps = np.concatenate([np.zeros(0, np.int64), *(steps for steps, _ in there)])
-        neurons = np.concatenate([np.zeros(0, np.int64), *(neurons for _, neurons in there)])
-        late = steps >= self._first_kept
-        return Spikes(steps[late] * self._dt, neurons[late])
+        steps, neurons = self._late(port)
+        return Spikes(steps * self._dt, neurons)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """All of it, to go on from later."""
+        late = {port: self._late(port) for port in self.num_neurons}
+        return {
+            **{f"counts/{port}": self.counts(port) for port in self.num_neurons},
+            **{f"late_steps/{port}": steps for port, (steps, _) in late.items()},
+            **{f"late_neurons/{port}": neurons for port, (_, neurons) in late.items()},
+        }
+
+    def go_on_from(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Begin with what `to_arrays` gave."""
+        for port in self.num_neurons:
+            self._counts[port] = [arrays[f"counts/{port}"]]
+            self._recent[port] = collections.deque([(arrays[f"late_steps/{port}"], arrays[f"late_neurons/{port}"])])
+            self.num_steps = len(arrays[f"counts/{port}"])
 
     @property
     def _per_second(self) -> float:
@@ -88,6 +101,14 @@ class Activity:
     @property
     def _first_kept(self) -> float:
         return self.num_steps - RASTER_MS / self._dt
+
+    def _late(self, port: str) -> tuple[np.ndarray, np.ndarray]:
+        """The step and the neuron of each spike that is kept."""
+        there = self._recent[port]
+        steps = np.concatenate([np.zeros(0, np.int64), *(steps for steps, _ in there)])
+        neurons = np.concatenate([np.zeros(0, np.int64), *(neurons for _, neurons in there)])
+        late = steps >= self._first_kept
+        return steps[late], neurons[late]
 
     def _forget(self) -> None:
         for there in self._recent.values():

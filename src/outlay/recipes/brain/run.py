@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from outlay.core.errors import BrainError
 from outlay.core.versions import versions
 from outlay.execute.rollout import Rollout
 from outlay.recipes.brain.brain_recipe import BrainRecipe
@@ -18,7 +17,9 @@ from outlay.recipes.brain.recording.recording import Recording
 from outlay.recipes.brain.report_page import report_page
 from outlay.recipes.brain.result import BrainResult
 from outlay.recipes.brain.run_folder import BrainFolder
+from outlay.recipes.brain.saves import Saves
 from outlay.recipes.brain.simulate import simulate
+from outlay.recipes.earlier_run import arrangements, refuse_other_run, refuse_past_the_end
 from outlay.recipes.prepare import Prepared
 from outlay.report.estimate.render import format_seconds
 from outlay.report.placed.measure import measure_parts
@@ -35,32 +36,35 @@ def run(
         prepared: the recipe with its program.
         folder: the run folder.
         num_steps: how many steps; the recipe's own number if None.
-        checkpoint_every: must be None: a Brain saves no checkpoints.
+        checkpoint_every: save a checkpoint after so many steps, and after the last; as the earlier run did if None,
+            and none at all in a new run.
 
     Raises:
         BrainStopped: inputs or state are not finite; the recording so far is in the folder.
         BrainInterrupted: on Ctrl-C; likewise.
-        BrainError: checkpoints are asked for, or a run is to be continued.
+        CheckpointError: a run of this recipe cannot be saved, or the earlier run cannot be continued.
     """
-    recipe, program = prepared.recipe, prepared.program
+    recipe, program, earlier = prepared.recipe, prepared.program, folder.earlier or {}
     assert isinstance(recipe, BrainRecipe)
-    if checkpoint_every is not None:
-        raise BrainError(
-            "a run of a Brain saves no checkpoints"
-            "\n  cure: leave --checkpoint-every out; what is recorded is on disk at once"
-        )
+    if num_steps is None:
+        num_steps = int(earlier.get("num_steps", recipe.num_steps))
+    if checkpoint_every is None:
+        checkpoint_every = earlier.get("checkpoint_every")
+    config = _config(prepared, recipe, num_steps, checkpoint_every, earlier)
+    saves = Saves(recipe, folder, checkpoint_every) if checkpoint_every else None
+    start = None
     if folder.earlier is not None:
-        raise BrainError(
-            f"the run in {folder.path} cannot be continued: runs of a Brain save no checkpoints"
-            "\n  cure: --force to begin it anew, or another --run-dir"
-        )
-    num_steps = recipe.num_steps if num_steps is None else num_steps
-    its = BrainFolder(folder)
-    folder.write_config(_config(prepared, recipe, num_steps))
+        refuse_other_run(folder, config, _IDENTITY)
+        start = saves.restore(program) if saves else None
+        refuse_past_the_end(folder, start.step if start else 0, num_steps)
+    its = BrainFolder(folder, goes_on=start is not None)
+    folder.write_config(config)
     folder.write_plan(program.plan)
 
     def recorder_of(rows: Any) -> ZarrRecorder | _Unwritten:
-        return ZarrRecorder(its.recording_path, rows, recipe.brain.dt) if rows and is_first() else _Unwritten(recipe)
+        if not (rows and is_first()):
+            return _Unwritten(recipe)
+        return ZarrRecorder(its.recording_path, rows, recipe.brain.dt, after=start.step if start else None)
 
     done = simulate(
         prepared,
@@ -68,6 +72,8 @@ def run(
         recorder_of,
         progress=is_first(),
         kept_in=str(its.recording_path) if recipe.record else "",
+        saves=saves,
+        start=start,
     )
     result = _result(prepared, done, folder)
     if is_first():
@@ -123,7 +129,17 @@ def _modules(prepared: Prepared) -> str:
     return f"{each} a step, measured one by one; {times.bound}"
 
 
-def _config(prepared: Prepared, recipe: BrainRecipe, num_steps: int) -> dict[str, Any]:
+_IDENTITY = ("recipe", "seed", "dt", "dtype", "record", "stride", "windows")
+"""What must stay as it was, or the recording would go on with something else."""
+
+
+def _config(
+    prepared: Prepared,
+    recipe: BrainRecipe,
+    num_steps: int,
+    checkpoint_every: int | None,
+    earlier: Mapping[str, Any],
+) -> dict[str, Any]:
     program = prepared.program
     return {
         "recipe": recipe.name,
@@ -132,6 +148,7 @@ def _config(prepared: Prepared, recipe: BrainRecipe, num_steps: int) -> dict[str
         "rules": [str(rule) for rule in program.layout],
         "mesh": program.plan.mesh.to_dict(),
         "num_steps": num_steps,
+        "checkpoint_every": checkpoint_every,
         "dt": recipe.brain.dt,
         "dtype": recipe.brain.dtype,
         "seed": recipe.seed,
@@ -141,4 +158,5 @@ def _config(prepared: Prepared, recipe: BrainRecipe, num_steps: int) -> dict[str
         "triggers": [vars(trigger) for trigger in recipe.moments.triggers],
         "chunk": recipe.chunk,
         "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
+        "before": arrangements(earlier),
     }

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PICTURES = ("raster", "rates", "potentials", "weights", "graph")
 """In the order in which they are looked at."""
+COLLECTED = "collected"
+"""The folder of what is saved beside checkpoints."""
 _RECORDING, _RATES = "recording.zarr", "rates.csv"
 
 
@@ -26,16 +28,18 @@ class BrainFolder:
     """`recording.zarr`, `rates.csv` and pictures in the folder of a run.
 
     Args:
-        folder: the folder of the run; what an earlier run of a Brain left there is removed.
+        folder: the folder of the run.
+        goes_on: whether an earlier run of a Brain in it is gone on with; else what that left there is removed.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, goes_on: bool) -> None:
         self._path = folder.path
         if is_first():
             for name in (_RATES, *(f"{name}.png" for name in PICTURES)):
                 (self._path / name).unlink(missing_ok=True)
-            if self.recording_path.is_dir():
-                shutil.rmtree(self.recording_path)
+            for name in () if goes_on else (_RECORDING, COLLECTED):
+                if (self._path / name).is_dir():
+                    shutil.rmtree(self._path / name)
         wait_for_all("the first process has emptied the run folder")
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -15,16 +16,20 @@ from outlay.core.errors import BrainError
 from outlay.core.paths import flatten_paths
 from outlay.execute.make import program as make_program
 from outlay.launch.heartbeat import beat
+from outlay.launch.stop_request import Stopped
 from outlay.place.gather import gather
-from outlay.recipes.brain.activity import Activity, population_names
+from outlay.recipes.brain.activity import population_names
 from outlay.recipes.brain.brain_recipe import BrainRecipe
 from outlay.recipes.brain.brain_run import BrainRun
+from outlay.recipes.brain.collected import Collected
 from outlay.recipes.brain.inputs.feed import refuse_not_finite
 from outlay.recipes.brain.progress import BrainProgress
 from outlay.recipes.brain.recording.events import Filter
 from outlay.recipes.brain.recording.recording import Recording
+from outlay.recipes.brain.saves import Saved, Saves
 from outlay.recipes.brain.stopped import BrainInterrupted, BrainStopped, first_not_finite, not_finite_problems
 from outlay.recipes.prepare import Prepared
+from outlay.train.stop import StopTogether
 
 _MAX_IN_FLIGHT = 2
 """Chunks under way: the devices never wait for Python, and what is shown is not far behind them."""
@@ -55,6 +60,8 @@ def simulate(
     state: Any = None,
     progress: bool = False,
     kept_in: str = "",
+    saves: Saves | None = None,
+    start: Saved | None = None,
 ) -> BrainRun:
     """Run a prepared `BrainRecipe`.
 
@@ -65,22 +72,30 @@ def simulate(
         state: what to begin with, used up; a new state if None.
         progress: show time, speed and rates on stderr.
         kept_in: where the recording is, for messages.
+        saves: saves the run on its way; then SIGUSR1 asks it to save and to end.
+        start: what to go on from, as if the run had never stopped.
 
     Raises:
         BrainStopped: inputs or state are not finite.
         BrainInterrupted: on Ctrl-C.
+        Stopped: a `SystemExit` with code 75, on SIGUSR1.
     """
-    return _Run(prepared, num_steps, recorder_of, kept_in).run(state, progress)
+    return _Run(prepared, num_steps, recorder_of, kept_in, saves).run(state, progress, start)
 
 
 class _Run:
     def __init__(
-        self, prepared: Prepared, num_steps: int, recorder_of: Callable[[Shapes], Recorder], kept_in: str
+        self,
+        prepared: Prepared,
+        num_steps: int,
+        recorder_of: Callable[[Shapes], Recorder],
+        kept_in: str,
+        saves: Saves | None,
     ) -> None:
         assert isinstance(prepared.recipe, BrainRecipe)
         self.recipe, self.program = prepared.recipe, prepared.program
         self.brain, self.feed = prepared.recipe.brain, prepared.recipe.feed
-        self.num_steps, self.kept_in = num_steps, kept_in
+        self.num_steps, self.kept_in, self.saves = num_steps, kept_in, saves
         self._refuse_too_long()
         self.programs = {self.recipe.chunk: prepared.program}
         state = jax.eval_shape(self.recipe.init, jax.random.key(0))  # the program's may be filled up
@@ -89,72 +104,95 @@ class _Run:
         rows = {name: (leaf.shape[1:], np.dtype(leaf.dtype)) for name, leaf in recorded.items()}
         self.recorder = recorder_of(rows)
         self.filter = Filter(self.recipe.moments, self.brain.dt)
-        ports = self.brain.wiring.output_ports
-        kinds = {f"{m}:{p}": port for m, by_port in ports.items() for p, port in by_port.items()}
-        spikes = {name: shapes["outputs"][name].shape[1:] for name, port in kinds.items() if port.kind == "spikes"}
-        self.activity = Activity({name: int(np.prod(shape)) for name, shape in spikes.items()}, self.brain.dt)
-        self.outputs: dict[str, list[np.ndarray]] = {
-            name: [np.zeros((0, *shapes["outputs"][name].shape[1:]), shapes["outputs"][name].dtype)]
-            for name in self.brain.outputs
-        }
+        self.collected = Collected(self.brain, shapes["outputs"])
         self.done = 0
 
-    def run(self, state: Any, progress: bool) -> BrainRun:
+    def run(self, state: Any, progress: bool, start: Saved | None) -> BrainRun:
+        if start:
+            self.done, state = start.step, start.state
+            self.collected.go_on_from(start.collected)
         self.state = self.program.init(jax.random.key(self.recipe.seed)) if state is None else state
-        before = self._weights()
-        in_flight: collections.deque[tuple[int, int, Any]] = collections.deque()
-        names = population_names(self.activity.num_neurons)
+        if not start:
+            self.collected.weights = self._weights()
+        names = population_names(self.collected.activity.num_neurons)
         with contextlib.ExitStack() as stack:
             shown = stack.enter_context(BrainProgress(self.num_steps, self.brain.dt)) if progress else None
             self._compile()
-            began = time.perf_counter()
+            self.began = time.perf_counter() - self.collected.seconds
 
-            def finish_oldest() -> None:
-                rates = self._take(*in_flight.popleft())
+            def show(rates: Mapping[str, float]) -> None:
                 beat(self.done, f"step {self.done + 1}")
                 if shown:
-                    shown.show(self.done, time.perf_counter() - began, {names[port]: r for port, r in rates.items()})
+                    shown.show(self.done, self._seconds, {names[port]: rate for port, rate in rates.items()})
 
             try:
-                for start, stop in self._spans():
-                    batch = self._batch(start, stop, finish_oldest, in_flight)
-                    self.state, results = self._program_of(stop - start)(self.state, batch)
-                    in_flight.append((start, stop, results))
-                    while len(in_flight) >= (1 if self.feed.listens else _MAX_IN_FLIGHT):
-                        finish_oldest()
-                while in_flight:
-                    finish_oldest()
+                stops = self._run_chunks(show)
             except KeyboardInterrupt as stopped:
-                raise BrainInterrupted(self._recorded(), self.done, self.num_steps, self.kept_in) from stopped
-            seconds = time.perf_counter() - began
+                saved = self.saves.checkpoints.last_saved() if self.saves else None
+                raise BrainInterrupted(self._recorded(), self.done, self.num_steps, self.kept_in, saved) from stopped
+            seconds = self._seconds
+        if stops and self.saves:
+            where = self.saves.checkpoints.path
+            stopped_at = Stopped(f"stopped on request after step {self.done} of {self.num_steps}, saved in {where}")
+            if progress:
+                print(stopped_at, file=sys.stderr)
+            raise stopped_at
         return BrainRun(
             brain=self.brain,
             num_steps=self.num_steps,
             recording=self._recorded(),
-            outputs={name: np.concatenate(parts) for name, parts in self.outputs.items()},
-            activity=self.activity,
+            outputs=self.collected.outputs,
+            activity=self.collected.activity,
             state=self.state,
-            weights={path: (before[path], after) for path, after in self._weights().items()},
+            weights={path: (self.collected.weights[path], after) for path, after in self._weights().items()},
             seconds=seconds,
             episodes=tuple(self.recipe.loop.episodes) if self.recipe.loop else (),
         )
 
-    def _spans(self):
-        start = 0
+    def _run_chunks(self, show: Callable[[Mapping[str, float]], None]) -> bool:
+        """Run what is left, and save it; whether somebody asked for a stop before the end."""
+        in_flight: collections.deque[tuple[int, int, Any]] = collections.deque()
+
+        def finish(most_left: int) -> None:
+            while len(in_flight) > most_left:
+                show(self._take(*in_flight.popleft()))
+
+        stop_request = StopTogether(self.done) if self.saves else None
+        stops = False
+        for start, stop in self._spans():
+            batch = self.feed.batch(start, stop)
+            try:
+                refuse_not_finite(batch, start)
+            except BrainError as error:
+                finish(0)
+                raise self._stopped(str(error).partition("\n")[0], list(error.problems)) from None
+            self.state, results = self._program_of(stop - start)(self.state, batch)
+            in_flight.append((start, stop, results))
+            finish(0 if self.feed.listens else _MAX_IN_FLIGHT - 1)
+            if self.saves and stop_request:
+                stops = stop < self.num_steps and stop_request.after(stop)
+                if stops or stop == self.num_steps or self.saves.is_due(stop):
+                    finish(0)  # the recording must be there before a checkpoint after it is
+                    beat(None, "saving")
+                    self.saves.save(stop, self.program, self.state, self.collected.to_arrays(self._seconds))
+            if stops:
+                break
+        finish(0)
+        if self.saves:
+            self.saves.checkpoints.wait()
+        return stops
+
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        start = self.done
         while start < self.num_steps:
-            stop = start + min(self.feed.steps_from(start, self.recipe.chunk), self.num_steps - start)
+            most = min(self.num_steps - start, self.saves.steps_until_due(start) if self.saves else self.num_steps)
+            stop = start + min(self.feed.steps_from(start, self.recipe.chunk), most)
             yield start, stop
             start = stop
-
-    def _batch(self, start: int, stop: int, finish_oldest: Callable[[], None], in_flight: Any) -> Any:
-        batch = self.feed.batch(start, stop)
-        try:
-            refuse_not_finite(batch, start)
-        except BrainError as error:
-            while in_flight:
-                finish_oldest()
-            raise self._stopped(str(error).partition("\n")[0], list(error.problems)) from None
-        return batch
 
     def _take(self, start: int, stop: int, results: Any) -> dict[str, float]:
         """Record what a chunk gave; the rates in it."""
@@ -166,9 +204,7 @@ class _Run:
         rows = {name: values[: sound // stride] for name, values in found["recorded"].items()}
         steps = start + stride * np.arange(1, sound // stride + 1, dtype=np.int64) - 1
         self.recorder.append(*self.filter(start, outputs, steps, rows))
-        rates = self.activity.add({name: outputs[name] for name in self.activity.num_neurons})
-        for name, parts in self.outputs.items():
-            parts.append(outputs[name])
+        rates = self.collected.add(outputs)
         self.done = start + sound
         if bad is not None:
             step, modules = self.done, bad[1]
@@ -180,7 +216,9 @@ class _Run:
     def _stopped(self, headline: str, problems: list[Any]) -> BrainStopped:
         recording = self._recorded()
         kept = f"; the recording of the {self.done} steps before is in {self.kept_in}" if self.kept_in else ""
-        return BrainStopped(headline + kept, problems, recording, self.done)
+        saved = self.saves.checkpoints.last_saved() if self.saves else None
+        goes_on = f"; the last checkpoint is of step {saved}" if saved is not None else ""
+        return BrainStopped(headline + kept + goes_on, problems, recording, self.done)
 
     def _recorded(self) -> Recording:
         self.recorder.append(*self.filter.rest())
@@ -190,7 +228,7 @@ class _Run:
         """Everything is compiled before the clock starts."""
         beat(None, "compiling")
         for length in dict.fromkeys(stop - start for start, stop in self._spans()):
-            self._program_of(length).compiled  # noqa: B018
+            self._program_of(length).compiled  # noqa: B018  asking for it compiles it
 
     def _program_of(self, length: int) -> Any:
         if length not in self.programs:

@@ -33,13 +33,16 @@ class BrainInterrupted(KeyboardInterrupt):
     Attributes:
         recording: what was recorded until then.
         num_steps: how many steps were taken.
+        saved: the step of the last checkpoint; None where there is none.
     """
 
-    def __init__(self, recording: Recording, num_steps: int, in_all: int, where: str) -> None:
+    def __init__(self, recording: Recording, num_steps: int, in_all: int, where: str, saved: int | None) -> None:
         self.recording = recording
         self.num_steps = num_steps
+        self.saved = saved
         kept = f"; the recording so far is in {where}" if where else ""
-        super().__init__(f"stopped after step {num_steps} of {in_all}{kept}")
+        goes_on = f"; the last checkpoint is of step {saved}" if saved is not None else ""
+        super().__init__(f"stopped after step {num_steps} of {in_all}{kept}{goes_on}")
 
 
 def first_not_finite(first: Mapping[str, Any]) -> tuple[int, list[str]] | None:

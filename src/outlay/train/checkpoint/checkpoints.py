@@ -17,12 +17,12 @@ from outlay.core.errors import CheckpointError, CheckpointWarning
 from outlay.core.paths import flatten_paths
 from outlay.execute.program import Program
 from outlay.meshes.made import refuse_to_run
-from outlay.place.shardings import shardings
 from outlay.train.checkpoint.background import InBackground
 from outlay.train.checkpoint.describe import saved_leaves, written_by
 from outlay.train.checkpoint.differences import refuse_other_state
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.checkpoint.manifest import ARRAYS, Manifest
+from outlay.train.checkpoint.unpadded import padded_state, unpadded_state
 from outlay.train.checkpoint.whole import read_manifest, saved_files
 from outlay.train.together import as_first_finds, is_first, wait_for_all
 
@@ -78,6 +78,14 @@ class Checkpoints:
         """The steps that can be restored, oldest first: those whose files are all there with their sizes."""
         return self._folder.whole()
 
+    def last_saved(self) -> int | None:
+        """The newest step that can be restored, for a run that is interrupted; what is being written is waited for."""
+        if (
+            jax.process_count() == 1
+        ):  # several stop at different steps, and would wait for each other for ever
+            self.wait()
+        return max(self.steps(), default=None)
+
     def exist(self) -> bool:
         """Whether there is any checkpoint, be it damaged; the same answer in all processes."""
         return bool(as_first_finds(lambda: len(self._folder.found())))
@@ -89,7 +97,7 @@ class Checkpoints:
 
         Args:
             step: the global step that the state is after.
-            state: any tree of arrays.
+            state: any tree of arrays; `program.crop(state)` where the program fills up rows that devices do not divide.
 
         Raises:
             CheckpointError: the state holds leaves that are no arrays, there is a checkpoint of this or a later step,
@@ -166,12 +174,11 @@ class Checkpoints:
         manifest = read_manifest(folder)
         if isinstance(manifest, str):  # the first process sees it, this one does not
             raise CheckpointError(f"{manifest}\n  cure: a folder that every process of the job sees")
-        refuse_other_state(folder, manifest, program.plan.state)
-        shapes = dict(_leaves(program.state_shapes))
-        places = dict(_leaves(shardings(program.plan, program.state_shapes, program.mesh)))
-        wanted = {path: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=places[path]) for path, s in shapes.items()}
+        wanted = dict(_leaves(unpadded_state(program)))
+        refuse_other_state(folder, manifest, wanted)
         arrays = self._array_files().read(folder / ARRAYS, wanted)
-        return found, jax.tree.unflatten(jax.tree.structure(program.state_shapes), [arrays[path] for path in wanted])
+        state = jax.tree.unflatten(jax.tree.structure(program.state_shapes), [arrays[path] for path in wanted])
+        return found, padded_state(program, state)
 
     def _choose(self, step: int | None) -> int:
         """The step to restore, every byte of it checked."""

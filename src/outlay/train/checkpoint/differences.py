@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from outlay.core.errors import CheckpointError, Problem
 from outlay.core.suggest import did_you_mean
-from outlay.layout.plan import LeafPlan
 from outlay.train.checkpoint.manifest import Manifest, SavedLeaf
 
 
-def refuse_other_state(folder: Path, manifest: Manifest, planned: Iterable[LeafPlan]) -> None:
-    """Raise when a checkpoint does not hold the state that a program's plan is of.
+def refuse_other_state(folder: Path, manifest: Manifest, wanted: Mapping[str, Any]) -> None:
+    """Raise when a checkpoint does not hold the state that a program asks for.
+
+    Args:
+        folder: the checkpoint.
+        manifest: what it holds.
+        wanted: what the program asks for, by path, with `shape` and `dtype`.
 
     Raises:
         CheckpointError: with one problem per difference.
     """
-    problems = state_differences(manifest, planned)
+    problems = state_differences(manifest, wanted)
     if problems:
         raise CheckpointError(
             f"{folder} is a checkpoint of another state than this program's: {len(problems)} difference(s); "
@@ -26,9 +31,8 @@ def refuse_other_state(folder: Path, manifest: Manifest, planned: Iterable[LeafP
         )
 
 
-def state_differences(manifest: Manifest, planned: Iterable[LeafPlan]) -> list[Problem]:
+def state_differences(manifest: Manifest, wanted: Mapping[str, Any]) -> list[Problem]:
     """Every leaf that only the checkpoint or only the program has, or that has another shape or dtype."""
-    wanted = {leaf.path: leaf for leaf in planned}
     saved = {leaf.path: leaf for leaf in manifest.leaves}
     only_wanted = [path for path in wanted if path not in saved]
     only_saved = [path for path in saved if path not in wanted]
@@ -58,12 +62,12 @@ def _cure(edit: str, path: str, others: list[str]) -> str:
     return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
 
-def _other(saved: SavedLeaf, wanted: LeafPlan) -> list[Problem]:
+def _other(saved: SavedLeaf, wanted: Any) -> list[Problem]:
     problems = []
     if saved.shape != wanted.shape:
         what = f"shape {saved.shape} in the checkpoint, {wanted.shape} in the program"
         problems.append(Problem("other shape", saved.path, what, "give the model the size that was saved"))
-    if saved.dtype != wanted.dtype:
+    if saved.dtype != str(wanted.dtype):
         what = f"dtype {saved.dtype} in the checkpoint, {wanted.dtype} in the program"
         problems.append(Problem("other dtype", saved.path, what, f"make the state with {saved.dtype}"))
     return problems

@@ -110,10 +110,10 @@ def test_a_graph_of_another_tool_is_read(tmp_path):
 def test_what_nir_does_not_know_is_listed(tmp_path):
     learning = dataclasses.replace(
         BRAIN.modules["A"], soma=AdaptiveLeakySoma(), delays=N2NDelays(), learning_rule=HebbianRule()
-    )  # type: ignore[type-var]
+    )
     synapses = TracedSynapses(base=1.0)
     brain = Brain(
-        {"A": learning, "B": dataclasses.replace(BRAIN.modules["B"], synapses=synapses), "C": Concat()},  # type: ignore[type-var]
+        {"A": learning, "B": dataclasses.replace(BRAIN.modules["B"], synapses=synapses), "C": Concat()},
         [*BRAIN.connections, Connection("B:out_spikes", "C:inputs")],
         inputs=BRAIN.inputs,
         outputs={"seen": "C:output"},

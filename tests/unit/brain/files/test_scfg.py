@@ -55,7 +55,7 @@ def test_the_tutorials_model_is_ours_but_for_its_resistance_and_dtype():
     assert (dict(theirs.inputs), dict(theirs.outputs)) == ({"drive": (4,)}, {"action": "integrator:signal"})
     assert {m.soma.resistance for m in theirs.modules.values() if isinstance(m, Neuron)} == {100.0}
     quieter = {
-        name: dataclasses.replace(m, soma=dataclasses.replace(m.soma, resistance=0.8)) if isinstance(m, Neuron) else m  # type: ignore[type-var]
+        name: dataclasses.replace(m, soma=dataclasses.replace(m.soma, resistance=0.8)) if isinstance(m, Neuron) else m
         for name, m in theirs.modules.items()
     }
     assert quieter == ours.modules

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
@@ -15,6 +15,8 @@ from outlay.brain.port import Port
 @dataclass(frozen=True)
 class Ramp(Module):
     """Adds up what comes in, and spikes and begins anew above `threshold`."""
+
+    by_neuron: ClassVar[tuple[str, ...]] = ("soma.potential", "synapses.kernel")
 
     units: int = 3
     threshold: float = 1.0

@@ -5,33 +5,40 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from outlay.core.errors import BrainError
 from outlay.recipes.brain.recording.recording import STEPS, Recording
-from outlay.recipes.brain.recording.store import create_array
+from outlay.recipes.brain.recording.store import create_array, open_array
 
 
 class ZarrRecorder:
     """Writes rows to a folder; after each `append` they are on disk, so that a run that ends early leaves them.
 
     Args:
-        path: the folder, made anew.
+        path: the folder, made anew unless it is gone on with.
         shapes: the shape and dtype of a row, by address.
         dt: the time of a step in ms.
+        after: go on with the recording in the folder after so many steps; what it has of later ones is dropped.
+
+    Raises:
+        BrainError: the folder is there already, or has no recording to go on with.
     """
 
-    def __init__(self, path: Path, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]], dt: float) -> None:
+    def __init__(
+        self, path: Path, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]], dt: float, *, after: int | None = None
+    ) -> None:
         self._path = path.resolve()
-        if self._path.exists():
-            raise BrainError(f"{path} exists, and a recording would replace it\n  cure: another path, or remove it")
-        self._path.mkdir(parents=True)
-        about = {"zarr_format": 3, "node_type": "group", "attributes": {"dt": dt, "addresses": list(shapes)}}
-        (self._path / "zarr.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-        self._num_rows = 0
-        self._arrays = {name: create_array(self._path / name, shape, dtype) for name, (shape, dtype) in shapes.items()}
-        self._arrays[STEPS] = create_array(self._path / STEPS, (), np.dtype(np.int64))
+        if after is None:
+            self._num_rows, self._arrays = 0, _made(self._path, shapes, dt)
+        else:
+            self._num_rows = int(np.searchsorted(Recording.read(self._path).steps, after))
+            self._arrays = {name: open_array(self._path / name, write=True) for name in (*shapes, STEPS)}
+            for name, array in self._arrays.items():
+                shape = (self._num_rows, *array.shape[1:])
+                self._arrays[name] = array.resize(exclusive_max=shape, shrink_only=True).result()
 
     def append(self, steps: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
         """Add one row of each address for each step."""
@@ -49,3 +56,13 @@ class ZarrRecorder:
     def recording(self) -> Recording:
         """What is on disk so far; its arrays are read when they are asked for."""
         return Recording.read(self._path)
+
+
+def _made(path: Path, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]], dt: float) -> dict[str, Any]:
+    if path.exists():
+        raise BrainError(f"{path} exists, and a recording would replace it\n  cure: another path, or remove it")
+    path.mkdir(parents=True)
+    about = {"zarr_format": 3, "node_type": "group", "attributes": {"dt": dt, "addresses": list(shapes)}}
+    (path / "zarr.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    made = {name: create_array(path / name, shape, dtype) for name, (shape, dtype) in shapes.items()}
+    return {**made, STEPS: create_array(path / STEPS, (), np.dtype(np.int64))}

@@ -14,14 +14,15 @@ _BYTES_A_CHUNK = 2**22
 """What is read at once; large enough to read fast, small enough to hold."""
 
 
-def open_array(path: Path) -> Any:
-    """An array on disk, to be read.
+def open_array(path: Path, *, write: bool = False) -> Any:
+    """An array on disk.
 
     Args:
         path: its folder, of Zarr version 2 or 3.
+        write: whether it is to be written too.
     """
     driver = "zarr" if (path / ".zarray").is_file() else "zarr3"
-    return _tensorstore().open({"driver": driver, "kvstore": _file(path)}, open=True, read=True).result()
+    return _tensorstore().open({"driver": driver, "kvstore": _file(path)}, open=True, read=True, write=write).result()
 
 
 def create_array(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> Any:
