@@ -56,7 +56,7 @@ bench: $(VENV)
 	@set -e; for benchmark in benchmarks/[a-z]*.py; do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done
 
 docs: $(VENV)
-	@$(BIN)/sphinx-build --quiet --fail-on-warning -b html docs docs/_build/html
+	@$(BIN)/sphinx-build --quiet --fail-on-warning -j auto -b html docs docs/_build/html
 	@echo 'The site is in docs/_build/html/index.html'
 
 # One lock for every Python: `--universal` pins JAX, NumPy and others once for 3.11 and once for 3.12 and newer.

@@ -42,13 +42,15 @@ myst_heading_anchors = 3
 # Cells run `outlay` and must find the one of this environment; what they print is for a page, not for a terminal.
 os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
 os.environ |= {"NO_COLOR": "1", "COLUMNS": "106", "TERM": "dumb"}
-# No one's own IPython settings, and no warning from every kernel that its local sockets are not encrypted.
-_ipython = tempfile.TemporaryDirectory(prefix="outlay-docs-")
-atexit.register(_ipython.cleanup)
-_profile = Path(_ipython.name, "profile_default")
+# No one's own IPython settings, and no warning from every kernel that its local sockets are not encrypted; and no
+# programs that an earlier search had compiled here.
+_own = tempfile.TemporaryDirectory(prefix="outlay-docs-")
+atexit.register(_own.cleanup)
+os.environ["XDG_CACHE_HOME"] = str(Path(_own.name, "cache"))
+_profile = Path(_own.name, "profile_default")
 _profile.mkdir()
 (_profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 'ERROR'\n", encoding="utf-8")
-os.environ["IPYTHONDIR"] = _ipython.name
+os.environ["IPYTHONDIR"] = _own.name
 logging.getLogger("traitlets").setLevel(logging.WARNING)
 
 # Docstrings write code in single backticks, as in Markdown.

@@ -28,7 +28,8 @@
 import pathlib
 import sys
 
-sys.path.insert(0, next(str(p / "examples") for p in pathlib.Path.cwd().resolve().parents if (p / "examples").is_dir()))
+here = pathlib.Path.cwd()
+sys.path.insert(0, next(str(folder / "examples") for folder in (here, *here.parents) if (folder / "examples").is_dir()))
 
 import cart_pole
 import numpy as np

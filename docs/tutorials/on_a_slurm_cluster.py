@@ -33,7 +33,7 @@ import re
 
 import terminal
 
-terminal.work_in_a_new_folder("who.py", commands=["srun"])
+terminal.work_in_a_new_folder("who.py", "../../guides/line.py", commands=["srun"])
 
 # %% [markdown]
 # ## Two ways to use four GPUs
@@ -104,11 +104,12 @@ assert "cure: start the processes with srun" in printed
 # ## A whole job
 #
 # Now a script for two tasks without GPUs, with a variable that gives each task four simulated devices, run as SLURM
-# would run it:
+# would run it. The recipe is `line.py` of the guide [Use the command line](../guides/command_line.md), which fits a
+# line:
 
 # %%
 printed = terminal.run("""
-outlay slurm run digits --gpus-per-node 0 --tasks-per-node 2 --env JAX_PLATFORMS=cpu \\
+outlay slurm run line.py:recipe --gpus-per-node 0 --tasks-per-node 2 --env JAX_PLATFORMS=cpu \\
   --env XLA_FLAGS=--xla_force_host_platform_device_count=4 \\
   --layout fsdp --steps 20 --checkpoint-every 10 --run-dir run > job.sh
 bash job.sh > job.out

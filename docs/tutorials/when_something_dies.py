@@ -95,11 +95,11 @@ assert {5, 10} & set(saved)
 assert all(step % 5 == 0 for step in saved)
 
 # %% [markdown]
-# The run goes on from there, in four processes with two devices each, because that is what is free now:
+# The run goes on from there, in one process with four devices, because that is what is left:
 
 # %%
 printed = terminal.run("""
-outlay run digits --processes 4 --devices 8 --layout fsdp --steps 30 --run-dir run --resume 2> progress.txt |
+outlay run digits --devices 4 --layout fsdp --steps 30 --run-dir run --resume 2> progress.txt |
   grep -e 'ran  ' -e 'training  '
 """)
 

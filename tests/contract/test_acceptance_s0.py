@@ -12,7 +12,6 @@ from tests.contract.placed_as_planned import blocks
 
 import outlay
 from outlay.execute.rollout import Rollout
-from outlay.layout.strategies import by_neuron
 
 BRAIN = {
     "A_ex": {"soma": {"potential": (256,)}},
@@ -59,48 +58,20 @@ def test_s0_12_modules_on_devices_of_their_own() -> None:
 
 
 MODULES = {"spiker": 0, "integrator": 1, "A_ex": 2, "A_in": 3, "B_ex": 4, "B_in": 5}
-NUM_STEPS = 100
 
 
 @functools.cache
-def model():
-    return ab_brain()
-
-
-@functools.cache
-def drive() -> dict:
-    return {"drive": np.asarray(recorded()["drive"][:NUM_STEPS], np.float32)}
-
-
-def program(layout, mesh, mode="auto"):
-    spikes = (*(f"{name}:out_spikes" for name in ("A_ex", "A_in", "B_ex", "B_in")), "spiker:spikes")
-    rollout = Rollout(model().graph, record=(*spikes, "A_ex.soma.potential"))
-    return outlay.program(rollout, start, drive(), layout=layout, mesh=mesh, mode=mode)
-
-
-def start(key):
-    return recorded_start(model(), recorded())
-
-
-def run(program):
-    state, found = program(program.init(jax.random.key(0)), drive())
-    return jax.device_get(program.crop(state)), jax.device_get(found)
-
-
-@functools.cache
-def one_device():
-    everything = [("**", jax.sharding.PartitionSpec()), ("batch.**", jax.sharding.PartitionSpec())]
-    return run(program(everything, outlay.mesh(devices=jax.devices()[:1], all=1)))
-
-
-def assert_as_on_one_device(found) -> None:
-    assert sum(np.abs(found[1]["recorded"][f"{name}:out_spikes"]).sum() for name in ("A_ex", "B_ex")) > 100
-    for path, same in jax.tree_util.tree_leaves_with_path(jax.tree.map(np.array_equal, found, one_device())):
-        assert same, jax.tree_util.keystr(path)
+def placed_brain():
+    """Every module on a device of its own. That it computes what one device does: test_brain_as_compiled.py."""
+    model = ab_brain()
+    drive = {"drive": np.asarray(recorded()["drive"][:10], np.float32)}
+    layout = outlay.by_module(MODULES)
+    start = functools.partial(recorded_start, model, recorded())
+    return outlay.program(Rollout(model.graph), lambda key: start(), drive, layout=layout, mesh=six(), mode="placed")
 
 
 def test_s0_14_the_placed_brain_is_where_the_layout_says() -> None:
-    placed = program(outlay.by_module(MODULES), six(), "placed")
+    placed = placed_brain()
     state = placed.init(jax.random.key(0))
     assert blocks(state["A_ex"]["soma"]["potential"]) == [[2]]
     assert blocks(state["B_ex"]["synapses"]["kernel"]) == [[4]]
@@ -109,24 +80,8 @@ def test_s0_14_the_placed_brain_is_where_the_layout_says() -> None:
         assert {leaf.device_ids for leaf in placed.plan if leaf.path.startswith(f"cache.{name}.")} == {(device,)}
 
 
-def test_s0_15_the_placed_brain_runs_as_on_one_device_bit_for_bit() -> None:
-    assert_as_on_one_device(run(program(outlay.by_module(MODULES), six(), "placed")))
-
-
-def test_s0_15_so_does_one_with_modules_on_several_devices() -> None:
-    mixed = MODULES | {"A_ex": [1, 2], "B_ex": [3, 4, 5]}
-    assert_as_on_one_device(run(program(outlay.by_module(mixed), six(), "placed")))
-
-
-def test_s0_15_so_does_one_split_by_neuron() -> None:
-    for num in (3, 6):
-        mesh = outlay.mesh(devices=jax.devices()[:num], neurons=num)
-        assert_as_on_one_device(run(program(by_neuron(), mesh, "manual")))
-
-
 def test_s0_17_the_cache_is_shown_by_path() -> None:
-    placed = program(outlay.by_module(MODULES), six(), "placed")
-    shown = str(outlay.show(placed.init(jax.random.key(0)), "cache"))
+    shown = str(outlay.show(placed_brain().init(jax.random.key(0)), "cache"))
     assert "cache.B_in.out_spikes" in shown
     assert "device 5" in shown
     assert "(64,)" in shown

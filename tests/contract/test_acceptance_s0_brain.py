@@ -30,6 +30,11 @@ def brain():
 
 
 @pytest.fixture(scope="module")
+def state(brain):
+    return brain.init(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
 def placed(brain):
     mesh = outlay.mesh(devices=jax.devices()[:6], modules=6)
     return outlay.program(
@@ -54,9 +59,9 @@ def test_s0_01_six_simulated_devices() -> None:
     assert done.stdout.strip() == "[0, 1, 2, 3, 4, 5] cpu"
 
 
-def test_s0_03_the_model_is_loaded_from_its_file_and_takes_an_input_of_four_zeros(brain) -> None:
+def test_s0_03_the_model_is_loaded_from_its_file_and_takes_an_input_of_four_zeros(brain, state) -> None:
     assert {name: tuple(shape) for name, shape in brain.inputs.items()} == {"drive": (4,)}
-    state, outputs = brain.step(brain.init(jax.random.key(0)), {"drive": jnp.zeros(4)})
+    state, outputs = jax.jit(brain.step)(state, {"drive": jnp.zeros(4)})
     assert outputs["action"].shape == (2,)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
 
@@ -78,8 +83,7 @@ def test_s0_04_the_tree(brain) -> None:
     assert all(name in str(tree) for name in (*types, *components.values()))
 
 
-def test_s0_05_by_default_everything_is_on_device_0(brain) -> None:
-    state = brain.init(jax.random.key(0))
+def test_s0_05_by_default_everything_is_on_device_0(state) -> None:
     for leaf in jax.tree.leaves(state):
         assert blocks(leaf) == [[0]]
     assert state["A_ex"]["soma"]["potential"].shape == (256,)
@@ -106,7 +110,7 @@ def test_s0_16_the_best_possible_gain_of_the_placement_is_printed(explained) -> 
 
 
 def test_s0_16_the_cost_of_each_module_is_measured_and_shown(brain) -> None:
-    times = measure_parts(Rollout(brain.graph), brain.init, INPUTS, num_rounds=3)
+    times = measure_parts(Rollout(brain.graph), brain.init, {"drive": INPUTS["drive"][:10]}, num_rounds=3)
     assert times.largest in ("A_ex", "B_ex")
     assert times.seconds["B_ex"] > 5 * times.seconds["spiker"]
     assert times.best_gain == pytest.approx(times.sum / max(times.seconds.values()))

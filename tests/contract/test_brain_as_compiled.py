@@ -1,10 +1,28 @@
-"""The Brain agrees bit for bit as users compile it: other tests leave XLA's optimization of machine code out."""
+"""Acceptance, document 0, 15: laid out in any way, the Brain computes what one device computes, bit for bit."""
 
-from tests.unit.cli.command import outlay_command
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.command import environment
 
 
-def test_s0_15_the_placed_brain_has_the_spikes_of_one_device(tmp_path):
-    options = ("--devices", "6", "--mode", "placed", "--steps", "1")
-    done = outlay_command("verify", "ab_brain", *options, cwd=tmp_path, XLA_FLAGS="")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "allowed for exact: each part rounds the same wherever it runs" in done.stdout
+@pytest.fixture(scope="module")
+def found():
+    """What differs, by arrangement, compiled as users compile it."""
+    script = [sys.executable, str(Path(__file__).with_name("brain_arrangements.py"))]
+    done = subprocess.run(
+        script, env=environment(XLA_FLAGS=""), capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = map(json.loads, done.stdout.splitlines())
+    return {line["arrangement"]: line for line in lines}
+
+
+@pytest.mark.parametrize("arrangement", ["by module", "mixed", "by neuron over 3", "by neuron over 6"])
+def test_s0_15_it_runs_as_on_one_device_bit_for_bit(found, arrangement):
+    assert found[arrangement]["differing"] == []
+    assert found[arrangement]["leaves"] > 50
+    assert found[arrangement]["spikes"]["A_ex"] + found[arrangement]["spikes"]["B_ex"] > 100

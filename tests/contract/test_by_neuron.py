@@ -1,5 +1,7 @@
 """A rollout split by rows computes what one device computes, bit for bit, on any number of devices."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -11,16 +13,19 @@ from outlay.core.errors import LayoutError, ProgramError
 from outlay.execute.rollout import Rollout
 from outlay.layout.strategies import by_neuron
 
-ALONE = {}
 
-
+@functools.cache
 def alone(near, far):
-    if (near, far) not in ALONE:
-        ALONE[near, far] = jax.device_get(on_one_device(rollout(near=near, far=far)))
-    return ALONE[near, far]
+    return jax.device_get(on_one_device(rollout(near=near, far=far)))
 
 
-def program_on(num, near=1, far=1, layout=None, mode="manual"):
+@functools.cache
+def program_on(num, near=1, far=1):
+    """Compiled once for all tests."""
+    return new_program_on(num, near, far)
+
+
+def new_program_on(num, near=1, far=1, layout=None, mode="manual"):
     step = rollout(near=near, far=far)
     mesh = outlay.mesh(devices=jax.devices()[:num], n=num)
     return outlay.program(step, init_of(step.graph), inputs(), layout=layout or by_neuron("n"), mesh=mesh, mode=mode)
@@ -72,20 +77,24 @@ def test_the_proof_allows_no_rounding():
     assert {check.allowed for check in verification.checks} == {0.0}
 
 
-def test_a_difference_is_found():
+def test_a_difference_is_found(monkeypatch):
     program = program_on(3)
     pad = program.pad
-    program.pad = lambda state: pad({**state, "sum": {"total": state["sum"]["total"] + np.float32(1e-7)}})
+
+    def wrong(state):
+        return pad({**state, "sum": {"total": state["sum"]["total"] + np.float32(1e-7)}})
+
+    monkeypatch.setattr(program, "pad", wrong)
     assert not outlay.verify(program, steps=1).ok
 
 
 def test_what_fits_together_only_by_half_is_refused():
     with pytest.raises(ProgramError, match="by_neuron lays out a rollout in mode manual"):
-        program_on(2, mode="auto")
+        new_program_on(2, mode="auto")
     with pytest.raises(ProgramError, match="is split by the rows of its parts"):
-        program_on(2, layout=[("**", P()), ("batch.**", P())])
+        new_program_on(2, layout=[("**", P()), ("batch.**", P())])
     with pytest.raises(LayoutError, match="axis 'neurons' is not in"):
-        program_on(2, layout=by_neuron())
+        new_program_on(2, layout=by_neuron())
     with pytest.raises(LayoutError, match="only a graph knows"):
         by_neuron("n").plan({"w": np.ones((4, 2))}, outlay.mesh(n=8))
     with pytest.raises(ProgramError, match='against="one-device"'):

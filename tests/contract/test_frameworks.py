@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -190,8 +191,12 @@ def _leaves(tree: Any) -> list[np.ndarray]:
     ]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
+# Frameworks differ in how a state is nested and named, which matters to layouts that split it.
+@pytest.mark.parametrize(
+    ("framework", "layout"),
+    [(PLAIN, "dp"), *itertools.product(FRAMEWORKS, ("fsdp", "fsdp+tp"))],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_a_frameworks_model_computes_what_one_device_computes(framework: Framework, layout: str) -> None:
     batch, mesh = framework.make_batch(), outlay.mesh(data=4, model=2)
     program = outlay.program(framework.step, framework.init, batch, layout=LAYOUTS[layout](framework), mesh=mesh)

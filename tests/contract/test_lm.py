@@ -49,9 +49,14 @@ def _program(name: str, mode: Mode = "auto") -> outlay.Program:
     return outlay.program(step, _init, BATCH, layout=LAYOUTS[name], mesh=mesh, mode=mode)
 
 
+def _first_state() -> Any:
+    """Made anew each time, since a step takes its state for good."""
+    return jax.device_get(jax.jit(_init)(jax.random.key(0)))
+
+
 @functools.cache
 def _one_device() -> list[Any]:
-    step, state, history = jax.jit(outlay.train_step(LOSS, OPTIMIZER)), _init(jax.random.key(0)), []
+    step, state, history = jax.jit(outlay.train_step(LOSS, OPTIMIZER)), _first_state(), []
     for _ in range(NUM_STEPS):
         state, metrics = step(state, BATCH)
         history.append(jax.device_get((state.params, state.opt_state, metrics)))
@@ -59,7 +64,7 @@ def _one_device() -> list[Any]:
 
 
 def _assert_trains_as_one_device(program: outlay.Program) -> None:
-    state = outlay.put(jax.device_get(_init(jax.random.key(0))), program.plan, program.mesh)
+    state = outlay.put(_first_state(), program.plan, program.mesh)
     for expected in _one_device():
         state, metrics = program(state, BATCH)
         assert_placed_as_planned(state, program.plan)

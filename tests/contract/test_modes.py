@@ -1,11 +1,12 @@
 """Every layout in every mode trains, for every kind of model, as one device does.
 
 The whole product of layout, mode, model, accumulation and uneven batch would be hundreds of compilations, at most of a
-second each. What can interact is tried in full: every model under every strategy in both modes, since which leaves are
-split decides which collectives run. Accumulation and padding change the loop around them and not what they are, so they
-are tried under every strategy in both modes with the MLP, padding mostly together with accumulation; the MLP has
-dropout and so notices a sample taken twice, left out, or with another's key. One device's numbers are always taken
-without accumulation and without padding, so they share no mistake with what is compared to them.
+second each. What can interact is tried in full: every model under every strategy by hand, since which leaves are split
+decides which collectives run; in mode auto the compiler decides that, and test_layouts.py tries it with every model.
+Accumulation and padding change the loop around the collectives and not what they are, so they are tried under every
+strategy in both modes with the MLP, mostly one together with the other; the MLP has dropout and so notices a sample
+taken twice, left out, or with another's key. One device's numbers are always taken without accumulation and without
+padding, so they share no mistake with what is compared to them.
 """
 
 from __future__ import annotations
@@ -109,13 +110,20 @@ def _assert_trains_as_one_device(
 
 each_mode = pytest.mark.parametrize("mode", MODES)
 each_strategy = pytest.mark.parametrize("layout", STRATEGIES, ids=lambda layout: layout.name)
+some_strategies = pytest.mark.parametrize(
+    "layout", [layout for layout in STRATEGIES if layout.name in ("dp", "fsdp")], ids=lambda layout: layout.name
+)
 
 
-@each_mode
 @each_strategy
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_it_trains_as_one_device(model: SmallModel, layout: NamedLayout, mode: str) -> None:
-    _assert_trains_as_one_device(model, layout, mode)
+def test_it_trains_as_one_device_by_hand(model: SmallModel, layout: NamedLayout) -> None:
+    _assert_trains_as_one_device(model, layout, "manual")
+
+
+@each_strategy
+def test_it_trains_as_one_device_by_the_compiler(layout: NamedLayout) -> None:
+    _assert_trains_as_one_device(MLP, layout, "auto")
 
 
 @pytest.mark.parametrize("layout", OTHERS, ids=lambda layout: layout.name)
@@ -124,7 +132,7 @@ def test_leaves_split_over_both_axes_train_by_hand(layout: NamedLayout) -> None:
 
 
 @each_mode
-@each_strategy
+@some_strategies
 def test_accumulation_sees_every_sample_once(layout: NamedLayout, mode: str) -> None:
     _assert_trains_as_one_device(BIG, layout, mode, accumulate=3)
 
@@ -137,7 +145,7 @@ def test_an_uneven_batch_padded_and_accumulated_equals_the_short_one(layout: Nam
 
 
 @each_mode
-@pytest.mark.parametrize("layout", [x for x in STRATEGIES if x.name in ("dp", "fsdp")], ids=lambda layout: layout.name)
+@some_strategies
 def test_an_uneven_batch_padded_equals_the_short_one(layout: NamedLayout, mode: str) -> None:
     _assert_trains_as_one_device(SHORT, layout, mode, batch=_padded(_batch(SHORT), 16))
 

@@ -1,5 +1,7 @@
 """The parts of a graph in programs of their own compute what one device computes, bit for bit."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -18,19 +20,23 @@ PLACES = {
     "together on several": {"source": 0, "a": [1, 2], "b": [2, 1], "sum": 0},
 }
 LATENCIES = [(1, 1), (2, 3), (3, 4)]
-ALONE = {}
 
 
+@functools.cache
 def alone(near, far):
-    if (near, far) not in ALONE:
-        ALONE[near, far] = jax.device_get(on_one_device(rollout(near=near, far=far)))
-    return ALONE[near, far]
+    return jax.device_get(on_one_device(rollout(near=near, far=far)))
 
 
-def program_at(places, near=1, far=1, mode="placed"):
+@functools.cache
+def program_at(name, near=1, far=1):
+    """Compiled once for all tests."""
+    return new_program_at(PLACES[name], near, far)
+
+
+def new_program_at(places, near=1, far=1, mode="placed"):
     step = rollout(near=near, far=far)
     mesh = outlay.mesh(devices=jax.devices()[:6], all=6)
-    layout = outlay.by_module(PLACES[places] if isinstance(places, str) else places)
+    layout = outlay.by_module(places)
     return outlay.program(step, init_of(step.graph), inputs(), layout=layout, mesh=mesh, mode=mode)
 
 
@@ -64,7 +70,7 @@ def test_a_rollout_goes_on_where_the_last_one_ended():
 def test_a_dispatch_runs_as_many_steps_as_what_crosses_is_old():
     assert [program_at("each alone", *each).num_steps_at_once for each in LATENCIES] == [1, 2, 3]
     assert program_at("all together").num_steps_at_once == 11
-    assert program_at({"source": 0, "a": 0, "b": 0, "sum": 1}, near=1, far=4).num_steps_at_once == 4
+    assert new_program_at({"source": 0, "a": 0, "b": 0, "sum": 1}, near=1, far=4).num_steps_at_once == 4
 
 
 def test_state_is_born_on_its_device_and_nothing_of_it_elsewhere():
@@ -147,7 +153,7 @@ def test_a_state_elsewhere_and_other_inputs_are_named():
 
 def test_wrong_places_are_all_named():
     with pytest.raises(LayoutError) as refused:
-        program_at({"source": 0, "aa": 1, "b": 7, "sum": [1, 2]})
+        new_program_at({"source": 0, "aa": 1, "b": 7, "sum": [1, 2]})
     assert [(problem.kind, problem.where) for problem in refused.value.problems] == [
         ("no such part", "aa.**"),
         ("part without a device", "a"),
@@ -175,4 +181,4 @@ def test_only_a_rollout_is_placed():
     with pytest.raises(ProgramError, match=r"runs a graph of parts, and the step StepGraph is none"):
         outlay.program(waves, init_of(waves), {"x": np.ones(5)}, layout=layout, mesh=mesh, mode="placed")
     with pytest.raises(ProgramError, match="parts of the graph on devices of their own, and mode auto"):
-        program_at("each alone", mode="auto")
+        new_program_at(PLACES["each alone"], mode="auto")

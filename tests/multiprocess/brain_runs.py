@@ -7,10 +7,19 @@ from typing import Any
 
 import jax
 import numpy as np
-from tests.contract.ab_reference import ab_brain, recorded, recorded_start
 from tests.unit.execute import waves
 
 import outlay
+from outlay.brain.brain import Brain
+from outlay.brain.connection import Connection
+from outlay.brain.delays.drawn import N2NDelays
+from outlay.brain.initializers import NormalizedSparseUniform
+from outlay.brain.integrator import ExponentialIntegrator
+from outlay.brain.learning_rules.zenke import ZenkeRule
+from outlay.brain.neuron import Neuron
+from outlay.brain.somas.leaky import AdaptiveLeakySoma
+from outlay.brain.spikers.topological import TopologicalLinearSpiker
+from outlay.brain.synapses.linear import LinearSynapses
 from outlay.execute.rollout import Rollout
 from outlay.layout.strategies import by_neuron
 
@@ -24,10 +33,36 @@ def _waves() -> Run:
 
 
 def _brain() -> Run:
-    brain = ab_brain()
-    drive = np.asarray(recorded()["drive"][:NUM_STEPS], np.float32)
-    rollout = Rollout(brain.graph, record=("A_ex:out_spikes", "B_in:out_spikes"))
-    return rollout, lambda key: recorded_start(brain, recorded()), {"drive": drive}
+    """Every kind of module of the recorded model, in two populations that inhibit and excite each other."""
+    spiker = TopologicalLinearSpiker(
+        tau=30.0, cd=2.0, max_freq=200.0, glue=False, mins=-1.0, maxs=1.0, resolution=32, sigma=1 / 8
+    )
+    modules = {
+        "spiker": spiker,
+        "excite": _population(62, inhibitory=0.0),
+        "inhibit": _population(16, inhibitory=1.0),
+        "integrator": ExponentialIntegrator(num_outputs=2, saturation_freq=50.0, tau=20.0),
+    }
+    wires = [
+        ("spiker:spikes", "excite:in_spikes"),
+        ("inhibit:out_spikes", "excite:in_spikes"),
+        ("excite:out_spikes", "inhibit:in_spikes"),
+        ("excite:out_spikes", "integrator:spikes"),
+    ]
+    brain = Brain(
+        modules,
+        [Connection("inputs:drive", "spiker:signal"), *(Connection(*wire) for wire in wires)],
+        inputs={"drive": (4,)},
+        outputs={"action": "integrator:signal"},
+    )
+    drive = np.random.default_rng(0).uniform(-1, 1, (NUM_STEPS, 4)).astype(np.float32)
+    rollout = Rollout(brain.graph, record=("excite:out_spikes", "inhibit:out_spikes"))
+    return rollout, brain.init, {"drive": drive}
+
+
+def _population(num: int, *, inhibitory: float) -> Neuron:
+    synapses = LinearSynapses(NormalizedSparseUniform(density=0.2))
+    return Neuron(num, inhibitory, AdaptiveLeakySoma(resistance=8.0), synapses, N2NDelays(max_delay=8.0), ZenkeRule())
 
 
 RUNS: dict[str, Callable[[], Run]] = {"waves": _waves, "brain": _brain}

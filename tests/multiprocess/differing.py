@@ -1,4 +1,4 @@
-"""A program whose processes are about to run different things: `differing.py KIND PROCESS`; each prints its error."""
+"""Programs whose processes are about to run different things: `differing.py KINDS PROCESS`; each prints its errors."""
 
 import sys
 import time
@@ -9,9 +9,23 @@ from outlay.launch.exchange import part
 from outlay.launch.join import join
 
 
-def main(kind: str, process: int, mark: str) -> None:
-    job = join(timeout=4 if kind == "missing" else 60)
-    differs = job.process == process
+def main(kinds: str, process: int, mark: str) -> None:
+    job = join(timeout=4 if kinds == "missing" else 60)
+    Path(mark).write_text(repr(time.time()))
+    error = None
+    for kind in kinds.split(","):
+        try:
+            run(kind, differs=job.process == process)
+        except ProgramError as told:
+            error = told
+            print("\n".join([f"{kind}: this is what it is told:", *str(told).splitlines()]), flush=True)
+            if kind != "missing":
+                part(f"told {kind}", (0, 1))  # the first to end takes the other with it
+    if error:
+        raise error
+
+
+def run(kind: str, *, differs: bool) -> None:
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -34,20 +48,12 @@ def main(kind: str, process: int, mark: str) -> None:
     made = program(
         step, init, batch, layout=[("batch", PartitionSpec("data")), ("w", split)], mesh=mesh(data=jax.device_count())
     )
-    Path(mark).write_text(repr(time.time()))
     if differs and kind == "missing":
         time.sleep(60)
     if differs and kind == "early":
         sys.exit(0)
-    try:
-        state = made.init(jax.random.key(7 if kind == "key" and differs else 0))
-        outputs = made(state, batch)[1]
-    except ProgramError as error:
-        print("\n".join(["this is what it is told:", *str(error).splitlines()]), flush=True)
-        if kind != "missing":
-            part("told", (0, 1))  # the first to end takes the other with it
-        raise
-    print(f"the sum is {outputs['sum']}")
+    state = made.init(jax.random.key(7 if kind == "key" and differs else 0))
+    print(f"the sum is {made(state, batch)[1]['sum']}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from outlay.core.xla_flags import merge_flags
+
 SECONDS = 240
 
 
@@ -21,7 +23,9 @@ def run_workers(script: Path, folder: Path, *, num_processes: int, devices_per_p
     env = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices_per_process}",
+        "XLA_FLAGS": merge_flags(
+            os.environ["XLA_FLAGS"], {"xla_force_host_platform_device_count": str(devices_per_process)}
+        ),
     }
     port = str(_free_port())
     logs = [folder / f"{process}.log" for process in range(num_processes)]

@@ -9,11 +9,11 @@ import outlay
 
 def main(folder: Path, stop_at: int) -> None:
     job = outlay.join()
-    from tests.multiprocess.same_result_training import NUM_SAMPLED, results
+    from tests.multiprocess.same_result_training import SMALLER, results
 
     from outlay.recipes import lm
 
-    lm.NUM_SAMPLED = NUM_SAMPLED
+    vars(lm).update(SMALLER)
     found = results(folder, stop_at)
     (folder / f"{job.num_processes}-{job.process}.json").write_text(json.dumps(found))
 

@@ -1,4 +1,4 @@
-"""The same spikes in one, two and three processes, bit for bit."""
+"""The same spikes in two and three processes as on one device, bit for bit. One process: test_by_neuron.py."""
 
 import pickle
 import sys
@@ -10,7 +10,7 @@ from tests.unit.cli.command import outlay_command
 from tests.unit.execute.waves import assert_same
 
 WORKER = Path(__file__).parent / "brain_worker.py"
-PROCESSES = (1, 2, 3)
+PROCESSES = (2, 3)
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -28,7 +28,8 @@ def folder(tmp_path_factory):
 def test_every_process_has_what_one_device_computes(folder, name):
     expected = on_one_device(RUNS[name]())
     if name == "brain":
-        assert abs(expected[1]["recorded"]["A_ex:out_spikes"]).sum() > 100
+        for spikes in expected[1]["recorded"].values():
+            assert abs(spikes).sum() > 50
     files = sorted(folder.glob("*.pickle"))
     assert len(files) == sum(PROCESSES)
     for file in files:

@@ -19,22 +19,24 @@ def mark(tmp_path):
     assert not left, "processes were left behind"
 
 
-def test_processes_compute_together_and_end_well(mark):
-    done = jobs.run(mark=mark)
+def test_processes_compute_together_and_end_well_where_one_takes_longer_too(mark):
+    done = jobs.run(fault="slow-end", process=1, mark=mark)
     assert done.code == 0, done.stderr
+    assert "[1] slept well" in done.stdout
     assert "[0] process 0 of 2: total 2.0" in done.stdout
     assert "[1] process 1 of 2: total 2.0" in done.stdout
     assert len(set(done.pids)) == 2
     assert "process from OUTLAY_PROCESS_ID, number of processes from OUTLAY_NUM_PROCESSES" in done.stderr
 
 
-@pytest.mark.parametrize("process", [0, 1])
 @pytest.mark.parametrize(
-    ("fault", "code", "says", "last"),
+    ("process", "fault", "code", "says", "last"),
     [
-        ("exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
-        ("code", 7, "SystemExit, exit code 7", "SystemExit: 7"),
-        ("SIGKILL", 137, "ended by SIGKILL, by somebody or by the system for want of memory; exit code 137", ""),
+        (0, "exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
+        (1, "exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
+        (0, "code", 7, "SystemExit, exit code 7", "SystemExit: 7"),
+        (0, "SIGKILL", 137, "ended by SIGKILL, by somebody or by the system for want of memory; exit code 137", ""),
+        (1, "SIGKILL", 137, "ended by SIGKILL, by somebody or by the system for want of memory; exit code 137", ""),
     ],
 )
 def test_a_process_that_fails_ends_all_and_is_named_last(mark, fault, process, code, says, last):
@@ -69,12 +71,6 @@ def test_a_process_that_goes_without_a_word_is_named(mark):
     done = jobs.run(fault="os-exit", process=0, mark=mark)
     assert done.code != 0
     assert "process 0 ended early, with exit code 0, while the others still needed it" in done.stderr
-
-
-def test_a_process_that_takes_longer_at_the_end_is_left_to_it(mark):
-    done = jobs.run(fault="slow-end", process=1, mark=mark)
-    assert done.code == 0, done.stderr
-    assert "slept well" in done.stdout
 
 
 @pytest.mark.parametrize("fault", ["SIGSTOP", "sleep"])
@@ -113,32 +109,34 @@ def test_processes_that_agree_run_their_program(mark):
     assert sorted(done.stdout.splitlines()) == ["[0] the sum is 8.0", "[1] the sum is 8.0"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "says"),
-    [
-        (
-            "program",
-            r"  program: [0-9a-f]{12} \(.*/differing.py:\d+\), there [0-9a-f]{12} \(.*/differing.py:\d+\)\n"
-            r"      \+ %0 = stablehlo.sine .*\n  cure: what is traced must not depend on the process",
-        ),
-        ("data", r"  data: batch is float32\[4, 3\], there float32\[4, 2\]\n(.*\n)  cure: state and batch are global"),
-        (
-            "config",
-            r"  config: rule 2 is w  P\(\), there w  P\('data',\)\n(.*\n)  cure: start all processes with the same",
-        ),
-        ("key", r"  config: key is \[0 7\], there \[0 0\]\n  cure: start all processes with the same"),
-    ],
-)
-def test_processes_that_would_run_different_things_are_told_all_of_them(mark, fault, says):
-    done = jobs.run(program=jobs.DIFFERING, fault=fault, process=1, mark=mark)
-    assert done.code == 13
+KINDS = {
+    "program": r"  program: [0-9a-f]{12} \(.*/differing.py:\d+\), there [0-9a-f]{12} \(.*/differing.py:\d+\)\n"
+    r"      \+ %0 = stablehlo.sine .*\n  cure: what is traced must not depend on the process",
+    "data": r"  data: batch is float32\[4, 3\], there float32\[4, 2\]\n(.*\n)  cure: state and batch are global",
+    "config": r"  config: rule 2 is w  P\(\), there w  P\('data',\)\n(.*\n)  cure: start all processes with the same",
+    "key": r"  config: key is \[0 7\], there \[0 0\]\n  cure: start all processes with the same",
+}
+
+
+@pytest.fixture(scope="module")
+def differed(tmp_path_factory):
+    """A job whose processes try one thing after the other that they do not agree about."""
+    mark = tmp_path_factory.mktemp("differed") / "mark"
+    done = jobs.run(program=jobs.DIFFERING, fault=",".join(KINDS), process=1, mark=mark)
+    assert not jobs.left_of(mark), "processes were left behind"
+    return done
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_processes_that_would_run_different_things_are_told_all_of_them(differed, kind):
+    assert differed.code == 13
     for process in (0, 1):
         prefix = f"[{process}] "
-        lines = [line.removeprefix(prefix) for line in done.stdout.splitlines() if line.startswith(prefix)]
-        told = "\n".join(lines).partition("this is what it is told:\n")[2]
+        lines = [line.removeprefix(prefix) for line in differed.stdout.splitlines() if line.startswith(prefix)]
+        told = "\n".join(lines).partition(f"{kind}: this is what it is told:\n")[2].partition(": this is what")[0]
         assert told.startswith("the processes are about to run different things")
-        assert re.search(rf"  process 1 against process 0:\n  {says}", told), told
-    assert "ProgramError: the processes are about to run different things" in done.stderr
+        assert re.search(rf"  process 1 against process 0:\n  {KINDS[kind]}", told), told
+    assert "ProgramError: the processes are about to run different things" in differed.stderr
 
 
 @pytest.mark.parametrize("process", [0, 1])

@@ -13,14 +13,19 @@ from tests.multiprocess.same_result_training import (
     NUM_STEPS,
     RECIPES,
     SAVE_EVERY,
+    SMALLER,
     program_of,
     results,
     sample,
     train,
+    train_on,
 )
 from tests.unit.cli.command import OUTLAY, environment
 
+import outlay
 from outlay.recipes import lm
+from outlay.train.checkpoint.manifest import Manifest
+from outlay.train.checkpoint.whole import read_manifest
 
 WORKER = Path(__file__).parent / "same_result_worker.py"
 PROCESSES = (1, 2, 4)
@@ -28,16 +33,17 @@ pytestmark = pytest.mark.timeout(600)  # 50 s on a machine that does nothing els
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short_samples():
+def smaller():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lm, "NUM_SAMPLED", NUM_SAMPLED)
+        for name, value in SMALLER.items():
+            patch.setattr(lm, name, value)
         yield
 
 
 @pytest.fixture(scope="module")
 def stops():
-    """The steps at which each arrangement is interrupted; the last one trains to the end."""
-    return [*sorted(random.sample(range(SAVE_EVERY, NUM_STEPS), len(PROCESSES) - 1)), NUM_STEPS]
+    """The steps at which each arrangement is interrupted; then one device trains to the end."""
+    return sorted(random.sample(range(SAVE_EVERY, NUM_STEPS), len(PROCESSES)))
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +89,19 @@ def test_the_losses_are_those_of_one_device(found, recipe, losses, num_processes
         np.testing.assert_allclose(one[recipe.name]["losses"], losses, rtol=1e-6)
 
 
-def test_so_they_are_when_interrupted_and_continued_in_another_arrangement(found, recipe, losses, stops):
-    told, folder = found
-    history = [json.loads(line) for line in (folder / recipe.name / "metrics.jsonl").read_text().splitlines()]
+def test_so_they_are_when_interrupted_and_continued_in_another_arrangement(found, recipe, one_device, losses, stops):
+    told, folder = found[0], found[1] / recipe.name
+    continued = [told[num_processes][0][recipe.name]["continued after"] for num_processes in PROCESSES]
+    continued.append(train_on(recipe, one_device, folder, NUM_STEPS))
+    assert continued == [0, *(stop // SAVE_EVERY * SAVE_EVERY for stop in stops)]
+    history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [metrics["step"] for metrics in history] == list(range(1, NUM_STEPS + 1))
     np.testing.assert_allclose([metrics["loss"] for metrics in history], losses, rtol=1e-6, err_msg=f"stopped {stops}")
-    continued = [told[num_processes][0][recipe.name]["continued after"] for num_processes in PROCESSES]
-    assert continued == [0, *(stop // SAVE_EVERY * SAVE_EVERY for stop in stops[:-1])]
+    for step in outlay.Checkpoints(folder / "checkpoints").steps():
+        manifest = read_manifest(folder / "checkpoints" / str(step))
+        assert isinstance(manifest, Manifest)
+        came_to_it = [num for num, stop in zip(PROCESSES, stops, strict=True) if step <= stop]
+        assert manifest.written_by["processes"] == str(came_to_it[0] if came_to_it else 1)
 
 
 def test_every_process_has_the_text_that_the_model_writes(found, recipe, one_device):

@@ -187,8 +187,12 @@ def test_fading_synapses_are_the_sum_of_a_trace_of_each_pair(synapses, tracer):
     check(neuron, "leaky", dt=0.5, tracer=tracer)
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("delays", [N2NDelays(6.0), NDelays(6.0), NoDelays()], ids=repr)
+# What a rule keeps by neuron is the same with any delays; with those of pairs each rule is tried.
+@pytest.mark.parametrize(
+    ("delays", "name"),
+    [(N2NDelays(6.0), name) for name in RULES] + [(each, "zenke") for each in (NDelays(6.0), NoDelays())],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
 def test_some_of_the_neurons_are_computed_bit_for_bit_as_among_all(name, delays):
     rule, units, rows = RULES[name], 64, slice(20, 31)
     neuron = Neuron(units, 0.3, soma_of("adaptive", resistance=9.0), SYNAPSES, delays, rule)

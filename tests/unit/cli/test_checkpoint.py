@@ -5,7 +5,7 @@ import subprocess
 import time
 
 import pytest
-from tests.unit.cli.command import LINE, OUTLAY, environment, outlay_command
+from tests.unit.cli.command import LINE, OUTLAY, command_here, environment, outlay_command
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +17,8 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("where", ["line", "line/checkpoints", "line/checkpoints/4"])
-def test_a_checkpoint_is_shown_without_devices(folder, where):
-    shown = outlay_command("checkpoint", "show", where, cwd=folder, JAX_PLATFORMS="none there")
+def test_a_checkpoint_is_shown_without_devices(folder):
+    shown = outlay_command("checkpoint", "show", "line", cwd=folder, JAX_PLATFORMS="none there")
     assert shown.returncode == 0, shown.stderr
     assert "whole checkpoints of steps 2, 4" in shown.stdout
     assert "step 4: 6 leaves" in shown.stdout
@@ -29,8 +28,15 @@ def test_a_checkpoint_is_shown_without_devices(folder, where):
     assert ["key", "()", "key<fry>", "8", "B"] in rows
 
 
+def test_it_is_found_by_any_of_its_folders(folder):
+    shown = [command_here("checkpoint", "show", f"line{inner}", cwd=folder) for inner in ("", "/checkpoints/4")]
+    assert "step 4: 6 leaves" in shown[0].stdout
+    checkpoints = command_here("checkpoint", "show", "line/checkpoints", cwd=folder)
+    assert {each.stdout for each in shown} == {checkpoints.stdout}
+
+
 def test_an_older_one_as_json(folder):
-    shown = outlay_command("checkpoint", "show", "line", "--step", "2", "--json", cwd=folder)
+    shown = command_here("checkpoint", "show", "line", "--step", "2", "--json", cwd=folder)
     facts = json.loads(shown.stdout)
     assert (facts["steps"], facts["damaged"], facts["checkpoint"]["step"]) == ([2, 4], {}, 2)
 
@@ -38,8 +44,8 @@ def test_an_older_one_as_json(folder):
 def test_a_damaged_one_is_named_and_the_check_fails(folder, tmp_path):
     subprocess.run(["cp", "-r", str(folder / "line" / "checkpoints"), str(tmp_path)], check=True)
     (tmp_path / "checkpoints" / "4" / "arrays" / "manifest.ocdbt").unlink()
-    shown = outlay_command("checkpoint", "show", "checkpoints", cwd=tmp_path)
-    assert shown.returncode == 1
+    shown = command_here("checkpoint", "show", "checkpoints", cwd=tmp_path)
+    assert shown.exit_code == 1
     assert "whole checkpoints of steps 2\nstep 2: " in shown.stdout
     assert "damaged: step 4: " in shown.stderr
     assert "/4/arrays/manifest.ocdbt is missing" in shown.stderr
@@ -50,14 +56,14 @@ def test_a_damaged_one_is_named_and_the_check_fails(folder, tmp_path):
     [(["nowhere"], "nowhere has no checkpoint"), (["line", "--step", "3"], "of step 3; it has those of steps 2, 4")],
 )
 def test_what_is_not_there_is_an_error(folder, arguments, said):
-    shown = outlay_command("checkpoint", "show", *arguments, cwd=folder)
-    assert shown.returncode == 2
+    shown = command_here("checkpoint", "show", *arguments, cwd=folder)
+    assert shown.exit_code == 2
     assert said in shown.stderr
 
 
 def test_a_run_cannot_be_continued_and_replaced(folder):
-    done = outlay_command("run", LINE, "--resume", "--force", cwd=folder)
-    assert done.returncode == 2
+    done = command_here("run", LINE, "--resume", "--force", cwd=folder)
+    assert done.exit_code == 2
     assert "with --force the run that it would continue is replaced" in done.stderr
 
 

@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from tests.unit.cli.command import LINE, ROOT, outlay_command
+from tests.unit.cli.command import LINE, ROOT, command_here, outlay_command
 
 SAVED = f"{ROOT}/tests/golden/hlo/gpu-0.12.0.1-fsdp.hlo.gz"
 LAID_OUT = (LINE, "--devices", "4", "--layout", "fsdp")
@@ -68,8 +68,8 @@ def test_a_saved_program(saved, tmp_path):
     assert found.returncode == 0, found.stderr
     assert "reduce-scatter  data" in found.stdout
     assert "note: the text holds no figures of memory" in found.stdout
-    broken = outlay_command("explain", saved, "--forbid", "reduce-scatter", cwd=tmp_path)
-    assert broken.returncode == 1
+    broken = command_here("explain", saved, "--forbid", "reduce-scatter", cwd=tmp_path)
+    assert broken.exit_code == 1
     assert broken.stderr.startswith("over budget: reduce-scatter is forbidden")
 
 
@@ -77,21 +77,21 @@ def test_a_saved_program(saved, tmp_path):
     ("arguments", "message"),
     [
         (("step.hlo",), "step.hlo cannot be read: No such file"),
-        ((LINE, "--devices", "4", "--max-bytes", "lots"), "'lots' is no size"),
-        ((LINE, "--devices", "4", "--forbid", "gather"), "no kind of collective 'gather': did you mean 'all-gather'"),
-        ((LINE, "--devices", "4", "--layout", "fdsp"), "did you mean 'fsdp'"),
-        ((LINE, "--devices", "4", "--max-memroy", "1GB"), "no option --max-memroy: did you mean '--max-memory'"),
+        ((LINE, "--devices", "8", "--max-bytes", "lots"), "'lots' is no size"),
+        ((LINE, "--devices", "8", "--forbid", "gather"), "no kind of collective 'gather': did you mean 'all-gather'"),
+        ((LINE, "--devices", "8", "--layout", "fdsp"), "did you mean 'fsdp'"),
+        ((LINE, "--devices", "8", "--max-memroy", "1GB"), "no option --max-memroy: did you mean '--max-memory'"),
         (("digits", "--target", "h1000:1x8"), "did you mean 'h100'"),
     ],
 )
 def test_wrong_use(arguments, message, tmp_path):
-    found = outlay_command("explain", *arguments, cwd=tmp_path)
-    assert found.returncode == 2, found.stdout
+    found = command_here("explain", *arguments, cwd=tmp_path)
+    assert found.exit_code == 2, found.stdout
     assert message in found.stderr
     assert "Traceback" not in found.stderr
 
 
 def test_a_saved_program_has_no_recipes_options(saved, tmp_path):
-    found = outlay_command("explain", saved, "--layout", "fsdp", cwd=tmp_path)
-    assert found.returncode == 2
+    found = command_here("explain", saved, "--layout", "fsdp", cwd=tmp_path)
+    assert found.exit_code == 2
     assert "is compiled already: --layout is for recipes" in found.stderr

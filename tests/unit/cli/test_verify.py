@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.unit.cli.command import LINE, outlay_command
+from tests.unit.cli.command import LINE, command_here, outlay_command
 
 PLANTED = f"{Path(__file__).parents[3]}/examples/planted_fault.py:recipe"
 
@@ -29,9 +29,9 @@ def test_a_recipe_that_is_the_same_ends_well_with_the_devices_that_were_asked_fo
 
 
 def test_a_mode_or_a_reference_that_does_not_exist_is_wrong_use(tmp_path):
-    wrong = outlay_command("verify", LINE, "--devices", "2", "--against", "one", cwd=tmp_path)
-    assert wrong.returncode == 2
+    wrong = command_here("verify", LINE, "--devices", "8", "--against", "one", cwd=tmp_path)
+    assert wrong.exit_code == 2
     assert "error: there is no reference 'one'" in wrong.stderr
-    wrong = outlay_command("show", LINE, "--devices", "2", "--mode", "manul", cwd=tmp_path)
-    assert wrong.returncode == 2
+    wrong = command_here("show", LINE, "--devices", "8", "--mode", "manul", cwd=tmp_path)
+    assert wrong.exit_code == 2
     assert "there is no mode 'manul': did you mean 'manual'?" in wrong.stderr

@@ -58,27 +58,25 @@ def test_devices_of_one_process_are_not_apart():
     assert not between_processes.are_pairs(mesh, ("j",))
 
 
-# The program prints the largest difference to one device's parameters after some steps, and the collectives it uses.
+# The program says which collectives each layout uses, on meshes with one device of each process and with two.
 ONE_OF_TWO = """
 import sys
 import jax, jax.numpy as jnp, numpy as np, optax, outlay
 from jax.sharding import NamedSharding, PartitionSpec as P
 from outlay.execute.between_processes import are_apart, are_pairs
 
-rank, port, num_devices = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-outlay.simulate(num_devices)
+rank, port = int(sys.argv[1]), sys.argv[2]
+outlay.simulate(2)
 jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank)
 # Along data a pair of devices is of two processes; along model both are of one.
-mesh = outlay.mesh(data=2) if num_devices == 1 else outlay.mesh(data=2, model=2)
-assert are_pairs(mesh, ("data",))
-if num_devices == 2:
-    assert are_apart(mesh, ("data", "model")) and not are_apart(mesh, ("model",))
-    assert not are_pairs(mesh, ("data", "model")) and not are_pairs(mesh, ("model",))
+one_each = [next(d for d in jax.devices() if d.process_index == process) for process in (0, 1)]
+meshes = {1: outlay.mesh(data=2, devices=one_each), 2: outlay.mesh(data=2, model=2)}
+assert all(are_pairs(mesh, ("data",)) for mesh in meshes.values())
+assert are_apart(meshes[2], ("data", "model")) and not are_apart(meshes[2], ("model",))
+assert not are_pairs(meshes[2], ("data", "model")) and not are_pairs(meshes[2], ("model",))
 
 generator = np.random.default_rng(0)
 batch = {"x": generator.normal(size=(16, 8)).astype("f"), "y": generator.normal(size=(16, 4)).astype("f")}
-split, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
-given = {name: jax.make_array_from_callback(x.shape, split, lambda i, x=x: x[i]) for name, x in batch.items()}
 
 def init(key):
     return {"w": jax.random.normal(key, (8, 4)), "b": jnp.zeros(4)}
@@ -88,15 +86,13 @@ def loss(params, batch, keys):
 
 optimizer = optax.sgd(0.1, momentum=0.9)
 step, init_state = outlay.train_step(loss, optimizer), outlay.init_state(init, optimizer)
-alone = jax.jit(init_state)(jax.random.key(0))
+alone, step_alone = jax.jit(init_state)(jax.random.key(0)), jax.jit(step)
 for _ in range(3):
-    alone, _ = jax.jit(step)(alone, batch)
+    alone, _ = step_alone(alone, batch)
 
-layouts = {
-    "dp": outlay.data_parallel(), "fsdp": outlay.fsdp(min_size=2) + outlay.data_parallel(),
-    "zero2": outlay.zero2(min_size=2) + outlay.data_parallel(),
-}
-for name, layout in layouts.items():
+def train(layout, mesh):
+    split, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    given = {name: jax.make_array_from_callback(x.shape, split, lambda i, x=x: x[i]) for name, x in batch.items()}
     program = outlay.program(step, init_state, batch, layout=layout, mesh=mesh, mode="manual")
     state = program.init(jax.jit(lambda: jax.random.key(0), out_shardings=whole)())
     for _ in range(3):
@@ -105,24 +101,33 @@ for name, layout in layouts.items():
     for got, want in zip(jax.tree.leaves(state.params), jax.tree.leaves(alone.params)):
         for shard in got.addressable_shards:
             worst = max(worst, np.abs(np.asarray(shard.data) - np.asarray(want)[shard.index]).max())
-    assert worst < 1e-6, (name, worst)
-    text = program.lowered.as_text()
-    collectives = ("collective_permute", "all_to_all", "reduce_scatter", "all_reduce")
-    print(name, *(found for found in collectives if found in text))
+    assert worst < 1e-6, worst
+    return program.lowered.as_text()
+
+layouts = {
+    "dp": outlay.data_parallel(), "fsdp": outlay.fsdp(min_size=2) + outlay.data_parallel(),
+    "zero2": outlay.zero2(min_size=2) + outlay.data_parallel(),
+}
+collectives = ("collective_permute", "all_to_all", "reduce_scatter", "all_reduce")
+for num_devices, mesh in meshes.items():
+    for name, layout in layouts.items():
+        text = train(layout, mesh)
+        print("uses", num_devices, name, *(found for found in collectives if found in text))
 """
-SET_BY_SIMULATE = ("XLA_FLAGS", "NPROC", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
+SET_BY_SIMULATE = ("NPROC", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(("num_devices", "whole"), [(1, "collective_permute"), (2, "all_reduce")])
-def test_two_processes_train_as_one_device_does(num_devices, whole):
+@pytest.fixture(scope="module")
+def said():
+    """What the first of two processes says: lines of words."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     clean = {name: value for name, value in os.environ.items() if name not in SET_BY_SIMULATE}
+    clean["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # without the number of devices
     both = [
         subprocess.Popen(
-            [sys.executable, "-c", ONE_OF_TWO, str(rank), port, str(num_devices)],
+            [sys.executable, "-c", ONE_OF_TWO, str(rank), port],
             env=clean,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -136,7 +141,12 @@ def test_two_processes_train_as_one_device_does(num_devices, whole):
         for process in both:
             process.kill()
     assert [process.returncode for process in both] == [0, 0], said[0][1][-3000:] + said[1][1][-3000:]
-    lines = said[0][0].splitlines()  # gloo says there, too, that it has connected
-    found = dict(line.split(maxsplit=1) for line in lines if line.startswith(("dp", "fsdp", "zero2")))
+    return [line.split() for line in said[0][0].splitlines()]  # gloo says there, too, that it has connected
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("num_devices", "whole"), [(1, "collective_permute"), (2, "all_reduce")])
+def test_two_processes_train_as_one_device_does(said, num_devices, whole):
+    found = {words[2]: " ".join(words[3:]) for words in said if words[:2] == ["uses", str(num_devices)]}
     split = "collective_permute all_to_all" if num_devices == 1 else "all_to_all all_reduce"
     assert found == {"dp": whole, "fsdp": split, "zero2": split}

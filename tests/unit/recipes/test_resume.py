@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -47,8 +48,15 @@ def uninterrupted(tmp_path_factory):
     return path, run(prepare(small.line(), layout="fsdp"), RunFolder(path))
 
 
-def test_the_same_arrangement_gives_the_same_losses_bit_for_bit(tmp_path, uninterrupted):
-    stop = stopped(tmp_path, layout="fsdp")
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("interrupted")
+    return path, stopped(path, layout="fsdp")
+
+
+def test_the_same_arrangement_gives_the_same_losses_bit_for_bit(tmp_path, interrupted, uninterrupted):
+    path, stop = interrupted
+    shutil.copytree(path, tmp_path, dirs_exist_ok=True)
     assert "stopped after step" in str(stop)
     assert "the last checkpoint is of step 8" in str(stop)
     result = run(prepare(small.line(), layout="fsdp"), RunFolder(tmp_path, resume=True))
@@ -63,8 +71,8 @@ def test_the_same_arrangement_gives_the_same_losses_bit_for_bit(tmp_path, uninte
 @pytest.mark.parametrize(
     ("layout", "mesh"), [("dp", "data=8"), ("fsdp", "data=4,model=2"), ("zero1", "data=2,model=4")], ids=str
 )
-def test_another_arrangement_gives_the_same_losses(layout, mesh, tmp_path, uninterrupted):
-    stopped(tmp_path, layout="fsdp")
+def test_another_arrangement_gives_the_same_losses(layout, mesh, tmp_path, interrupted, uninterrupted):
+    shutil.copytree(interrupted[0], tmp_path, dirs_exist_ok=True)
     run(prepare(small.line(), layout=layout, mesh=mesh), RunFolder(tmp_path, resume=True))
     losses, expected = ([m["loss"] for m in lines(path)] for path in (tmp_path, uninterrupted[0]))
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
