@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,30 +20,20 @@ FEW_STEPS = 16
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The spikes that arrive in one step at neurons, none of them stored: each is a bit of what a pre neuron did.
+    """The spikes that arrive in one step at neurons.
 
     Attributes:
-        history: past spikes of each pre neuron, (words, pre): bit k of word w is that of 32w + k steps ago.
+        sent: which pre neurons spiked in this step, bool, (pre,).
+        arrived: where a spike arrives, bool: of the shape of the delays, or (pre,).
         inhibitory: which pre neurons are inhibitory, (pre,).
         delays: how many steps each spike takes, at least 1: (post, pre), or (pre,) where all post neurons agree, or
             None where all are 1.
     """
 
-    history: jax.Array
+    sent: jax.Array
+    arrived: jax.Array
     inhibitory: jax.Array
     delays: jax.Array | None = None
-
-    def spiked(self) -> jax.Array:
-        """Where a spike arrives, bool, of the shape of the delays or (pre,)."""
-        if self.delays is None:
-            return (self.history[0] & 1) != 0
-        delays = self.delays.astype(jnp.uint32)
-        words = self.history[:, None] if self.delays.ndim == 2 else self.history
-        word = words[0]
-        for index in range(1, len(words)):
-            word = jnp.where((delays - 1) // BITS == index, words[index], word)
-        # The bit asked for, (delay - 1) % BITS, becomes the sign bit: the fewest instructions a pair.
-        return (word << ((BITS - delays) % BITS)).astype(jnp.int32) < 0
 
     def delayed(self, past: jax.Array) -> jax.Array:
         """What each pair sees of something that pre neurons had in past steps.
@@ -61,19 +52,12 @@ class Arrivals:
             seen = jnp.where(age == steps, rows[steps], seen)
         return seen
 
-    def of(self, pre: slice) -> Arrivals:
-        """Those of some pre neurons."""
-        delays = None if self.delays is None else self.delays[..., pre]
-        return Arrivals(self.history[:, pre], self.inhibitory[pre], delays)
-
     def at(self, neuron: jax.Array) -> Arrivals:
         """Those at one post neuron."""
-        per_pair = self.delays is not None and self.delays.ndim == 2
-        return (
-            replace(self, delays=jax.lax.dynamic_index_in_dim(self.delays, neuron, keepdims=False))
-            if per_pair
-            else self
-        )
+        if self.delays is None or self.delays.ndim == 1:
+            return self
+        row = functools.partial(jax.lax.dynamic_index_in_dim, index=neuron, keepdims=False)
+        return replace(self, arrived=row(self.arrived), delays=row(self.delays))
 
 
 class Delays(Component, abc.ABC):
@@ -96,13 +80,15 @@ class Delays(Component, abc.ABC):
             state: the state before it.
             spikes: of this step, (pre,), +1, -1 or 0.
         """
-        history = pushed(state["history"], spikes != 0)
+        sent = spikes != 0
+        history = pushed(state["history"], sent)
         # A neuron is inhibitory or not for good; a spike is where its sign is seen.
-        inhibitory = jnp.where(spikes != 0, spikes < 0, state["inhibitory"])
-        # Else every pair would compute the history of its pre neuron anew.
+        inhibitory = jnp.where(sent, spikes < 0, state["inhibitory"])
+        # Else every pair would compute the history of its pre neuron anew, and once more wherever it is asked for.
         history, inhibitory = jax.lax.optimization_barrier((history, inhibitory))
+        arrived = jax.lax.optimization_barrier(arrives(history, state.get("delays")))
         after = {**state, "history": history, "inhibitory": inhibitory}
-        return after, Arrivals(history, inhibitory, state.get("delays"))
+        return after, Arrivals(sent, arrived, inhibitory, state.get("delays"))
 
 
 def nothing_sent(num_inputs: int, num_steps: int) -> dict[str, jax.Array]:
@@ -111,6 +97,24 @@ def nothing_sent(num_inputs: int, num_steps: int) -> dict[str, jax.Array]:
         "history": jnp.zeros((-(-num_steps // BITS), num_inputs), jnp.uint32),
         "inhibitory": jnp.zeros(num_inputs, bool),
     }
+
+
+def arrives(history: jax.Array, delays: jax.Array | None) -> jax.Array:
+    """Where a spike arrives: a bit of what a pre neuron did in past steps, which is kept once for all pairs.
+
+    Args:
+        history: past spikes of each pre neuron, (words, pre): bit k of word w is that of 32w + k steps ago.
+        delays: as those of `Arrivals`.
+    """
+    if delays is None:
+        return (history[0] & 1) != 0
+    past = delays.astype(jnp.uint32) - 1
+    words = history[:, None] if delays.ndim == 2 else history
+    word = words[0]
+    for index in range(1, len(words)):
+        word = jnp.where(past // BITS == index, words[index], word)
+    # The bit asked for becomes the sign bit: the fewest instructions a pair.
+    return (word << (BITS - 1 - past % BITS)).astype(jnp.int32) < 0
 
 
 def pushed(history: jax.Array, spiked: jax.Array) -> jax.Array:

@@ -103,7 +103,7 @@ def change_kernel(
     )
     # Their rows are done but for the maximum: nothing is added to them.
     on_arrival = jnp.where(spikes, 0, dt * on_arrival)
-    arrived = jnp.where(arrivals.spiked(), on_arrival[:, None], 0)
+    arrived = jnp.where(arrivals.arrived, on_arrival[:, None], 0)
     return jnp.maximum(kernel.astype(jnp.float32) + arrived, 0).astype(dtype)
 
 

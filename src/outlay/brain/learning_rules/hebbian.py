@@ -57,7 +57,7 @@ class PairRule(LearningRule):
         rate, trace = self.rate(read), post.astype(jnp.float32)
 
         def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
-            return rate * (jnp.where(arrived.spiked(), row_of(trace, neuron), 0) + arrived.delayed(past))
+            return rate * (jnp.where(arrived.arrived, row_of(trace, neuron), 0) + arrived.delayed(past))
 
         kernel = change_kernel(kernel, arrivals, spikes, rate * trace, on_spike, dt=dt)
         return {"post_trace": post, "pre_trace": past}, kernel

@@ -60,7 +60,7 @@ class OjaRule(LearningRule):
         """One step."""
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
         trace, before = post.astype(jnp.float32)[:, None], kernel.astype(jnp.float32)
-        change = self.eta * (jnp.where(arrivals.spiked(), trace, 0) - before * trace**2)
+        change = self.eta * (jnp.where(arrivals.arrived, trace, 0) - before * trace**2)
         return {"post_trace": post}, jnp.maximum(before + dt * change, 0).astype(kernel.dtype)
 
     def problems(self, *, dt: float) -> list[str]:

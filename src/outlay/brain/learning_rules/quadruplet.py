@@ -78,7 +78,7 @@ class QuadrupletRule(LearningRule):
         arrival = rate * (self.q_alpha + self.q_beta * post.astype(jnp.float32))
 
         def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
-            of_arrival = jnp.where(arrived.spiked(), row_of(arrival, neuron), 0)
+            of_arrival = jnp.where(arrived.arrived, row_of(arrival, neuron), 0)
             return of_arrival + rate * (self.q_gamma + self.q_delta * arrived.delayed(past))
 
         kernel = change_kernel(kernel, arrivals, spikes, arrival, on_spike, dt=dt)

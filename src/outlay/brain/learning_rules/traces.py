@@ -23,7 +23,6 @@ def no_past(num_inputs: int, num_steps: int, dtype: Any) -> jax.Array:
 
 def push_trace(past: jax.Array, arrivals: Arrivals, tau: float, *, dt: float) -> jax.Array:
     """The traces of pre neurons after one more step."""
-    sent = (arrivals.history[0] & 1) != 0
-    newest = unit_tracer(tau).step(past[0], sent, dt=dt)
+    newest = unit_tracer(tau).step(past[0], arrivals.sent, dt=dt)
     # Else every pair would compute the trace of its pre neuron anew.
     return jax.lax.optimization_barrier(jnp.concatenate([newest[None], past[:-1]]))

@@ -93,7 +93,7 @@ class ZenkeRule(LearningRule):
         pull = self.eta * self.c * post.astype(jnp.float32) ** 3
 
         def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
-            of_arrival = jnp.where(arrived.spiked(), row_of(arrival, neuron), 0)
+            of_arrival = jnp.where(arrived.arrived, row_of(arrival, neuron), 0)
             return (
                 of_arrival
                 + row_of(triplet, neuron) * arrived.delayed(past)

@@ -39,6 +39,6 @@ def arriving_current(kernel: jax.Array, arrivals: Arrivals) -> jax.Array:
     sign = jax.lax.optimization_barrier(jnp.where(arrivals.inhibitory, -1.0, 1.0).astype(jnp.float32))
 
     def brought(pre: slice) -> jax.Array:
-        return jnp.where(arrivals.of(pre).spiked(), kernel[:, pre].astype(jnp.float32), 0) * sign[None, pre]
+        return jnp.where(arrivals.arrived[..., pre], kernel[:, pre].astype(jnp.float32), 0) * sign[None, pre]
 
     return sum_rows(brought, kernel.shape[1])

@@ -80,9 +80,7 @@ class Checkpoints:
 
     def last_saved(self) -> int | None:
         """The newest step that can be restored, for a run that is interrupted; what is being written is waited for."""
-        if (
-            jax.process_count() == 1
-        ):  # several stop at different steps, and would wait for each other for ever
+        if jax.process_count() == 1:  # several stop at different steps, and would wait for each other for ever
             self.wait()
         return max(self.steps(), default=None)
 
