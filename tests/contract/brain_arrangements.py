@@ -16,8 +16,6 @@ from tests.contract.ab_reference import POPULATIONS, ab_brain, recorded, recorde
 
 import outlay
 
-outlay.simulate(6)
-
 MODULES = {"spiker": 0, "integrator": 1, "A_ex": 2, "A_in": 3, "B_ex": 4, "B_in": 5}
 NUM_STEPS = 100
 
@@ -45,6 +43,7 @@ def run(program):
 
 
 def main() -> None:
+    outlay.simulate(6)
     everywhere = [("**", jax.sharding.PartitionSpec()), ("batch.**", jax.sharding.PartitionSpec())]
     alone = run(program(everywhere, 1, "all", "auto"))
     arrangements = {
