@@ -1,4 +1,4 @@
-"""One process of a job: waves and a Brain split by rows over all devices of all processes.
+"""One process of a job: waves and a Brain split by rows over all devices of all processes; of a job of one, not split.
 
 python brain_worker.py FOLDER
 """
@@ -13,13 +13,15 @@ import outlay
 def main(folder: Path) -> None:
     job = outlay.join()
     import jax
-    from tests.multiprocess.brain_runs import RUNS, by_neuron_program
+    from tests.multiprocess.brain_runs import RUNS, by_neuron_program, on_one_device
 
-    found = {}
-    for name, make in RUNS.items():
-        program, inputs = by_neuron_program(make())
-        found[name] = jax.tree.map(outlay.gather, program(program.init(jax.random.key(0)), inputs))
-        found[name] = program.crop(found[name][0]), found[name][1]
+    def by_neuron(run):
+        program, inputs = by_neuron_program(run)
+        state, outputs = jax.tree.map(outlay.gather, program(program.init(jax.random.key(0)), inputs))
+        return program.crop(state), outputs
+
+    compute = on_one_device if job.num_processes == 1 else by_neuron
+    found = {name: compute(make()) for name, make in RUNS.items()}
     (folder / f"{job.num_processes}-{job.process}.pickle").write_bytes(pickle.dumps(found))
 
 

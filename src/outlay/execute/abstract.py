@@ -50,12 +50,14 @@ class Traced:
         required_names: the names among them that a layout must speak of.
         specs: the specs that it constrains values to.
         sums_over_batch: whether it says where it sums over its batch.
+        jaxpr: the trace; None of a step that only makes sense on pieces.
     """
 
     intermediates: dict[str, Any] = field(default_factory=dict)
     required_names: list[str] = field(default_factory=list)
     specs: list[PartitionSpec] = field(default_factory=list)
     sums_over_batch: bool = False
+    jaxpr: Any = field(default=None, compare=False)
 
 
 def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by_hand: bool = False) -> Traced:
@@ -96,7 +98,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
         return result
 
     try:
-        new_state, _ = jax.eval_shape(checked, state, batch)
+        jaxpr, (new_state, _) = jax.make_jaxpr(checked, return_shape=True)(state, batch)
     except NameError as error:
         if "unbound axis name" not in str(error):
             raise
@@ -115,7 +117,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
             "whole arrays"
         ) from error
     refuse_drift(step, state, new_state)
-    return dataclasses.replace(seen, sums_over_batch=bool(sums))
+    return dataclasses.replace(seen, sums_over_batch=bool(sums), jaxpr=jaxpr)
 
 
 def _refuse_non_arrays(tree: Any, what: str) -> None:

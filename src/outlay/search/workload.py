@@ -72,10 +72,9 @@ def workload(
     with jax.sharding.use_abstract_mesh(abstract):
         state, batch = abstract_init(init), abstract_inputs(inputs)
         traced = abstract_step(step, state, batch, by_hand=mode == "manual")
-        # A step with collectives of its own has no meaning on whole arrays, so there is nothing to count.
-        on_pieces = mode == "manual" and not traced.sums_over_batch
-        jaxpr = None if on_pieces else jax.make_jaxpr(step)(state, batch)
-    if jaxpr is None:
+    jaxpr = traced.jaxpr
+    # A step with collectives of its own has no meaning on whole arrays, so there is nothing to count.
+    if mode == "manual" and not traced.sums_over_batch:
         return Workload(state, batch, traced, 0.0, 0, frozenset(), "float32", microbatches)
     return Workload(
         state,
