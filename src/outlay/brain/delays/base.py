@@ -84,9 +84,9 @@ class Delays(Component, abc.ABC):
         history = pushed(state["history"], sent)
         # A neuron is inhibitory or not for good; a spike is where its sign is seen.
         inhibitory = jnp.where(sent, spikes < 0, state["inhibitory"])
-        # Else every pair would compute the history of its pre neuron anew, and once more wherever it is asked for.
+        # Else every pair would compute the history of its pre neuron anew.
         history, inhibitory = jax.lax.optimization_barrier((history, inhibitory))
-        arrived = jax.lax.optimization_barrier(arrives(history, state.get("delays")))
+        arrived = arrives(history, state.get("delays"))
         after = {**state, "history": history, "inhibitory": inhibitory}
         return after, Arrivals(sent, arrived, inhibitory, state.get("delays"))
 
@@ -108,13 +108,15 @@ def arrives(history: jax.Array, delays: jax.Array | None) -> jax.Array:
     """
     if delays is None:
         return (history[0] & 1) != 0
-    past = delays.astype(jnp.uint32) - 1
+    delays = delays.astype(jnp.uint32)
     words = history[:, None] if delays.ndim == 2 else history
     word = words[0]
     for index in range(1, len(words)):
-        word = jnp.where(past // BITS == index, words[index], word)
-    # The bit asked for becomes the sign bit: the fewest instructions a pair.
-    return (word << (BITS - 1 - past % BITS)).astype(jnp.int32) < 0
+        word = jnp.where((delays - 1) // BITS == index, words[index], word)
+    # The bit asked for, (delay - 1) % BITS, becomes the sign bit: the fewest instructions a pair.
+    arrived = (word << ((BITS - delays) % BITS)).astype(jnp.int32) < 0
+    # Of one word it is computed wherever it is read, which takes less than to store it; of several words it takes more.
+    return arrived if len(words) == 1 else jax.lax.optimization_barrier(arrived)
 
 
 def pushed(history: jax.Array, spiked: jax.Array) -> jax.Array:
