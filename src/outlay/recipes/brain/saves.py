@@ -52,12 +52,14 @@ class Saves:
     def __init__(self, recipe: BrainRecipe, folder: RunFolder, every: int) -> None:
         _refuse_unsaveable(recipe, every)
         self.every = every
+        self._stride = recipe.stride
         self.checkpoints = Checkpoints(folder.checkpoints_path)
         self._collected = folder.path / COLLECTED
 
-    def is_due(self, step: int) -> bool:
-        """Whether the state after a step is to be saved, as long as it is not the last."""
-        return step % self.every == 0
+    def is_due(self, step: int, *, is_last: bool) -> bool:
+        """Whether the state after a step is to be saved."""
+        # A run that ends between two recorded steps would go on from there with other steps than these.
+        return step % self.every == 0 or (is_last and step % self._stride == 0)
 
     def steps_until_due(self, step: int) -> int:
         """How many steps there are between a step and the next save."""

@@ -170,8 +170,9 @@ class _Run:
             in_flight.append((start, stop, results))
             finish(0 if self.feed.listens else _MAX_IN_FLIGHT - 1)
             if self.saves and stop_request:
-                stops = stop < self.num_steps and stop_request.after(stop)
-                if stops or stop == self.num_steps or self.saves.is_due(stop):
+                is_last = stop == self.num_steps
+                stops = not is_last and stop_request.after(stop)
+                if stops or self.saves.is_due(stop, is_last=is_last):
                     finish(0)  # the recording must be there before a checkpoint after it is
                     beat(None, "saving")
                     self.saves.save(stop, self.program, self.state, self.collected.to_arrays(self._seconds))

@@ -131,6 +131,12 @@ def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrup
     assert left_in(tmp_path) == uninterrupted
 
 
+def test_a_run_that_ended_between_two_recorded_steps_goes_on_with_the_same_ones(tmp_path, uninterrupted):
+    run(prepare(recipe()), RunFolder(tmp_path), num_steps=45, checkpoint_every=20)
+    run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+    assert left_in(tmp_path) == uninterrupted
+
+
 def test_a_finished_run_is_made_longer(tmp_path, uninterrupted):
     run(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
     run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
