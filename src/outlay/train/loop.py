@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,10 @@ import jax
 from outlay.core.errors import ProgramError
 from outlay.execute.program import Program
 from outlay.launch.heartbeat import beat
-from outlay.launch.stop_request import Stopped
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.metrics_file import MetricsFile
 from outlay.train.progress import Progress
-from outlay.train.stop import StopTogether
+from outlay.train.stop import StopTogether, end_on_request, last_checkpoint_in_words
 from outlay.train.together import is_first
 
 # Enough that the devices never wait for Python. Without a bound, host memory fills with waiting batches, the progress
@@ -66,8 +64,7 @@ class Interrupted(KeyboardInterrupt):
         self.history = history
         self.saved = saved
         kept = f"; the metrics so far are kept in {metrics_path}" if metrics_path else ""
-        goes_on = f"; the last checkpoint is of step {saved}" if saved is not None else ""
-        super().__init__(f"stopped after step {step} of {num_steps}{kept}{goes_on}")
+        super().__init__(f"stopped after step {step} of {num_steps}{kept}{last_checkpoint_in_words(saved)}")
 
 
 def fit(
@@ -168,10 +165,7 @@ def fit(
             saved = checkpoints.last_saved() if checkpoints else None
             raise Interrupted(history, finished, num_steps, metrics_path, saved) from interrupt
     if checkpoints and stops:
-        stopped = Stopped(f"stopped on request after step {finished} of {num_steps}, saved in {checkpoints.path}")
-        if progress:
-            print(stopped, file=sys.stderr)
-        raise stopped
+        end_on_request(finished, num_steps, checkpoints, say=progress)
     seconds = history[-1]["seconds"] if history else 0.0
     return Fit(state, history, seconds, samples_a_step * len(history))
 

@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
+from typing import NoReturn
 
 import jax
 
 from outlay.core.errors import ProgramError
 from outlay.launch.exchange import is_posted, patience, post, wait_for
-from outlay.launch.stop_request import is_requested, listen
+from outlay.launch.stop_request import Stopped, is_requested, listen
+from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.together import is_first
 
 _ASK_EVERY = 5.0  # seconds; a fraction of what SLURM gives between its signal and the time limit
 _STOP = "stop"
 
 _runs = itertools.count()
+
+
+def end_on_request(step: int, num_steps: int, checkpoints: Checkpoints, *, say: bool) -> NoReturn:
+    """End a program that was asked to, once its state is saved.
+
+    Args:
+        step: the step that it is after.
+        num_steps: how many there would be in all.
+        checkpoints: where it is saved.
+        say: whether to say so on stderr.
+
+    Raises:
+        Stopped: always.
+    """
+    stopped = Stopped(f"stopped on request after step {step} of {num_steps}, saved in {checkpoints.path}")
+    if say:
+        print(stopped, file=sys.stderr)
+    raise stopped
+
+
+def last_checkpoint_in_words(saved: int | None) -> str:
+    """What the message of a run that ended early says at its end; empty where nothing was saved.
+
+    Args:
+        saved: the step of the last checkpoint; None where there is none.
+    """
+    return f"; the last checkpoint is of step {saved}" if saved is not None else ""
 
 
 class StopTogether:

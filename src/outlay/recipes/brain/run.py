@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -129,8 +130,10 @@ def _modules(prepared: Prepared) -> str:
     return f"{each} a step, measured one by one; {times.bound}"
 
 
-_IDENTITY = ("recipe", "seed", "dt", "dtype", "record", "stride", "windows")
+_IDENTITY = ("recipe", "seed", "inputs", "dt", "dtype", "record", "stride", "windows")
 """What must stay as it was, or the recording would go on with something else."""
+_NUM_SEEN = 5
+"""Steps whose inputs are compared: other waves, numbers or files differ in them."""
 
 
 def _config(
@@ -149,6 +152,7 @@ def _config(
         "mesh": program.plan.mesh.to_dict(),
         "num_steps": num_steps,
         "checkpoint_every": checkpoint_every,
+        "inputs": _digest(recipe),
         "dt": recipe.brain.dt,
         "dtype": recipe.brain.dtype,
         "seed": recipe.seed,
@@ -160,3 +164,13 @@ def _config(
         "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
         "before": arrangements(earlier),
     }
+
+
+def _digest(recipe: BrainRecipe) -> str:
+    """A number for the inputs of the first steps; empty where an environment makes them."""
+    if recipe.loop is not None:
+        return ""
+    batch = recipe.feed.batch(0, min(_NUM_SEEN, recipe.feed.num_steps or _NUM_SEEN))
+    return hashlib.sha256(b"".join(np.ascontiguousarray(batch[name]).tobytes() for name in sorted(batch))).hexdigest()[
+        :12
+    ]

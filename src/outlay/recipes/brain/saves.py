@@ -15,6 +15,7 @@ from outlay.recipes.brain.brain_recipe import BrainRecipe
 from outlay.recipes.brain.run_folder import COLLECTED
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.run_folder import RunFolder
+from outlay.train.stop import StopTogether
 from outlay.train.together import is_first
 
 
@@ -55,6 +56,14 @@ class Saves:
         self._stride = recipe.stride
         self.checkpoints = Checkpoints(folder.checkpoints_path)
         self._collected = folder.path / COLLECTED
+
+    def begin(self, step: int) -> None:
+        """From now on SIGUSR1 asks the run, which is after this step, to save and to end."""
+        self._stop = StopTogether(step)
+
+    def is_asked_to_stop(self, step: int) -> bool:
+        """Whether to stop after a step; all processes ask after the same ones."""
+        return self._stop.after(step)
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
         """Whether the state after a step is to be saved."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -16,7 +15,6 @@ from outlay.core.errors import BrainError
 from outlay.core.paths import flatten_paths
 from outlay.execute.make import program as make_program
 from outlay.launch.heartbeat import beat
-from outlay.launch.stop_request import Stopped
 from outlay.place.gather import gather
 from outlay.recipes.brain.activity import population_names
 from outlay.recipes.brain.brain_recipe import BrainRecipe
@@ -29,7 +27,7 @@ from outlay.recipes.brain.recording.recording import Recording
 from outlay.recipes.brain.saves import Saved, Saves
 from outlay.recipes.brain.stopped import BrainInterrupted, BrainStopped, first_not_finite, not_finite_problems
 from outlay.recipes.prepare import Prepared
-from outlay.train.stop import StopTogether
+from outlay.train.stop import end_on_request, last_checkpoint_in_words
 
 _MAX_IN_FLIGHT = 2
 """Chunks under way: the devices never wait for Python, and what is shown is not far behind them."""
@@ -132,11 +130,7 @@ class _Run:
                 raise BrainInterrupted(self._recorded(), self.done, self.num_steps, self.kept_in, saved) from stopped
             seconds = self._seconds
         if stops and self.saves:
-            where = self.saves.checkpoints.path
-            stopped_at = Stopped(f"stopped on request after step {self.done} of {self.num_steps}, saved in {where}")
-            if progress:
-                print(stopped_at, file=sys.stderr)
-            raise stopped_at
+            end_on_request(self.done, self.num_steps, self.saves.checkpoints, say=progress)
         return BrainRun(
             brain=self.brain,
             num_steps=self.num_steps,
@@ -157,8 +151,9 @@ class _Run:
             while len(in_flight) > most_left:
                 show(self._take(*in_flight.popleft()))
 
-        stop_request = StopTogether(self.done) if self.saves else None
         stops = False
+        if self.saves:
+            self.saves.begin(self.done)
         for start, stop in self._spans():
             batch = self.feed.batch(start, stop)
             try:
@@ -169,9 +164,9 @@ class _Run:
             self.state, results = self._program_of(stop - start)(self.state, batch)
             in_flight.append((start, stop, results))
             finish(0 if self.feed.listens else _MAX_IN_FLIGHT - 1)
-            if self.saves and stop_request:
+            if self.saves:
                 is_last = stop == self.num_steps
-                stops = not is_last and stop_request.after(stop)
+                stops = not is_last and self.saves.is_asked_to_stop(stop)
                 if stops or self.saves.is_due(stop, is_last=is_last):
                     finish(0)  # the recording must be there before a checkpoint after it is
                     beat(None, "saving")
@@ -218,8 +213,8 @@ class _Run:
         recording = self._recorded()
         kept = f"; the recording of the {self.done} steps before is in {self.kept_in}" if self.kept_in else ""
         saved = self.saves.checkpoints.last_saved() if self.saves else None
-        goes_on = f"; the last checkpoint is of step {saved}" if saved is not None else ""
-        return BrainStopped(headline + kept + goes_on, problems, recording, self.done)
+        headline += kept + last_checkpoint_in_words(saved)
+        return BrainStopped(headline, problems, recording, self.done)
 
     def _recorded(self) -> Recording:
         self.recorder.append(*self.filter.rest())

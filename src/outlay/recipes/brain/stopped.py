@@ -11,6 +11,7 @@ import numpy as np
 from outlay.core.errors import BrainError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.recipes.brain.recording.recording import Recording
+from outlay.train.stop import last_checkpoint_in_words
 
 
 class BrainStopped(BrainError):
@@ -41,8 +42,7 @@ class BrainInterrupted(KeyboardInterrupt):
         self.num_steps = num_steps
         self.saved = saved
         kept = f"; the recording so far is in {where}" if where else ""
-        goes_on = f"; the last checkpoint is of step {saved}" if saved is not None else ""
-        super().__init__(f"stopped after step {num_steps} of {in_all}{kept}{goes_on}")
+        super().__init__(f"stopped after step {num_steps} of {in_all}{kept}{last_checkpoint_in_words(saved)}")
 
 
 def first_not_finite(first: Mapping[str, Any]) -> tuple[int, list[str]] | None:

@@ -1,6 +1,7 @@
 """A run that ends early and is gone on with leaves what it would have left, had it never stopped."""
 
 import os
+import shutil
 import signal
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 from tests.unit.recipes.brain.tiny import tiny
 
 import outlay
-from outlay.core.errors import CheckpointError
+from outlay.core.errors import BrainError, CheckpointError
 from outlay.launch import stop_request
 from outlay.recipes.brain.brain_recipe import BrainRecipe
 from outlay.recipes.brain.collected import Collected
@@ -188,9 +189,20 @@ def test_another_run_is_refused_and_left_as_it_was(tmp_path):
     before = left_in(tmp_path)
     with pytest.raises(CheckpointError, match=r"2 difference\(s\)\n  record: .*\n  stride: 2 there, 1 now"):
         run(prepare(recipe(record=["*:out_spikes"], stride=1)), RunFolder(tmp_path, resume=True))
+    with pytest.raises(
+        CheckpointError, match=r"1 difference\(s\)\n  inputs: \w+ there, \w+ now\n  cure: another --run"
+    ):
+        run(prepare(recipe(0.5)), RunFolder(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match=r"has a checkpoint of step 40, and a run of 20 steps ends before it"):
         run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=20)
     assert left_in(tmp_path) == before
+
+
+def test_the_recording_is_missed(tmp_path):
+    run(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    shutil.rmtree(tmp_path / "recording.zarr")
+    with pytest.raises(BrainError, match=r"recording.zarr, which the run recorded to, is gone\n  cure: put it back"):
+        run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
 
 
 def test_what_was_collected_is_missed(tmp_path):

@@ -33,6 +33,8 @@ class ZarrRecorder:
         self._path = path.resolve()
         if after is None:
             self._num_rows, self._arrays = 0, _made(self._path, shapes, dt)
+        elif not self._path.is_dir():
+            raise BrainError(f"{path}, which the run recorded to, is gone\n  cure: put it back, or begin the run anew")
         else:
             self._num_rows = int(np.searchsorted(Recording.read(self._path).steps, after))
             self._arrays = {name: open_array(self._path / name, write=True) for name in (*shapes, STEPS)}
