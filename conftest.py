@@ -5,6 +5,7 @@ It stands at the root, not in tests/, because the doctests of src/ need it too.
 
 import importlib.metadata
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -20,6 +21,9 @@ if importlib.metadata.version("jax").startswith("0.10."):  # later ones know no 
     QUICK_COMPILES["xla_cpu_use_fusion_emitters"] = "false"
 os.environ["XLA_FLAGS"] = merge_flags(os.environ.get("XLA_FLAGS", ""), QUICK_COMPILES)
 outlay.simulate(8)
+# A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: the tests that send it to
+# commands would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax
 import jax.numpy as jnp

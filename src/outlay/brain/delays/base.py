@@ -115,7 +115,7 @@ def arrives(history: jax.Array, delays: jax.Array | None) -> jax.Array:
         word = jnp.where((delays - 1) // BITS == index, words[index], word)
     # The bit asked for, (delay - 1) % BITS, becomes the sign bit: the fewest instructions a pair.
     arrived = (word << ((BITS - delays) % BITS)).astype(jnp.int32) < 0
-    # Of one word it is computed wherever it is read, which takes less than to store it; of several words it takes more.
+    # Of one word XLA may compute it again where that is faster than to read it back; of several words it never is.
     return arrived if len(words) == 1 else jax.lax.optimization_barrier(arrived)
 
 

@@ -1,0 +1,139 @@
+"""Runs the Brain of an old file with Spark 1.2.2, in its own compiled loop; started by `brain_spark.py`.
+
+For each line that it reads it runs a round and prints the seconds of a step.
+
+Spark 1.2.2 does not read files of 0.1.0, so the same model is built of its modules here, with the settings and seeds of
+the file. Two of them say something else in 1.2.2: a neuron is ready when its counter *has reached* the cooldown, so one
+step is added; and 0.1.0 draws SparseUniform kernels whatever the file says.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import spark
+from spark import ModuleSpecs, PortMap, nn
+from spark.nn.components.delays.n2n_delays import N2NDelays, N2NDelaysConfig
+from spark.nn.components.plasticity.zenke_rule import ZenkeRule, ZenkeRuleConfig
+from spark.nn.components.somas.leaky import AdaptiveLeakySoma, AdaptiveLeakySomaConfig
+from spark.nn.components.synapses.linear import LinearSynapses, LinearSynapsesConfig
+from spark.nn.initializers.common import SparseUniformInitializerConfig
+from spark.nn.interfaces.input.topological import TopologicalLinearSpiker, TopologicalLinearSpikerConfig
+from spark.nn.interfaces.output.exponential import ExponentialIntegrator, ExponentialIntegratorConfig
+from spark.nn.neurons.alif import ALIFNeuron, ALIFNeuronConfig
+
+SOMA = [
+    "potential_rest",
+    "potential_reset",
+    "potential_tau",
+    "resistance",
+    "threshold",
+    "threshold_tau",
+    "threshold_delta",
+]
+RULE = ["pre_tau", "post_tau", "post_slow_tau", "target_tau", "a", "b", "c", "d", "p"]
+
+
+def neuron(old, dtype):
+    """A population: delays, synapses, a soma and Zenke's rule, which writes the synapses' kernel."""
+    units = tuple(old["units"])
+
+    def part(name, cls, config, inputs, more, **ports):
+        found = old["learning_rule" if name == "rule" else name]
+        settings = {"seed": found["seed"], "dtype": dtype, "dt": found["dt"], **more(found)}
+        wired = {port: [PortMap(*origin)] for port, origin in inputs.items()}
+        return ModuleSpecs(name=name, module_cls=cls, inputs=wired, config=config(**settings), **ports)
+
+    def kernel(synapses):
+        drawn = synapses["kernel"]
+        return SparseUniformInitializerConfig(dtype=dtype, scale=drawn["scale"], density=drawn["density"])
+
+    read_by_rule = {"pre_spikes": ("delays", "out_spikes"), "post_spikes": ("soma", "spikes")}
+    specs = [
+        part(
+            "delays",
+            N2NDelays,
+            N2NDelaysConfig,
+            {"in_spikes": ("__call__", "in_spikes")},
+            lambda found: {"units": units, "max_delay": found["max_delay"]},
+        ),
+        part(
+            "synapses",
+            LinearSynapses,
+            LinearSynapsesConfig,
+            {"spikes": ("delays", "out_spikes")},
+            lambda found: {"units": units, "kernel": kernel(found)},
+            effects={"kernel": [PortMap("rule", "kernel")]},
+        ),
+        part(
+            "soma",
+            AdaptiveLeakySoma,
+            AdaptiveLeakySomaConfig,
+            {"current": ("synapses", "currents")},
+            lambda found: {"cooldown": found["cooldown"] + found["dt"]} | {name: found[name] for name in SOMA},
+            outputs={"out_spikes": "spikes"},
+        ),
+        part(
+            "rule",
+            ZenkeRule,
+            ZenkeRuleConfig,
+            read_by_rule,
+            lambda found: {"eta": found["gamma"]} | {name: found[name] for name in RULE},
+        ),
+    ]
+    specs[-1].inputs["kernel"] = [PortMap("synapses", "kernel", is_property=True)]
+    shared = {name: old[name] for name in ("inhibitory_rate", "seed", "dt")}
+    return ALIFNeuron, ALIFNeuronConfig(modules_specs=tuple(specs), units=units, **shared)
+
+
+def brain(path, dtype):
+    """The Brain of the file."""
+    specs = []
+    for name, spec in json.loads(Path(path).read_text())["__cfg__"]["modules_map"].items():
+        old = {key: value for key, value in spec["__data__"]["config"].items() if not key.startswith("__")}
+        outputs = {}
+        if name == "spiker":
+            numbers = {key: old[key]["data"] for key in ("glue", "mins", "maxs")}
+            cls, config = TopologicalLinearSpiker, TopologicalLinearSpikerConfig(**old | numbers | {"dtype": dtype})
+        elif name == "integrator":
+            cls, config = ExponentialIntegrator, ExponentialIntegratorConfig(**old | {"dtype": dtype})
+            outputs = {"action": "signal"}
+        else:
+            cls, config = neuron(old, dtype)
+        wired = {
+            port: [PortMap(origin["__data__"]["origin"], origin["__data__"]["port"]) for origin in origins]
+            for port, origins in spec["__data__"]["inputs"].items()
+        }
+        specs.append(ModuleSpecs(name=name, module_cls=cls, inputs=wired, outputs=outputs, config=config))
+    return nn.Brain(config=nn.BrainConfig(modules_specs=tuple(specs), seed=0, dt=1.0))
+
+
+def main(path, num_steps, dtype):
+    built = brain(path, getattr(jnp, dtype))
+    drive = spark.FloatArray(jnp.asarray(np.sin(np.arange(4.0)), dtype))
+    built(drive=drive)  # this builds it
+    graph, state = spark.split(built)
+
+    @spark.jit
+    def loop(graph, state):
+        def step(state, _):
+            model = spark.merge(graph, state)
+            outputs = model(drive=drive)
+            return spark.split(model)[1], outputs["action"].value
+
+        return spark.scan(step, state, length=num_steps)
+
+    state, _ = jax.block_until_ready(loop(graph, state))
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        state, _ = jax.block_until_ready(loop(graph, state))
+        print((time.perf_counter() - start) / num_steps, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
