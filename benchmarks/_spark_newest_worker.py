@@ -40,54 +40,49 @@ RULE = ["pre_tau", "post_tau", "post_slow_tau", "target_tau", "a", "b", "c", "d"
 
 def neuron(old, dtype):
     """A population: delays, synapses, a soma and Zenke's rule, which writes the synapses' kernel."""
-    units = tuple(old["units"])
+    delays, synapses, soma, rule = (old[name] for name in ("delays", "synapses", "soma", "learning_rule"))
+    units, drawn = tuple(old["units"]), synapses["kernel"]
+    kernel = SparseUniformInitializerConfig(dtype=dtype, scale=drawn["scale"], density=drawn["density"])
 
-    def part(name, cls, config, inputs, more, **ports):
-        found = old["learning_rule" if name == "rule" else name]
-        settings = {"seed": found["seed"], "dtype": dtype, "dt": found["dt"], **more(found)}
-        wired = {port: [PortMap(*origin)] for port, origin in inputs.items()}
-        return ModuleSpecs(name=name, module_cls=cls, inputs=wired, config=config(**settings), **ports)
+    def shared(part):
+        return {"seed": part["seed"], "dtype": dtype, "dt": part["dt"]}
 
-    def kernel(synapses):
-        drawn = synapses["kernel"]
-        return SparseUniformInitializerConfig(dtype=dtype, scale=drawn["scale"], density=drawn["density"])
-
-    read_by_rule = {"pre_spikes": ("delays", "out_spikes"), "post_spikes": ("soma", "spikes")}
-    specs = [
-        part(
-            "delays",
-            N2NDelays,
-            N2NDelaysConfig,
-            {"in_spikes": ("__call__", "in_spikes")},
-            lambda found: {"units": units, "max_delay": found["max_delay"]},
+    specs = (
+        ModuleSpecs(
+            name="delays",
+            module_cls=N2NDelays,
+            inputs={"in_spikes": [PortMap("__call__", "in_spikes")]},
+            config=N2NDelaysConfig(units=units, max_delay=delays["max_delay"], **shared(delays)),
         ),
-        part(
-            "synapses",
-            LinearSynapses,
-            LinearSynapsesConfig,
-            {"spikes": ("delays", "out_spikes")},
-            lambda found: {"units": units, "kernel": kernel(found)},
+        ModuleSpecs(
+            name="synapses",
+            module_cls=LinearSynapses,
+            inputs={"spikes": [PortMap("delays", "out_spikes")]},
             effects={"kernel": [PortMap("rule", "kernel")]},
+            config=LinearSynapsesConfig(units=units, kernel=kernel, **shared(synapses)),
         ),
-        part(
-            "soma",
-            AdaptiveLeakySoma,
-            AdaptiveLeakySomaConfig,
-            {"current": ("synapses", "currents")},
-            lambda found: {"cooldown": found["cooldown"] + found["dt"]} | {name: found[name] for name in SOMA},
+        ModuleSpecs(
+            name="soma",
+            module_cls=AdaptiveLeakySoma,
+            inputs={"current": [PortMap("synapses", "currents")]},
             outputs={"out_spikes": "spikes"},
+            config=AdaptiveLeakySomaConfig(
+                cooldown=soma["cooldown"] + soma["dt"], **{name: soma[name] for name in SOMA}, **shared(soma)
+            ),
         ),
-        part(
-            "rule",
-            ZenkeRule,
-            ZenkeRuleConfig,
-            read_by_rule,
-            lambda found: {"eta": found["gamma"]} | {name: found[name] for name in RULE},
+        ModuleSpecs(
+            name="rule",
+            module_cls=ZenkeRule,
+            inputs={
+                "pre_spikes": [PortMap("delays", "out_spikes")],
+                "post_spikes": [PortMap("soma", "spikes")],
+                "kernel": [PortMap("synapses", "kernel", is_property=True)],
+            },
+            config=ZenkeRuleConfig(eta=rule["gamma"], **{name: rule[name] for name in RULE}, **shared(rule)),
         ),
-    ]
-    specs[-1].inputs["kernel"] = [PortMap("synapses", "kernel", is_property=True)]
-    shared = {name: old[name] for name in ("inhibitory_rate", "seed", "dt")}
-    return ALIFNeuron, ALIFNeuronConfig(modules_specs=tuple(specs), units=units, **shared)
+    )
+    of_all = {name: old[name] for name in ("inhibitory_rate", "seed", "dt")}
+    return ALIFNeuron, ALIFNeuronConfig(modules_specs=specs, units=units, **of_all)
 
 
 def brain(path, dtype):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -132,8 +131,6 @@ def _modules(prepared: Prepared) -> str:
 
 _IDENTITY = ("recipe", "seed", "inputs", "dt", "dtype", "record", "stride", "windows")
 """What must stay as it was, or the recording would go on with something else."""
-_NUM_SEEN = 5
-"""Steps whose inputs are compared: other waves, numbers or files differ in them."""
 
 
 def _config(
@@ -152,7 +149,7 @@ def _config(
         "mesh": program.plan.mesh.to_dict(),
         "num_steps": num_steps,
         "checkpoint_every": checkpoint_every,
-        "inputs": _digest(recipe),
+        "inputs": recipe.feed.digest(),
         "dt": recipe.brain.dt,
         "dtype": recipe.brain.dtype,
         "seed": recipe.seed,
@@ -164,13 +161,3 @@ def _config(
         "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
         "before": arrangements(earlier),
     }
-
-
-def _digest(recipe: BrainRecipe) -> str:
-    """A number for the inputs of the first steps; empty where an environment makes them."""
-    if recipe.loop is not None:
-        return ""
-    batch = recipe.feed.batch(0, min(_NUM_SEEN, recipe.feed.num_steps or _NUM_SEEN))
-    return hashlib.sha256(b"".join(np.ascontiguousarray(batch[name]).tobytes() for name in sorted(batch))).hexdigest()[
-        :12
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -10,6 +11,9 @@ import numpy as np
 from outlay.brain.port import Shape
 from outlay.core.errors import BrainError, Problem
 from outlay.core.suggest import did_you_mean
+
+_NUM_COMPARED = 5
+"""Steps whose inputs tell those of two runs apart: few, since later ones may be mended before a run goes on."""
 
 Batch = dict[str, np.ndarray]
 Outputs = Mapping[str, np.ndarray]
@@ -36,6 +40,10 @@ class Feed(Protocol):
 
     def hear(self, start: int, outputs: Outputs) -> None:
         """What the Brain returned in the steps from `start` on."""
+        ...
+
+    def digest(self) -> str:
+        """A few letters that differ where the inputs of the first steps do."""
         ...
 
 
@@ -98,6 +106,14 @@ class Stimulus:
 
     def hear(self, start: int, outputs: Outputs) -> None:
         """Nothing comes of it."""
+
+    def digest(self) -> str:
+        """The inputs of the first steps, hashed."""
+        stop = min(_NUM_COMPARED, self.num_steps or _NUM_COMPARED)
+        found = hashlib.sha256()
+        for name in sorted(self._shapes):
+            found.update(self._steps_of(name, 0, stop).tobytes())
+        return found.hexdigest()[:12]
 
     def _steps_of(self, name: str, start: int, stop: int) -> np.ndarray:
         shape, value = self._shapes[name], self._values[name]
