@@ -8,9 +8,11 @@ model in its own compiled loop. Each needs an environment of its own, see the RE
 import argparse
 import dataclasses
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -91,6 +93,19 @@ def limit_seconds(state) -> float:
     return statistics.median(took)
 
 
+def seconds_by_hand() -> tuple[float, float] | None:
+    """Of the passes over pairs alone, in C++, on one core and on two; None where they cannot be compiled and run."""
+    compiler, processor = shutil.which("g++"), Path("/proc/cpuinfo")
+    if not compiler or not processor.exists() or "avx512bw" not in processor.read_text():
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "by_hand"
+        options = ["-O3", "-march=native", "-std=c++17", "-pthread"]
+        subprocess.run([compiler, *options, str(HERE / "_brain_by_hand.cc"), "-o", str(program)], check=True)
+        one, two = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
+    return float(one) / 1e6, float(two) / 1e6
+
+
 def compare(name: str, ours: Ours, spark: Spark, bar: float | None = None) -> None:
     """Rounds of both in turn, so that what else the machine does meets both."""
     mine, theirs = [], []
@@ -122,6 +137,15 @@ def main() -> None:
     print(
         f"a step takes {spent / limit:.1f}x what moving kernels, target traces and delays through memory once takes "
         f"({1e6 * limit:.0f} us)"
+    )
+    by_hand = seconds_by_hand()
+    if not by_hand:
+        print("the passes by hand are not measured: they need g++ and a processor with AVX-512")
+        return
+    one, two = by_hand
+    print(
+        f"and {spent / two:.1f}x what its passes over pairs alone take by hand in C++ ({1e6 * one:.0f} us on one core, "
+        f"{1e6 * two:.0f} us on two)"
     )
 
 
