@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def port_problems(brain: Brain, reads: Reads, shapes: Shapes, broken: Collection[str]) -> Iterator[Problem]:
-    """Sources that do not exist, or are of another kind or unit than what reads them; and wrong shapes.
+    """Sources of another kind or unit than what reads them, and wrong shapes.
 
     Args:
         brain: the Brain.
@@ -29,13 +29,21 @@ def port_problems(brain: Brain, reads: Reads, shapes: Shapes, broken: Collection
         for port, sources in by_port.items():
             where, want, got = f"{name}:{port}", brain.modules[name].inputs()[port], shapes.arriving[name].get(port)
             for source in sources:
-                yield from _missing_problems(source, where, shapes)
                 if name not in broken:
                     yield from _source_problems(brain, source, where, want, shapes)
             if name not in broken and want.shape is not None and got is not None and got != want.shape:
                 ends = " + ".join(f"{source} {port_of(brain, source, shapes.ports)}" for source in sources)
                 what = f"it reads {want}, and what arrives is {got}: {ends}"
                 yield Problem("shape", where, what, f"sources that make {want.shape}")
+
+
+def origin_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
+    """Connections from a port that their module does not write, whatever else is wrong with them."""
+    for connection in dict.fromkeys(brain.connections):
+        module, _, port = connection.origin.partition(":")
+        if module in ports and port and port not in ports[module]:
+            what = f"{module} writes no port {port!r}"
+            yield Problem("connection", str(connection), what, did_you_mean(port, ports[module]))
 
 
 def output_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
@@ -49,13 +57,6 @@ def output_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> It
         else:
             continue
         yield Problem("output", name, f"{where}: {what}", cure)
-
-
-def _missing_problems(source: Source, where: str, shapes: Shapes) -> Iterator[Problem]:
-    written = shapes.ports.get(source.part)
-    if written is not None and source.port not in written:
-        what = f"{source.part} writes no port {source.port!r}"
-        yield Problem("connection", f"{source} -> {where}", what, did_you_mean(source.port, written))
 
 
 def _source_problems(brain: Brain, source: Source, where: str, want: Port, shapes: Shapes) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from outlay.brain.check_connections import broken_connections, unconnected_ports
-from outlay.brain.check_ports import output_problems, port_problems
+from outlay.brain.check_ports import origin_problems, output_problems, port_problems
 from outlay.brain.check_settings import brain_problems, is_time, module_problems
 from outlay.brain.connection import Connection, split_end
 from outlay.brain.port import Port, Shape
@@ -50,7 +50,7 @@ def wire(brain: Brain) -> Wiring:
     reads = {name: _reads(brain, name, broken) for name in brain.modules}
     resolved = resolve_shapes(brain, reads, broken=frozenset(in_settings))
     problems += [problem for found in (*in_settings.values(), *broken.values()) for problem in found]
-    problems += [*unconnected_ports(brain), *resolved.problems]
+    problems += [*unconnected_ports(brain), *resolved.problems, *origin_problems(brain, resolved.ports)]
     problems += [*port_problems(brain, reads, resolved, in_settings), *output_problems(brain, resolved.ports)]
     if problems:
         raise BrainError(f"this Brain cannot be built: {len(problems)} problem(s)", problems)

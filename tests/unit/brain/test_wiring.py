@@ -113,6 +113,7 @@ def test_every_offender_is_listed_at_once():
             Connection("eye:spikes", "out:spikse"),
             Connection("eyes:spikes", "out:spikes"),
             Connection("a:y", "b:x"),
+            Connection("a:w", "c:x"),
             Connection("a:y", "a:x", delay=0.3),
         ],
         inputs={"light": (3,)},
@@ -125,12 +126,14 @@ def test_every_offender_is_listed_at_once():
         ("connection", "inputs:lihgt -> eye:signal", "the Brain has no input 'lihgt'", "did you mean 'light'?"),
         ("connection", "eye:spikes -> out:spikse", "out reads no port 'spikse'", "did you mean 'spikes'?"),
         ("connection", "eyes:spikes -> out:spikes", "there is no module 'eyes'", "did you mean 'eye'?"),
+        ("connection", "a:w -> c:x", "there is no module 'c'", "known: 'eye', 'out', 'a', 'b'"),
         (
             "connection",
             "a:y -> a:x",
             "its delay of 0.3 ms is 0.3 steps of dt = 1 ms",
             "a whole number of steps, at least 1, such as 1 ms",
         ),
+        ("connection", "a:w -> c:x", "a writes no port 'w'", "known: 'y'"),
         (
             "shape",
             "b:x",
