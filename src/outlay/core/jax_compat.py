@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 import jaxlib
-from jax._src import distributed, hardware_utils, source_info_util, xla_bridge
+from jax._src import compilation_cache, config, distributed, hardware_utils, source_info_util, xla_bridge
 from jax._src.lib import xla_client
 from jax.experimental import topologies
 from jax.extend.core import Primitive
@@ -172,6 +172,31 @@ def tpu_topology_devices(topology: str, num_slices: int = 1, **options: Any) -> 
 def is_compile_only(device: jax.Device) -> bool:
     """Whether a device is one that programs are compiled for but cannot run on."""
     return type(device.client).__name__ == "CompileOnlyPyClient"
+
+
+@contextlib.contextmanager
+def without_compilation_cache() -> Iterator[None]:
+    """Compile within the block as if JAX had no persistent compilation cache (`JAX_COMPILATION_CACHE_DIR`).
+
+    A program from that cache has the source lines of whoever compiled it first, and no compiler messages; one for a
+    compile-only target cannot be loaded from it at all (`PjRtCompiler must be constructed with a Client`).
+    """
+    if not compilation_cache.is_persistent_cache_enabled():
+        yield
+        return
+    # JAX decides once a process whether it uses the cache, and remembers that until it is reset.
+    compilation_cache.reset_cache()
+    try:
+        with config.enable_compilation_cache(False):
+            yield
+    finally:
+        compilation_cache.reset_cache()
+
+
+def source_lines_may_be_of_another() -> bool:
+    """Whether a compiled program may have come from the persistent cache with the source lines of an equal program."""
+    by_lines = config.compilation_cache_include_metadata_in_key.value
+    return compilation_cache.is_persistent_cache_enabled() and not by_lines
 
 
 def settle_on_cpu() -> None:

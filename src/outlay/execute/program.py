@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.core.errors import ProgramError
+from outlay.core.jax_compat import is_compile_only, without_compilation_cache
 from outlay.execute.abstract import abstract_inputs, abstract_step
 from outlay.execute.agree import agree
 from outlay.execute.by_rows import by_rows
@@ -148,7 +150,8 @@ class Program:
     @functools.cached_property
     def compiled(self) -> jax.stages.Compiled:
         """The compiled step: exactly what a call runs."""
-        return self.lowered.compile()
+        with without_compilation_cache() if is_compile_only(self.mesh.devices.flat[0]) else contextlib.nullcontext():
+            return self.lowered.compile()
 
     def agree(self, **config: Any) -> None:
         """Have all processes of the mesh compare this program, once, before any of them runs it.

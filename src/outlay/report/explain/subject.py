@@ -13,6 +13,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from outlay.core.errors import ExplainError
+from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
 from outlay.execute.program import Program
 from outlay.meshes.compile_only import target_of
 from outlay.report.explain.messages import is_message
@@ -91,6 +92,8 @@ def _of_program(program: Program) -> Subject:
         jaxpr = jax.make_jaxpr(program.step)(state, program.batch_shapes)
     name = getattr(program.step, "__name__", "step")
     subject = Subject(name, mesh=program.mesh, program=program, jaxpr=jaxpr, traced=traced_work(jaxpr))
+    if "compiled" in vars(program) and source_lines_may_be_of_another():
+        return _compile(subject, lambda: program.lowered)
     if "compiled" in vars(program):
         notes = (_SEEN_BEFORE,)
         return replace(subject, text=program.compiled.as_text() or "", compiled=program.compiled, notes=notes)
@@ -118,7 +121,8 @@ def _of_function(
 
 def _compile(subject: Subject, lower: Any, compile_it: Any = jax.stages.Lowered.compile) -> Subject:
     failure, compiled = "", None
-    with watching(is_message) as printed:
+    # A program from JAX's persistent cache would have no messages, and the source lines of whoever compiled it first.
+    with watching(is_message) as printed, without_compilation_cache():
         lowered = lower()
         start = time.perf_counter()
         try:

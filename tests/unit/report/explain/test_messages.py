@@ -6,6 +6,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from jax.sharding import PartitionSpec as P
 from tests.unit.report.explain.programs import explain_on, line_of, named, shape
 
@@ -40,6 +41,44 @@ def test_an_involuntary_rematerialization_becomes_a_finding(capfd):
     (message,) = found.messages
     assert "Involuntary full rematerialization" in message
     assert "Involuntary" not in capfd.readouterr().err  # it is said once
+
+
+@pytest.fixture
+def persistent_cache(tmp_path):
+    """As users set it up: programs of equal operations share an entry, whatever lines they come from."""
+    before = {name: getattr(jax.config, name) for name in CACHE}
+    for name, value in (CACHE | {"jax_compilation_cache_dir": str(tmp_path)}).items():
+        jax.config.update(name, value)
+    reset_cache()
+    yield tmp_path
+    for name, value in before.items():
+        jax.config.update(name, value)
+    reset_cache()
+
+
+CACHE = {
+    "jax_compilation_cache_dir": "",
+    "jax_compilation_cache_include_metadata_in_key": False,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+
+
+def test_messages_and_lines_do_not_come_from_the_persistent_cache(persistent_cache):
+    def goes_the_same_way(x):
+        on = mesh(data=4, model=2)
+        x = jnp.tanh(x)
+        x = jax.lax.with_sharding_constraint(x, jax.NamedSharding(on, P("model", None, "data")))  # of its own
+        x = jax.lax.with_sharding_constraint(x, jax.NamedSharding(on, P(None, ("data", "model"), None)))
+        return jnp.sin(x)
+
+    goes_the_same_way.__name__ = cannot_go_directly.__name__
+    jax.clear_caches()  # of programs that other tests compiled in this process
+    jax.jit(cannot_go_directly).lower(shape(16, 16, 16, on=mesh(data=4, model=2))).compile()
+    assert list(persistent_cache.iterdir())
+    explained = explain_on(mesh(data=4, model=2), goes_the_same_way, ((16, 16, 16), P()))
+    (finding,) = explained.of_kind("full-rematerialization")
+    assert finding.source.line == line_of("# of its own", __file__)
 
 
 def test_a_program_without_it_prints_nothing(capfd):
