@@ -12,8 +12,8 @@ from outlay.core.suggest import did_you_mean
 from outlay.layout.claims import Claims
 from outlay.layout.indivisible import indivisible, other_dims
 from outlay.layout.placement import CannotPlace, Choice, On, Replicate
+from outlay.layout.policies import OneDim
 from outlay.layout.rule import Rule, spec_problem
-from outlay.meshes.info import MeshInfo
 
 
 @dataclass(frozen=True)
@@ -24,30 +24,34 @@ class Application:
         wanted: whether it wanted anything (a rule `P()` and a policy that declines do not).
         granted: whether it got some of it.
         deferred: whether it was not asked, because the leaf follows its parameter.
+        lost: whether earlier rules had taken a dim or an axis that it asked for by name.
     """
 
     wanted: bool
     granted: bool
     deferred: bool = False
+    lost: bool = False
 
 
-def claim(claims: Claims, dim: int, axes: tuple[str, ...]) -> bool:
-    """Claim a dim if it and the axes are free and it divides."""
+def claim(claims: Claims, dim: int, axes: tuple[str, ...], number: int | None = None) -> bool:
+    """Claim a dim, for a rule, if it and the axes are free and it divides."""
     if claims.closed_by is None and claims.is_free(dim, axes) and claims.divides(dim, axes):
         claims.dims[dim] = axes
+        if number is not None:
+            claims.owners[dim] = number
         return True
     return False
 
 
-def apply_rule(rule: Rule, number: int, claims: Claims, mesh: MeshInfo, problems: list[Problem]) -> Application:
+def apply_rule(rule: Rule, number: int, claims: Claims, problems: list[Problem]) -> Application:
     """Apply a rule to a leaf that it matches; problems are added to the list."""
     if isinstance(rule.placement, Replicate):
         return _close(number, claims, catch_all=rule.pattern == "**")
     if isinstance(rule.placement, On):
-        return _settle_on(rule, number, claims, mesh, problems)
+        return _settle_on(rule.placement, number, claims)
     if isinstance(rule.placement, P):
         return _claim_spec(rule, number, claims, rule.placement, problems, reason=None)
-    return _ask_policy(rule, number, claims, mesh, problems)
+    return _ask_policy(rule, number, claims, problems)
 
 
 def _close(number: int, claims: Claims, *, catch_all: bool) -> Application:
@@ -60,30 +64,24 @@ def _close(number: int, claims: Claims, *, catch_all: bool) -> Application:
     return Application(wanted=not catch_all, granted=granted)
 
 
-def _settle_on(rule: Rule, number: int, claims: Claims, mesh: MeshInfo, problems: list[Problem]) -> Application:
-    assert isinstance(rule.placement, On)
-    positions = rule.placement.positions
-    missing = [p for p in positions if not 0 <= p < mesh.num_devices]
-    if missing:
-        what = f"{rule.placement} names position {missing[0]}, but {mesh} has positions 0 to {mesh.num_devices - 1}"
-        problems.append(Problem("no such device", claims.path, what, "name a position that the mesh has"))
-        return Application(wanted=True, granted=True)
+def _settle_on(placement: On, number: int, claims: Claims) -> Application:
     if claims.closed_by is not None or claims.is_split:
-        return Application(wanted=True, granted=False)
-    claims.positions = positions
+        return Application(wanted=True, granted=False, lost=True)
+    claims.positions = placement.positions
     claims.closed_by = number
     claims.deciders.append(number)
-    claims.reasons.append(f"rule {number + 1} puts it on position {', '.join(map(str, positions))}")
+    claims.reasons.append(f"rule {number + 1} puts it on position {', '.join(map(str, placement.positions))}")
     return Application(wanted=True, granted=True)
 
 
-def _ask_policy(rule: Rule, number: int, claims: Claims, mesh: MeshInfo, problems: list[Problem]) -> Application:
+def _ask_policy(rule: Rule, number: int, claims: Claims, problems: list[Problem]) -> Application:
     if claims.is_scalar:
         return Application(wanted=False, granted=False)
     if claims.closed_by is not None:
         return Application(wanted=True, granted=False)
+    asked = rule.placement
     try:
-        answer = rule.placement(claims.view())  # pyright: ignore[reportCallIssue]  # no other placement comes here
+        answer = asked(claims.view())  # pyright: ignore[reportCallIssue]  # no other placement comes here
     except CannotPlace as refusal:
         _refused(rule, number, claims, refusal, problems)
         return Application(wanted=True, granted=True)
@@ -94,7 +92,9 @@ def _ask_policy(rule: Rule, number: int, claims: Claims, mesh: MeshInfo, problem
         return Application(wanted=True, granted=True)
     if choice.spec == P():
         claims.reasons.append(choice.reason)
-        return Application(wanted=choice.blocked, granted=False)
+        claims.declined = True
+        # A policy that takes whatever is left has lost nothing; one that asks for a certain dim has.
+        return Application(wanted=choice.blocked, granted=False, lost=choice.blocked and isinstance(asked, OneDim))
     problem = spec_problem(choice.spec, claims.path) or _unknown_axis(rule, claims, choice.spec)
     if problem:
         problems.append(problem)
@@ -106,31 +106,42 @@ def _claim_spec(
     rule: Rule, number: int, claims: Claims, spec: P, problems: list[Problem], *, reason: str | None
 ) -> Application:
     if claims.closed_by is not None:
-        return Application(wanted=bool(claims.wanted(spec)), granted=False)
+        wanted = bool(claims.wanted(spec))
+        return Application(wanted=wanted, granted=False, lost=wanted and reason is None)
     if len(spec) > len(claims.shape):
-        what = f"rule {_said(rule)} gives {len(spec)} dims, but the leaf has {len(claims.shape)}: {claims.shape}"
-        entries = f"{len(claims.shape)} entr{'y' if len(claims.shape) == 1 else 'ies'}"
-        cure = f"write a spec of at most {entries}, or a pattern that leaves this leaf out\n"
-        cure += f'or settle it by a rule before: ("{claims.path}", outlay.replicate())'
-        problems.append(Problem("too many dims", claims.path, what, cure))
+        problems.append(_too_many(rule, claims, spec))
         return Application(wanted=True, granted=True)
     wanted = claims.wanted(spec)
-    granted = False
+    granted = lost = False
     for dim, axes in wanted:
         if not claims.is_free(dim, axes):
             if claims.dims[dim] == axes:
                 granted = True
             else:
+                lost = reason is None
                 claims.reasons.append(f"rule {number + 1} found dim {dim} or {'+'.join(axes)} taken")
-        elif claim(claims, dim, axes):
+        elif claim(claims, dim, axes, number):
             granted = True
-            claims.reasons.append(reason or f"dim {dim} over {'+'.join(axes)} by rule {number + 1}")
+            why = reason or f"dim {dim} over {'+'.join(axes)} by rule {number + 1}"
+            claims.reasons.append(why + claims.whole_axes(axes))
         else:
             granted = True
             _fall_back(rule, number, claims, dim, axes, problems)
     if granted and number not in claims.deciders:
         claims.deciders.append(number)
-    return Application(wanted=bool(wanted), granted=granted)
+    return Application(wanted=bool(wanted), granted=granted, lost=lost)
+
+
+def _too_many(rule: Rule, claims: Claims, spec: P) -> Problem:
+    rank = len(claims.shape)
+    what = f"rule {_said(rule)} gives {len(spec)} dims, but the leaf has {rank}: {claims.shape}"
+    settle = f'settle it by a rule before: ("{claims.path}", outlay.replicate())'
+    if not rank:
+        cure = f"a scalar has no dim to split: {settle}\nor write a pattern that leaves it out"
+    else:
+        entries = f"{rank} entr{'y' if rank == 1 else 'ies'}"
+        cure = f"write a spec of at most {entries}, or a pattern that leaves this leaf out\nor {settle}"
+    return Problem("too many dims", claims.path, what, cure)
 
 
 def _fall_back(
@@ -140,7 +151,7 @@ def _fall_back(
     odd = f"dim {dim} ({claims.shape[dim]}) does not divide by {'x'.join(axes)}={claims.num_pieces(axes)}"
     others = other_dims(claims, dim, axes) if rule.otherwise == "another_dim" else []
     if others:
-        claims.dims[others[0]] = axes
+        claim(claims, others[0], axes, number)
         claims.reasons.append(f"{odd}: rule {number + 1} allows another dim, took dim {others[0]}")
     elif rule.otherwise == "replicate":
         claims.reasons.append(f"{odd}: rule {number + 1} allows whole, {claims.whole_cost(dim, axes)}")
@@ -168,4 +179,4 @@ def _unknown_axis(rule: Rule, claims: Claims, spec: P) -> Problem | None:
 
 
 def _said(rule: Rule) -> str:
-    return f'("{rule.pattern}", {rule.placement})'
+    return rule.written + (f" of {rule.source}" if rule.source else "")

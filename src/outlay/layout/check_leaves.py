@@ -1,4 +1,4 @@
-"""Checks on the leaves of a resolved layout: those that no rule covers, and big ones left whole."""
+"""Checks on the leaves of a resolved layout: those that no rule covers, copies and bytes left whole unasked."""
 
 from __future__ import annotations
 
@@ -7,19 +7,60 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from outlay.core.errors import Problem
-from outlay.core.paths import split_path
+from outlay.core.patterns import matches
 from outlay.core.sizes import format_bytes
-from outlay.layout.mirror import is_optimizer
+from outlay.layout.globs import globs, globs_text
+from outlay.layout.mirror import Copies, find_copies, is_optimizer
+from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
+from outlay.layout.policies import fitting_spec
 
 if TYPE_CHECKING:
     from outlay.layout.resolve import Resolution
 
+MAX_NAMED = 3
+"""Leaves that a message names before it counts the others."""
+
 
 def check_leaves(leaves: Sequence[LeafPlan], resolution: Resolution, max_whole_bytes: int) -> list[Problem]:
-    """Leaves that no rule covers, and big leaves left whole though others of their kind are split."""
+    """Leaves that no rule covers; copies of split leaves left whole; many bytes left whole while others are split."""
     uncovered = [leaf for leaf in leaves if _is_uncovered(leaf, resolution)]
-    return [*(_uncovered(leaf, resolution) for leaf in uncovered), *_big_and_whole(leaves, resolution, max_whole_bytes)]
+    copies = copies_at_odds(leaves, resolution)
+    whole = [copy for copy in copies if _is_whole(copy, resolution)]
+    settled = {leaf.path for leaf in uncovered}.union(*(copy.leaves for copy in whole))
+    return [
+        *_uncovered(uncovered, leaves, resolution),
+        *(_copy_left_whole(copy, leaves, resolution) for copy in whole if not _is_told(copy, uncovered)),
+        *_big_and_whole(leaves, resolution, max_whole_bytes, settled),
+    ]
+
+
+def copies_at_odds(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Copies]:
+    """Copies of split leaves that take more bytes of a device than they would by following, and were not told to."""
+    state = {leaf.path: leaf for leaf in leaves if leaf.kind == "state"}
+    split = {path for path, leaf in state.items() if leaf.is_split}
+    asked = [path for path in state if not _is_meant(path, resolution)] if split else []
+    worse = []
+    for copy in find_copies(resolution.shapes, asked) if asked else []:
+        mine = {
+            path: other
+            for path, other in copy.leaves.items()
+            if other in split and state[path].bytes_per_device > state[other].bytes_per_device
+        }
+        if mine:
+            worse.append(Copies(copy.below, copy.sources, mine))
+    return worse
+
+
+def follow_text(copy: Copies, leaves: Sequence[LeafPlan]) -> str:
+    """The rules that place copies as what they copy; they reach no leaf that would lose its place by them."""
+    if copy.sources == ("",):
+        pairs = [f'("{path}", outlay.follow("{other}"))' for path, other in copy.leaves.items()]
+        return ", ".join(pairs[:MAX_NAMED])
+    below = f"{copy.below}.**"
+    others = [leaf.path for leaf in leaves if leaf.kind == "state" and leaf.is_split and leaf.path not in copy.leaves]
+    reach = [below] if not any(matches(below, path) for path in others) else globs(copy.leaves, others)
+    return " or ".join(globs_text(reach, f'outlay.follow("{source}")') for source in copy.sources)
 
 
 def _is_uncovered(leaf: LeafPlan, resolution: Resolution) -> bool:
@@ -28,32 +69,115 @@ def _is_uncovered(leaf: LeafPlan, resolution: Resolution) -> bool:
     return not resolution.matched[leaf.path] and leaf.path not in resolution.followed
 
 
-def _uncovered(leaf: LeafPlan, resolution: Resolution) -> Problem:
-    what = f"no rule covers {leaf.shape} {leaf.dtype} ({format_bytes(leaf.bytes_total)})"
-    if leaf.kind == "batch":
-        return Problem("uncovered leaf", leaf.path, what, "add outlay.data_parallel() to split the batch")
-    cure = f'add ("{leaf.path}", P(...)), or + outlay.replicate() to keep all that is left whole'
-    if is_optimizer(leaf.path):
-        root = split_path(leaf.path)[0]
-        cure = f'it mirrors no parameter; add ("{root}.**", outlay.replicate()) or a spec for it'
-    elif resolution.mirrors.of(leaf.path):
-        root, source = (split_path(path)[0] for path in (leaf.path, resolution.mirrors.of(leaf.path)[0]))
-        cure = f'it mirrors {resolution.mirrors.of(leaf.path)[0]}; add ("{root}.**", outlay.follow("{source}"))'
-    return Problem("uncovered leaf", leaf.path, what, cure)
+def _is_meant(path: str, resolution: Resolution) -> bool:
+    """Whether the place of a leaf was chosen: it follows, or a rule names it that begins with a plain name."""
+    if path in resolution.followed or resolution.claims[path].positions is not None:
+        return True
+    return any(not resolution.rules[number].is_leading_wild for number in resolution.matched[path])
 
 
-def _big_and_whole(leaves: Sequence[LeafPlan], resolution: Resolution, limit: int) -> Iterable[Problem]:
-    state = [leaf for leaf in leaves if leaf.kind == "state"]
+def _is_whole(copy: Copies, resolution: Resolution) -> bool:
+    return any(resolution.claims[path].is_whole for path in copy.leaves)
+
+
+def _is_told(copy: Copies, uncovered: Sequence[LeafPlan]) -> bool:
+    """Whether the leaves are reported as uncovered, with the same fix."""
+    return bool({leaf.path for leaf in uncovered} & set(copy.leaves))
+
+
+def _uncovered(found: Sequence[LeafPlan], leaves: Sequence[LeafPlan], resolution: Resolution) -> Iterable[Problem]:
+    copies = find_copies(resolution.shapes, [leaf.path for leaf in found if leaf.kind == "state"])
+    of = {path: (copy, other) for copy in copies for path, other in copy.leaves.items()}
+    covered = {leaf.path for leaf in leaves if leaf.kind == "state" and math.prod(leaf.shape) > 1}
+    odd = [leaf.path for leaf in found if is_optimizer(leaf.path) and leaf.path not in of]
+    replicated = globs_text(globs(odd, covered - set(odd)), "outlay.replicate()") if odd else ""
+    for leaf in found:
+        what = f"no rule covers {leaf.shape} {leaf.dtype} ({format_bytes(leaf.bytes_total)})"
+        if leaf.kind == "batch":
+            cure = "add outlay.data_parallel() to split the batch"
+        elif leaf.path in of:
+            copy, other = of[leaf.path]
+            cure = f"it mirrors {other}; add {follow_text(copy, leaves)}"
+        elif is_optimizer(leaf.path):
+            cure = f"it mirrors no parameter; add {replicated}, or a spec for it"
+        else:
+            spec = spec_text(fitting_spec(leaf.shape, resolution.mesh.axes), quote='"')
+            cure = f'add ("{leaf.path}", {spec}), or + outlay.replicate() to keep all that is left whole'
+        yield Problem("uncovered leaf", leaf.path, what, cure)
+
+
+def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resolution) -> Problem:
+    mine = [leaf for leaf in leaves if leaf.path in copy.leaves]
+    whole = [leaf for leaf in mine if not leaf.is_split]
+    number = next(iter(resolution.matched[whole[0].path]))
+    first = copy.leaves[whole[0].path]
+    source = next(leaf for leaf in leaves if leaf.path == first)
+    what = (
+        f"{len(whole)} leaf(s) ({format_bytes(sum(leaf.bytes_total for leaf in whole))}) are whole on each of "
+        f"{whole[0].num_copies} devices by {resolution.rules[number].named(number)}, while the leaves that they mirror "
+        f"under {' and '.join(map(repr, copy.sources))} are split: {_listed(whole)}; {first} is {spec_text(source.spec)}"
+    )
+    others = [leaf.path for leaf in leaves if leaf.kind == "state" and leaf.is_split and leaf.path not in copy.leaves]
+    kept = globs_text(globs([leaf.path for leaf in whole], others), "outlay.replicate()")
+    cure = f"add {follow_text(copy, leaves)} as the first rule"
+    cure += f"\nor add {kept} as the first rule if whole copies are meant"
+    return Problem("copy left whole", f"{copy.below}.**" if copy.below else copy.sources[0], what, cure)
+
+
+def _big_and_whole(
+    leaves: Sequence[LeafPlan], resolution: Resolution, limit: int, settled: set[str]
+) -> Iterable[Problem]:
     for optimizer in (False, True):
-        kin = [leaf for leaf in state if is_optimizer(leaf.path) is optimizer]
+        kin = [leaf for leaf in leaves if leaf.kind == "state" and is_optimizer(leaf.path) is optimizer]
         num_split = sum(leaf.is_split for leaf in kin)
-        for leaf in kin if num_split else []:
-            meant = resolution.claims[leaf.path].closed_by is not None or leaf.path in resolution.followed
-            if leaf.is_split or meant or leaf.bytes_total < limit or _is_uncovered(leaf, resolution):
-                continue
-            what = (
-                f"{format_bytes(leaf.bytes_total)} are left whole on each of {leaf.num_copies} devices while "
-                f"{num_split} other leaves are split (limit {format_bytes(limit)}); {leaf.reason}"
-            )
-            cure = f'add ("{leaf.path}", P(...)) before, or ("{leaf.path}", outlay.replicate()) if it is meant'
-            yield Problem("big leaf left whole", leaf.path, what, cure)
+        whole = [leaf for leaf in left_whole(kin, resolution) if leaf.path not in settled] if num_split else []
+        for leaf in whole:
+            if leaf.bytes_total >= limit:
+                yield _big(leaf, num_split, resolution, limit)
+        small = [leaf for leaf in whole if leaf.bytes_total < limit and not resolution.claims[leaf.path].declined]
+        if sum(leaf.bytes_total for leaf in small) >= limit:
+            yield _many(small, num_split, resolution, limit)
+
+
+def left_whole(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[LeafPlan]:
+    """State leaves that are whole, and of which no rule says that they should be."""
+    return [
+        leaf
+        for leaf in leaves
+        if leaf.kind == "state"
+        and not leaf.is_split
+        and math.prod(leaf.shape) > 1
+        and resolution.claims[leaf.path].closed_by is None
+        and leaf.path not in resolution.followed
+    ]
+
+
+def _big(leaf: LeafPlan, num_split: int, resolution: Resolution, limit: int) -> Problem:
+    what = (
+        f"{format_bytes(leaf.bytes_total)} are left whole on each of {leaf.num_copies} devices while "
+        f"{num_split} other leaves are split (limit {format_bytes(limit)}); {leaf.reason}"
+    )
+    spec = fitting_spec(leaf.shape, resolution.mesh.axes)
+    split = f'("{leaf.path}", {spec_text(spec, quote=chr(34))}), or ' if len(spec) else ""
+    cure = f'add, as the first rule, {split}("{leaf.path}", outlay.replicate()) if it is meant'
+    return Problem("big leaf left whole", leaf.path, what, cure)
+
+
+def _many(whole: Sequence[LeafPlan], num_split: int, resolution: Resolution, limit: int) -> Problem:
+    what = (
+        f"{format_bytes(sum(leaf.bytes_total for leaf in whole))} in {len(whole)} leaves are left whole on each of "
+        f"{whole[0].num_copies} devices while {num_split} other leaves are split (limit {format_bytes(limit)} in all): "
+        f"{_listed(whole)}"
+    )
+    axis, _ = max(resolution.mesh.axes, key=lambda item: item[1])
+    number = next(iter(resolution.matched[whole[0].path]))
+    size = min(math.prod(leaf.shape) for leaf in whole)
+    options = f'"{axis}", min_size={size}, otherwise="replicate"'
+    cure = f"put outlay.fsdp({options}) before {resolution.rules[number].named(number)}"
+    cure += "\nor + outlay.replicate() if it is meant"
+    return Problem("many leaves left whole", whole[0].path, what, cure)
+
+
+def _listed(leaves: Sequence[LeafPlan]) -> str:
+    more = f" and {len(leaves) - MAX_NAMED} more" if len(leaves) > MAX_NAMED else ""
+    return ", ".join(leaf.path for leaf in leaves[:MAX_NAMED]) + more

@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.sizes import format_bytes, num_bytes
 from outlay.layout.placement import Dims, LeafView, dims_spec, spec_dims
+from outlay.layout.rule import Kind
 
 
 @dataclass
@@ -18,22 +19,28 @@ class Claims:
     Attributes:
         path, shape, dtype: the leaf.
         axis_sizes: the mesh.
+        kind: whether it belongs to the state, to the batch, or is a value inside the step.
         dims: the axes claimed for each dim so far; `None` is free.
+        owners: the number of the rule that claimed each dim.
         closed_by: the rule that closed the leaf to later ones, if any.
         positions: the mesh positions that `on` chose, if any.
         deciders: the numbers of the rules that claimed something.
         reasons: why, in words, in order.
+        declined: whether a policy looked at it and chose to leave it whole.
     """
 
     path: str
     shape: tuple[int, ...]
     dtype: str
     axis_sizes: dict[str, int]
+    kind: Kind = "state"
     dims: list[tuple[str, ...] | None] = field(default_factory=list)
+    owners: dict[int, int] = field(default_factory=dict)
     closed_by: int | None = None
     positions: tuple[int, ...] | None = None
     deciders: list[int] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    declined: bool = False
 
     def __post_init__(self) -> None:
         self.dims = [None] * len(self.shape)
@@ -50,8 +57,13 @@ class Claims:
 
     @property
     def is_split(self) -> bool:
-        """Whether any dim is split."""
+        """Whether any dim is claimed."""
         return any(self.dims)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a device gets the whole leaf."""
+        return self.local_shape() == self.shape
 
     def view(self) -> LeafView:
         """What a policy sees."""
@@ -88,6 +100,10 @@ class Claims:
     def spec(self) -> P:
         """The claims as a spec."""
         return dims_spec(self.settled())
+
+    def whole_axes(self, axes: tuple[str, ...]) -> str:
+        """That axes of one device split nothing, in words to follow a reason; empty where they do split."""
+        return f": whole, for {'+'.join(axes)} has one device" if self.num_pieces(axes) == 1 else ""
 
     def whole_cost(self, dim: int, axes: tuple[str, ...]) -> str:
         """What it costs a device to keep a dim whole that these axes would have split, in words."""

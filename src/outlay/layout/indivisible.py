@@ -19,7 +19,38 @@ def indivisible(claims: Claims, dim: int, axes: tuple[str, ...], rule: str) -> P
         f"{f' = {pieces}' if len(axes) > 1 else ''} ({size} = {size // pieces} x {pieces} + {size % pieces}); "
         f"asked by rule {rule}"
     )
-    return Problem("indivisible dim", claims.path, what, "\n".join(choices(claims, dim, axes)))
+    ways = samples(claims, dim, axes) if claims.kind == "batch" else choices(claims, dim, axes)
+    return Problem("indivisible dim", claims.path, what, "\n".join(ways))
+
+
+def samples(claims: Claims, dim: int, axes: tuple[str, ...]) -> list[str]:
+    """The ways out for a batch: no model can be changed to make it divide, but the batch and the mesh can."""
+    size, pieces = claims.shape[dim], claims.num_pieces(axes)
+    more, fewer = -(-size // pieces) * pieces, size // pieces * pieces
+    sizes = f"{more} or {fewer}" if fewer else f"{more}, the least that gives each of {pieces} devices one"
+    if dim:
+        return [f"make dim {dim} of the batch {sizes}: pad it or cut it off", _settle(claims)]
+    return [
+        f"make batches of {sizes} samples, all devices together (--batch {more}, where a recipe takes it)",
+        *([f"or drop the {size - fewer} samples of an uneven last batch"] if fewer else []),
+        f'or pad to {more} samples, with "weight" 0 in the batch for those that do not count (outlay.train_step)',
+        *_fewer_devices(claims, dim, axes),
+        f"or, if dim 0 does not count samples, {_settle(claims)}",
+    ]
+
+
+def _settle(claims: Claims) -> str:
+    whole = format_bytes(num_bytes(claims.shape, claims.dtype))
+    return f'settle this leaf by a rule before: ("{claims.path}", outlay.replicate()), {whole} a device'
+
+
+def _fewer_devices(claims: Claims, dim: int, axes: tuple[str, ...]) -> list[str]:
+    """A smaller axis that divides, for the devices can serve another one."""
+    (axis, size), *others = ((axis, claims.axis_sizes[axis]) for axis in axes)
+    fits = math.gcd(claims.shape[dim], size)
+    if others or fits == 1:
+        return []
+    return [f"or split over fewer devices: {axis}={fits}, and {size // fits} for another axis of the mesh"]
 
 
 def choices(claims: Claims, dim: int, axes: tuple[str, ...]) -> list[str]:

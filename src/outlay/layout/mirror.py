@@ -1,14 +1,29 @@
-"""Which parameter an optimizer leaf carries: the same path ending and the same shape."""
+"""Which leaf another one carries: the same path ending and the same shape, as optimizer moments carry parameters."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from outlay.core.paths import Parts, split_path
+from outlay.core.paths import Parts, join_parts, split_path
 
 OPTIMIZER_ROOTS = ("opt_state", "optimizer")
 """State under these names follows its parameters without being told."""
+
+PARAMETERS = ("params", "parameters", "model", "weights", "variables")
+"""Names under which parameters stand; what looks like them and stands elsewhere is a copy of them."""
+
+_COPY = re.compile(
+    r"opt|optim|optimi[sz]er|(opt|optimi[sz]er)_?states?|momentum|moments?|emas?|averages?|averaged|polyak|swa"
+    r"|target|teacher|shadow|(target|teacher|ema|averaged?|shadow|slow|old|prev)_\w+|\w+_(target|teacher|ema|average)",
+    re.IGNORECASE,
+)
+"""Names of what is a copy of something else wherever it stands."""
+
+_MAX_ALIKE = 64
+"""Leaves with one ending above which the ending tells nothing."""
 
 
 def is_optimizer(path: str) -> bool:
@@ -45,16 +60,149 @@ class Mirrors:
 
         Args:
             path: the leaf, such as an optimizer moment.
-            source: only consider leaves whose first part this is.
+            source: only consider the leaves of this subtree, such as `params` or `params.critic`.
+
+        >>> shapes = {"params.actor.w": (4, 8), "params.critic.w": (4, 8), "target.w": (4, 8)}
+        >>> Mirrors(shapes).of("target.w", "params.critic")
+        ('params.critic.w',)
         """
         parts = split_path(path)
         for start in range(1, len(parts)):
-            found = [other for other in self._by_ending.get(parts[start:], ()) if _may_lead(other, parts, source)]
+            ending = parts[start:]
+            if source is None:
+                found = [other for other in self._by_ending.get(ending, ()) if split_path(other)[0] != parts[0]]
+            else:
+                found = self._below(split_path(source), parts, ending)
             if found:
                 return tuple(other for other in found if tuple(self._shapes[other]) == tuple(self._shapes[path]))
         return ()
 
+    def _below(self, source: Parts, parts: Parts, ending: Parts) -> list[str]:
+        """Leaves of a subtree that end so, however much of the subtree's own path the ending repeats."""
+        if parts[: len(source)] == source:
+            return []
+        paths = (source[:k] + ending for k in range(len(source) + 1))
+        found = dict.fromkeys(join_parts(each) for each in paths if each[: len(source)] == source)
+        return [path for path in found if path in self._shapes and not is_optimizer(path)]
 
-def _may_lead(other: str, parts: Parts, source: str | None) -> bool:
-    root = split_path(other)[0]
-    return root != parts[0] and source in (None, root)
+
+@dataclass(frozen=True)
+class Copies:
+    """Leaves that look like those of another subtree.
+
+    Attributes:
+        below: the subtree that holds them, such as `opt` or `gen.opt_state`.
+        sources: the subtree they mirror, such as `params` or `gen.params`; several where nothing tells which.
+        leaves: what mirrors what, by path.
+    """
+
+    below: str
+    sources: tuple[str, ...]
+    leaves: Mapping[str, str]
+
+
+def find_copies(shapes: Mapping[str, Sequence[int]], paths: Collection[str]) -> list[Copies]:
+    """Which of these leaves are copies of others, at any depth of the tree.
+
+    A leaf is a copy if it ends like a leaf elsewhere and has its shape, and names say which is which: one stands
+    among the parameters and the other does not, or has the name of a copy (`ema`, `target`, `opt_state`). Where the
+    ending leaves more open than the parameters' own name (`params.critic.w`, `target.w`), the name of a copy must say
+    so, or the whole subtree must be mirrored. Layers that merely look alike are no copies.
+
+    Args:
+        shapes: the shape of every state leaf, by path.
+        paths: the leaves to ask about.
+
+    >>> shapes = {"gen.params.up": (8, 4), "gen.params.down": (4, 8), "gen.tx.0.mu.up": (8, 4)}
+    >>> find_copies(shapes, ["gen.tx.0.mu.up", "gen.params.down"])
+    [Copies(below='gen.tx', sources=('gen.params',), leaves={'gen.tx.0.mu.up': 'gen.params.up'})]
+    """
+    by_ending: dict[Parts, list[Parts]] = collections.defaultdict(list)
+    for path in shapes:
+        parts = split_path(path)
+        for k in range(len(parts)):
+            by_ending[parts[k:]].append(parts)
+    pairs: dict[tuple[Parts, tuple[Parts, ...]], dict[Parts, Parts]] = collections.defaultdict(dict)
+    for path in paths:
+        parts = split_path(path)
+        heads, originals = _originals(parts, by_ending, shapes)
+        if originals:
+            sources = tuple(dict.fromkeys(other[: len(other) - len(parts) + len(heads)] for other in originals))
+            pairs[heads, sources][parts] = originals[0]
+    return _grouped({key: leaves for key, leaves in pairs.items() if _is_evident(*key, leaves, shapes)})
+
+
+def _originals(
+    parts: Parts, by_ending: Mapping[Parts, list[Parts]], shapes: Mapping[str, Sequence[int]]
+) -> tuple[Parts, list[Parts]]:
+    """What precedes the longest ending that a leaf shares with an original, and the originals of its shape."""
+    for start in range(1, len(parts)):
+        alike = by_ending[parts[start:]]
+        if len(alike) > _MAX_ALIKE:
+            break
+        found = [other for other in alike if _is_copy_of(parts[:start], other[: len(other) - len(parts) + start])]
+        if found:
+            # Of actor and critic, the one whose name the copy bears too; else whole networks before their parts.
+            likeness = {other: (len({*other[:-1]} & {*parts[:start]}), -len(other)) for other in found}
+            best = [other for other in found if likeness[other] == max(likeness.values())]
+            shape = tuple(shapes[join_parts(parts)])
+            return parts[:start], [other for other in best if tuple(shapes[join_parts(other)]) == shape]
+    return (), []
+
+
+def _is_copy_of(head: Parts, other: Parts) -> bool:
+    """Whether a leaf below `head` is a copy of the leaf with the same ending below `other`, as far as names tell."""
+    here, there = _differing(head, other)
+    if not here or any(part in PARAMETERS for part in here) or any(map(_COPY.fullmatch, there)):
+        return False
+    is_named = any(map(_COPY.fullmatch, here))
+    inside = next((i + 1 for i, part in enumerate(other) if part in PARAMETERS), 0)
+    if not inside:
+        return is_named or not other
+    return head[:inside] != other[:inside] or is_named
+
+
+def _is_evident(
+    head: Parts, sources: tuple[Parts, ...], leaves: Mapping[Parts, Parts], shapes: Mapping[str, Sequence[int]]
+) -> bool:
+    """Whether that is more than a likeness of two leaves."""
+    for source in sources:
+        is_named = any(map(_COPY.fullmatch, _differing(head, source)[0]))
+        inside = next((i + 1 for i, part in enumerate(source) if part in PARAMETERS), 0)
+        is_part = len(source) > max(inside, 1) if inside else not source
+        if is_named and not (inside and head[:inside] == source[:inside]):
+            continue
+        if is_part or head[:inside] == source[:inside]:
+            below = [path for path in map(split_path, shapes) if path[: len(source)] == source]
+            mirrored = {path[len(head) :] for path in leaves}
+            if len(mirrored) < 2 or any(path[len(source) :] not in mirrored for path in below):
+                return False
+    return True
+
+
+def _differing(head: Parts, other: Parts) -> tuple[Parts, Parts]:
+    """Two beginnings of paths without the parts that both begin with."""
+    same = next((i for i, (a, b) in enumerate(zip(head, other, strict=False)) if a != b), min(len(head), len(other)))
+    return head[same:], other[same:]
+
+
+def _grouped(pairs: Mapping[tuple[Parts, tuple[Parts, ...]], Mapping[Parts, Parts]]) -> list[Copies]:
+    """Pairs of one subtree together: below the first name that differs, or further down where sources differ."""
+    groups: dict[tuple[Parts, tuple[Parts, ...]], list[Parts]] = collections.defaultdict(list)
+    for head, sources in pairs:
+        same = len(head) - len(_differing(head, sources[0])[0])
+        groups[head[: same + 1], sources].append(head)
+    found = []
+    for (below, sources), heads in groups.items():
+        if sum(other == below for other, _ in groups) > 1:
+            below = _common(heads)
+        leaves = {join_parts(a): join_parts(b) for head in heads for a, b in pairs[head, sources].items()}
+        found.append(Copies(join_parts(below), tuple(join_parts(source) for source in sources), leaves))
+    return found
+
+
+def _common(heads: Iterable[Parts]) -> Parts:
+    first, *rest = heads
+    for other in rest:
+        first = first[: len(first) - len(_differing(first, other)[0])]
+    return first

@@ -1,12 +1,25 @@
-"""What a plan costs without bringing anything: axes that split nothing, layouts that only copy."""
+"""What a plan costs without bringing anything, and what looks like a slip: said, and not refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from outlay.core.paths import split_path
+from outlay.core.patterns import pattern_parts
 from outlay.core.sizes import format_bytes
+from outlay.layout.check_leaves import MAX_NAMED, copies_at_odds, follow_text, left_whole
+from outlay.layout.check_stacks import find_stacks, splits_by_layer
+from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
+from outlay.layout.policies import OneDim, fitting_spec
 from outlay.meshes.info import MeshInfo
+
+if TYPE_CHECKING:
+    from outlay.layout.resolve import Resolution
 
 
 def notes(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:
@@ -14,13 +27,46 @@ def notes(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:
     if mesh.num_devices == 1 or not leaves or any(leaf.device_ids != mesh.device_ids for leaf in leaves):
         return ()
     used = {axis for leaf in leaves for axes in leaf.dims for axis in axes}
-    if not used:
+    if not any(mesh.axis_sizes[axis] > 1 for axis in used):
         return (_nothing_split(mesh, leaves),)
-    return tuple(
+    return (*_idle_axes(mesh, used), *_axes_of_one(mesh, leaves))
+
+
+def notes_on_rules(leaves: Sequence[LeafPlan], resolution: Resolution, max_whole_bytes: int) -> tuple[str, ...]:
+    """The notes that need to know the rules: how they read the tree, and what they left.
+
+    Args:
+        leaves: the plan's leaves.
+        resolution: what each rule got of them.
+        max_whole_bytes: bytes left whole in all from which they are worth a word.
+    """
+    if resolution.mesh.num_devices == 1:
+        return ()
+    return (
+        *_too_small_each(leaves, resolution, max_whole_bytes),
+        *_copies_split_less(leaves, resolution),
+        *_by_layer(resolution),
+        *_unlike_samples(leaves, resolution),
+        *_more_than_meant(resolution),
+    )
+
+
+def _idle_axes(mesh: MeshInfo, used: set[str]) -> Iterable[str]:
+    return (
         f"axis {name!r} splits nothing: its {size} devices hold the same arrays and repeat the same work"
         for name, size in mesh.axes
         if name not in used and size > 1
     )
+
+
+def _axes_of_one(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> Iterable[str]:
+    for name, size in mesh.axes:
+        asked = [leaf for leaf in leaves if leaf.kind == "state" and not leaf.is_split and any(name in d for d in leaf.dims)]
+        if size == 1 and asked:
+            yield (
+                f"axis {name!r} has one device, so {_count(asked)} that rules split over it are whole on each of "
+                f"{asked[0].num_copies} devices: {_listed(leaf.path for leaf in asked)}"
+            )
 
 
 def _nothing_split(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> str:
@@ -36,3 +82,105 @@ def _nothing_split(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> str:
         f"this layout brings nothing: every leaf is replicated {mesh.num_devices} times (+{format_bytes(copied)} "
         f"of copies) and every device repeats the same work; {why}"
     )
+
+
+def _too_small_each(leaves: Sequence[LeafPlan], resolution: Resolution, limit: int) -> Iterable[str]:
+    """Leaves that a policy thought too small, one by one."""
+    if not any(leaf.is_split for leaf in leaves if leaf.kind == "state"):
+        return
+    whole = [leaf for leaf in left_whole(leaves, resolution) if resolution.claims[leaf.path].declined]
+    if sum(leaf.bytes_total for leaf in whole) >= limit:
+        yield (
+            f"{_count(whole)} are whole on each of {whole[0].num_copies} devices, each for a reason of its own, such as "
+            f"{whole[0].path}: {whole[0].reason}; a smaller min_size splits them"
+        )
+
+
+def _copies_split_less(leaves: Sequence[LeafPlan], resolution: Resolution) -> Iterable[str]:
+    state = {leaf.path: leaf for leaf in leaves if leaf.kind == "state"}
+    for copy in copies_at_odds(leaves, resolution):
+        more = sum(state[a].bytes_per_device - state[b].bytes_per_device for a, b in copy.leaves.items())
+        yield (
+            f"{len(copy.leaves)} leaf(s) under {copy.below} take {format_bytes(more)} of a device more than they would "
+            f"where the leaves live that they mirror under {' or '.join(copy.sources)}; add "
+            f"{follow_text(copy, leaves)} as the first rule"
+        )
+
+
+def _by_layer(resolution: Resolution) -> Iterable[str]:
+    stacks = find_stacks(resolution.shapes)
+    for number, rule in enumerate(resolution.rules):
+        if paths := splits_by_layer(number, stacks, resolution):
+            yield (
+                f"{rule.named(number)} splits {len(paths)} stacked leaves by layer, so a scan over the layers fetches each "
+                f"from other devices: {_listed(paths)}; dim 0 counts {stacks[paths[0]]} layers"
+            )
+
+
+def _unlike_samples(leaves: Sequence[LeafPlan], resolution: Resolution) -> Iterable[str]:
+    """Leaves of the batch that one rule splits by their first dim as if it counted samples, though these differ."""
+    by_rule: dict[int, list[LeafPlan]] = collections.defaultdict(list)
+    for leaf in leaves:
+        owner = resolution.claims[leaf.path].owners.get(0)
+        if leaf.kind == "batch" and owner is not None and isinstance(resolution.rules[owner].placement, OneDim):
+            by_rule[owner].append(leaf)
+    for number, mine in by_rule.items():
+        sizes = collections.Counter(leaf.shape[0] for leaf in mine)
+        usual, _ = max(sizes.items(), key=lambda item: (item[1], math.prod(_of_size(mine, item[0]).shape)))
+        odd = [leaf for leaf in mine if leaf.shape[0] != usual]
+        if odd:
+            fixes = ", ".join(f'("{leaf.path}", {_for_samples(leaf, usual, resolution, number)})' for leaf in odd[:3])
+            more = f" and {len(odd) - MAX_NAMED} more" if len(odd) > MAX_NAMED else ""
+            named = ", ".join(f"{leaf.path} {leaf.shape}" for leaf in odd[:MAX_NAMED]) + more
+            yield (
+                f"the first dims of the batch differ: {usual} of {_of_size(mine, usual).path}, but {named}; "
+                f"{resolution.rules[number].named(number)} splits all of them as if they counted samples. Where they "
+                f"do not, say so first: {fixes}"
+            )
+
+
+def _for_samples(leaf: LeafPlan, usual: int, resolution: Resolution, number: int) -> str:
+    """The placement of a leaf whose samples are counted by another dim, or that has none."""
+    dim = next((i for i, size in enumerate(leaf.shape) if size == usual), None)
+    if dim is None:
+        return "outlay.replicate()"
+    sizes = [(axis, resolution.mesh.axis_sizes[axis]) for axis in resolution.rules[number].axes]
+    spec = fitting_spec((*[0] * dim, usual), sizes)
+    return spec_text(spec, quote='"') if len(spec) else "outlay.replicate()"
+
+
+def _of_size(leaves: Sequence[LeafPlan], size: int) -> LeafPlan:
+    return next(leaf for leaf in leaves if leaf.shape[0] == size)
+
+
+def _more_than_meant(resolution: Resolution) -> Iterable[str]:
+    """Stars inside a part that reach more names than the one they extend: `1*` is 1, 10 and 11; `head*` is head_norm."""
+    for number, rule in enumerate(resolution.rules):
+        parts = pattern_parts(rule.pattern)
+        for i, part in enumerate(parts):
+            stem = part.removesuffix("*")
+            if stem == part or "*" in stem or not stem or "**" in parts[:i] or part.startswith("'"):
+                continue
+            names = {split_path(path)[i] for path in resolution.applications[number]}
+            longer = sorted(name for name in names if _is_another(stem, name))
+            if stem in names and longer:
+                yield (
+                    f"{rule.named(number)} reaches {stem!r} and {_listed(map(repr, longer))}: `*` stands for any "
+                    f"letters; write {stem!r} if only that is meant"
+                )
+
+
+def _is_another(stem: str, name: str) -> bool:
+    """Whether a name goes on with another word, or another digit, and is not the next of its kind (`linear_1`)."""
+    rest = name.removeprefix(stem)
+    return rest.isdigit() if stem.isdigit() else bool(re.match(r"_\D", rest))
+
+
+def _count(leaves: Sequence[LeafPlan]) -> str:
+    return f"{len(leaves)} leaf(s) ({format_bytes(sum(leaf.bytes_total for leaf in leaves))})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

@@ -138,7 +138,15 @@ def follow(source: str) -> Follow:
     State under `opt_state` or `optimizer` follows its parameters without being told.
 
     Args:
-        source: the first part of the paths to follow, such as `params`.
+        source: the subtree to follow: its path, such as `params`, `gen.params` or `params.critic`.
+
+    Example:
+        >>> w = jnp.ones((16, 8))
+        >>> state = {"params": {"actor": {"w": w}, "critic": {"w": w}}, "target": {"w": w}}
+        >>> rules = [("params.critic.w", P("data")), ("target.**", outlay.follow("params.critic"))]
+        >>> plan = (outlay.Layout(rules) + outlay.replicate()).plan(state, outlay.mesh(data=8))
+        >>> plan["target.w"].spec, plan["target.w"].reason
+        (P('data', None), 'follows params.critic.w')
     """
     return Follow(source)
 
@@ -164,13 +172,17 @@ def dims_spec(dims: Dims) -> P:
     return P(*(None if not axes else axes[0] if len(axes) == 1 else axes for axes in dims))
 
 
-def spec_text(spec: P) -> str:
+def spec_text(spec: P, *, quote: str = "'") -> str:
     """A spec as people write it.
 
-    >>> spec_text(P(None, ("data", "model"))), spec_text(P())
-    ("P(None, ('data', 'model'))", 'P()')
+    Args:
+        spec: the spec.
+        quote: the quotes around the names of axes.
+
+    >>> spec_text(P(None, ("data", "model"))), spec_text(P()), spec_text(P("data"), quote='"')
+    ("P(None, ('data', 'model'))", 'P()', 'P("data")')
     """
-    return "P(" + ", ".join(repr(entry) for entry in spec) + ")"
+    return ("P(" + ", ".join(repr(entry) for entry in spec) + ")").replace("'", quote)
 
 
 def _entry_axes(entry: Any) -> tuple[str, ...]:

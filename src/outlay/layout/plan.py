@@ -71,8 +71,8 @@ class LeafPlan:
 
     @property
     def is_split(self) -> bool:
-        """Whether any dim is split over a mesh axis."""
-        return any(self.dims)
+        """Whether a device holds less than the whole; splitting over an axis of one device is not splitting."""
+        return self.local_shape != self.shape
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec as P
@@ -125,6 +126,19 @@ class ByNeuron:
 
     def __str__(self) -> str:
         return f"by neuron over {self.axis!r}"
+
+
+def fitting_spec(shape: Sequence[int], axes: Sequence[tuple[str, int]]) -> P:
+    """The spec that leaves a device least of an array by splitting one dim over one axis; `P()` if nothing divides.
+
+    >>> fitting_spec((10, 16), [("data", 4), ("model", 2)]), fitting_spec((7,), [("data", 4)])
+    (P(None, 'data'), P())
+    """
+    for axis, size in sorted(axes, key=lambda item: -item[1]):
+        fitting = [dim for dim, n in enumerate(shape) if n and size > 1 and n % size == 0]
+        if fitting:
+            return _split(max(fitting, key=lambda dim: shape[dim]), axis)
+    return P()
 
 
 def _split(dim: int, axis: str) -> P:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,14 +13,20 @@ from outlay.core.errors import LayoutError, Problem
 from outlay.core.paths import flatten_paths, split_path
 from outlay.layout.apply import Application, apply_rule, claim
 from outlay.layout.check_leaves import check_leaves
-from outlay.layout.check_rules import GRADIENTS, OUTPUTS, check_rules, unknown_axes
+from outlay.layout.check_rules import GRADIENTS, OUTPUTS, check_rules, unknown_axes, unknown_positions
+from outlay.layout.check_stacks import check_stacks
 from outlay.layout.claims import Claims
 from outlay.layout.mirror import Mirrors, is_optimizer
-from outlay.layout.notes import notes
+from outlay.layout.near_misses import TreeFacts
+from outlay.layout.notes import notes, notes_on_rules
 from outlay.layout.placement import Follow
 from outlay.layout.plan import LeafPlan, Plan
 from outlay.layout.rule import Kind, Rule
 from outlay.meshes.info import MeshInfo
+
+
+Shapes = Mapping[Kind, Mapping[str, tuple[tuple[int, ...], str]]]
+"""Shape and dtype of every leaf, by kind and path."""
 
 
 def resolve(
@@ -30,52 +36,80 @@ def resolve(
     problems = unknown_axes(rules, mesh)
     if problems:  # every later check would only repeat it
         raise LayoutError(f"the layout names {len(problems)} axis(es) that {mesh} lacks:", problems)
-    shapes: dict[Kind, dict[str, tuple[tuple[int, ...], str]]] = {
+    problems = unknown_positions(rules, mesh)
+    if problems:
+        raise LayoutError(f"the layout names devices that {mesh} lacks: {len(problems)} rule(s)", problems)
+    shapes: Shapes = {
         "state": _shapes(state),
         "batch": _shapes({"batch": batch} if batch is not None else {}),
         "intermediate": _shapes(intermediates or {}),
     }
-    resolution = Resolution(rules, mesh, {path: shape for path, (shape, _) in shapes["state"].items()})
-    for kind, leaves in shapes.items():
-        for path in sorted(leaves, key=resolution.turn):
-            resolution.place(path, *leaves[path], kind)
+    resolution = Resolution(rules, mesh, shapes)
+    leaves = resolution.leaf_plans()
     names = {split_path(path)[0] for kind in ("batch", "intermediate") for path in shapes[kind]}
-    leaves = [resolution.leaf_plan(path, kind) for kind, found in shapes.items() for path in found]
     givens = (("batch", batch), (GRADIENTS, intermediates), (OUTPUTS, intermediates))
     not_given = {name for name, given in givens if given is None}
+    tree = TreeFacts(leaves, names, not_given, none_paths(state) + none_paths({"batch": batch}))
     problems = [
         *resolution.problems,
         *check_leaves(leaves, resolution, max_whole_bytes),
-        *check_rules(rules, resolution.applications, leaves, checked_roots=names, not_given=not_given),
+        *check_stacks(leaves, resolution),
+        *check_rules(resolution, tree),
     ]
     if problems:
         raise LayoutError(f"the layout does not fit this tree on {mesh}: {len(problems)} problem(s)", problems)
     # An intermediate value that no rule speaks of has no place to report: the compiler finds one.
     placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or resolution.matched[leaf.path])
-    return Plan(mesh, placed, notes(mesh, placed))
+    return Plan(mesh, placed, (*notes(mesh, placed), *notes_on_rules(placed, resolution, max_whole_bytes)))
 
 
 class Resolution:
-    """The claims on every leaf, and what each rule got; filled leaf by leaf."""
+    """The claims on every leaf, and what each rule got.
 
-    def __init__(self, rules: Sequence[Rule], mesh: MeshInfo, state_shapes: dict[str, tuple[int, ...]]) -> None:
+    Args:
+        rules: the rules, in order.
+        mesh: the mesh.
+        leaves: shape and dtype of every leaf.
+    """
+
+    def __init__(self, rules: Sequence[Rule], mesh: MeshInfo, leaves: Shapes) -> None:
         self.rules = rules
         self.mesh = mesh
-        self.mirrors = Mirrors(state_shapes)
+        self.leaves = leaves
+        self.shapes = {path: shape for path, (shape, _) in leaves["state"].items()}
+        self.mirrors = Mirrors(self.shapes)
         self.claims: dict[str, Claims] = {}
         self.matched: dict[str, list[int]] = {}
         self.followed: dict[str, str] = {}
-        self.applications: list[list[Application]] = [[] for _ in rules]
+        self.applications: list[dict[str, Application]] = [{} for _ in rules]
         self.problems: list[Problem] = []
+        for kind, found in leaves.items():
+            for path in sorted(found, key=self.turn):
+                self.place(path, *found[path], kind)
+
+    def again(self, rules: Sequence[Rule]) -> Resolution:
+        """The same leaves under other rules: what an edit would do."""
+        return Resolution(rules, self.mesh, self.leaves)
+
+    def leaf_plans(self) -> list[LeafPlan]:
+        """The claims on every leaf as its plan."""
+        return [self.leaf_plan(path, kind) for kind, found in self.leaves.items() for path in found]
 
     def turn(self, path: str) -> int:
         """Leaves that follow come after those whose place must be known to them; optimizer state comes last."""
-        told = any(isinstance(rule.placement, Follow) and rule.matches(path, "state") for rule in self.rules)
-        return 2 if is_optimizer(path) else int(told)
+        return _LAST if is_optimizer(path) else self._num_hops(path, ())
+
+    def _num_hops(self, path: str, before: tuple[str, ...]) -> int:
+        """How many leaves, each told to follow the next, lead to one that is not."""
+        told = [rule.placement.source for rule in self.rules if _follows(rule) and rule.matches(path, "state")]
+        if not told or path in before:
+            return 0
+        leaders = [other for source in told for other in self.mirrors.of(path, source)]
+        return 1 + max((self._num_hops(other, (*before, path)) for other in leaders), default=0)
 
     def place(self, path: str, shape: tuple[int, ...], dtype: str, kind: Kind) -> None:
         """Apply every rule that speaks of a leaf, in the order of claims."""
-        claims = self.claims[path] = Claims(path, shape, dtype, self.mesh.axis_sizes)
+        claims = self.claims[path] = Claims(path, shape, dtype, self.mesh.axis_sizes, kind)
         self.matched[path] = [i for i, rule in enumerate(self.rules) if rule.matches(path, kind)]
         first, rest = self._claim_order(path)
         for number in first:
@@ -85,7 +119,7 @@ class Resolution:
         for number in rest:
             if path in self.followed and not self.rules[number].names(split_path(path)[0]):
                 # Its place is its parameter's; a rule that means the optimizer begins with its name.
-                self.applications[number].append(Application(wanted=False, granted=False, deferred=True))
+                self.applications[number][path] = Application(wanted=False, granted=False, deferred=True)
             else:
                 self._apply(number, claims)
 
@@ -123,8 +157,8 @@ class Resolution:
             if not followed:  # a leaf that mirrors nothing has not been covered by being told to follow
                 self.matched[claims.path] = [i for i in self.matched[claims.path] if i != number]
         else:
-            application = apply_rule(rule, number, claims, self.mesh, self.problems)
-        self.applications[number].append(application)
+            application = apply_rule(rule, number, claims, self.problems)
+        self.applications[number][claims.path] = application
 
     def _follow(self, claims: Claims, source: str | None, *, told: bool) -> bool:
         """Take the place of the leaf that this one mirrors; `told` when a rule has spoken of it already."""
@@ -150,10 +184,17 @@ class Resolution:
 
     def _default_reason(self, claims: Claims) -> str:
         if claims.is_scalar:
-            return "a scalar is whole everywhere"
+            return "it holds no number: nothing to split" if 0 in claims.shape else "a scalar is whole everywhere"
         if not self.matched[claims.path]:
             return "no rule speaks of it"
         return f"rule {self.matched[claims.path][0] + 1} leaves it whole"
+
+
+_LAST = 2**31
+
+
+def _follows(rule: Rule) -> bool:
+    return isinstance(rule.placement, Follow)
 
 
 def _ambiguous(path: str, found: Sequence[str]) -> Problem:
@@ -168,6 +209,13 @@ def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
     if problems := non_arrays(tree):
         raise LayoutError(f"{len(problems)} leaf(s) of the tree are no arrays, so they cannot be laid out:", problems)
     return {path: _shape_of(leaf) for path, leaf in flatten_paths(tree)[0]}
+
+
+def none_paths(tree: Any) -> list[str]:
+    """The paths at which a tree holds `None`, which is no leaf."""
+    marked = jax.tree.map(lambda x: 0 if x is None else x, tree, is_leaf=lambda x: x is None)
+    leaves = {path for path, _ in flatten_paths(tree)[0]}
+    return [path for path, _ in flatten_paths(marked)[0] if path not in leaves]
 
 
 def _shape_of(leaf: Any) -> tuple[tuple[int, ...], str]:

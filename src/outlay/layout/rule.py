@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jax.sharding import PartitionSpec as P
@@ -15,6 +15,9 @@ from outlay.layout.placement import Follow, On, Placement, Replicate, spec_dims
 
 Otherwise = Literal["error", "replicate", "another_dim"]
 OTHERWISE: tuple[Otherwise, ...] = ("error", "replicate", "another_dim")
+
+_IN_FILE = "[[rule]]"
+"""What the source of a rule from a file holds, which is better known by its line than by its number."""
 
 Kind = Literal["state", "batch", "intermediate"]
 
@@ -32,6 +35,7 @@ class Rule:
         placement: a `PartitionSpec`, `replicate()`, `on(...)`, `follow(...)` or a policy.
         otherwise: what to do where a dim does not divide: `error`, `replicate` that dim, or use `another_dim`.
         optional: allow the rule to match nothing.
+        source: where it was written, if a strategy or a file wrote it; messages name it, and it makes no difference.
 
     Raises:
         LayoutError: the pattern or the placement is malformed; one mesh axis twice in a spec.
@@ -41,6 +45,7 @@ class Rule:
     placement: Placement
     otherwise: Otherwise = "error"
     optional: bool = False
+    source: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         problems = [p for p in (self._pattern_problem(), self._placement_problem(), self._otherwise_problem()) if p]
@@ -67,9 +72,32 @@ class Rule:
             return False
         return matches(self.pattern, path)
 
+    @property
+    def is_leading_wild(self) -> bool:
+        """Whether the pattern begins with a wildcard, and so may reach leaves that its author did not think of."""
+        return first_part(self.pattern) is None
+
     def names(self, root: str) -> bool:
         """Whether the pattern begins with the plain name `root`."""
         return first_part(self.pattern) == root
+
+    def named(self, number: int) -> str:
+        """The rule as its author knows it, for messages: by its place in the file, or by its number in the layout.
+
+        Args:
+            number: its position in the layout, from 0.
+
+        >>> Rule("w", P("data")).named(0), Rule("**", P("data"), source="fsdp").named(2)
+        ('rule 1 ("w", P(\'data\',))', 'rule 3 ("**", P(\'data\',)) of fsdp')
+        """
+        if _IN_FILE in self.source:
+            return f"{self.source} {self.written}"
+        return f"rule {number + 1} {self.written}" + (f" of {self.source}" if self.source else "")
+
+    @property
+    def written(self) -> str:
+        """Pattern and placement, as a pair."""
+        return f'("{self.pattern}", {self.placement})'
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -132,5 +160,5 @@ def spec_problem(spec: P, where: str) -> Problem | None:
 
 def _names_axes(entry: Any) -> bool:
     if entry is None or isinstance(entry, str):
-        return True
-    return isinstance(entry, tuple) and all(isinstance(axis, str) for axis in entry)
+        return entry != ""
+    return isinstance(entry, tuple) and all(isinstance(axis, str) and axis for axis in entry)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.core.errors import LayoutError, Problem
 from outlay.core.step_graph import CACHE
 from outlay.layout.layout import Layout
 from outlay.layout.placement import on
@@ -27,7 +29,7 @@ def data_parallel(axis: str = "data") -> Layout:
         >>> plan["w"].num_copies, plan["batch"].local_shape
         (8, (2, 4))
     """
-    return Layout([Rule("batch.**", OneDim(axis, 0)), Rule("**", P(), optional=True)])
+    return _of("data_parallel", [Rule("batch.**", OneDim(axis, 0)), Rule("**", P(), optional=True)])
 
 
 def fsdp(
@@ -50,7 +52,7 @@ def fsdp(
         >>> plan["params.w"].spec, plan["params.b"].spec
         (P('data', None), P('data',))
     """
-    return Layout([Rule(pattern, LargestDim(axis, min_size), otherwise)])
+    return _of("fsdp", [Rule(pattern, LargestDim(axis, min_size), otherwise)])
 
 
 def zero1(
@@ -70,7 +72,7 @@ def zero1(
         >>> print(outlay.zero1(min_size=16))
         1. opt_state.**  largest dim over 'data' (min_size 16)
     """
-    return Layout([Rule(pattern, LargestDim(axis, min_size), otherwise)])
+    return _of("zero1", [Rule(pattern, LargestDim(axis, min_size), otherwise)])
 
 
 def zero2(
@@ -93,8 +95,7 @@ def zero2(
         1. opt_state.**  largest dim over 'data' (min_size 16)
         2. grads.**      largest dim over 'data' (min_size 16)
     """
-    gradients = Rule("grads.**", LargestDim(axis, min_size), otherwise)
-    return zero1(axis, min_size=min_size, pattern=pattern, otherwise=otherwise) + gradients
+    return _of("zero2", [Rule(each, LargestDim(axis, min_size), otherwise) for each in (pattern, "grads.**")])
 
 
 def tensor_parallel(
@@ -118,15 +119,21 @@ def tensor_parallel(
             `(outputs, inputs)` as in Equinox and PyTorch.
         otherwise: what to do where that dim does not divide: `error`, `replicate` it, or split `another_dim`.
 
+    Raises:
+        LayoutError: `outputs` is neither -1 nor 0.
+
     Example:
         >>> layout = outlay.tensor_parallel(columns=["**.up.*"], rows=["**.down.kernel"])
         >>> state = {"up": {"kernel": jnp.ones((4, 8)), "bias": jnp.ones(8)}, "down": {"kernel": jnp.ones((8, 4))}}
         >>> [leaf.spec for leaf in layout.plan(state, outlay.mesh(data=4, model=2))]
         [P('model', None), P('model',), P(None, 'model')]
     """
+    if type(outputs) is not int or outputs not in (-1, 0):
+        raise LayoutError("tensor_parallel cannot be used as asked:", [_outputs_problem(outputs)])
     inputs = -2 if outputs == -1 else 1
     by_inputs = [Rule(pattern, OneDim(axis, inputs, min_dims=2), otherwise) for pattern in rows]
-    return Layout([*by_inputs, *(Rule(pattern, OneDim(axis, outputs), otherwise) for pattern in columns)])
+    by_outputs = [Rule(pattern, OneDim(axis, outputs), otherwise) for pattern in columns]
+    return _of("tensor_parallel", [*by_inputs, *by_outputs])
 
 
 def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
@@ -144,7 +151,7 @@ def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
     """
     modules = [Rule(f"{module}.**", on(where)) for module, where in devices.items()]
     read = [Rule(f"{CACHE}.{module}.**", on(where), optional=True) for module, where in devices.items()]
-    return Layout([*modules, *read])
+    return _of("by_module", [*modules, *read])
 
 
 def by_neuron(axis: str = "neurons") -> Layout:
@@ -161,4 +168,18 @@ def by_neuron(axis: str = "neurons") -> Layout:
         1. **        by neuron over 'neurons'
         2. batch.**  P() (optional)
     """
-    return Layout([Rule("**", ByNeuron(axis)), Rule("batch.**", P(), optional=True)])
+    return _of("by_neuron", [Rule("**", ByNeuron(axis)), Rule("batch.**", P(), optional=True)])
+
+
+def _of(strategy: str, rules: Sequence[Rule]) -> Layout:
+    """A layout whose rules name the strategy that wrote them, for messages."""
+    return Layout([dataclasses.replace(rule, source=strategy) for rule in rules])
+
+
+def _outputs_problem(outputs: object) -> Problem:
+    what = f"outputs={outputs!r}; it is the dim that holds a layer's outputs, of kernels and of biases alike: -1 or 0"
+    if outputs == 1:
+        what += ". Dim 1 of a kernel (inputs, outputs) is its last, but a bias has no dim 1 and would stay whole"
+    cure = "outputs=-1 for kernels (inputs, outputs), as in Flax; outputs=0 for weights (outputs, inputs), as in Equinox"
+    cure += '\nor write rules for dims of your own: ("params.up.kernel", P(None, "model"))'
+    return Problem("not an outputs dim", "outputs", what, cure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import tomllib
@@ -86,8 +87,10 @@ def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
     rules: list[Rule] = []
     problems: list[Problem] = []
     for number, table in enumerate(tables):
-        read = _read_strategy if "strategy" in table else _read_rule
-        rules += read(number, table, lines, problems)
+        is_strategy = "strategy" in table
+        read = _read_strategy if is_strategy else _read_rule
+        place = f"{lines.of_rule(number)}, [[rule]] {number + 1}" + (f" ({table['strategy']})" if is_strategy else "")
+        rules += [dataclasses.replace(rule, source=place) for rule in read(number, table, lines, problems)]
     if problems:
         raise LayoutError(f"{lines.name} is not a usable layout: {len(problems)} problem(s)", problems)
     return LayoutFile(Layout(rules), mesh)
@@ -148,6 +151,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_axis(value: Any) -> bool:
+    return _is_text(value) and value != ""  # JAX reads the empty name as a dim left free, which is written "-"
+
+
 def _is_true(value: Any) -> bool:
     return value is True
 
@@ -155,7 +162,7 @@ def _is_true(value: Any) -> bool:
 def _is_spec(value: Any) -> bool:
     if not isinstance(value, list):
         return False
-    return all(_is_text(entry) or (isinstance(entry, list) and all(map(_is_text, entry))) for entry in value)
+    return all(_is_axis(entry) or (isinstance(entry, list) and all(map(_is_axis, entry))) for entry in value)
 
 
 def _is_positions(value: Any) -> bool:
@@ -177,7 +184,7 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "spec": (_is_spec, 'a list with one entry a dim, such as ["-", "model"] or [["data", "model"]]'),
     "replicate": (_is_true, "true"),
     "on": (_is_positions, "a list of positions in the mesh, such as [2]"),
-    "follow": (_is_text, 'the first part of the paths to follow, such as "params"'),
+    "follow": (_is_text, 'the path of what to follow, such as "params" or "params.critic"'),
     "otherwise": (_is_text, 'one of "error", "replicate", "another_dim"'),
     "optional": (lambda value: isinstance(value, bool), "true or false"),
 }
@@ -231,4 +238,11 @@ def _placement_problems(number: int, table: dict[str, Any], lines: TomlLines) ->
 def _read_strategy(number: int, table: dict[str, Any], lines: TomlLines, problems: list[Problem]) -> list[Rule]:
     found = strategy_problems(number, table, lines)
     problems += found
-    return [] if found else list(strategy_rules(table))
+    if found:
+        return []
+    try:
+        return list(strategy_rules(table))
+    except LayoutError as error:
+        where = lines.of_rule(number)
+        problems += [Problem(p.kind, lines.of_rule(number, p.where) or where, p.what, p.cure) for p in error.problems]
+        return []
