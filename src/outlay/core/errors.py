@@ -27,7 +27,7 @@ class LayoutError(OutlayError, ValueError):
 
     def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join([headline, *(p.text() for p in self.problems)]))
+        super().__init__(message(headline, self.problems))
 
 
 class PlaceError(OutlayError, ValueError):
@@ -39,7 +39,7 @@ class PlaceError(OutlayError, ValueError):
 
     def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join([headline, *(p.text() for p in self.problems)]))
+        super().__init__(message(headline, self.problems))
 
 
 class ProgramError(OutlayError, RuntimeError):
@@ -91,7 +91,7 @@ class CheckpointError(OutlayError, ValueError):
 
     def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join([headline, *(p.text() for p in self.problems)]))
+        super().__init__(message(headline, self.problems))
 
 
 class BrainError(OutlayError, ValueError):
@@ -103,7 +103,7 @@ class BrainError(OutlayError, ValueError):
 
     def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join([headline, *(p.text() for p in self.problems)]))
+        super().__init__(message(headline, self.problems))
 
 
 class CheckpointWarning(UserWarning):
@@ -130,3 +130,32 @@ class Problem:
         """The problem as an indented paragraph, for a message."""
         cure = self.cure.replace("\n", "\n           ")
         return f"  {self.kind}: {self.where or 'the bare array'}\n    {self.what}\n    cure: {cure}"
+
+
+MAX_LINES = 200
+"""Lines of a message: more than a person reads, and what a terminal keeps."""
+
+
+def message(headline: str, problems: Sequence[Problem]) -> str:
+    """A headline and every problem, or some of each kind where they are too many to read.
+
+    >>> print(message("wrong:", [Problem("typo", f"w{i}", "it is wrong", "correct it") for i in range(100)])[-59:])
+      ... and 36 more of 'typo'; all: error.problems[64:100]
+    """
+    texts = [problem.text() for problem in problems]
+    if sum(text.count("\n") + 1 for text in texts) < MAX_LINES:
+        return "\n".join([headline, *texts])
+    kinds = list(dict.fromkeys(problem.kind for problem in problems))
+    lines_each = (MAX_LINES - 1) // min(len(kinds), MAX_LINES // 10) - 1
+    lines = [headline]
+    for kind in kinds[: MAX_LINES // 10]:
+        mine = [i for i, problem in enumerate(problems) if problem.kind == kind]
+        shown, left = 0, lines_each
+        while shown < len(mine) and (not shown or texts[mine[shown]].count("\n") < left):
+            text = texts[mine[shown]].split("\n")
+            lines += text[:left]
+            left -= len(text)
+            shown += 1
+        if shown < len(mine):
+            lines.append(f"  ... and {len(mine) - shown} more of {kind!r}; all: error.problems[{mine[shown]}:{mine[-1] + 1}]")
+    return "\n".join(lines[:MAX_LINES])

@@ -11,7 +11,7 @@ from outlay.core.patterns import matches
 from outlay.core.sizes import format_bytes
 from outlay.layout.globs import globs, globs_text
 from outlay.layout.mirror import Copies, find_copies, is_optimizer
-from outlay.layout.placement import spec_text
+from outlay.layout.placement import Follow, spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import fitting_spec
 
@@ -39,7 +39,8 @@ def copies_at_odds(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[C
     """Copies of split leaves that take more bytes of a device than they would by following, and were not told to."""
     state = {leaf.path: leaf for leaf in leaves if leaf.kind == "state"}
     split = {path for path, leaf in state.items() if leaf.is_split}
-    asked = [path for path in state if not _is_meant(path, resolution)] if split else []
+    reported = {problem.where for problem in resolution.problems} | _led_nowhere(resolution)
+    asked = [path for path in state if path not in reported and not _is_meant(path, resolution)] if split else []
     worse = []
     for copy in find_copies(resolution.shapes, asked) if asked else []:
         mine = {
@@ -76,6 +77,17 @@ def _is_meant(path: str, resolution: Resolution) -> bool:
     return any(not resolution.rules[number].is_leading_wild for number in resolution.matched[path])
 
 
+def _led_nowhere(resolution: Resolution) -> set[str]:
+    """Leaves told to follow by a rule that leads nowhere, which is refused as a rule."""
+    told = zip(resolution.rules, resolution.applications, strict=True)
+    return {
+        path
+        for rule, got in told
+        if isinstance(rule.placement, Follow) and not any(a.granted for a in got.values())
+        for path in got
+    }
+
+
 def _is_whole(copy: Copies, resolution: Resolution) -> bool:
     return any(resolution.claims[path].is_whole for path in copy.leaves)
 
@@ -97,7 +109,8 @@ def _uncovered(found: Sequence[LeafPlan], leaves: Sequence[LeafPlan], resolution
             cure = "add outlay.data_parallel() to split the batch"
         elif leaf.path in of:
             copy, other = of[leaf.path]
-            cure = f"it mirrors {other}; add {follow_text(copy, leaves)}"
+            alike = other if len(copy.sources) == 1 else " and ".join(copy.sources) + " alike"
+            cure = f"it mirrors {alike}; add {follow_text(copy, leaves)}"
         elif is_optimizer(leaf.path):
             cure = f"it mirrors no parameter; add {replicated}, or a spec for it"
         else:

@@ -132,8 +132,13 @@ def _problem(
     verb = "add, before it," if others else "write, in its place,"
     cure = f"{verb} {', '.join(cures)}"
     if isinstance(rule.placement, P):
-        each = P(*rule.placement, *[None] * (len(first.shape) - len(rule.placement)))
-        cure += f"\nor, if a device should have whole layers, write all entries: {spec_text(each, quote=chr(34))}"
+        cures = []
+        for rank in dict.fromkeys(len(leaf.shape) for leaf in leaves):
+            paths = [leaf.path for leaf in leaves if len(leaf.shape) == rank]
+            whole_layers = P(*rule.placement, *[None] * (rank - len(rule.placement)))
+            reach = globs(paths, set(resolution.shapes) - set(paths))
+            cures.append(globs_text(reach, spec_text(whole_layers, quote='"')))
+        cure += f"\nor, if a device should have whole layers, {verb} {', '.join(cures)}"
     return Problem("layer dim split", rule.named(number), what, cure)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from outlay.core.paths import Parts, join_parts, split_path
-from outlay.core.patterns import matches
+from outlay.core.patterns import matches, pattern_problem
 
 MAX_GLOBS = 8
 """Patterns a message shows; a tree that needs more is better served by a rule for all that is left."""
@@ -30,6 +31,30 @@ def globs_text(patterns: Sequence[str], placement: str) -> str:
     """Rules of these patterns with one placement, as they are written in Python; at most `MAX_GLOBS` of them."""
     shown = ", ".join(f'("{pattern}", {placement})' for pattern in patterns[:MAX_GLOBS])
     return shown + (f" ({len(patterns) - MAX_GLOBS} more)" if len(patterns) > MAX_GLOBS else "")
+
+
+def as_dotted(pattern: str) -> str | None:
+    """A pattern written as JAX prints key paths, or as a file system writes paths, as a dotted one; None of others.
+
+    >>> as_dotted("['params']['layers'][0].up"), as_dotted("params/embed"), as_dotted("params.embed")
+    ('params.layers.0.up', 'params.embed', None)
+    """
+    dotted = re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", pattern).replace("/", ".").strip(".")
+    dotted = re.sub(r"\.{2,}", ".", dotted)
+    return dotted if dotted not in ("", pattern) and pattern_problem(dotted) is None else None
+
+
+def as_glob(regex: str) -> str | None:
+    """A plain regular expression over paths as a glob; None if it is no such thing.
+
+    >>> as_glob(r"^params\\..*\\.kernel$"), as_glob("params..kernel")
+    ('params.**.kernel', None)
+    """
+    text = regex.removeprefix("^").removesuffix("$").replace("\\.", "\0")
+    text = re.sub(r"(\[[^\]]*\]|\\[dw])[*+]?", "*", text)
+    text = re.sub(r"\.[*+]", "**", text).replace("\0", ".")
+    is_glob = text != regex and not re.search(r"[\^$()|\[\]{}+?\\]", text) and pattern_problem(text) is None
+    return text if is_glob else None
 
 
 def _cover(chosen: list[Parts], others: list[Parts]) -> list[str]:

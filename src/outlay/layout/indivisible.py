@@ -19,7 +19,10 @@ def indivisible(claims: Claims, dim: int, axes: tuple[str, ...], rule: str) -> P
         f"{f' = {pieces}' if len(axes) > 1 else ''} ({size} = {size // pieces} x {pieces} + {size % pieces}); "
         f"asked by rule {rule}"
     )
-    ways = samples(claims, dim, axes) if claims.kind == "batch" else choices(claims, dim, axes)
+    if claims.is_scalar:
+        ways = [_settle(claims)]
+    else:
+        ways = samples(claims, dim, axes) if claims.kind == "batch" else choices(claims, dim, axes)
     return Problem("indivisible dim", claims.path, what, "\n".join(ways))
 
 

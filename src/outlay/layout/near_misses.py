@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from outlay.core.errors import Problem
 from outlay.core.paths import join_parts, split_path
-from outlay.core.patterns import first_part, matches, pattern_parts, pattern_problem
+from outlay.core.patterns import first_part, matches, pattern_parts
 from outlay.core.suggest import did_you_mean
-from outlay.layout.globs import MAX_GLOBS, globs
+from outlay.layout.globs import MAX_GLOBS, as_dotted, globs
 from outlay.layout.mirror import OPTIMIZER_ROOTS, is_optimizer
 from outlay.layout.plan import LeafPlan
 from outlay.layout.rule import Rule
 
-_REGEX = re.compile(r"[\^$()|\[\]{}+?\\]|\.\*")
+_REGEX = re.compile(r"[\^$()|\[\]{}+?\\]|\.\*(?=[^.*])")
 _LONGEST_REGEX = 200
 """Characters of a pattern that is tried as a regular expression."""
 _MAX_REPETITIONS = 4
@@ -106,9 +106,8 @@ def _likely(pattern: str, paths: Sequence[str]) -> list[str]:
 
 def _other_syntax(pattern: str, paths: Sequence[str]) -> str | None:
     """The pattern, if it is written as JAX or a file system writes paths, or as a regular expression."""
-    dotted = re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", pattern).replace("/", ".").strip(".")
-    dotted = re.sub(r"\.{2,}", ".", dotted)
-    if dotted != pattern and not pattern_problem(dotted) and any(matches(dotted, path) for path in paths):
+    dotted = as_dotted(pattern)
+    if dotted and any(matches(dotted, path) for path in paths):
         return f'paths are dotted, list positions too: write "{dotted}"'
     if not _REGEX.search(pattern) or len(pattern) > _LONGEST_REGEX:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -126,7 +125,7 @@ def _unlike_samples(leaves: Sequence[LeafPlan], resolution: Resolution) -> Itera
             by_rule[owner].append(leaf)
     for number, mine in by_rule.items():
         sizes = collections.Counter(leaf.shape[0] for leaf in mine)
-        usual, _ = max(sizes.items(), key=lambda item: (item[1], math.prod(_of_size(mine, item[0]).shape)))
+        usual = max(sizes, key=lambda size: (sizes[size], sum(size in leaf.shape for leaf in mine)))
         odd = [leaf for leaf in mine if leaf.shape[0] != usual]
         if odd:
             fixes = ", ".join(f'("{leaf.path}", {_for_samples(leaf, usual, resolution, number)})' for leaf in odd[:3])

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.errors import LayoutError, Problem
 from outlay.core.paths import split_path
 from outlay.core.patterns import first_part, matches, pattern_problem
+from outlay.layout.globs import as_dotted, as_glob
 from outlay.layout.placement import Follow, On, Placement, Replicate, spec_dims
 
 Otherwise = Literal["error", "replicate", "another_dim"]
@@ -125,7 +126,10 @@ class Rule:
         what = pattern_problem(self.pattern)
         if what is None:
             return None
-        return Problem("malformed pattern", repr(self.pattern), what, 'write a glob such as "params.**.kernel"')
+        meant = as_dotted(self.pattern) or as_glob(self.pattern)
+        cure = "patterns are globs over dotted paths, not regular expressions or key paths: write "
+        cure = f'{cure}"{meant}"' if meant else 'write a glob such as "params.**.kernel"'
+        return Problem("malformed pattern", repr(self.pattern), what, cure)
 
     def _placement_problem(self) -> Problem | None:
         if isinstance(self.placement, P):
