@@ -12,6 +12,10 @@ MAX_GLOBS = 8
 """Patterns a message shows; a tree that needs more is better served by a rule for all that is left."""
 
 
+_REGEX_ONLY = re.compile(r"[\^$()|\[\]{}+?\\]")
+"""What stands in regular expressions and hardly in names."""
+
+
 def globs(chosen: Collection[str], others: Iterable[str]) -> list[str]:
     """Few patterns that match all chosen leaves and none of the others.
 
@@ -41,7 +45,8 @@ def as_dotted(pattern: str) -> str | None:
     """
     dotted = re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", pattern).replace("/", ".").strip(".")
     dotted = re.sub(r"\.{2,}", ".", dotted)
-    return dotted if dotted not in ("", pattern) and pattern_problem(dotted) is None else None
+    is_path = dotted not in ("", pattern) and not _REGEX_ONLY.search(dotted) and pattern_problem(dotted) is None
+    return dotted if is_path else None
 
 
 def as_glob(regex: str) -> str | None:
@@ -53,7 +58,7 @@ def as_glob(regex: str) -> str | None:
     text = regex.removeprefix("^").removesuffix("$").replace("\\.", "\0")
     text = re.sub(r"(\[[^\]]*\]|\\[dw])[*+]?", "*", text)
     text = re.sub(r"\.[*+]", "**", text).replace("\0", ".")
-    is_glob = text != regex and not re.search(r"[\^$()|\[\]{}+?\\]", text) and pattern_problem(text) is None
+    is_glob = text != regex and not _REGEX_ONLY.search(text) and pattern_problem(text) is None
     return text if is_glob else None
 
 

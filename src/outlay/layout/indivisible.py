@@ -30,11 +30,12 @@ def samples(claims: Claims, dim: int, axes: tuple[str, ...]) -> list[str]:
     """The ways out for a batch: no model can be changed to make it divide, but the batch and the mesh can."""
     size, pieces = claims.shape[dim], claims.num_pieces(axes)
     more, fewer = -(-size // pieces) * pieces, size // pieces * pieces
-    sizes = f"{more} or {fewer}" if fewer else f"{more}, the least that gives each of {pieces} devices one"
     if dim:
-        return [f"make dim {dim} of the batch {sizes}: pad it or cut it off", _settle(claims)]
+        cut = f", or cut it off at {fewer}" if fewer else ""
+        return [f"pad dim {dim} of the batch to {more}{cut}", f"or {_settle(claims)}"]
+    sizes = f"{more} or {fewer} samples" if fewer else f"{more} samples or a multiple, one for each of {pieces} devices"
     return [
-        f"make batches of {sizes} samples, all devices together (--batch {more}, where a recipe takes it)",
+        f"make batches of {sizes}, all devices together (--batch {more}, where a recipe takes it)",
         *([f"or drop the {size - fewer} samples of an uneven last batch"] if fewer else []),
         f'or pad to {more} samples, with "weight" 0 in the batch for those that do not count (outlay.train_step)',
         *_fewer_devices(claims, dim, axes),

@@ -125,6 +125,8 @@ def find_copies(shapes: Mapping[str, Sequence[int]], paths: Collection[str]) -> 
     pairs: dict[tuple[Parts, tuple[Parts, ...]], dict[Parts, Parts]] = collections.defaultdict(dict)
     for path in paths:
         parts = split_path(path)
+        if parts and parts[0] in PARAMETERS and not any(map(_COPY.fullmatch, parts)):
+            continue
         heads, originals = _originals(parts, by_ending, shapes)
         if originals:
             sources = tuple(dict.fromkeys(other[: len(other) - len(parts) + len(heads)] for other in originals))

@@ -103,10 +103,9 @@ BROKEN_RULE_SETS = [
     ),
     BrokenRuleSet(
         "no rule for the optimizer",
-        'outlay.Layout([("params.**", P("model")), ("batch.**", P("data"))])',
-        "uncovered leaf",
+        'outlay.Layout([("params.**", P("model"))]) + outlay.data_parallel()',
+        "copy left whole",
         'add ("momentum.**", outlay.follow("params"))',
-        num_problems=4,
         state={"momentum": MOMENTS, "params": PARAMS},
     ),
     BrokenRuleSet(

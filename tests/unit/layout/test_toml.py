@@ -3,6 +3,7 @@ import typing
 
 import pytest
 from jax.sharding import PartitionSpec as P
+from tests.unit.layout.abstract import abstract, shape
 
 import outlay
 from outlay.layout.toml import LayoutFile, read_layout_file
@@ -112,7 +113,8 @@ def test_an_unknown_argument_of_a_strategy_is_named_with_what_was_meant(read):
         ("replicate = false", "replicate takes true"),
         ("on = 2", r"on takes a list of positions in the mesh, such as \[2\]"),
         ("on = [true]", "on takes a list of positions"),
-        ("follow = 3", "follow takes the first part"),
+        ("follow = 3", "follow takes the path of what to follow"),
+        ('spec = ["", "model"]', "spec takes a list with one entry a dim"),
         ("replicate = true\notherwise = 3", 'otherwise takes one of "error"'),
         ("replicate = true\noptional = 1", "optional takes true or false"),
     ],
@@ -282,3 +284,20 @@ replicate = true
         ("wrong type", "layout.toml:8"),
         ("malformed pattern", "layout.toml:10 '.'"),
     ]
+
+
+def test_a_strategys_argument_that_it_refuses_is_shown_with_its_line(read):
+    with pytest.raises(outlay.LayoutError, match=r"not an outputs dim: layout\.toml:3\n.*outputs=7.*\n.*outputs=-1 for"):
+        read('[[rule]]\nstrategy = "tensor_parallel"\noutputs = 7\n')
+
+
+def test_an_error_of_the_plan_names_a_rule_by_its_line_and_its_place_among_those_that_were_written(read):
+    layout = read(
+        '[[rule]]\nstrategy = "data_parallel"\n\n[[rule]]\nmatch = "params.up"\nspec = ["data"]\n\n'
+        '[[rule]]\nstrategy = "fsdp"\npattern = "params.dwon"\n'
+    )
+    with pytest.raises(outlay.LayoutError) as error:
+        layout.plan({"params": {"up": shape(7)}}, abstract(data=4), batch=shape(8))
+    uneven, typo = error.value.problems
+    assert typo.where.startswith('layout.toml:8, [[rule]] 3 (fsdp) ("params.dwon", ')
+    assert "asked by rule (\"params.up\", P('data',)) of layout.toml:4, [[rule]] 2" in uneven.what
