@@ -157,5 +157,7 @@ def message(headline: str, problems: Sequence[Problem]) -> str:
             left -= len(text)
             shown += 1
         if shown < len(mine):
-            lines.append(f"  ... and {len(mine) - shown} more of {kind!r}; all: error.problems[{mine[shown]}:{mine[-1] + 1}]")
+            lines.append(
+                f"  ... and {len(mine) - shown} more of {kind!r}; all: error.problems[{mine[shown]}:{mine[-1] + 1}]"
+            )
     return "\n".join(lines[:MAX_LINES])

@@ -128,7 +128,7 @@ def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resol
     what = (
         f"{len(whole)} leaf(s) ({format_bytes(sum(leaf.bytes_total for leaf in whole))}) are whole on each of "
         f"{whole[0].num_copies} devices by {resolution.rules[number].named(number)}, while the leaves that they mirror "
-        f"under {' and '.join(map(repr, copy.sources))} are split: {_listed(whole)}; {first} is {spec_text(source.spec)}"
+        f"under {' and '.join(map(repr, copy.sources))} are split: {_listed(whole)}; {first} is {source.spec}"
     )
     others = [leaf.path for leaf in leaves if leaf.kind == "state" and leaf.is_split and leaf.path not in copy.leaves]
     kept = globs_text(globs([leaf.path for leaf in whole], others), "outlay.replicate()")

@@ -160,7 +160,9 @@ def _leads_nowhere(number: int, source: str, resolution: Resolution) -> Problem:
         roots = dict.fromkeys(path[0] for path in map(split_path, resolution.shapes) if path)
         return Problem("follows nothing", rule.named(number), what, did_you_mean(source, roots))
     kept = globs_text(globs(paths, set(resolution.shapes) - set(paths)), "outlay.replicate()")
-    return Problem("follows nothing", rule.named(number), what, f"write {kept} in its place, or a spec for these leaves")
+    return Problem(
+        "follows nothing", rule.named(number), what, f"write {kept} in its place, or a spec for these leaves"
+    )
 
 
 def _mirrored(leaves: Mapping[str, str]) -> str:

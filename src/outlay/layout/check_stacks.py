@@ -73,7 +73,7 @@ def check_stacks(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Pro
 
 
 def splits_by_layer(number: int, stacks: Mapping[str, int], resolution: Resolution) -> list[str]:
-    """The stacked leaves that a rule splits by layer, all leaves of their stacks alike, with a spec of one entry."""
+    """The stacked leaves that a rule splits by layer with a spec of one entry, meaning all of a stack."""
     rule = resolution.rules[number]
     if not isinstance(rule.placement, P) or len(rule.placement) != 1 or _names_layers(rule.axes):
         return []
@@ -113,14 +113,12 @@ def _names_layers(axes: Sequence[str]) -> bool:
     return any(_BY_LAYER.search(axis) for axis in axes)
 
 
-def _problem(
-    number: int, leaves: Sequence[LeafPlan], stacks: Mapping[str, int], resolution: Resolution
-) -> Problem:
+def _problem(number: int, leaves: Sequence[LeafPlan], stacks: Mapping[str, int], resolution: Resolution) -> Problem:
     rule, first = resolution.rules[number], leaves[0]
     num = stacks[first.path]
     alike = sum(1 for path in stacks if stacks[path] == num)
     what = (
-        f"dim 0 of {first.path} {first.shape} counts {num} stacked layers, as in {alike} leaves there; this rule, written "
+        f"dim 0 of {first.path} {first.shape} counts {num} stacked layers, as in {alike} leaves there; the rule, written "
         f"for the arrays of one layer, gives it {spec_text(first.spec)}"
     )
     mine = [leaf.path for leaf in leaves]
@@ -154,6 +152,8 @@ def _by_edit(number: int, leaves: Sequence[LeafPlan], resolution: Resolution) ->
             (dim,) = (dim for dim, owner in claims.owners.items() if owner == number)
             from_end = isinstance(rule.placement, OneDim) and rule.placement.dim < 0
             shifted = P() if from_end else P(*[None] * (dim + 1), *rule.axes)
-        fits = len(shifted) <= len(leaf.shape) and all(claims.divides(dim, axes) for dim, axes in claims.wanted(shifted))
+        fits = len(shifted) <= len(leaf.shape) and all(
+            claims.divides(dim, axes) for dim, axes in claims.wanted(shifted)
+        )
         edits[spec_text(shifted, quote='"') if fits and len(shifted) else "outlay.replicate()"].append(leaf.path)
     return edits

@@ -50,9 +50,9 @@ def as_dotted(pattern: str) -> str | None:
 
 
 def as_glob(regex: str) -> str | None:
-    """A plain regular expression over paths as a glob; None if it is no such thing.
+    r"""A plain regular expression over paths as a glob; None if it is no such thing.
 
-    >>> as_glob(r"^params\\..*\\.kernel$"), as_glob("params..kernel")
+    >>> as_glob(r"^params\..*\.kernel$"), as_glob("params..kernel")
     ('params.**.kernel', None)
     """
     text = regex.removeprefix("^").removesuffix("$").replace("\\.", "\0")

@@ -13,7 +13,8 @@ from outlay.layout.rule import Rule
 from outlay.meshes.info import MeshInfo
 
 MAX_WHOLE_BYTES = 2**26
-"""A leaf this big, left whole while others of its kind are split, is an error unless `replicate()` says so: 64 MiB."""
+"""Bytes, of one leaf or of several together, that are left whole while others of their kind are split: an error from 64
+MiB on, unless `replicate()` says so."""
 
 
 class Layout:
@@ -90,11 +91,13 @@ class Layout:
             batch: tree of the step's input, whose leaves are named `batch.…`; `None` to leave it out, and the rules
                 that name it unchecked.
             intermediates: values that the step constrains by name, as a dictionary from name to tree.
-            max_whole_bytes: a leaf at least this big, whole while others of its kind are split, is an error.
+            max_whole_bytes: leaves of at least so many bytes, one or all together, left whole while others of their
+                kind are split, are an error.
 
         Raises:
             LayoutError: with every offender: a rule that matches nothing or is shadowed, a leaf that no rule
-                covers, a dim that does not divide, an axis that the mesh lacks, a big leaf left whole.
+                covers, a dim that does not divide, an axis that the mesh lacks, copies of split leaves or many bytes
+                left whole, stacked layers split by a rule for one layer.
 
         Example:
             >>> shapes = {"params": {"w": jax.ShapeDtypeStruct((8, 16), "float32")}}

@@ -125,7 +125,7 @@ def _other_syntax(pattern: str, paths: Sequence[str]) -> str | None:
 
 def _by_regex(pattern: str, paths: Sequence[str]) -> list[str]:
     """The leaves that a pattern matches if it is read as a regular expression, or as a shell reads it."""
-    chosen = re.sub(r"\{([^{}]*,[^{}]*)\}", lambda m: f"({m[1].replace(',', '|')})", pattern).replace("/", r"\.")
+    chosen = re.sub(r"\{([^{}]*,[^{}]*)\}", lambda m: "(" + m[1].replace(",", "|") + ")", pattern).replace("/", r"\.")
     shell = re.sub(r"\*+", "[^.]*", chosen.replace(r"\.", ".").replace(".", r"\.")).replace("?", "[^.]")
     for regex, method in ((chosen, "fullmatch"), (shell, "fullmatch"), (chosen, "search")):
         if _backtracks(regex):
@@ -157,7 +157,7 @@ def _look_alike(pattern: str, paths: Sequence[str]) -> str | None:
     if all(one.isascii() and other.isascii() for one, other in differing):
         return None
     told = "; ".join(f"it has {_spelt(one)} where the leaf has {_spelt(other)}" for one, other in differing[:3])
-    return f"did you mean {ascii(closest[0])}? {told}"
+    return f"did you mean {closest[0]!a}? {told}"
 
 
 def _spelt(text: str) -> str:

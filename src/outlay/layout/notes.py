@@ -60,7 +60,9 @@ def _idle_axes(mesh: MeshInfo, used: set[str]) -> Iterable[str]:
 
 def _axes_of_one(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> Iterable[str]:
     for name, size in mesh.axes:
-        asked = [leaf for leaf in leaves if leaf.kind == "state" and not leaf.is_split and any(name in d for d in leaf.dims)]
+        asked = [
+            leaf for leaf in leaves if leaf.kind == "state" and not leaf.is_split and any(name in d for d in leaf.dims)
+        ]
         if size == 1 and asked:
             yield (
                 f"axis {name!r} has one device, so {_count(asked)} that rules split over it are whole on each of "
@@ -90,7 +92,7 @@ def _too_small_each(leaves: Sequence[LeafPlan], resolution: Resolution, limit: i
     whole = [leaf for leaf in left_whole(leaves, resolution) if resolution.claims[leaf.path].declined]
     if sum(leaf.bytes_total for leaf in whole) >= limit:
         yield (
-            f"{_count(whole)} are whole on each of {whole[0].num_copies} devices, each for a reason of its own, such as "
+            f"{_count(whole)} are whole on each of {whole[0].num_copies} devices, each for its own reason, such as "
             f"{whole[0].path}: {whole[0].reason}; a smaller min_size splits them"
         )
 
@@ -111,8 +113,8 @@ def _by_layer(resolution: Resolution) -> Iterable[str]:
     for number, rule in enumerate(resolution.rules):
         if paths := splits_by_layer(number, stacks, resolution):
             yield (
-                f"{rule.named(number)} splits {len(paths)} stacked leaves by layer, so a scan over the layers fetches each "
-                f"from other devices: {_listed(paths)}; dim 0 counts {stacks[paths[0]]} layers"
+                f"{rule.named(number)} splits {len(paths)} stacked leaves by layer, so a scan over the layers fetches "
+                f"each from other devices: {_listed(paths)}; dim 0 counts {stacks[paths[0]]} layers"
             )
 
 
@@ -153,7 +155,7 @@ def _of_size(leaves: Sequence[LeafPlan], size: int) -> LeafPlan:
 
 
 def _more_than_meant(resolution: Resolution) -> Iterable[str]:
-    """Stars inside a part that reach more names than the one they extend: `1*` is 1, 10 and 11; `head*` is head_norm."""
+    """Stars inside a part that reach other names than the one they extend: `1*` is 1, 10 and 11, `head*` head_norm."""
     for number, rule in enumerate(resolution.rules):
         parts = pattern_parts(rule.pattern)
         for i, part in enumerate(parts):

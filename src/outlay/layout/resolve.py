@@ -24,7 +24,6 @@ from outlay.layout.plan import LeafPlan, Plan
 from outlay.layout.rule import Kind, Rule
 from outlay.meshes.info import MeshInfo
 
-
 Shapes = Mapping[Kind, Mapping[str, tuple[tuple[int, ...], str]]]
 """Shape and dtype of every leaf, by kind and path."""
 
@@ -101,7 +100,11 @@ class Resolution:
 
     def _num_hops(self, path: str, before: tuple[str, ...]) -> int:
         """How many leaves, each told to follow the next, lead to one that is not."""
-        told = [rule.placement.source for rule in self.rules if _follows(rule) and rule.matches(path, "state")]
+        told = [
+            placement.source
+            for rule in self.rules
+            if isinstance(placement := rule.placement, Follow) and rule.matches(path, "state")
+        ]
         if not told or path in before:
             return 0
         leaders = [other for source in told for other in self.mirrors.of(path, source)]
@@ -191,10 +194,6 @@ class Resolution:
 
 
 _LAST = 2**31
-
-
-def _follows(rule: Rule) -> bool:
-    return isinstance(rule.placement, Follow)
 
 
 def _ambiguous(path: str, found: Sequence[str]) -> Problem:

@@ -83,7 +83,7 @@ class Rule:
         return first_part(self.pattern) == root
 
     def named(self, number: int) -> str:
-        """The rule as its author knows it, for messages: by its place in the file, or by its number in the layout.
+        r"""The rule as its author knows it, for messages: by its place in the file, or by its number in the layout.
 
         Args:
             number: its position in the layout, from 0.

@@ -91,7 +91,10 @@ CASES = {
         trained(params()),
     ),
     "replicate before": (R([("params.**", outlay.replicate()), ("params.embed", P("model"))]) + DP, trained(params())),
-    "two closed": (R([("params.embed", outlay.replicate()), ("params.embed", P("model"))]) + FSDP + DP, trained(params())),
+    "two closed": (
+        R([("params.embed", outlay.replicate()), ("params.embed", P("model"))]) + FSDP + DP,
+        trained(params()),
+    ),
     "stacked layers by rules": (
         R([("params.layers.down.kernel", P("model", None)), ("params.layers.up.kernel", P(None, None, "model"))]) + DP,
         trained(STACKED),
@@ -112,7 +115,10 @@ CASES = {
     "a scalar among them": (R([("**", P("data"))]), {"w": shape(8), "count": shape()}),
     "an uneven batch": (DP, {"w": shape(8)}, {"x": shape(30, 7)}),
     "no rule for some": (R([("params.embed", P("model"))]), {"params": params()}),
-    **{broken.name: (eval(broken.written, {"outlay": outlay, "P": P}), broken.state, BATCH) for broken in BROKEN_RULE_SETS},
+    **{
+        broken.name: (eval(broken.written, {"outlay": outlay, "P": P}), broken.state, BATCH)
+        for broken in BROKEN_RULE_SETS
+    },
 }
 
 

@@ -204,7 +204,9 @@ def test_a_moment_of_two_trees_that_are_placed_differently_must_be_told_which():
 def test_a_rule_that_follows_what_is_not_there_names_what_is():
     state = {"ema": {"w": shape(8)}, "params": {"w": shape(8)}}
     layout = outlay.Layout([("params.w", P("data")), ("ema.**", outlay.follow("parms"))])
-    with pytest.raises(outlay.LayoutError, match=r"(?s)follows nothing: rule 2.*1 leaf\(s\).*write outlay.follow\(\"params\"\)"):
+    with pytest.raises(
+        outlay.LayoutError, match=r"(?s)follows nothing: rule 2.*1 leaf\(s\).*write outlay.follow\(\"params\"\)"
+    ):
         layout.plan(state, MESH)
     with pytest.raises(outlay.LayoutError, match=r"(?s)uncovered leaf: the bare array\n.*follows nothing: rule 1"):
         outlay.Layout([("**", outlay.follow("params"))]).plan(jnp.ones(8), MESH)

@@ -133,10 +133,19 @@ STACK = {"q": {"kernel": shape(8, 64, 64), "bias": shape(8, 64)}, "down": {"kern
 @pytest.mark.parametrize(
     ("rules", "fix"),
     [
-        (layout(("layers.down.kernel", P("model", None))), 'write, in its place, ("layers.down.kernel", P(None, "model", None))'),
+        (
+            layout(("layers.down.kernel", P("model", None))),
+            'write, in its place, ("layers.down.kernel", P(None, "model", None))',
+        ),
         (layout(("layers.q.bias", P("model"))), 'write, in its place, ("layers.q.bias", P(None, "model"))'),
-        (outlay.tensor_parallel(columns=["layers.**"], outputs=0), 'write, in its place, ("layers.**", P(None, "model"))'),
-        (outlay.tensor_parallel(columns=[], rows=["layers.q.*"]), "dim 0 of layers.q.bias (8, 64) counts 8 stacked layers"),
+        (
+            outlay.tensor_parallel(columns=["layers.**"], outputs=0),
+            'write, in its place, ("layers.**", P(None, "model"))',
+        ),
+        (
+            outlay.tensor_parallel(columns=[], rows=["layers.q.*"]),
+            "dim 0 of layers.q.bias (8, 64) counts 8 stacked layers",
+        ),
     ],
 )
 def test_a_rule_for_one_layer_does_not_split_stacked_layers_by_layer(rules, fix):

@@ -55,15 +55,19 @@ def test_paths_as_others_write_them_are_shown_dotted(pattern):
 @pytest.mark.parametrize(
     ("written", "key", "told"),
     [
-        ("caf\u00e9", unicodedata.normalize("NFD", "caf\u00e9"), r"U\+00E9 LATIN .* where the leaf has U\+0065 .* \+ U\+0301"),
+        (
+            "caf\u00e9",
+            unicodedata.normalize("NFD", "caf\u00e9"),
+            r"U\+00E9 LATIN .* where the leaf has U\+0065 .* \+ U\+0301",
+        ),
         ("w", "w\u200b", r"'params.w\\u200b'\? it has nothing where the leaf has U\+200B ZERO WIDTH SPACE"),
         ("\u0430", "a", r"'params.a'\? it has U\+0430 CYRILLIC SMALL LETTER A where the leaf has U\+0061"),
     ],
 )
 def test_letters_that_look_alike_are_named_by_their_code_points(written, key, told):
+    layout = outlay.Layout([(f"params.{written}", P("model"))]) + DP
     with pytest.raises(outlay.LayoutError, match=told):
-        fix_of = {"params": {key: shape(8)}}
-        (outlay.Layout([(f"params.{written}", P("model"))]) + DP).plan(fix_of, MESH)
+        layout.plan({"params": {key: shape(8)}}, MESH)
 
 
 def test_a_rule_for_what_is_none_is_told_that_it_is_none():

@@ -138,7 +138,9 @@ def test_modules_live_whole_on_the_positions_they_are_given():
 
 def test_a_position_that_the_mesh_lacks_is_refused_with_those_it_has():
     for position in (8, -1):
-        with pytest.raises(outlay.LayoutError, match=rf'no such device: rule 1 \("a\.\*\*".*\n.*position {position}.*0 to 7') as error:
+        with pytest.raises(
+            outlay.LayoutError, match=rf'no such device: rule 1 \("a\.\*\*".*\n.*position {position}.*0 to 7'
+        ) as error:
             outlay.by_module({"a": position}).plan({"a": {"w": shape(8), "b": shape(8)}}, MESH)
         assert len(error.value.problems) == 1
 

@@ -287,7 +287,9 @@ replicate = true
 
 
 def test_a_strategys_argument_that_it_refuses_is_shown_with_its_line(read):
-    with pytest.raises(outlay.LayoutError, match=r"not an outputs dim: layout\.toml:3\n.*outputs=7.*\n.*outputs=-1 for"):
+    with pytest.raises(
+        outlay.LayoutError, match=r"not an outputs dim: layout\.toml:3\n.*outputs=7.*\n.*outputs=-1 for"
+    ):
         read('[[rule]]\nstrategy = "tensor_parallel"\noutputs = 7\n')
 
 
