@@ -82,7 +82,7 @@ def splits_by_layer(number: int, stacks: Mapping[str, int], resolution: Resoluti
 
 
 def _misread(leaf: LeafPlan, resolution: Resolution) -> list[int]:
-    """The rules that take a stacked leaf for one layer's: by a spec that is short, or by dims counted from the front."""
+    """The rules that take a stacked leaf for one layer's: by a short spec, or by dims counted from the front."""
     claims, found = resolution.claims[leaf.path], []
     for dim, number in claims.owners.items():
         rule = resolution.rules[number]
@@ -118,8 +118,8 @@ def _problem(number: int, leaves: Sequence[LeafPlan], stacks: Mapping[str, int],
     num = stacks[first.path]
     alike = sum(1 for path in stacks if stacks[path] == num)
     what = (
-        f"dim 0 of {first.path} {first.shape} counts {num} stacked layers, as in {alike} leaves there; the rule, written "
-        f"for the arrays of one layer, gives it {spec_text(first.spec)}"
+        f"dim 0 of {first.path} {first.shape} counts {num} stacked layers, as in {alike} leaves there; the rule, "
+        f"written for the arrays of one layer, gives it {spec_text(first.spec)}"
     )
     mine = [leaf.path for leaf in leaves]
     others = [path for path, got in resolution.applications[number].items() if path not in mine and got.wanted]
