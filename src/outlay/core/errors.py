@@ -139,8 +139,9 @@ MAX_LINES = 200
 def message(headline: str, problems: Sequence[Problem]) -> str:
     """A headline and every problem, or some of each kind where they are too many to read.
 
-    >>> print(message("wrong:", [Problem("typo", f"w{i}", "it is wrong", "correct it") for i in range(100)])[-59:])
-      ... and 36 more of 'typo'; all: error.problems[64:100]
+    >>> many = [Problem("typo", f"w{i}", "it is wrong", "correct it") for i in range(100)]
+    >>> message("wrong:", many).splitlines()[-1]
+    "  ... and 34 more of 'typo'; all: error.problems[66:100]"
     """
     texts = [problem.text() for problem in problems]
     if sum(text.count("\n") + 1 for text in texts) < MAX_LINES:
