@@ -16,7 +16,16 @@ def matches(pattern: str, path: str) -> bool:
     >>> matches("kernel", "params.dense.kernel"), matches("layers.*.w*", "layers.0.weight")
     (False, True)
     """
-    return _matcher(pattern)(split_path(path))
+    return matches_parts(pattern_parts(pattern), split_path(path))
+
+
+def matches_parts(pattern: Parts, path: Parts) -> bool:
+    """Whether a pattern in parts, as `pattern_parts` gives them, matches a path in parts.
+
+    >>> matches_parts(("**", "k*"), ("dense", "kernel"))
+    True
+    """
+    return _match(_pieces(pattern), path)
 
 
 def first_part(pattern: str) -> str | None:
@@ -63,31 +72,57 @@ def _is_half_quoted(part: str) -> bool:
     return "'" in part and not _QUOTED.fullmatch(part)
 
 
+Pieces = tuple[tuple[str, ...] | None, ...]
+"""Of each part of a pattern what stands between its stars, or None for `**`."""
+
+
 @functools.lru_cache(maxsize=4096)
-def _matcher(pattern: str):
-    parts = pattern_parts(pattern)
-    regexes = [None if part == "**" else _part_regex(part) for part in parts]
-
-    def match(path: Parts) -> bool:
-        return _match_from(regexes, 0, path, 0)
-
-    return match
+def _pieces(pattern: Parts) -> Pieces:
+    return tuple(None if part == "**" else _part_pieces(part) for part in pattern)
 
 
-def _match_from(regexes: list[re.Pattern[str] | None], i: int, path: Parts, j: int) -> bool:
-    if i == len(regexes):
-        return j == len(path)
-    regex = regexes[i]
-    if regex is None:
-        return any(_match_from(regexes, i + 1, path, k) for k in range(j, len(path) + 1))
-    return j < len(path) and bool(regex.fullmatch(path[j])) and _match_from(regexes, i + 1, path, j + 1)
+def _match(pattern: Pieces, path: Parts) -> bool:
+    """Match greedily from the left; a part that does not fit moves the last `**` on by one part, as in globbing.
+
+    Only the last `**` is ever moved: what an earlier one could take besides, the last one can take too. So a match
+    takes at most the product of the two lengths, whatever the pattern.
+    """
+    i = j = 0
+    wildcard, resume = -1, 0
+    while j < len(path):
+        if i < len(pattern) and pattern[i] is None:
+            wildcard, resume = i, j
+            i += 1
+        elif i < len(pattern) and _part_matches(pattern[i], path[j]):
+            i, j = i + 1, j + 1
+        elif wildcard >= 0:
+            resume += 1
+            i, j = wildcard + 1, resume
+        else:
+            return False
+    return all(pieces is None for pieces in pattern[i:])
+
+
+def _part_matches(pieces: tuple[str, ...], part: str) -> bool:
+    """Whether a part is these pieces in their order, with anything between them; each is looked for once."""
+    if len(pieces) == 1:
+        return part == pieces[0]
+    first, *middle, last = pieces
+    if len(part) < len(first) + len(last) or not (part.startswith(first) and part.endswith(last)):
+        return False
+    at, end = len(first), len(part) - len(last)
+    for piece in middle:
+        at = part.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
 
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'")
 _PATTERN_PIECE = re.compile(r"'(?:[^'\\]|\\.)*'|[^.]+")
 
 
-def _part_regex(part: str) -> re.Pattern[str]:
-    if part.startswith("'"):  # quoted: every character stands for itself
-        return re.compile(re.escape(split_path(part)[0]))
-    return re.compile(".*".join(re.escape(piece) for piece in part.split("*")), re.DOTALL)
+def _part_pieces(part: str) -> tuple[str, ...]:
+    """What stands between the stars of a part; quoted, every character stands for itself."""
+    return split_path(part) if part.startswith("'") else tuple(part.split("*"))

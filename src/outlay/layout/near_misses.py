@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from outlay.core.errors import Problem
-from outlay.core.paths import join_parts, split_path
-from outlay.core.patterns import first_part, matches, pattern_parts
+from outlay.core.paths import Parts, join_parts, split_path
+from outlay.core.patterns import first_part, matches, matches_parts, pattern_parts
 from outlay.core.suggest import did_you_mean
 from outlay.layout.globs import MAX_GLOBS, as_dotted, globs
 from outlay.layout.mirror import OPTIMIZER_ROOTS, is_optimizer
@@ -96,12 +96,19 @@ def _likely(pattern: str, paths: Sequence[str]) -> list[str]:
     for i, part in enumerate(parts):
         if "*" in part:
             continue
-        reached = [path for path in paths if matches(".".join([*parts[:i], "*", *parts[i + 1 :]]), path)]
-        for other in sorted({part for path in reached for part in split_path(path)}):
-            candidate = ".".join([*parts[:i], join_parts((other,)), *parts[i + 1 :]])
-            if any(matches(candidate, path) for path in reached):
-                repaired.append(candidate)
+        before, after = parts[:i], parts[i + 1 :]
+        others = {other for path in paths for other in _between(before, split_path(path), after)}
+        repaired += [".".join([*before, join_parts((other,)), *after]) for other in sorted(others)]
     return repaired or list(paths)
+
+
+def _between(before: Parts, path: Parts, after: Parts) -> list[str]:
+    """The parts of a path that stand where the pattern has a part between these two."""
+    fixed = "**" not in before and "**" not in after
+    if fixed and len(path) != len(before) + 1 + len(after):
+        return []
+    places = [len(before)] if fixed else range(len(path))
+    return [path[k] for k in places if matches_parts(before, path[:k]) and matches_parts(after, path[k + 1 :])]
 
 
 def _other_syntax(pattern: str, paths: Sequence[str]) -> str | None:

@@ -18,7 +18,7 @@ from outlay.place.callback import from_callback
 from outlay.place.matching import refuse_mismatch
 from outlay.place.misfits import refuse_misfits
 from outlay.place.same import refuse_different_values
-from outlay.place.shardings import shardings
+from outlay.place.shardings import check_mesh, shardings
 
 
 def put(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None, *, check_equal: bool = False) -> Any:
@@ -41,7 +41,7 @@ def put(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None, *, check_eq
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
-        PlaceError: shapes do not fit the sharding, or with `check_equal` processes give different arrays; every leaf
+        PlaceError: the plan is of another mesh, or shapes do not fit the sharding, or with `check_equal` processes give different arrays; every leaf
             is listed.
         ProgramError: the mesh is of compile-only devices.
 
@@ -75,7 +75,7 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
-        PlaceError: shapes do not fit the sharding; every leaf is listed.
+        PlaceError: the plan is of another mesh, or shapes do not fit the sharding; every leaf is listed.
         ProgramError: the mesh is of compile-only devices.
 
     Example:
@@ -102,6 +102,7 @@ def _wanted(tree: Any, where: Plan | Sharding, mesh: Mesh | None) -> Any:
         raise PlaceError(
             "a plan names devices by number\n  cure: give the mesh that it was made for too, (tree, plan, mesh)"
         )
+    check_mesh(where, mesh)
     refuse_to_run(mesh, "arrays cannot be put")
     refuse_mismatch(tree, where.state, "the plan")
     return shardings(where, tree, mesh)

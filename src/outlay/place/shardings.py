@@ -9,8 +9,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from outlay.core.errors import PlaceError
 from outlay.core.paths import join_parts, map_with_paths, split_path
 from outlay.layout.plan import LeafPlan, Plan
+from outlay.meshes.info import MeshInfo
 
 ROWS = "rows"
 """The axis of the part of a mesh that `on` chose."""
@@ -27,6 +29,7 @@ def shardings(plan: Plan, tree: Any, mesh: Mesh, *, root: str = "") -> Any:
 
     Raises:
         KeyError: the tree has a leaf that the plan lacks.
+        PlaceError: the plan was made for other axes or devices than this mesh has.
 
     Example:
         >>> mesh = outlay.mesh(data=8)
@@ -34,8 +37,40 @@ def shardings(plan: Plan, tree: Any, mesh: Mesh, *, root: str = "") -> Any:
         >>> shardings(plan, {"w": jnp.ones((16, 4))}, mesh)["w"].spec
         P('data', None)
     """
+    check_mesh(plan, mesh)
     by_path = {leaf.path: leaf for leaf in plan}
     return map_with_paths(lambda path, _: sharding(by_path[under(root, path)], mesh), tree)
+
+
+def check_mesh(plan: Plan, mesh: Mesh) -> None:
+    """Raise unless a plan was made for the axes and the devices of a mesh.
+
+    A plan for an abstract mesh knows devices by position only, so it fits any mesh of its axes, unless it keeps leaves
+    on some of the devices and those have other ids here.
+
+    Raises:
+        PlaceError: the plan is of another mesh: what differs, and how to plan for this one.
+    """
+    if not isinstance(mesh, Mesh):
+        what = f"a {type(mesh).__name__} is no mesh of devices"
+        raise PlaceError(f"arrays cannot be placed: {what}\n  cure: give the mesh from outlay.mesh(...)")
+    here = MeshInfo.of(mesh)
+    there = plan.mesh
+    same_devices = here.device_ids == there.device_ids
+    if there.kind == "abstract":
+        same_devices |= all(leaf.device_ids == there.device_ids for leaf in plan)
+    if here.axes == there.axes and same_devices:
+        return
+    what = f"the plan is for {there}, and this is {here}"
+    if here.axes == there.axes:
+        what += f"\n  devices {_ids(there.device_ids)} there, {_ids(here.device_ids)} here"
+    raise PlaceError(
+        f"{what}\n  cure: give the mesh that the plan was made for, or plan for this one: layout.plan(tree, mesh)"
+    )
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids[:12])) + (f" and {len(ids) - 12} more" if len(ids) > 12 else "")
 
 
 def sharding(leaf: LeafPlan, mesh: Mesh) -> jax.sharding.Sharding:
