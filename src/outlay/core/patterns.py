@@ -87,6 +87,8 @@ def _match(pattern: Pieces, path: Parts) -> bool:
     Only the last `**` is ever moved: what an earlier one could take besides, the last one can take too. So a match
     takes at most the product of the two lengths, whatever the pattern.
     """
+    if None not in pattern and len(pattern) != len(path):
+        return False
     i = j = 0
     wildcard, resume = -1, 0
     while j < len(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,12 @@ def num_bytes(shape: Sequence[int], dtype: Any) -> int:
     return -(-math.prod(shape) * num_bits(dtype) // 8)
 
 
+def is_count(value: Any) -> bool:
+    """Whether a value that was read from a file is a whole number from 0 on; JSON's `true` is none."""
+    return type(value) is int and value >= 0
+
+
+@functools.lru_cache(maxsize=256)
 def num_bits(dtype: Any) -> int:
     """Bits of one element of a dtype (a dtype object, a scalar type or a dtype's name)."""
     if str(dtype).startswith("key<"):  # typed PRNG keys are not numpy dtypes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,48 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seque
     for row in rows:
         built.add_row(*row)
     return built
+
+
+def folded(rows: Sequence[Sequence[str]], *, names: Sequence[int], all_at: str) -> tuple[list[list[str]], str]:
+    """Make a long table short: rows that differ only in numbers inside of names become one, and the rest is cut.
+
+    A table of at most `MAX_ROWS` rows stays as it is.
+
+    Args:
+        rows: the cells of each row; the first is the path of a leaf.
+        names: the columns that hold names, whose numbers may differ: `layers.0.kernel` and `layers.1.kernel`.
+        all_at: where all rows can be read, to end the sentence with.
+
+    Returns:
+        The rows, and what was left out in a sentence, empty if nothing was.
+
+    >>> rows = [[f"layers.{i}.kernel", "(8, 8)"] for i in range(300)]
+    >>> folded(rows, names=[0], all_at="plan.to_json()")
+    ([['layers.*.kernel (300 alike)', '(8, 8)']], '300 rows in 1, alike ones folded; all of them: plan.to_json()')
+    """
+    if len(rows) <= MAX_ROWS:
+        return [list(row) for row in rows], ""
+    alike: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for row in rows:
+        key = tuple(_NUMBER.sub("*", cell) if i in names else cell for i, cell in enumerate(row))
+        alike.setdefault(key, []).append(row)
+    short = [_as_one(key, group) for key, group in alike.items()]
+    cut = f", {len(short) - MAX_ROWS:,} more left out" if len(short) > MAX_ROWS else ""
+    shown = short[:MAX_ROWS]
+    return shown, f"{len(rows):,} rows in {len(shown):,}, alike ones folded{cut}; all of them: {all_at}"
+
+
+def _as_one(starred: tuple[str, ...], rows: Sequence[Sequence[str]]) -> list[str]:
+    if len(rows) == 1:
+        return list(rows[0])
+    cells = [first if len({row[i] for row in rows}) == 1 else starred[i] for i, first in enumerate(rows[0])]
+    return [f"{cells[0]} ({len(rows):,} alike)", *cells[1:]]
+
+
+MAX_ROWS = 200
+"""Rows of a table that a person will scroll through; laying out more takes seconds."""
+
+_NUMBER = re.compile(r"(?<![\s(,])\d+")  # not of a shape, nor one that stands alone
 
 
 def to_text(renderable: Any, *, width: int = 160) -> str:

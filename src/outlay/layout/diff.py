@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outlay.core.sizes import format_bytes
-from outlay.core.table import table, to_text
+from outlay.core.table import folded, table, to_text
 from outlay.layout.placement import spec_text
 from outlay.meshes.info import MeshInfo
 
@@ -111,7 +111,9 @@ class PlanDiff:
             parts.insert(0, f"{self.meshes[0]} -> {self.meshes[1]}")
         if self.leaves:
             rows = [[leaf.path, leaf.what, _words(leaf), _bytes(leaf.bytes_per_device)] for leaf in self.leaves]
-            parts.insert(-1, to_text(table(["path", "", "what", "a device"], rows, right=("a device",)), width=220))
+            rows, left_out = folded(rows, names=(0,), all_at="the diff's leaves")
+            shown = to_text(table(["path", "", "what", "a device"], rows, right=("a device",)), width=220)
+            parts[-1:-1] = [shown, f"({left_out})"] if left_out else [shown]
         totals = (
             f"state: {_bytes(self.bytes_total)} counted once, {_bytes(self.bytes_per_device)} on the fullest device"
         )

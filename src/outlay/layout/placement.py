@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -151,6 +152,7 @@ def follow(source: str) -> Follow:
     return Follow(source)
 
 
+@functools.lru_cache(maxsize=4096)
 def spec_dims(spec: P, num_dims: int) -> Dims:
     """A spec as one tuple of axes a dim, padded to `num_dims`.
 

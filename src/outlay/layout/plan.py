@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import LayoutError
-from outlay.core.sizes import format_bytes, num_bytes
+from outlay.core.errors import LayoutError, Problem
+from outlay.core.sizes import format_bytes, is_count, num_bytes
 from outlay.core.suggest import did_you_mean
-from outlay.core.table import table, to_text
+from outlay.core.table import folded, table, to_text
 from outlay.layout.diff import PlanDiff, diff_plans
 from outlay.layout.placement import Dims, dims_spec, spec_text
 from outlay.layout.rule import Kind
@@ -120,8 +121,9 @@ class Plan:
         """Bytes of state that each device holds, by device id."""
         held = dict.fromkeys(self.mesh.device_ids, 0)
         for leaf in self.state:
+            piece = leaf.bytes_per_device
             for device in leaf.device_ids:
-                held[device] += leaf.bytes_per_device
+                held[device] += piece
         return held
 
     @property
@@ -151,9 +153,37 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Plan:
-        """Read back what `to_dict` wrote."""
-        mesh = MeshInfo.from_dict(data["mesh"])
-        return cls(mesh, tuple(_leaf_from_dict(leaf, mesh) for leaf in data["leaves"]), tuple(data["notes"]))
+        """Read back what `to_dict` wrote.
+
+        Raises:
+            LayoutError: this is no saved plan, or one that no layout could have made; every leaf that is wrong.
+        """
+        try:
+            mesh = MeshInfo.from_dict(data["mesh"])
+            leaves, notes = list(data["leaves"]), tuple(data["notes"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _not_a_plan(error) from error
+        if odd := [note for note in notes if not isinstance(note, str)]:
+            raise _not_a_plan(TypeError(f"the note {odd[0]!r} is not text"))
+        read: list[LeafPlan] = []
+        problems: list[Problem] = []
+        for number, leaf in enumerate(leaves):
+            try:
+                read.append(_leaf_from_dict(leaf, mesh))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                name = leaf.get("path") if isinstance(leaf, dict) else None
+                what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+                cure = "save the plan again: plan.to_json()"
+                problems.append(Problem("damaged leaf", f"leaf {number} ({name})", what, cure))
+        repeated = collections.Counter((leaf.kind, leaf.path) for leaf in read)
+        problems += [
+            Problem("same path twice", path, f"{count} leaves of the {kind} have it", "save the plan again")
+            for (kind, path), count in repeated.items()
+            if count > 1
+        ]
+        if problems:
+            raise LayoutError(f"this saved plan is damaged: {len(problems)} of {len(leaves)} leaves", problems)
+        return cls(mesh, tuple(read), notes)
 
     def to_json(self) -> str:
         """As JSON text; `Plan.from_json` reads it back to an equal plan."""
@@ -164,13 +194,13 @@ class Plan:
         """Read back what `to_json` wrote.
 
         Raises:
-            LayoutError: the text is no saved plan.
+            LayoutError: the text is no saved plan, or a damaged one; every leaf that is wrong.
         """
         try:
-            return cls.from_dict(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            cause = f"{type(error).__name__}: {error}"
-            raise LayoutError(f"this is not a saved plan ({cause}); write one with plan.to_json()") from error
+            data = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _not_a_plan(error) from error
+        return cls.from_dict(data)
 
     def __str__(self) -> str:
         columns = ["path", "shape", "local", "dtype", "spec", "a device", "copies", "rule", "reason"]
@@ -188,7 +218,9 @@ class Plan:
             ]
             for leaf in self.leaves
         ]
+        rows, left_out = folded(rows, names=(0, 8), all_at="plan.to_json(), or plan[path] for one")
         parts = [str(self.mesh), to_text(table(columns, rows, right=("a device", "copies")), width=220)]
+        parts += [f"({left_out})"] if left_out else []
         return "\n".join([*parts, self._totals(), *(f"note: {note}" for note in self.notes)])
 
     def _totals(self) -> str:
@@ -199,6 +231,11 @@ class Plan:
             f"state: {len(self.state)} leaves, {format_bytes(self.bytes_total)} counted once, {each} a device, "
             f"replication {self.replication:.2f}"
         )
+
+
+def _not_a_plan(error: Exception) -> LayoutError:
+    what = f"it lacks {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+    return LayoutError(f"this is not a saved plan ({what:.300}); write one with plan.to_json()")
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -223,7 +260,7 @@ def _leaf_to_dict(leaf: LeafPlan, mesh: MeshInfo) -> dict[str, Any]:
 
 
 def _leaf_from_dict(data: dict[str, Any], mesh: MeshInfo) -> LeafPlan:
-    return LeafPlan(
+    leaf = LeafPlan(
         path=data["path"],
         kind=data["kind"],
         shape=tuple(data["shape"]),
@@ -234,3 +271,40 @@ def _leaf_from_dict(data: dict[str, Any], mesh: MeshInfo) -> LeafPlan:
         rule=data["rule"],
         reason=data["reason"],
     )
+    if what := _leaf_problem(leaf, mesh):
+        raise ValueError(what)
+    return leaf
+
+
+def _leaf_problem(leaf: LeafPlan, mesh: MeshInfo) -> str:
+    """What no layout could have made of a leaf, or nothing: saved plans come from anywhere."""
+    texts = {"path": leaf.path, "dtype": leaf.dtype, "rule": leaf.rule, "reason": leaf.reason}
+    if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
+        return f"{odd[0]} is {texts[odd[0]]!r}, not text"
+    if leaf.kind not in get_args(Kind):
+        return f"kind is {leaf.kind!r}, not one of {', '.join(get_args(Kind))}"
+    try:
+        num_bytes((), leaf.dtype)
+    except (TypeError, KeyError):
+        return f"dtype {leaf.dtype!r} is none that JAX knows"
+    if not all(is_count(size) for size in (*leaf.shape, *leaf.local_shape)):
+        return f"shape {leaf.shape} or local shape {leaf.local_shape} holds what is no size"
+    axes = [axis for one in leaf.dims for axis in one]
+    if len(leaf.dims) != len(leaf.shape) or len(leaf.local_shape) != len(leaf.shape):
+        return f"shape {leaf.shape}, local shape {leaf.local_shape} and dims {leaf.dims} are of different lengths"
+    if len(set(axes)) < len(axes) or not set(axes) <= set(mesh.axis_sizes):
+        return f"dims {leaf.dims} name an axis twice, or one that {mesh} lacks"
+    if not leaf.device_ids or len(set(leaf.device_ids)) < len(leaf.device_ids):
+        return f"devices {leaf.device_ids} are none, or one of them stands there twice"
+    if not set(leaf.device_ids) <= set(mesh.device_ids):
+        return f"devices {leaf.device_ids} are not all in {mesh}"
+    if leaf.device_ids != mesh.device_ids:  # on some devices: whole, or split by rows
+        rows = leaf.shape and (leaf.local_shape[0] * len(leaf.device_ids), *leaf.local_shape[1:])
+        if axes or leaf.shape not in (leaf.local_shape, rows):
+            return f"pieces of {leaf.local_shape} on {len(leaf.device_ids)} devices do not make up {leaf.shape}"
+    else:
+        pieces = [math.prod(mesh.axis_sizes[axis] for axis in one) for one in leaf.dims]
+        whole = [local * num for local, num in zip(leaf.local_shape, pieces, strict=True)]
+        if tuple(whole) != leaf.shape:
+            return f"pieces of {leaf.local_shape}, split as {leaf.dims}, do not make up {leaf.shape}"
+    return ""

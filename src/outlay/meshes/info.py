@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.errors import MeshError
 from outlay.core.jax_compat import is_compile_only
+from outlay.core.sizes import is_count
 from outlay.meshes.device_id import DeviceId, device_id
 from outlay.meshes.hosts import host_of
 from outlay.meshes.made import made_for
@@ -101,10 +102,23 @@ class MeshInfo:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MeshInfo:
-        """Read back what `to_dict` wrote."""
-        axes = tuple((str(name), int(size)) for name, size in data["axes"].items())
-        ids, hosts = tuple(data["device_ids"]), tuple(data["hosts"])
-        return cls(axes, ids, hosts, data["kind"], data["platform"], data.get("target", ""))
+        """Read back what `to_dict` wrote.
+
+        Raises:
+            MeshError: it describes no mesh; the first thing that is wrong.
+            KeyError: it lacks a part.
+        """
+        axes, ids, hosts = tuple(data["axes"].items()), tuple(data["device_ids"]), tuple(data["hosts"])
+        texts = {"kind": data["kind"], "platform": data["platform"], "target": data.get("target", "")}
+        if odd := [f"axis {name!r} of size {size!r}" for name, size in axes if not is_count(size) or not size]:
+            raise MeshError(f"{odd[0]} cannot be")
+        if not all(map(is_count, (*ids, *hosts))) or len(set(ids)) < len(ids) or len(hosts) != len(ids):
+            raise MeshError("device_ids and hosts are not numbers, one of each a device, every id once")
+        if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
+            raise MeshError(f"{odd[0]} is {texts[odd[0]]!r}, not text")
+        if texts["kind"] not in get_args(Kind):
+            raise MeshError(f"kind is {texts['kind']!r}, not one of {', '.join(get_args(Kind))}")
+        return cls(axes, ids, hosts, **texts)
 
 
 def _kind(device: jax.Device) -> Kind:

@@ -41,8 +41,8 @@ def put(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None, *, check_eq
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
-        PlaceError: the plan is of another mesh, or shapes do not fit the sharding, or with `check_equal` processes give different arrays; every leaf
-            is listed.
+        PlaceError: the plan is of another mesh, shapes do not fit the sharding, or with `check_equal` processes give
+            different arrays; every leaf is listed.
         ProgramError: the mesh is of compile-only devices.
 
     Example:

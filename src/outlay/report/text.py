@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from outlay.core.sizes import format_bytes
-from outlay.core.table import table
+from outlay.core.table import folded, table
 from outlay.meshes.device_id import DeviceId
 from outlay.report.device_ids import format_ids
 from outlay.report.facts import Facts
@@ -102,8 +102,12 @@ def _leaves(facts: Facts, width: int) -> Iterator[Any]:
     }
     optional = [name for name in ("rule", "reason") if not any(columns[name])]
     shown = [name for name in columns if name not in optional and not (narrow and name == "reason")]
-    rows = zip(*(columns[name] for name in shown), strict=True)
-    yield table(shown, [list(row) for row in rows], right=("a device", "copies"))
+    rows = [list(row) for row in zip(*(columns[name] for name in shown), strict=True)]
+    names = [shown.index(name) for name in ("path", "reason") if name in shown]
+    rows, left_out = folded(rows, names=names, all_at="to_dict(), or the page, to_html()")
+    yield table(shown, rows, right=("a device", "copies"))
+    if left_out:
+        yield Text(f"({left_out})", style="dim")
     if narrow:
         yield from (Text(f"rule {rule}", style="dim") for rule in _rules(facts))
         yield Text(f"(the reasons are left out: they need {_WIDTH_WITH_REASONS} columns)", style="dim")

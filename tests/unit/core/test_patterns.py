@@ -42,7 +42,9 @@ def test_a_path_as_its_own_pattern_matches_it_and_nothing_longer(parts, extra):
     assert not matches(path, join_parts((extra, *parts)))
 
 
-@given(st.text(alphabet="ab*", min_size=1, max_size=6).filter(lambda t: "**" not in t), st.text(alphabet="ab", max_size=8))
+@given(
+    st.text(alphabet="ab*", min_size=1, max_size=6).filter(lambda t: "**" not in t), st.text(alphabet="ab", max_size=8)
+)
 def test_stars_in_a_part_agree_with_fnmatch(pattern, name):
     assert matches(f"p.{pattern}", join_parts(("p", name))) == fnmatchcase(name, pattern)
 
