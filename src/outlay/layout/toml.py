@@ -98,7 +98,7 @@ def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
 
 def _read_text(path: str | os.PathLike[str]) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
         problem = Problem("unreadable file", os.fspath(path), str(what), "name a TOML file that you can read")

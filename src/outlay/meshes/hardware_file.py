@@ -21,7 +21,7 @@ def read_tables(path: Path) -> dict[str, Table]:
         TargetError: it cannot be read, is no TOML, or holds something else than tables.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise TargetError(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:

@@ -14,6 +14,9 @@ from outlay.core.simulated_environment import simulated_environment
 from outlay.core.xla_flags import read_flags
 from outlay.meshes.hosts import pretend_hosts
 
+MAX_SIMULATED = 1024
+"""Simulated devices in one process; 4,096 were not even listed after minutes on two cores."""
+
 _COUNT_FLAG = "xla_force_host_platform_device_count"
 
 
@@ -51,6 +54,13 @@ def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
 def _check_numbers(num_devices: int, num_hosts: int) -> None:
     if num_devices < 1 or num_hosts < 1:
         raise MeshError(f"simulate needs at least 1 device and 1 host, not {num_devices} and {num_hosts}")
+    if num_devices > MAX_SIMULATED:
+        raise MeshError(
+            f"{num_devices:,} devices are too many to simulate in one process, which takes {MAX_SIMULATED:,} at most: "
+            "each needs threads of its own, and JAX would start for minutes and then not run\n"
+            "  cure: simulate fewer, plan for an abstract mesh, or compile for hardware that need not be here: "
+            'outlay.mesh(..., target="tpu-v5p:16x16x16")'
+        )
     if num_devices % num_hosts:
         more = -(-num_devices // num_hosts) * num_hosts
         raise MeshError(

@@ -172,6 +172,11 @@ print("done")
 """
 
 
+def test_more_devices_than_a_process_can_simulate_are_refused_at_once():
+    with pytest.raises(MeshError, match=r"100,000 devices are too many .* 1,024 at most(?s:.)*cure: simulate fewer"):
+        outlay.simulate(100_000)
+
+
 def test_many_small_steps_in_flight_do_not_starve_one_another():
     # With XLA's own number of threads this hangs on few cores (JAX 0.10.2), and XLA ends the process.
     flags = "--xla_cpu_collective_call_terminate_timeout_seconds=40"
