@@ -92,9 +92,7 @@ memory_bandwidth = 3.0e12
 [mine]
 like = "h100"
 peak_flops = { float32 = 60e12, bfloat16 = 900e12 }
-[cpu.measured]
-num_devices = 8
-across_rows = { 4 = 1e9, 4096 = 1e8 }
+devices_per_host = 4
 """
 BUILT_IN = tomllib.loads((Path(outlay.__file__).parent / "meshes" / "targets.toml").read_text())
 
@@ -144,7 +142,7 @@ def address(text: str, folder: Path) -> None:
 
 FORMS: dict[str, tuple[Callable[[str, Path], None], Callable[[random.Random, str], str], list[str]]] = {
     "layout file": (layout_file, damaged_text, [LAYOUT]),
-    "hardware file": (hardware_file, damaged_text, [HARDWARE, HARDWARE + "# A comment may hold anything.\n" * 9]),
+    "hardware file": (hardware_file, damaged_text, [HARDWARE]),
     "saved plan, damaged text": (saved_plan, damaged_text, [a_plan().to_json()]),
     "saved plan, damaged values": (saved_plan, damaged_data, [a_plan().to_json()]),
     "mesh": (mesh_text, damaged_text, ["data=4,model=2", "data=-1,model=2@host", "replica=2, data=2, model=2"]),
@@ -157,6 +155,8 @@ FORMS: dict[str, tuple[Callable[[str, Path], None], Callable[[random.Random, str
 def test_damaged_input_is_read_or_refused(form, tmp_path):
     read, damage, originals = FORMS[form]
     draw = random.Random(form)
+    for original in originals:
+        read(original, tmp_path)
     refused = 0
     for number in range(NUM_MUTATIONS):
         text = damage(draw, originals[number % len(originals)])
