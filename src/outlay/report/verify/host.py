@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from outlay.core.paths import flatten_paths
 from outlay.place.shardings import under
+from outlay.report.device_ids import format_devices
 
 
 def is_key(leaf: Any) -> bool:
@@ -54,3 +57,33 @@ def _impl(shape: Any) -> Any:
 def by_path(tree: Any, root: str = "") -> dict[str, Any]:
     """The leaves by their dotted paths below a root."""
     return {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}
+
+
+def differing_copies(array: jax.Array) -> str:
+    """In words, whether devices that should hold the same piece of an array hold different bits; empty if not.
+
+    JAX reads such an array from one device and never looks at the others.
+    """
+    if is_key(array):
+        array = jax.random.key_data(array)
+    copies = collections.defaultdict(list)
+    for shard in array.addressable_shards:
+        copies[str(shard.index)].append(shard)
+    odd, most = [], 0
+    for shards in copies.values():
+        first = np.asarray(shards[0].data).tobytes()
+        different = [shard.device.id for shard in shards[1:] if np.asarray(shard.data).tobytes() != first]
+        if different:
+            odd += different
+            most = max(most, len(shards))
+    if not odd:
+        return ""
+    return f"declared the same on {most} devices, but differs: {format_devices(odd)} hold other bits"
+
+
+def copies_of(array: jax.Array, mesh: Mesh) -> list[np.ndarray] | None:
+    """What each device of a mesh holds of an array that every one of them has whole; None of others."""
+    if is_key(array) or not array.is_fully_replicated:
+        return None
+    held = {shard.device: np.asarray(shard.data) for shard in array.addressable_shards}
+    return [held[device] for device in mesh.devices.flat] if len(held) == mesh.size else None

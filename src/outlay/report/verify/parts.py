@@ -1,0 +1,1 @@
+def parts_that_differ(program, state, batch): return []
