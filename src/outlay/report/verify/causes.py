@@ -1,13 +1,12 @@
 """Why a program computes something else: each usual mistake of parallel programs, tried on one device.
 
-A mistake is a claim about numbers: "this is the sum of what each device makes of its own samples" can be computed on one
-device, and compared. Only a claim that holds is named. All is done in float64, where hardly anything else would fit.
+A mistake is a claim about numbers: "this is the sum of what each device makes of its own samples" can be computed on
+one device, and compared. Only a claim that holds is named. All is done in float64, where hardly anything else
+would fit.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,60 +18,15 @@ from outlay.execute.program import Program
 from outlay.place.shardings import shardings
 from outlay.report.verify.dependence import DEVICE, DRAWN, Marks
 from outlay.report.verify.facts import LeafCheck
-from outlay.report.verify.host import by_path
+from outlay.report.verify.host import by_path, near
 from outlay.report.verify.runs import Result, Way
 
 _NEAR = 0.02
-_NOTHING = 1e-6
 _FITS = 1e-5
 _MAX_SHARES = 64
 _MAX_EXCHANGES = 8
 
 Change = Callable[[Result], np.ndarray]
-
-
-def name_ratio(ratio: float | None, axis_sizes: Mapping[str, int]) -> str:
-    """The mistake that a ratio of norms is typical of, in words; empty if it is typical of none.
-
-    Args:
-        ratio: the norm of what the program computed over the norm of what it should have.
-        axis_sizes: the mesh's axes.
-
-    >>> name_ratio(8.0, {"data": 4, "model": 2})
-    '8.0x: summed where a mean was meant, or summed twice (over data, model)'
-    >>> name_ratio(0.25, {"data": 4, "model": 2})
-    '0.25x: averaged where a sum was meant (over data)'
-    >>> name_ratio(0.0, {"data": 4}), name_ratio(1.1, {"data": 4})
-    ('0.0x: dropped', '')
-    """
-    if ratio is None or not math.isfinite(ratio):
-        return ""
-    if ratio < _NOTHING:
-        return "0.0x: dropped"
-    products = _products(axis_sizes)
-    for size, axes in products.items():
-        if _is_near(ratio, size):
-            return f"{size:.1f}x: summed where a mean was meant, or summed twice (over {axes})"
-        if _is_near(ratio, 1 / size):
-            return f"{1 / size:.4g}x: averaged where a sum was meant (over {axes})"
-    for size, axes in products.items():
-        if _is_near(ratio, size**2):
-            return f"{size**2:.1f}x = {size} x {size}: summed twice where a mean was meant, or squared (over {axes})"
-    return ""
-
-
-def _products(axis_sizes: Mapping[str, int]) -> dict[int, str]:
-    """Every number of devices along some of the axes, few axes first."""
-    split = {axis: size for axis, size in axis_sizes.items() if size > 1}
-    found: dict[int, str] = {}
-    for num in range(1, len(split) + 1):
-        for axes in itertools.combinations(split, num):
-            found.setdefault(math.prod(split[axis] for axis in axes), ", ".join(axes))
-    return found
-
-
-def _is_near(ratio: float, size: float) -> bool:
-    return abs(ratio / size - 1) < _NEAR
 
 
 @dataclass(frozen=True)
@@ -172,9 +126,10 @@ class Causes:
         return result.leaves[key] - self._start[key]
 
     def _fits(self, key: Any, claimed: Any, result: Result | None = None) -> bool:
-        there = self._change(key, result or self._got)
-        largest = np.abs(there).max(initial=0.0)
-        return bool(largest) and bool(np.abs(claimed - there).max(initial=0.0) <= _FITS * largest)
+        """Whether a claim holds of all entries that are wrong."""
+        there, right = self._change(key, result or self._got), self._change(key, self._right)
+        wrong = np.abs(there - right) > _allowed(right) if result is None else np.ones(there.shape, bool)
+        return bool(np.any(wrong & (there != 0))) and not np.any((np.abs(claimed - there) > _allowed(there)) & wrong)
 
     def _of_share(self, share: Share, *, numbered: bool = False) -> Result:
         """What one device makes of the samples of another; perhaps as if it had that one's number."""
@@ -193,7 +148,7 @@ class Causes:
             right = self._change(key, self._right)
             total = sum(own)
             if self._fits(key, right * num) and self._fits(key, total):
-                return f"each device's own result is summed over {num} devices, where their mean was meant (psum for pmean)"
+                return f"the results of {num} devices are summed, where their mean was meant (psum for pmean)"
             for which in range(num):
                 if self._fits(key, own[which]) and not self._fits(key, right):
                     return f"only the samples of {self._device(which)} count: what the others compute is not summed"
@@ -214,7 +169,7 @@ class Causes:
         num = len(results)
         if self._fits(key, right / num):
             return (
-                f"the step sums over its samples or microbatches and does not divide by their number, so that one device "
+                f"the step sums over its samples or microbatches and does not divide by how many, so that one device "
                 f"with all samples gets {num} times the mean over {num} devices: divide by how many there are"
             )
         return self._alone(key, results, "averaged")
@@ -223,13 +178,15 @@ class Causes:
         """Each device works on its own samples alone; what of that is not as on one device?"""
         head = f"what each device computes of its own samples alone is {how}"
         if self._draws() and self._draw_alike(key, results[0]):
-            return f"every device draws the same random numbers: {head}, and equal samples on all devices come out equal"
+            return (
+                f"every device draws the same random numbers: {head}, and equal samples on all devices come out equal"
+            )
         weights = self._weights(results)
         if weights is not None:
             return (
                 f"{head}, as if all had as many samples; the devices count for "
-                f"{weights.min() * len(results):.2g} to {weights.max() * len(results):.2g} of an even share: divide the sum over "
-                "all devices by the number over all devices"
+                f"{weights.min() * len(results):.2g} to {weights.max() * len(results):.2g} of an even share: divide "
+                "the sum over all devices by the number over all devices"
             )
         return (
             f"{head}, and no weights make of it what one device computes: something is taken over each device's own "
@@ -242,7 +199,9 @@ class Causes:
             sizes = [np.abs(self._change(key, self._right)).max(initial=0.0) or 1.0 for key in keys]
             columns, target = (
                 [
-                    np.concatenate([self._change(key, one).ravel() / size for key, size in zip(keys, sizes, strict=True)])
+                    np.concatenate(
+                        [self._change(key, one).ravel() / size for key, size in zip(keys, sizes, strict=True)]
+                    )
                     for one in of
                 ]
                 for of in (results, [self._right])
@@ -251,7 +210,8 @@ class Causes:
             if matrix.shape[0] <= matrix.shape[1]:
                 continue
             weights, *_ = np.linalg.lstsq(matrix, target[0], rcond=None)
-            if np.abs(matrix @ weights - target[0]).max() <= _FITS:
+            even = np.allclose(weights, 1 / len(results), rtol=_FITS)
+            if not even and np.abs(matrix @ weights - target[0]).max() <= _FITS:
                 return weights
         return None
 
@@ -304,14 +264,18 @@ class Causes:
             if len(pairs) < 2 or not all(np.any(b) for _, b in pairs):
                 continue
             ratios = np.array([np.vdot(b, a).real / np.vdot(b, b).real for a, b in pairs])
-            exact = all(np.abs(a - r * b).max() <= _FITS * np.abs(b).max() for (a, b), r in zip(pairs, ratios, strict=True))
+            exact = all(
+                np.abs(a - r * b).max() <= _FITS * np.abs(b).max() for (a, b), r in zip(pairs, ratios, strict=True)
+            )
             if not exact or np.ptp(ratios) < _FITS:
                 continue
             squares = np.array([np.vdot(b, b).real for _, b in pairs])
             clipped = ratios < ratios.max() * (1 - _FITS) if np.isclose(ratios, ratios.max()).sum() > 1 else ratios > 0
             said = f"each device's piece of {path} is right but for a factor, {ratios.min():.3g} to {ratios.max():.3g}"
             if clipped.sum() > 2 and _is_line(squares[clipped], 1 / ratios[clipped] ** 2):
-                return f"{said}, one over the norm of the piece: clipped by the norm of each device's own piece, not of all"
+                return (
+                    f"{said}, by its norm: clipped by the norm of each device's own piece, where that of all is meant"
+                )
             return said
         return ""
 
@@ -326,7 +290,8 @@ class Causes:
             there, here = (self._change(key, result) for result in (self._got, self._right))
             bad = np.abs(there - here) > _FITS * np.abs(here).max(initial=0.0)
             if bad.any() and not np.any(there[bad]):
-                return f"{int(bad.sum())} of {bad.size} entries of {key[1] or 'the state'} are stale: they keep their old value"
+                where = f"{int(bad.sum())} of {bad.size} entries of {key[1] or 'the state'}"
+                return f"{where} are stale: they keep their old value"
         return ""
 
     def _unshared_copies(self) -> str:
@@ -360,10 +325,13 @@ class Causes:
                 return f"each device's {path} follows from its own samples: it is not summed or averaged over {over}"
             right = self._right.leaves[lookup] - start
             off = [np.abs(copy - right) > _NEAR * np.abs(right).max(initial=0.0) for copy in held]
-            if any(one.any() for one in off) and not any(np.any(copy[one]) for copy, one in zip(held, off, strict=True)):
+            if any(one.any() for one in off) and not any(
+                np.any(copy[one]) for copy, one in zip(held, off, strict=True)
+            ):
+                most = max(int(one.sum()) for one in off)
                 return (
-                    f"each device's copy of {path} is stale but for its own part: up to {max(int(one.sum()) for one in off)} "
-                    f"of {right.size} entries keep their old value, as without a gather over {over}"
+                    f"each device's copy of {path} is stale but for its own part: up to {most} of {right.size} entries "
+                    f"keep their old value, as without a gather over {over}"
                 )
             return f"the devices' copies of {path} drift apart along {over}: something of each device's own enters them"
         return ""
@@ -375,6 +343,11 @@ def _first(place: tuple[int, ...], dim: int) -> tuple[int, ...]:
 
 def _close(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max(initial=0.0) <= _NEAR * np.abs(b).max(initial=0.0))
+
+
+def _allowed(right: np.ndarray) -> np.ndarray:
+    sizes = np.abs(right)
+    return _FITS * near(sizes) + 1e-13 * sizes.max(initial=0.0)
 
 
 def _as_if_at(equation: Any, operands: list[Any], at: Mapping[str, Any]) -> Sequence[Any] | None:

@@ -14,10 +14,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.report.verify.causes import name_ratio
 from outlay.report.verify.dependence import BATCH, FLOAT, Marks
 from outlay.report.verify.facts import Kind, LeafCheck
-from outlay.report.verify.host import by_path
+from outlay.report.verify.host import by_path, near
+from outlay.report.verify.ratios import name_ratio
 from outlay.report.verify.runs import Result
 
 SHARE = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
@@ -110,7 +110,7 @@ class _Leaf:
         change = _minus(right, start)
         replayed, fault, doubt = None, "", self._not_finite()
         ratio = _ratio(_minus(got, start), change) if jnp.issubdtype(self.dtype, jnp.number) else None
-        moved = bool(np.any(change))
+        moved = bool(np.any(change)) or not np.isfinite(right).all()
         if self.precise is not None:
             there, here = (_widest(result.leaves[self.key]) for result in (self.precise.got, self.precise.right))
             meant = _minus(here, start)
@@ -148,7 +148,10 @@ class _Leaf:
                 return "", ""
             unsteady = [_widest(other.leaves[self.key]) != here for other in self._nudged(self.precise)]
             if not (bad & ~np.any(unsteady, axis=0)).any() if unsteady else False:
-                return "", f"rounding alone changes {int(bad.sum())} of {bad.size} entries: they count or rank what is equal"
+                return (
+                    "",
+                    f"rounding alone changes {int(bad.sum())} of {bad.size} entries: they count or rank what is equal",
+                )
             return self._words(bad, there, here, ratio), ""
         value = np.maximum(np.abs(_finite(here)), np.abs(_finite(self.start)))
         share, eps = _PRECISE_SHARE, _PRECISE_EPS
@@ -157,13 +160,13 @@ class _Leaf:
             eps = float(jnp.finfo(self.standard.coarsest).eps)
         share = share if self.standard.share is None else self.standard.share
         sizes = np.abs(_finite(meant))
-        allowed = share * _near(sizes) + 256 * eps * _largest(meant) + 64 * eps * value
+        allowed = share * near(sizes) + 256 * eps * _largest(meant) + 64 * eps * value
         bad = _apart(there, here, allowed)
         if bad.any():
             moves = [np.abs(_minus(_widest(other.leaves[self.key]), here)) for other in self._nudged(self.precise)]
             moved = np.max([_finite(move) for move in moves], axis=0) if moves else np.zeros_like(value)
             everywhere = _largest(moved) > _MOVED_BY_ROUNDING * _largest(meant)
-            allowed = allowed + 32 * (np.full_like(value, _largest(moved)) if everywhere else _near(moved))
+            allowed = allowed + 32 * (np.full_like(value, _largest(moved)) if everywhere else near(moved))
             bad = _apart(there, here, allowed)
         if bad.any():
             return self._words(bad, there, here, ratio), ""
@@ -206,19 +209,23 @@ class _Leaf:
         judge = np.where(np.isfinite(judge), judge, right)
         allowed = share * _largest(change) + _DIGITS * eps * _largest(right) / 2
         off = _largest(_minus(right, judge))
-        if off > allowed / _DIGITS:
+        if off > share * _largest(change):
             reason += f"; one device itself is off by {off:.1e}"
         allowed += _DIGITS * off
         doubt = ""
         bad = _apart(got, judge, allowed)
         if bad.any():
-            moved = max((_largest(_minus(_widest(x.leaves[self.key]), right)) for x in self._nudged(self.own)), default=0.0)
+            moved = max(
+                (_largest(_minus(_widest(x.leaves[self.key]), right)) for x in self._nudged(self.own)), default=0.0
+            )
             if moved > _MOVED_BY_ROUNDING * _largest(change):
                 reason += f"; rounding of the step's inputs alone moves it by {moved:.1e}"
             allowed += _DIGITS * moved
             bad = _apart(got, judge, allowed)
         if self.precise is None and not bad.any() and np.any(change) and allowed >= _largest(change):
-            doubt = f"rounding alone ({allowed:.1e}) hides a fault as large as what the step does ({_largest(change):.1e})"
+            doubt = (
+                f"rounding alone ({allowed:.1e}) hides a fault as large as what the step does ({_largest(change):.1e})"
+            )
         if not bad.any() or not meant:
             return allowed, reason, "", doubt
         return allowed, reason, self._words(bad, got, judge, ratio), doubt
@@ -282,17 +289,6 @@ def _largest(x: Any) -> float:
 def _share_of(difference: float, change: np.ndarray) -> float:
     largest = _largest(change)
     return difference / largest if largest else difference
-
-
-def _near(sizes: np.ndarray) -> np.ndarray:
-    """Of each entry the largest of its row or of its column, whichever is smaller: one huge column hides no other."""
-    if sizes.ndim < 2 or not sizes.size:
-        return sizes
-    others = [tuple(other for other in range(sizes.ndim) if other != dim) for dim in range(sizes.ndim)]
-    smallest = sizes.max(axis=others[0], keepdims=True)
-    for axes in others[1:]:
-        smallest = np.minimum(smallest, sizes.max(axis=axes, keepdims=True))
-    return np.broadcast_to(smallest, sizes.shape)
 
 
 def _ratio(got: np.ndarray, right: np.ndarray) -> float | None:

@@ -80,4 +80,8 @@ class LeafCheck:
     def in_words(self) -> str:
         """The leaf, when, and what is wrong or not known."""
         what = self.fault or self.doubt or "the same"
-        return f"{self.kind} {self.path}, step {self.step}: {what}" if self.path else f"{self.name}, step {self.step}: {what}"
+        return (
+            f"{self.kind} {self.path}, step {self.step}: {what}"
+            if self.path
+            else f"{self.name}, step {self.step}: {what}"
+        )

@@ -39,8 +39,13 @@ def to_devices(tree: Any, shapes: Any, shardings: Any) -> Any:
         shapes: the leaves' shapes and dtypes, keys as keys.
         shardings: one sharding for all leaves, or a tree of them.
     """
-    typed = [_typed(leaf, shape) for leaf, shape in zip(jax.tree.leaves(tree), jax.tree.leaves(shapes), strict=True)]
-    return jax.device_put(jax.tree.unflatten(jax.tree.structure(shapes), typed), shardings)
+    return jax.device_put(typed(tree, shapes), shardings)
+
+
+def typed(tree: Any, shapes: Any) -> Any:
+    """What `to_host` gave, with the dtypes of some shapes; keys are keys again."""
+    leaves = [_typed(leaf, shape) for leaf, shape in zip(jax.tree.leaves(tree), jax.tree.leaves(shapes), strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
 def _typed(leaf: np.ndarray, shape: Any) -> Any:
@@ -57,6 +62,17 @@ def _impl(shape: Any) -> Any:
 def by_path(tree: Any, root: str = "") -> dict[str, Any]:
     """The leaves by their dotted paths below a root."""
     return {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}
+
+
+def near(sizes: np.ndarray) -> np.ndarray:
+    """Of each entry the largest of its row or of its column, whichever is smaller: one huge column hides no other."""
+    if sizes.ndim < 2 or not sizes.size:
+        return sizes
+    others = [tuple(other for other in range(sizes.ndim) if other != dim) for dim in range(sizes.ndim)]
+    smallest = sizes.max(axis=others[0], keepdims=True)
+    for axes in others[1:]:
+        smallest = np.minimum(smallest, sizes.max(axis=axes, keepdims=True))
+    return np.broadcast_to(smallest, sizes.shape)
 
 
 def differing_copies(array: jax.Array) -> str:

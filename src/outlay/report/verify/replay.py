@@ -185,7 +185,9 @@ _STRUCTURED: dict[str, Callable[[Replay, Mapping[str, Any], list[Any]], Sequence
 
 def _is_function(param: Any) -> bool:
     """Whether a parameter is traced code, which is of the dtypes that it was traced with."""
-    return any(hasattr(one, "eqns") or hasattr(one, "jaxpr") for one in (param if isinstance(param, tuple) else (param,)))
+    return any(
+        hasattr(one, "eqns") or hasattr(one, "jaxpr") for one in (param if isinstance(param, tuple) else (param,))
+    )
 
 
 def _open(jaxpr: Any) -> Any:

@@ -128,7 +128,9 @@ class Way:
         state, planned = self._shapes
         if batch is None:
             return state, planned
-        sizes = [np.shape(leaf)[: shape.ndim] for leaf, shape in zip(*map(jax.tree.leaves, (batch, planned)), strict=True)]
+        sizes = [
+            np.shape(leaf)[: shape.ndim] for leaf, shape in zip(*map(jax.tree.leaves, (batch, planned)), strict=True)
+        ]
         shapes = [jax.ShapeDtypeStruct(size, x.dtype) for size, x in zip(sizes, jax.tree.leaves(planned), strict=True)]
         return state, jax.tree.unflatten(jax.tree.structure(planned), shapes)
 
@@ -147,10 +149,10 @@ class Way:
         except ValueError as error:
             if not self._instead_of or "context mesh" not in str(error):
                 raise
-            found = self._traced_as_if(self._instead_of, types)
+            found = self._traced_as_if(types)
         return found.jaxpr, found.out_info
 
-    def _traced_as_if(self, named: Mesh, types: Any) -> Any:
+    def _traced_as_if(self, types: Any) -> Any:
         """The trace of a step whose `shard_map` names its mesh of several devices, as if it had named this one."""
 
         def instead(primitive: Any, bind: Callable[..., Any], args: Any, params: dict[str, Any]) -> Any:
@@ -160,7 +162,7 @@ class Way:
 
         jax.clear_caches()  # inner jitted functions were traced for all devices
         try:
-            with jax.set_mesh(named), intercepting(instead):
+            with intercepting(instead):
                 return jax.jit(lambda *args: self._stepped(*args)).trace(*types)
         finally:
             jax.clear_caches()

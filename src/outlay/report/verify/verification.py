@@ -82,7 +82,9 @@ class Verification:
             worse = _ORDER.index(check.verdict) < _ORDER.index(best.verdict)
             if worse or (check.verdict == best.verdict == "same" and check.nearness > best.nearness):
                 found[check.kind, check.path] = check
-        return tuple(sorted(found.values(), key=lambda check: (_ORDER.index(check.verdict), not check.ok and check.step)))
+        return tuple(
+            sorted(found.values(), key=lambda check: (_ORDER.index(check.verdict), not check.ok and check.step))
+        )
 
     @property
     def headline(self) -> str:
@@ -104,7 +106,10 @@ class Verification:
     def notes(self) -> tuple[str, ...]:
         """What limits the proof, in words."""
         steps = "1 step was" if self.num_steps == 1 else f"{self.num_steps} steps were"
-        notes = [f"batches {self.batches}", f"{steps} compared; of what a later one does otherwise nothing is known (steps=N)"]
+        notes = [
+            f"batches {self.batches}",
+            f"{steps} compared; of what a later one does otherwise nothing is known (steps=N)",
+        ]
         if not any(check.kind == "gradient" for check in self.checks):
             notes.append("gradients are not among the arrays: only steps from outlay.train_step say what they are")
         still = [path for path, checks in self._of_batch().items() if not any(check.moved for check in checks)]

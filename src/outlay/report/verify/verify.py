@@ -152,9 +152,7 @@ class _Proof:
         where = f"mode {self.program.mode} on {self.program.plan.mesh}"
         with_ = "one device" if self.against == "one-device" else f"mode {self.against}"
         checks, doubts = tuple(self.checks), tuple(self._doubts(numbers))
-        return Verification(
-            where, with_, self.steps, words, checks, tuple(self.causes), doubts, self._replayed_words()
-        )
+        return Verification(where, with_, self.steps, words, checks, tuple(self.causes), doubts, self._replayed_words())
 
     def _step(self, number: int, state: Any, batch: Any) -> Any:
         right = self.reference.run(state, batch)
