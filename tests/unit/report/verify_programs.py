@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 
 import outlay
@@ -203,7 +202,7 @@ def adam_of_a_sum(params: Any, batch: Any, key: Any) -> Any:
 
 def top_token_of_each_device(params: Any, batch: Any, key: Any) -> Any:
     counts = jnp.zeros(12, jnp.int32).at[batch["token"]].add(1)
-    best = lax.pmax(varying(counts).max(), "data")
+    best = lax.pmax(counts.max(), "data")
     return descend(params, pmean(local_gradients(params, batch))), {"most": best}
 
 
@@ -257,6 +256,3 @@ def verdicts(found: outlay.Verification, names: Any) -> dict[str, set[str]]:
     return {
         name: {check.verdict for check in found.checks if check.path.startswith(part)} for name, part in parts.items()
     }
-
-
-ADAM = optax.adam(1e-3)
