@@ -251,13 +251,23 @@ class _Leaf:
         num_lost = int((~np.isnan(got) & np.isnan(right)).sum())
         if num_lost:
             return f"numbers in {num_lost} of {got.size} entries where the other has NaN"
-        if np.all(bad) or ratio is None:
-            named = name_ratio(ratio, self.axis_sizes)
-        else:
-            start = np.broadcast_to(self.start, got.shape)
-            named = name_ratio(_ratio(_minus(got, start)[bad], _minus(right, start)[bad]), self.axis_sizes)
-        where = f"differs in {int(bad.sum())} of {bad.size} entries"
-        return f"{named}{'' if np.all(bad) else ', ' + where.replace('differs ', '')}" if named else where
+        start = np.broadcast_to(self.start, got.shape)
+        changes = _minus(got, start)[bad], _minus(right, start)[bad]
+        factor = ratio if np.all(bad) else _ratio(*changes)
+        named = name_ratio(factor, self.axis_sizes) if _is_factor(factor, *changes) else ""
+        where = f"in {int(bad.sum())} of {bad.size} entries"
+        if not named or (bad.sum() == 1 < bad.size):
+            return f"differs {where}"
+        return named if np.all(bad) else f"{named}, {where}"
+
+
+def _is_factor(factor: float | None, got: np.ndarray, right: np.ndarray) -> bool:
+    """Whether one is the other times a factor, entry by entry; of a sign nothing is said."""
+    if factor is None:
+        return False
+    return bool(
+        np.all(np.abs(np.abs(got) - factor * np.abs(right)) <= 0.05 * np.abs(factor * right).max(initial=1e-300))
+    )
 
 
 def _widest(x: np.ndarray) -> np.ndarray:
