@@ -108,13 +108,6 @@ class Way:
             if not self._instead_of or not any(words in str(error) for words in _NAMES_DEVICES):
                 raise
             return self._replayed(state, batch, None, None, precise=False)
-        except NameError as error:
-            if "unbound axis name" not in str(error):
-                raise
-            raise ProgramError(
-                f"the step uses a collective over a mesh axis ({error}), so it cannot run in mode auto\n"
-                '  cure: outlay.verify(program, against="one-device")'
-            ) from error
 
     def replay(self, state: Any, batch: Any, override: Override | None = None, given: Any = None) -> Result:
         """The step in float64, perhaps with other operations in the stead of some, which are given numbers."""
@@ -156,6 +149,13 @@ class Way:
             if not self._instead_of or _NAMES_DEVICES[0] not in str(error):
                 raise
             found = self._traced_as_if(types)
+        except NameError as error:
+            if "unbound axis name" not in str(error):
+                raise
+            raise ProgramError(
+                f"the step uses a collective over a mesh axis ({error}), so it cannot run in mode auto\n"
+                '  cure: outlay.verify(program, against="one-device")'
+            ) from error
         return found.jaxpr, found.out_info
 
     def _traced_as_if(self, types: Any) -> Any:
