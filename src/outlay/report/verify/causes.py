@@ -310,7 +310,7 @@ class Causes:
                 )
             ]
             over = ", ".join(along)
-            lookup = ("state", path) if ("state", path) in self._right.leaves else (key or ("output", path))
+            lookup: Any = ("state", path) if ("state", path) in self._right.leaves else (key or ("output", path))
             own = [
                 self._of_share(share).leaves[lookup] - start
                 for share in (shares.get(tuple(zip(self._program.mesh.axis_names, p, strict=True))) for p in places)

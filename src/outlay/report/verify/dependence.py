@@ -170,7 +170,7 @@ def _indices(marks: Marks) -> list[int]:
 def _indexed(equation: Any) -> list[tuple[int, int]]:
     """Which operands index something, and how many values they may take."""
     name, params = equation.primitive.name, equation.params
-    shape = getattr(equation.invars[0].aval, "shape", ()) if equation.invars else ()
+    shape: tuple[int, ...] = getattr(equation.invars[0].aval, "shape", ()) if equation.invars else ()
     if name == "gather":
         dims = params["dimension_numbers"].start_index_map
         return [(1, shape[dim] - params["slice_sizes"][dim] + 1) for dim in dims]

@@ -75,7 +75,7 @@ class Replay:
         values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
         def read(atom: Any) -> Any:
-            return self._read(np.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else values[atom]
+            return self._read(np.asarray(atom.val, _dtype_of(atom))) if isinstance(atom, Literal) else values[atom]
 
         for equation in jaxpr.eqns:
             operands = [read(atom) for atom in equation.invars]
@@ -190,6 +190,10 @@ def _is_function(param: Any) -> bool:
     )
 
 
+def _dtype_of(atom: Any) -> Any:
+    return atom.aval.dtype
+
+
 def _open(jaxpr: Any) -> Any:
     return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
@@ -199,7 +203,9 @@ def _host(const: Any) -> Any:
     if not jax.dtypes.issubdtype(const.dtype, jax.dtypes.prng_key):
         return np.asarray(const)
     with jax.ensure_compile_time_eval():
-        return jax.random.wrap_key_data(np.asarray(jax.random.key_data(const)), impl=jax.random.key_impl(const))
+        return jax.random.wrap_key_data(
+            jnp.asarray(np.asarray(jax.random.key_data(const))), impl=jax.random.key_impl(const)
+        )
 
 
 def _widened(value: Any) -> Any:
@@ -230,8 +236,11 @@ def _scatter(name: str, params: Mapping[str, Any], operands: list[Any]) -> Any:
     """By the public function: the operation itself holds what combines two numbers, traced for their dtype."""
     if name == "scatter" and params["update_jaxpr"] is not None:
         raise NotImplementedError("a function of one's own combines the numbers")
+    operand, indices, updates = operands
     return _SCATTERS[name](
-        *operands,
+        operand,
+        indices,
+        updates,
         params["dimension_numbers"],
         indices_are_sorted=params["indices_are_sorted"],
         unique_indices=params["unique_indices"],

@@ -185,7 +185,7 @@ class Way:
                 return replay(jaxpr, *leaves)
 
             self._replays[key] = jax.jit(evaluate), replay
-        with jax.enable_x64(precise or jax.config.jax_enable_x64), jax.set_mesh(self._mesh):
+        with jax.enable_x64(precise or jax.config.values["jax_enable_x64"]), jax.set_mesh(self._mesh):
             placed = self._placed(state, batch, _widely(shapes) if precise else shapes)
             results = to_host(self._replays[key][0](given, *jax.tree.leaves(placed)))
         return _result(jax.tree.unflatten(jax.tree.structure(info), results))

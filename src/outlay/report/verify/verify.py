@@ -34,7 +34,7 @@ from outlay.report.verify.dependence import BATCH, Dependence, Marks
 from outlay.report.verify.facts import LeafCheck
 from outlay.report.verify.host import by_path, to_host
 from outlay.report.verify.parts import parts_that_differ
-from outlay.report.verify.runs import Result, Way, laid_out, one_device, other_mode
+from outlay.report.verify.runs import Result, laid_out, one_device, other_mode
 from outlay.report.verify.verification import Verification
 
 Against = Literal["one-device", "auto", "manual"]
@@ -117,8 +117,8 @@ class _Proof:
 
     def __post_init__(self) -> None:
         self.run, self.way = laid_out(self.program)
-        alone = self.against == "one-device"
-        self.reference: Way = one_device(self.program) if alone else other_mode(self.program, self.against)
+        against = self.against
+        self.reference = one_device(self.program) if against == "one-device" else other_mode(self.program, against)
         self.is_rollout = isinstance(self.program.step, Rollout)
         self.exact = self.is_rollout and self.program.mode != "auto"
         self.marks: Mapping[Any, Marks] = {}
@@ -132,7 +132,8 @@ class _Proof:
         traced, info = self.reference.traced()
         found = Dependence.of(traced, len(jax.tree.leaves(self.program.state_shapes)))
         new_state, outputs, grads = jax.tree.unflatten(jax.tree.structure(info), found.results)
-        self.marks, self.sizes = Result(new_state, outputs, by_path(grads)).leaves, found.sizes
+        marks: Any = Result(new_state, outputs, by_path(grads)).leaves
+        self.marks, self.sizes = marks, found.sizes
         self.coarsest = max(found.dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.float32)
 
     def begin(self, key: Any) -> Any:
