@@ -183,10 +183,16 @@ class Causes:
             )
         weights = self._weights(results)
         if weights is not None:
+            counts = weights * (len(results) if how == "averaged" else 1)
+            span = f"{counts.min():.2g} to {counts.max():.2g}"
+            if np.isclose(counts.mean(), 1, rtol=1e-4):
+                return (
+                    f"{head}, as if all had as many samples; the devices count for {span} of an even share: divide the "
+                    "sum over all devices by the number over all devices"
+                )
             return (
-                f"{head}, as if all had as many samples; the devices count for "
-                f"{weights.min() * len(results):.2g} to {weights.max() * len(results):.2g} of an even share: divide "
-                "the sum over all devices by the number over all devices"
+                f"{head}, each scaled by a factor of its own ({span} times too small), as clipping by the norm of each "
+                "device's own gradient does: something is taken over each device's own samples that is meant over all"
             )
         return (
             f"{head}, and no weights make of it what one device computes: something is taken over each device's own "

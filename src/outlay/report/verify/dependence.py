@@ -170,15 +170,16 @@ def _indices(marks: Marks) -> list[int]:
 def _indexed(equation: Any) -> list[tuple[int, int]]:
     """Which operands index something, and how many values they may take."""
     name, params = equation.primitive.name, equation.params
-    shape: tuple[int, ...] = getattr(equation.invars[0].aval, "shape", ()) if equation.invars else ()
+    shape: Sequence[int] = getattr(equation.invars[0].aval, "shape", ()) if equation.invars else ()
     if name == "gather":
-        dims = params["dimension_numbers"].start_index_map
+        dims: tuple[int, ...] = params["dimension_numbers"].start_index_map
         return [(1, shape[dim] - params["slice_sizes"][dim] + 1) for dim in dims]
     if name.startswith("scatter"):
-        return [(1, shape[dim]) for dim in params["dimension_numbers"].scatter_dims_to_operand_dims]
+        dims = params["dimension_numbers"].scatter_dims_to_operand_dims
+        return [(1, shape[dim]) for dim in dims]
     if name == "dynamic_slice":
         return [(1 + dim, shape[dim] - size + 1) for dim, size in enumerate(params["slice_sizes"])]
     if name == "dynamic_update_slice":
-        sizes = equation.invars[1].aval.shape
+        sizes: Sequence[int] = equation.invars[1].aval.shape
         return [(2 + dim, shape[dim] - size + 1) for dim, size in enumerate(sizes)]
     return []
