@@ -20,7 +20,7 @@ from outlay.cli.options import (
 )
 from outlay.cli.output import print_json, print_picture
 
-DIFFERENT = 1
+EXIT_CODES = {"same": 0, "different": 1, "unknown": 3}
 ENOUGH = 8
 
 
@@ -36,9 +36,13 @@ def verify(
     against: Annotated[
         str, typer.Option("--against", metavar="one-device|auto|manual", help="What to compare with.")
     ] = "one-device",
+    tolerance: Annotated[
+        float | None,
+        typer.Option("--tolerance", metavar="SHARE", help="Share of its largest entry by which an array may differ."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that a recipe computes what one device computes; exit code 1 if not.
+    """Check that a recipe computes what one device computes; exit code 1 if not, 3 if that is unknown.
 
     Where a single device is attached, 8 are simulated.
     """
@@ -51,13 +55,14 @@ def verify(
     import jax
 
     program = prepare(found, layout=layout, mesh=mesh, mode=mode, target=target).program
-    proof = verify_program(program, steps, cast(Any, against), batches=found.data, key=jax.random.key(found.seed))
+    key = jax.random.key(found.seed)
+    proof = verify_program(program, steps, cast(Any, against), batches=found.data, key=key, tolerance=tolerance)
     if as_json:
         print_json(proof.to_dict())
     else:
         print_picture(proof)
-    if not proof.ok:
-        raise typer.Exit(DIFFERENT)
+    if code := EXIT_CODES[proof.verdict]:
+        raise typer.Exit(code)
 
 
 def _start_again_with_several_devices() -> None:

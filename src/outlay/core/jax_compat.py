@@ -85,6 +85,14 @@ def varying_axes(x: Any) -> frozenset[str]:
     return frozenset(jax.typeof(x).mat.varying)
 
 
+def scan_parts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Of a traced loop's parameters: how many of its operands are constants, and how many are carried along."""
+    if "ft_in" not in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
 def copy_to(arrays: Sequence[jax.Array], devices: Sequence[jax.Device]) -> list[jax.Array]:
     """Each array, which is on one device, on another; not waited for.
 

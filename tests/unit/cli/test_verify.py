@@ -23,6 +23,7 @@ def test_a_recipe_that_is_the_same_ends_well_with_the_devices_that_were_asked_fo
     assert found.returncode == 0, found.stderr
     facts = json.loads(found.stdout)
     assert facts["ok"]
+    assert facts["verdict"] == "same"
     assert facts["program"] == "mode manual on mesh data=4 (4 simulated devices)"
     assert {check["step"] for check in facts["checks"]} == {1}
     assert found.stderr == ""
@@ -35,3 +36,30 @@ def test_a_mode_or_a_reference_that_does_not_exist_is_wrong_use(tmp_path):
     wrong = command_here("show", LINE, "--devices", "8", "--mode", "manul", cwd=tmp_path)
     assert wrong.exit_code == 2
     assert "there is no mode 'manul': did you mean 'manual'?" in wrong.stderr
+
+
+NAN = """
+import jax.numpy as jnp, numpy as np, optax, outlay
+
+def recipe():
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    data = {"x": x, "y": x.sum(-1)}
+    return outlay.Recipe.training(
+        "nan", init_params=lambda key: {"w": jnp.ones(4)}, optimizer=optax.sgd(0.1), train=data, test=data,
+        loss=lambda params, batch, keys: (batch["x"] @ params["w"] * jnp.nan, {}), batch_size=16, num_steps=3)
+"""
+
+
+def test_what_cannot_be_known_has_an_exit_code_of_its_own(tmp_path):
+    (tmp_path / "nan.py").write_text(NAN)
+    found = outlay_command("verify", "nan.py:recipe", "--devices", "2", "--steps", "1", "--json", cwd=tmp_path)
+    assert found.returncode == 3, found.stderr
+    facts = json.loads(found.stdout)
+    assert facts["verdict"] == "unknown"
+    assert any("NaN in 4 of 4 entries on both sides" in reason for reason in facts["reasons"])
+
+
+def test_a_tolerance_is_taken_and_checked(tmp_path):
+    wrong = command_here("verify", LINE, "--devices", "8", "--tolerance", "3", cwd=tmp_path)
+    assert wrong.exit_code == 2
+    assert "error: tolerance=3.0: a share of an array's largest entry" in wrong.stderr

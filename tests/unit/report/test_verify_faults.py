@@ -11,6 +11,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 from tests.unit.report import faults
+from tests.unit.report import verify_programs as programs
 
 import outlay
 
@@ -102,3 +103,95 @@ def test_integers_that_are_counted_on_every_device_are_named() -> None:
         step, init, np.ones((8, 2), np.float32), layout=outlay.data_parallel(), mesh=outlay.mesh(data=8), mode="manual"
     )
     assert outlay.verify(program, steps=1).wrong[0].fault.startswith("8.0x: ")
+
+
+def drawn_by_device(params: Any, batch: Any, key: Any) -> Any:
+    """Dropout that is right, with other numbers than one device draws."""
+    return programs.same_numbers_everywhere(params, batch, jax.random.fold_in(key, jax.lax.axis_index("data")))
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (programs.summed, "the results of 8 devices are summed, where their mean was meant"),
+        (programs.first_device_only, "only the samples of share 1 of 8 (the device at data=0) count"),
+        (programs.last_device_dropped, "the samples of share 8 of 8 (the device at data=7) are left out"),
+        (programs.undivided_microbatches, "the step sums over its samples or microbatches and does not divide"),
+        (programs.same_numbers_everywhere, "every device draws the same random numbers"),
+        (programs.local_statistics, "something is taken over each device's own samples that is meant over all"),
+        (programs.clipped_locally, "something is taken over each device's own samples that is meant over all"),
+        (programs.unequal_means, "as if all had as many samples; the devices count for"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_cause_that_the_numbers_confirm_is_named(fault: Any, cause: str) -> None:
+    program = programs.program({"a": fault}, jnp.float32)
+    found = outlay.verify(program, steps=1, batches=programs.batches(1))
+    assert found.verdict == "different"
+    assert len(found.causes) == 1
+    assert cause in found.causes[0]
+    assert f"cause: {found.causes[0]}" in " ".join(str(found).split())
+
+
+def test_random_numbers_of_each_device_are_explained_and_no_fault() -> None:
+    program = programs.program({"a": drawn_by_device}, jnp.float32)
+    found = outlay.verify(program, steps=1, batches=programs.batches(1))
+    assert found.verdict == "unknown"
+    assert "with the same numbers one device computes the same" in found.reasons[0]
+    assert "key them by sample" in found.reasons[0]
+
+
+def rows(key: Any) -> Any:
+    return {"w": jax.random.normal(key, (16, 4))}
+
+
+def split_by_rows(step: Any) -> outlay.Verification:
+    batch = {"x": programs.batches(1)[0]["x"]}
+    layout = outlay.Layout([("w", P("data"))]) + outlay.data_parallel()
+    program = outlay.program(step, rows, batch, layout=layout, mesh=outlay.mesh(data=8), mode="manual")
+    return outlay.verify(program, steps=1, batches=[batch])
+
+
+def test_an_exchange_in_the_wrong_direction_is_named() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        size, w = jax.lax.axis_size("data"), state["w"]
+        right = [(i, (i + 1) % size) for i in range(size)]
+        before, after = (jax.lax.ppermute(x, "data", right) for x in (w[-1:], w[:1]))  # the second should go left
+        around = jnp.concatenate([before, w, after])
+        return {"w": w + 0.1 * (around[:-2] - 2 * w + around[2:])}, {}
+
+    assert split_by_rows(step).causes == (
+        "jax.lax.ppermute goes the wrong way, number 2 of 2: with its pairs reversed all is as on one device",
+    )
+
+
+def test_clipping_by_the_norm_of_a_piece_is_named() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        grads = state["w"] + jax.lax.pmean(batch["x"].mean(), "data")
+        return {"w": state["w"] - 0.1 * grads / jnp.sqrt((grads**2).sum())}, {}
+
+    assert "clipped by the norm of each device's own piece" in split_by_rows(step).causes[0]
+
+
+def test_copies_that_follow_from_each_devices_samples_or_stay_old_are_named() -> None:
+    def step(state: Any, batch: Any, stale: bool) -> Any:
+        def local(w: Any, x: Any) -> Any:
+            if not stale:
+                return w - 0.1 * x.mean()
+            size = len(w) // jax.lax.axis_size("data")
+            mine = jax.lax.axis_index("data") * size
+            fresh = jax.lax.dynamic_slice_in_dim(w - 0.1, mine, size)
+            return jax.lax.dynamic_update_slice_in_dim(w, fresh, mine, 0)
+
+        update = jax.shard_map(local, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)
+        return {"w": update(state["w"], batch["x"])}, {}
+
+    def causes(stale: bool) -> tuple[str, ...]:
+        batch = {"x": programs.batches(1)[0]["x"]}
+        program = outlay.program(
+            lambda s, b: step(s, b, stale), rows, batch, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8)
+        )
+        return outlay.verify(program, steps=1, batches=[batch]).causes
+
+    assert causes(False) == ("each device's w follows from its own samples: it is not summed or averaged over data",)
+    assert "each device's copy of w is stale but for its own part: up to 56 of 64 entries" in causes(True)[0]

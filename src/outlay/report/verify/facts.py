@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["gradient", "output", "state"]
+Verdict = Literal["same", "different", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -16,16 +17,21 @@ class LeafCheck:
     Attributes:
         step: which step, from 1.
         kind: `gradient`, `output` or `state`.
-        path: the leaf's path; gradients below `grads`, outputs below `outputs`.
+        path: the leaf's path; gradients below `grads`, outputs below `outputs`; empty for a state that is one array.
         dtype: of the leaf.
-        max_abs: the largest difference of an entry.
+        max_abs: the largest difference of an entry between the program and the reference, each in its own dtypes.
         max_rel: that over the largest entry; for state, over the largest entry of the step's update.
-        ratio: the norm of the leaf over the norm it should have, for state the norms of the updates; None where there
-            is nothing to divide by.
+        ratio: the norm of the leaf over the norm it should have, for state the norms of the updates, in float64 where
+            both were replayed so; None where there is nothing to divide by.
         allowed: the largest difference that is rounding.
         reason: where that comes from, in words.
-        amplified: whether rounding alone moves the leaf so far that its being the same proves little.
+        replayed: the largest difference between the two in float64, over the largest entry or update; None where they
+            were not replayed.
+        moved: whether the step changed the array, or computed anything but zeros for a gradient or an output.
+        reads_batch: whether it depends on the batch.
         fault: what is wrong, in words; empty if nothing is.
+        doubt: why nothing can be said of it, in words; empty if something can.
+        note: what is odd about it and no fault, in words.
     """
 
     step: int
@@ -37,13 +43,29 @@ class LeafCheck:
     ratio: float | None
     allowed: float
     reason: str
-    amplified: bool = False
+    replayed: float | None = None
+    moved: bool = True
+    reads_batch: bool = False
     fault: str = ""
+    doubt: str = ""
+    note: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """`same`, `different` or `unknown`."""
+        if self.fault:
+            return "different"
+        return "unknown" if self.doubt else "same"
 
     @property
     def ok(self) -> bool:
         """Whether it is the same."""
-        return not self.fault
+        return self.verdict == "same"
+
+    @property
+    def name(self) -> str:
+        """The path, or words for an array that has none."""
+        return self.path or f"the whole {self.kind}"
 
     def also(self, fault: str) -> LeafCheck:
         """With one more fault, which comes first; empty adds none."""
@@ -56,5 +78,10 @@ class LeafCheck:
 
     @property
     def in_words(self) -> str:
-        """The leaf, when, and what is wrong."""
-        return f"{self.kind} {self.path}, step {self.step}: {self.fault or 'the same'}"
+        """The leaf, when, and what is wrong or not known."""
+        what = self.fault or self.doubt or "the same"
+        return (
+            f"{self.kind} {self.path}, step {self.step}: {what}"
+            if self.path
+            else f"{self.name}, step {self.step}: {what}"
+        )

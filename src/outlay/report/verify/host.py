@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from outlay.core.paths import flatten_paths
 from outlay.place.shardings import under
+from outlay.report.device_ids import format_devices
 
 
 def is_key(leaf: Any) -> bool:
@@ -36,8 +39,13 @@ def to_devices(tree: Any, shapes: Any, shardings: Any) -> Any:
         shapes: the leaves' shapes and dtypes, keys as keys.
         shardings: one sharding for all leaves, or a tree of them.
     """
-    typed = [_typed(leaf, shape) for leaf, shape in zip(jax.tree.leaves(tree), jax.tree.leaves(shapes), strict=True)]
-    return jax.device_put(jax.tree.unflatten(jax.tree.structure(shapes), typed), shardings)
+    return jax.device_put(typed(tree, shapes), shardings)
+
+
+def typed(tree: Any, shapes: Any) -> Any:
+    """What `to_host` gave, with the dtypes of some shapes; keys are keys again."""
+    leaves = [_typed(leaf, shape) for leaf, shape in zip(jax.tree.leaves(tree), jax.tree.leaves(shapes), strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
 def _typed(leaf: np.ndarray, shape: Any) -> Any:
@@ -54,3 +62,44 @@ def _impl(shape: Any) -> Any:
 def by_path(tree: Any, root: str = "") -> dict[str, Any]:
     """The leaves by their dotted paths below a root."""
     return {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}
+
+
+def near(sizes: np.ndarray) -> np.ndarray:
+    """Of each entry the largest of its row or of its column, whichever is smaller: one huge column hides no other."""
+    if sizes.ndim < 2 or not sizes.size:
+        return sizes
+    others = [tuple(other for other in range(sizes.ndim) if other != dim) for dim in range(sizes.ndim)]
+    smallest = sizes.max(axis=others[0], keepdims=True)
+    for axes in others[1:]:
+        smallest = np.minimum(smallest, sizes.max(axis=axes, keepdims=True))
+    return np.broadcast_to(smallest, sizes.shape)
+
+
+def differing_copies(array: jax.Array) -> str:
+    """In words, whether devices that should hold the same piece of an array hold different bits; empty if not.
+
+    JAX reads such an array from one device and never looks at the others.
+    """
+    if is_key(array):
+        array = jax.random.key_data(array)
+    copies = collections.defaultdict(list)
+    for shard in array.addressable_shards:
+        copies[str(shard.index)].append(shard)
+    odd, most = [], 0
+    for shards in copies.values():
+        first = np.asarray(shards[0].data).tobytes()
+        different = [shard.device.id for shard in shards[1:] if np.asarray(shard.data).tobytes() != first]
+        if different:
+            odd += different
+            most = max(most, len(shards))
+    if not odd:
+        return ""
+    return f"declared the same on {most} devices, but differs: {format_devices(odd)} hold other bits"
+
+
+def copies_of(array: jax.Array, mesh: Mesh) -> list[np.ndarray] | None:
+    """What each device of a mesh holds of an array that every one of them has whole; None of others."""
+    if is_key(array) or not array.is_fully_replicated:
+        return None
+    held = {shard.device: np.asarray(shard.data) for shard in array.addressable_shards}
+    return [held[device] for device in mesh.devices.flat] if len(held) == mesh.size else None

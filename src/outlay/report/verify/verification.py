@@ -11,8 +11,11 @@ from rich.console import Group
 
 from outlay.core.errors import VerifyError
 from outlay.core.table import to_text
-from outlay.report.verify.facts import LeafCheck
+from outlay.report.verify.facts import LeafCheck, Verdict
 from outlay.report.verify.render import lines, page
+
+_ORDER: tuple[Verdict, ...] = ("different", "unknown", "same")
+_MAX_REASONS = 8
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class Verification:
         num_steps: how many steps, each from the same state in both.
         batches: where the batches came from.
         checks: every array of every step, in the order of the steps and, in a step, gradients, outputs, new state.
+        causes: mistakes that the numbers confirm, in words, where something differs.
+        doubts: why nothing can be said, and what to change, in words; of the whole proof, besides those of its arrays.
+        replayed: whether both were replayed in float64 too, or why not, in words.
     """
 
     program: str
@@ -34,71 +40,125 @@ class Verification:
     num_steps: int
     batches: str
     checks: tuple[LeafCheck, ...]
+    causes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    replayed: str = ""
 
     @property
     def wrong(self) -> tuple[LeafCheck, ...]:
         """The checks that failed, the first one first."""
-        return tuple(check for check in self.checks if not check.ok)
+        return tuple(check for check in self.checks if check.verdict == "different")
+
+    @property
+    def verdict(self) -> Verdict:
+        """`same`, `different`, or `unknown` where a fault could hide."""
+        if self.wrong:
+            return "different"
+        return "unknown" if self.reasons else "same"
 
     @property
     def ok(self) -> bool:
-        """Whether every array is the same up to rounding."""
-        return not self.wrong
+        """Whether every array is the same up to rounding, and each was able to show a fault."""
+        return self.verdict == "same"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the answer is unknown, in words; each with what to change."""
+        arrays: dict[str, LeafCheck] = {}
+        for check in self.checks:
+            if check.verdict == "unknown":
+                arrays.setdefault(check.doubt if not check.path else f"{check.kind} {check.path}", check)
+        return (*self.doubts, *(check.in_words for check in arrays.values()))
 
     @property
     def leaves(self) -> tuple[LeafCheck, ...]:
-        """One check for each array, failed ones first: its first to fail, or else the one that came nearest to it."""
+        """One check for each array: those that differ first, then unknown ones.
+
+        Of the checks of an array it is the first to fail, or else the one that came nearest to it.
+        """
         found: dict[tuple[str, str], LeafCheck] = {}
         for check in self.checks:
             best = found.setdefault((check.kind, check.path), check)
-            if best.ok and (not check.ok or check.nearness > best.nearness):
+            worse = _ORDER.index(check.verdict) < _ORDER.index(best.verdict)
+            if worse or (check.verdict == best.verdict == "same" and check.nearness > best.nearness):
                 found[check.kind, check.path] = check
-        return tuple(sorted(found.values(), key=lambda check: (check.ok, 0 if check.ok else check.step)))
+        return tuple(
+            sorted(found.values(), key=lambda check: (_ORDER.index(check.verdict), not check.ok and check.step))
+        )
 
     @property
     def headline(self) -> str:
         """The answer in a sentence."""
         leaves = self.leaves
         did = f"{self.program}, against {self.against}, {self.num_steps} step{'s' if self.num_steps != 1 else ''}"
-        if self.ok:
+        if self.verdict == "same":
             return f"the same: all {len(leaves)} arrays of {did}"
-        num_wrong = sum(not leaf.ok for leaf in leaves)
-        return f"different: {num_wrong} of {len(leaves)} arrays of {did}\nfirst: {self.wrong[0].in_words}"
+        if self.verdict == "unknown":
+            reasons = "".join(f"\n  {reason}" for reason in self.reasons[:_MAX_REASONS])
+            left = len(self.reasons) - _MAX_REASONS
+            more = f"\n  and {left} more reasons" if left > 0 else ""
+            return f"unknown: nothing differs in {len(leaves)} arrays of {did}, but a fault could hide:{reasons}{more}"
+        num_wrong = sum(leaf.verdict == "different" for leaf in leaves)
+        causes = "".join(f"\ncause: {cause}" for cause in self.causes)
+        return f"different: {num_wrong} of {len(leaves)} arrays of {did}\nfirst: {self.wrong[0].in_words}{causes}"
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What limits the proof, in words."""
-        weak = list(dict.fromkeys(check.path for check in self.checks if check.ok and check.amplified))
-        shown = ", ".join(weak[:4]) + (f" and {len(weak) - 4} more" if len(weak) > 4 else "")
-        much = f"rounding alone moves {len(weak)} array(s) by more than 1 %, so they prove little: {shown}"
-        unseen = "gradients are not among them: only steps from outlay.train_step say what they are"
-        has_gradients = any(check.kind == "gradient" for check in self.checks)
-        return (f"batches {self.batches}", *([] if has_gradients else [unseen]), *([much] if weak else []))
+        steps = "1 step was" if self.num_steps == 1 else f"{self.num_steps} steps were"
+        notes = [
+            f"batches {self.batches}",
+            f"{steps} compared; of what a later one does otherwise nothing is known (steps=N)",
+        ]
+        if not any(check.kind == "gradient" for check in self.checks):
+            notes.append("gradients are not among the arrays: only steps from outlay.train_step say what they are")
+        still = [path for path, checks in self._of_batch().items() if not any(check.moved for check in checks)]
+        if still and not self.doubts:
+            notes.append(f"{len(still)} array(s) read the batch and never changed: {_some(still)}")
+        if self.replayed:
+            notes.append(self.replayed)
+        return tuple(notes)
 
-    def raise_if_different(self) -> None:
+    def _of_batch(self) -> dict[str, list[LeafCheck]]:
+        """The checks of floats that depend on the batch, of gradients and state, by path."""
+        found: dict[str, list[LeafCheck]] = {}
+        for check in self.checks:
+            if check.reads_batch and check.kind != "output" and "float" in check.dtype:
+                found.setdefault(check.path, []).append(check)
+        return found
+
+    def raise_if_different(self, *, allow_unknown: bool = False) -> None:
         """Do nothing if all is the same.
 
+        Args:
+            allow_unknown: also do nothing where the answer is unknown.
+
         Raises:
-            VerifyError: with the first wrong leaf, and all others.
+            VerifyError: something differs, with the first wrong leaf and all others; or the answer is unknown, with
+                the reasons.
         """
-        if not self.ok:
+        if self.verdict == "different" or (self.verdict == "unknown" and not allow_unknown):
             raise VerifyError(str(self))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
         return {
+            "verdict": self.verdict,
             "ok": self.ok,
             "program": self.program,
             "against": self.against,
             "num_steps": self.num_steps,
             "batches": self.batches,
             "first_wrong": self.wrong[0].in_words if self.wrong else None,
-            "checks": [_finite(dataclasses.asdict(check)) for check in self.checks],
+            "causes": list(self.causes),
+            "reasons": list(self.reasons),
+            "notes": list(self.notes),
+            "checks": [{**_finite(dataclasses.asdict(check)), "verdict": check.verdict} for check in self.checks],
         }
 
     def to_html(self) -> str:
         """As a complete page in one file, which works offline."""
-        return page(self.headline, self.ok, self.leaves, self.notes)
+        return page(self.headline, self.verdict, self.leaves, self.notes)
 
     def _repr_html_(self) -> str:
         return self.to_html()
@@ -107,7 +167,7 @@ class Verification:
         return to_text(self)
 
     def __rich__(self) -> Group:
-        return lines(self.headline, self.ok, self.leaves, self.notes)
+        return lines(self.headline, self.verdict, self.leaves, self.notes)
 
 
 def _finite(facts: dict[str, Any]) -> dict[str, Any]:
@@ -115,3 +175,7 @@ def _finite(facts: dict[str, Any]) -> dict[str, Any]:
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in facts.items()
     }
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

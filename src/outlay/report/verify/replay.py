@@ -1,0 +1,257 @@
+"""A traced step evaluated again with every float in float64: what it means, apart from how its dtypes round.
+
+Faults of parallel programs change what a step means; dtypes only change how it is rounded. In float64 rounding is so
+small that the two can be told apart at any learning rate, and of two results in bfloat16 it says which one is right.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+
+from outlay.core.jax_compat import scan_parts
+
+_DTYPE_PARAMS = ("dtype", "new_dtype", "preferred_element_type", "output_dtype")
+# These read or make the bits of numbers, or draw them, so they stay in the dtypes that they were traced with.
+_IN_OWN_BITS = {"bitcast_convert_type", "nextafter", "random_gamma", "random_bits", "random_wrap", "random_unwrap"}
+_WITHOUT_EFFECT = {"debug_callback", "debug_print"}
+_OF_PLACE = {"sharding_constraint", "device_put"}
+_SCATTERS = {
+    "scatter": jax.lax.scatter,
+    "scatter-add": jax.lax.scatter_add,
+    "scatter-sub": jax.lax.scatter_sub,
+    "scatter-mul": jax.lax.scatter_mul,
+    "scatter-min": jax.lax.scatter_min,
+    "scatter-max": jax.lax.scatter_max,
+}
+
+Override = Callable[[Any, list[Any], Any], Sequence[Any] | None]
+"""`override(equation, operands, given)`: an operation's results, or None to leave it; `given` comes with the call."""
+
+
+def wide(dtype: Any) -> Any:
+    """The widest dtype of the same kind."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return np.dtype(np.float64)
+    return np.dtype(np.complex128) if jnp.issubdtype(dtype, jnp.complexfloating) else dtype
+
+
+def is_inexact(dtype: Any) -> bool:
+    """Whether a dtype rounds."""
+    return jnp.issubdtype(dtype, jnp.inexact)
+
+
+@dataclass
+class Replay:
+    """An evaluation of traced steps, operation by operation; in float64 `jax.enable_x64` must hold around it.
+
+    Attributes:
+        precise: whether floats become float64; otherwise every operation is as it was traced.
+        placed: whether constraints that say where values live are followed; without devices to place on they are not.
+        override: what stands in for operations, to try what another program would compute.
+        given: what it is given.
+        rounded: the operations that could only be evaluated in their own dtypes, so that they still round.
+    """
+
+    precise: bool = True
+    placed: bool = True
+    override: Override | None = None
+    given: Any = None
+    rounded: set[str] = field(default_factory=set)
+
+    def __call__(self, closed: ClosedJaxpr, *args: Any) -> list[Any]:
+        """The results of a traced function; floats are float64."""
+        consts = [self._read(_host(const)) for const in closed.consts]
+        return self._evaluate(closed.jaxpr, consts, args)
+
+    def _evaluate(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+
+        def read(atom: Any) -> Any:
+            return self._read(np.asarray(atom.val, _dtype_of(atom))) if isinstance(atom, Literal) else values[atom]
+
+        for equation in jaxpr.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            values.update(zip(equation.outvars, self._operation(equation, operands), strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _operation(self, equation: Any, operands: list[Any]) -> Sequence[Any]:
+        name, params = equation.primitive.name, equation.params
+        if self.override and (instead := self.override(equation, operands, self.given)) is not None:
+            return instead
+        if name in _WITHOUT_EFFECT:
+            return []
+        if name in _OF_PLACE and not self.placed:
+            return operands
+        if name in _STRUCTURED:
+            return _STRUCTURED[name](self, params, operands)
+        inner = params.get("call_jaxpr", params.get("jaxpr"))
+        if inner is not None and len(_open(inner).invars) == len(operands):
+            consts = [self._read(_host(const)) for const in getattr(inner, "consts", ())]
+            return self._evaluate(_open(inner), consts, operands)
+        if not self.precise:
+            return _bind_as_traced(equation, operands)
+        if name == "reduce_precision":
+            return operands
+        holds_functions = any(_is_function(value) for value in params.values())
+        if holds_functions and name not in _SCATTERS:
+            self.rounded.add(name)
+        elif name not in _IN_OWN_BITS and any(is_inexact(v.aval.dtype) for v in [*equation.invars, *equation.outvars]):
+            try:
+                return _bind_widely(equation, operands)
+            except (TypeError, ValueError, NotImplementedError):
+                self.rounded.add(name)
+        return [_widened(result) for result in _bind_as_traced(equation, operands)]
+
+    def _read(self, value: Any) -> Any:
+        return _widened(value) if self.precise else value
+
+    def _inside(self, closed: Any, consts: Sequence[Any] = ()) -> Callable[..., list[Any]]:
+        return lambda *args: self(closed, *consts, *args)
+
+    def _scan(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
+        num_consts, num_carry = scan_parts(params)
+        body = self._inside(params["jaxpr"], operands[:num_consts])
+
+        def one(carry: Any, x: Any) -> Any:
+            results = body(*carry, *x)
+            return results[:num_carry], results[num_carry:]
+
+        begin, xs = operands[num_consts : num_consts + num_carry], operands[num_consts + num_carry :]
+        carry, ys = jax.lax.scan(one, begin, xs, length=params["length"], reverse=params["reverse"])
+        return [*carry, *ys]
+
+    def _while(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
+        of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
+        cond = self._inside(params["cond_jaxpr"], operands[:of_cond])
+        body = self._inside(params["body_jaxpr"], operands[of_cond : of_cond + of_body])
+        begin = operands[of_cond + of_body :]
+        return jax.lax.while_loop(lambda carry: cond(*carry)[0], lambda carry: body(*carry), begin)
+
+    def _cond(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
+        index, *rest = operands
+        branches = [self._inside(branch) for branch in params["branches"]]
+        return jax.lax.switch(jax.lax.convert_element_type(index, np.int32), branches, *rest)
+
+    def _shard_map(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
+        axes = params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
+        body = functools.partial(self._evaluate, params["jaxpr"], ())
+        mapped = jax.shard_map(
+            lambda *args: tuple(body(args)),
+            mesh=params["mesh"],
+            in_specs=tuple(params["in_specs"]),
+            out_specs=tuple(params["out_specs"]),
+            axis_names=frozenset(axes),
+            check_vma=params["check_vma"],
+        )
+        return mapped(*operands)
+
+    def _linear_solve(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
+        """By the solver that the step itself gave: the rest of the operation says how to differentiate it."""
+        lengths, first = params["const_lengths"], 0
+        for name in ("matvec", "vecmat", "solve"):
+            consts, first = operands[first : first + getattr(lengths, name)], first + getattr(lengths, name)
+        values = operands[first + lengths.transpose_solve :]
+        return self._inside(params["jaxprs"].solve, consts)(*values)
+
+    def _reduce(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
+        half = len(operands) // 2
+        combine = self._inside(params["jaxpr"])
+        result = jax.lax.reduce(
+            tuple(operands[:half]),
+            tuple(operands[half:]),
+            lambda a, b: tuple(combine(*a, *b)),
+            params["dimensions"],
+        )
+        return list(result)
+
+
+_STRUCTURED: dict[str, Callable[[Replay, Mapping[str, Any], list[Any]], Sequence[Any]]] = {
+    "scan": Replay._scan,
+    "while": Replay._while,
+    "cond": Replay._cond,
+    "shard_map": Replay._shard_map,
+    "reduce": Replay._reduce,
+    "custom_linear_solve": Replay._linear_solve,
+}
+
+
+def _is_function(param: Any) -> bool:
+    """Whether a parameter is traced code, which is of the dtypes that it was traced with."""
+    return any(
+        hasattr(one, "eqns") or hasattr(one, "jaxpr") for one in (param if isinstance(param, tuple) else (param,))
+    )
+
+
+def _dtype_of(atom: Any) -> Any:
+    return atom.aval.dtype
+
+
+def _open(jaxpr: Any) -> Any:
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+
+
+def _host(const: Any) -> Any:
+    """A captured array, wherever it lives; keys stay what they are."""
+    if not jax.dtypes.issubdtype(const.dtype, jax.dtypes.prng_key):
+        return np.asarray(const)
+    with jax.ensure_compile_time_eval():
+        return jax.random.wrap_key_data(
+            jnp.asarray(np.asarray(jax.random.key_data(const))), impl=jax.random.key_impl(const)
+        )
+
+
+def _widened(value: Any) -> Any:
+    to = wide(value.dtype)
+    if to == value.dtype:
+        return value
+    return value.astype(to) if isinstance(value, np.ndarray) else jax.lax.convert_element_type(value, to)
+
+
+def _bind_widely(equation: Any, operands: list[Any]) -> Sequence[Any]:
+    params = dict(equation.params)
+    for name in _DTYPE_PARAMS:
+        if params.get(name) is not None:
+            params[name] = wide(np.dtype(params[name]))
+    if equation.primitive.name == "dot_general":
+        params["precision"] = (jax.lax.Precision.HIGHEST,) * 2
+    if "update_jaxpr" in params:
+        return [_scatter(equation.primitive.name, params, operands)]
+    results = equation.primitive.bind(*operands, **params)
+    results = list(results) if equation.primitive.multiple_results else [results]
+    for result, traced in zip(results, equation.outvars, strict=True):
+        if jnp.result_type(result) != wide(traced.aval.dtype):
+            raise TypeError(f"{equation.primitive.name} gave {jnp.result_type(result)}")
+    return results
+
+
+def _scatter(name: str, params: Mapping[str, Any], operands: list[Any]) -> Any:
+    """By the public function: the operation itself holds what combines two numbers, traced for their dtype."""
+    if name == "scatter" and params["update_jaxpr"] is not None:
+        raise NotImplementedError("a function of one's own combines the numbers")
+    operand, indices, updates = operands
+    return _SCATTERS[name](
+        operand,
+        indices,
+        updates,
+        params["dimension_numbers"],
+        indices_are_sorted=params["indices_are_sorted"],
+        unique_indices=params["unique_indices"],
+        mode=params["mode"],
+    )
+
+
+def _bind_as_traced(equation: Any, operands: list[Any]) -> Sequence[Any]:
+    narrow = [
+        jax.lax.convert_element_type(value, atom.aval.dtype) if is_inexact(atom.aval.dtype) else value
+        for value, atom in zip(operands, equation.invars, strict=True)
+    ]
+    results = equation.primitive.bind(*narrow, **equation.params)
+    return list(results) if equation.primitive.multiple_results else [results]
