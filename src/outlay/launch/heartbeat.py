@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import time
@@ -21,9 +22,10 @@ def start_beating(folder: Path, process: int) -> None:
     """From now on, write each beat of this process to the job's folder."""
     global _file, _last_step, _last_of, _marks
     path = JobFolder(folder).beat_path(process)
-    path.write_bytes(b" " * BEAT_SIZE)
-    with path.open("r+b") as opened:
-        _file = mmap.mmap(opened.fileno(), BEAT_SIZE)
+    with contextlib.suppress(OSError):  # no room on the disk: the launcher knows less of this process
+        path.write_bytes(b" " * BEAT_SIZE)
+        with path.open("r+b") as opened:
+            _file = mmap.mmap(opened.fileno(), BEAT_SIZE)
     _last_step = _last_of = None
     _marks = (1, 2) if variables.IN_ORDER in os.environ else ()  # stdout and stderr
 

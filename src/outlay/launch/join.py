@@ -13,7 +13,7 @@ from outlay.launch import variables
 from outlay.launch.from_environment import place_from
 from outlay.launch.heartbeat import beat, start_beating
 from outlay.launch.hooks import Hooks
-from outlay.launch.job_folder import JobFolder, Who
+from outlay.launch.job_folder import JOINED, JobFolder, Who
 from outlay.launch.joined import PATIENCE, Joined, joined, remember
 from outlay.launch.meet import meet
 from outlay.launch.place_in_job import Place
@@ -114,6 +114,7 @@ def _join(place: Place, timeout: float) -> Joined:
     _initialize(place, timeout)
     if folder:
         folder.write_who(_who(place))
+        beat(None, JOINED)
     return Joined(
         place.process,
         place.num_processes,

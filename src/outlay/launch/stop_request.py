@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 from outlay.launch import variables
 from outlay.launch.exits import Exit
+from outlay.launch.job_folder import JobFolder
 
 STOPPED = 75
 """Exit code of a run that has ended on request and can be continued: `EX_TEMPFAIL`, try again later."""
 
 _is_requested = False
+_folder: JobFolder | None = None
 
 
 class Stopped(Exit):
@@ -28,14 +31,18 @@ class Stopped(Exit):
 
 
 def listen() -> None:
-    """From now on, SIGUSR1 asks this process to stop; not under `outlay launch`, which asks for stacks by it."""
-    if variables.JOB_DIR not in os.environ and threading.current_thread() is threading.main_thread():
+    """From now on, SIGUSR1 asks this process to stop; under `outlay launch`, the same signal to the launcher."""
+    global _folder
+    if path := os.environ.get(variables.JOB_DIR):
+        _folder = JobFolder(Path(path))
+        _folder.listen()
+    elif threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGUSR1, _request)
 
 
 def is_requested() -> bool:
     """Whether this process was asked to stop."""
-    return _is_requested
+    return _is_requested or (_folder is not None and _folder.is_asked_to_stop())
 
 
 def _request(number: int, frame: Any) -> None:
