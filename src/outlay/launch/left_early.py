@@ -64,7 +64,7 @@ class LeftEarly:
         ):
             return {}
         stacks = collect_stacks(self._folder, running)
-        waiting = {number: text for number, text in stacks.items() if _waits_for_others(text)}
+        waiting = {number: text for number, text in stacks.items() if waits_for_others(text)}
         return waiting if len(waiting) == len(running) else {}
 
     def who_waits(self, running: Collection[int]) -> list[int]:
@@ -78,7 +78,7 @@ def _steps(beat: Beat | None) -> bool:
     return beat is not None and beat.doing.startswith("step ")
 
 
-def _waits_for_others(stacks: str) -> bool:
+def waits_for_others(stacks: str) -> bool:
     """Whether no thread of a process runs Python for a callback, and the main thread waits outside Python."""
     others = stacks.strip().split("\n\n")[:-1]
     return waits_outside_python(stacks) and not any(_CALLBACK.search(thread) for thread in others)

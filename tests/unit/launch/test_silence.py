@@ -20,8 +20,8 @@ def clock(monkeypatch):
     return made
 
 
-def stepping(clock, *, seconds, num_steps=10, limits=Limits(), of=None):
-    followed = Silence(limits)
+def stepping(clock, *, seconds, num_steps=10, limits=None, of=None):
+    followed = Silence(limits or Limits())
     for step in range(num_steps):
         clock.now += seconds
         followed.see(Beat(step + 1, clock.now, f"step {step + 2}", of), None)
@@ -29,7 +29,9 @@ def stepping(clock, *, seconds, num_steps=10, limits=Limits(), of=None):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "still_fine"), [(60, 60 * TIMES_A_GAP - 1), (0.01, BETWEEN_STEPS - 1)], ids=["twenty times", "or minutes"]
+    ("seconds", "still_fine"),
+    [(60, 60 * TIMES_A_GAP - 1), (0.01, BETWEEN_STEPS - 1)],
+    ids=["twenty times", "or minutes"],
 )
 @pytest.mark.parametrize("num_steps", [2, 10], ids=["from the first on", "later"])
 def test_data_may_stall_for_minutes_and_longer_where_that_is_usual(clock, seconds, still_fine, num_steps):
