@@ -16,6 +16,8 @@ NUM_STEPS = 6
 
 def main(fault: str, process: int, mark: str) -> None:
     if fault == "never" and int(os.environ["OUTLAY_PROCESS_ID"]) == process:
+        with open(mark, "w") as file:
+            file.write(repr(time.time()))
         sys.exit(0)
     if fault == "missing" and int(os.environ["OUTLAY_PROCESS_ID"]) == process:
         time.sleep(60)
@@ -35,6 +37,9 @@ def main(fault: str, process: int, mark: str) -> None:
                 file.write(repr(time.time()))
             inject(fault)
         total = float(add(ones))
+        if fault == "talk-long":
+            print("takes a step", flush=True)
+            time.sleep(0.5)
         if fault == "talk":
             print(f"takes step {step + 1}")
             time.sleep(0.3 * joined.process)  # so that process 0 is ahead
@@ -80,6 +85,10 @@ def inject(fault: str) -> None:
         time.sleep(60)
     if fault == "sleep":
         time.sleep(60)
+    if fault == "stall":
+        time.sleep(70)
+    while fault == "spin":
+        pass
     if fault == "early":
         sys.exit(0)
     if fault == "code":

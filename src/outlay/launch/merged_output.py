@@ -14,7 +14,7 @@ from outlay.launch.screen import Screen, Stream
 from outlay.launch.step_order import StepOrder
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of ANSI terminals, the most different first
-_LAST_LINES = 400
+_LAST_LINES, _LONGEST_LINE = 400, 4096
 # What gloo says of itself each time that it connects, whoever asked.
 _CHATTER = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks")
 # Addresses of compiled code, which say nothing to anybody.
@@ -100,7 +100,7 @@ class MergedOutput:
             lines = order.add(process, lines)
         self.log.write("".join(f"[{process}] {line}\n" for line in lines))
         if stream == "stderr":
-            self._errors[process].extend(lines)
+            self._errors[process].extend(line[:_LONGEST_LINE] for line in lines)
         self._show(stream, order.ready() if order else ((process, line) for line in lines))
         if order and order.overflowed:
             self._warn("too many lines were held back for a process that is behind: they are not all in order of steps")

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from outlay.launch.stop_request import STOPPED
 from outlay.launch.supervise import Supervisor
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
+_MORE_PROCESSES = "  cure: fewer processes, or a higher limit (ulimit -u for processes)"
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TO_SAVE = 25  # seconds after SIGTERM for the state to be saved; those who send it often send SIGKILL after 30
 _TO_READ = 3.0  # seconds in which a reader must take some of what is left after a failure, or it is not shown
@@ -47,11 +49,11 @@ def run_job(job: Job) -> int:
         LaunchError: the command cannot be run.
     """
     screen = Screen()
-    with new_job_folder() as folder, _signals(folder, screen) as signals:
+    with _folder() as folder, _signals(job, folder, screen) as signals:
         ending: Ending | None = None
         keep = False
         try:
-            with guarded(folder.mark):
+            with _guarded(folder):
                 ending, keep = _with_restarts(job, folder, screen, signals)
             if signals.asked == signal.SIGTERM and ending.exit_code == STOPPED:
                 code = 128 + signal.SIGTERM
@@ -73,6 +75,19 @@ def run_job(job: Job) -> int:
             if not keep:
                 shutil.rmtree(folder.path, ignore_errors=True)
     return ending.exit_code
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[JobFolder]:
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(new_job_folder())
+        except OSError as error:
+            raise LaunchError(
+                f"the launcher's own files have no place in {tempfile.gettempdir()}: {error.strerror}\n"
+                "  cure: TMPDIR=FOLDER, one with room that can be written to"
+            ) from error
+        yield folder
 
 
 def _show(screen: Screen, ending: Ending) -> None:
@@ -134,17 +149,28 @@ def _attempt(job: Job, folder: JobFolder, screen: Screen, restart: int) -> tuple
         output.close()
 
 
+@contextlib.contextmanager
+def _guarded(folder: JobFolder) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(guarded(folder.mark))
+        except OSError as error:
+            raise LaunchError(
+                f"the process that ends what a job leaves behind cannot be started: {error.strerror}\n{_MORE_PROCESSES}"
+            ) from error
+        yield
+
+
 def _cannot_start(job: Job, number: int, error: OSError) -> LaunchError:
     if error.errno not in _NO_ROOM:
         return LaunchError(f"{job.command[0]} cannot be run: {error.strerror}")
     return LaunchError(
-        f"process {number} of {job.num_processes} cannot be started: {error.strerror}\n  cure: fewer "
-        "processes, or a higher limit (ulimit -u for processes)"
+        f"process {number} of {job.num_processes} cannot be started: {error.strerror}\n{_MORE_PROCESSES}"
     )
 
 
 @contextlib.contextmanager
-def _signals(folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
+def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
     """Have signals ask the program to save, where they are for that; else the first that stops the launcher raises.
 
     Later ones change nothing, ending takes a second anyway.
@@ -154,7 +180,9 @@ def _signals(folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
     signals = _Signals()
 
     def stop(number: int, _: object) -> None:
-        if number == signal.SIGTERM and folder.has_listeners() and signals.asked != signal.SIGTERM:
+        beats = (folder.beat(process) for process in range(job.num_processes))
+        can_save = folder.has_listeners() and any(beat and beat.step is not None for beat in beats)
+        if number == signal.SIGTERM and can_save and signals.asked != signal.SIGTERM:
             signals.asked = signal.SIGTERM
             folder.ask_to_stop()
             screen.later(f"SIGTERM: the program has {_TO_SAVE} s to save its state\n")

@@ -136,7 +136,7 @@ def fit(
         start: the step and the state to continue after, as `checkpoints.restore(program)` gives them; used up.
 
     With `checkpoints`, SIGUSR1 to one process or to all asks for a stop: the state is saved after the next steps, and
-    the program ends with exit code 75, so that it can be continued. `outlay launch` keeps the signal to itself.
+    the program ends with exit code 75, so that it can be continued. Under `outlay launch` the signal is the launcher's.
 
     Raises:
         Interrupted: on Ctrl-C, after the metrics so far were written.
