@@ -1,8 +1,8 @@
 """What becomes of a job of two processes when something dies: a table of what is seen, and in how many seconds all end.
 
 Real processes, real signals, a disk that is really full. It fails where an event is not named, all have not ended 10 s
-after it (and after the time-out, where there is one), a process is left behind, or a checkpoint is lost. And healthy jobs
-that look ill: it fails where one of them does not end well.
+after it (and after the time-out, where there is one), a process is left behind, or a checkpoint is lost. And healthy
+jobs that look ill: it fails where one of them does not end well.
 """
 
 import argparse
@@ -200,7 +200,11 @@ EVENTS = [
         in_a_step("spin", 1, "--stuck-after", str(STUCK_AFTER), "--start-within", "off", after=STUCK_AFTER),
         "waiting in JAX, as for a collective: process 0; not there: process 1",
     ),
-    ("`exit(0)` in process 1 before it joins", in_a_step("never", 1), "process 1 of 2 ended, with exit code 0, before"),
+    (
+        "`exit(0)` in process 1 before it joins, with start",
+        in_a_step("never", 1, after=BAR),
+        "process 1 of 2 ended, with exit code 0, before",
+    ),
     ("healthy: data stall for 70 s, no option", healthy("stall"), "process 1 of 2: total"),
     ("healthy: process 1 uploads after the last step", healthy("upload"), "the other end says b'done'"),
     ("healthy: process 1 works on after the last step", healthy("slow-end"), "slept well"),

@@ -18,8 +18,7 @@ from typing import NoReturn
 from outlay.launch.ending import UNCAUGHT
 from outlay.launch.exits import end_of_program, exit_and_remember
 from outlay.launch.heartbeat import beat
-from outlay.launch.job_folder import Failure, JobFolder
-from outlay.launch.left_early import FINISHED
+from outlay.launch.job_folder import FINISHED, Failure, JobFolder
 from outlay.launch.stop_request import STOPPED
 
 _INTERRUPTED = 128 + signal.SIGINT

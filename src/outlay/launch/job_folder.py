@@ -34,6 +34,9 @@ JOINED = "joined"
 AFTER_THE_LAST = "what follows the last step"
 """What a process is doing that has taken all its steps: a report, an upload, anything that takes its time."""
 
+FINISHED = "finished"
+"""What a process is doing whose program has ended, so that only JAX's end is left."""
+
 
 @dataclass(frozen=True)
 class Who:
@@ -73,6 +76,12 @@ class Beat:
     time: float
     doing: str
     of: int | None = None
+
+
+def is_after_the_last(beat: Beat) -> bool:
+    """Whether a process says that it has taken all its steps."""
+    done = beat.of is not None and beat.step is not None and beat.step >= beat.of
+    return done or beat.doing in (AFTER_THE_LAST, FINISHED)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,9 @@ import re
 import time
 from collections.abc import Collection
 
-from outlay.launch.job_folder import Beat, JobFolder
-from outlay.launch.proc_files import is_idle, waits_in_jax
+from outlay.launch.job_folder import Beat, JobFolder, is_after_the_last
+from outlay.launch.proc_files import is_idle, waits_at, waits_in_jax
 from outlay.launch.stacks import collect_stacks, waits_outside_python
-
-FINISHED = "finished"
-"""What a process is doing, in the words of its last beat, when its program has ended and only JAX's end is left."""
 
 _PATIENCE = {"cpu": 1.5}  # seconds without a sign of work in which those that remain must be waiting
 _PATIENCE_ELSEWHERE = 60.0  # a process whose GPU or TPU works does nothing itself
@@ -32,7 +29,7 @@ class LeftEarly:
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
         self._idle_since = time.monotonic()
-        self._beats: dict[int, Beat | None] = {}
+        self._waits: dict[int, tuple[Beat | None, str]] = {}
 
     def pause(self, seconds: float) -> None:
         """Nobody could be seen for so long."""
@@ -45,10 +42,10 @@ class LeftEarly:
             running: all that have neither ended well nor would if the others let them.
             patience: seconds in which nothing may happen; None where others have finished, which takes little.
         """
-        beats = {number: self._folder.beat(number) for number in running}
         pids = {number: self._folder.pid(number) for number in running}
-        if not running or beats != self._beats or not all(pid and is_idle(pid) for pid in pids.values()):
-            self._idle_since, self._beats = time.monotonic(), beats
+        waits = {number: (self._folder.beat(number), waits_at(pid)) for number, pid in pids.items() if pid}
+        if not running or waits != self._waits or not all(pid and is_idle(pid) for pid in pids.values()):
+            self._idle_since, self._waits = time.monotonic(), waits
             return {}
         who = self._folder.who(next(iter(running)))
         platform = who.devices[0]["platform"] if who and who.devices else ""
@@ -60,7 +57,7 @@ class LeftEarly:
         self._idle_since = time.monotonic()
         in_jax = {number: waits_in_jax(pid) for number, pid in pids.items() if pid}
         if not all(
-            is_waiting or (is_waiting is None and _steps(beats[number])) for number, is_waiting in in_jax.items()
+            is_waiting or (is_waiting is None and _steps(waits[number][0])) for number, is_waiting in in_jax.items()
         ):
             return {}
         stacks = collect_stacks(self._folder, running)
@@ -75,7 +72,7 @@ class LeftEarly:
 
 def _steps(beat: Beat | None) -> bool:
     """Whether a process says that it takes a step: a collective then, where its stack cannot be read."""
-    return beat is not None and beat.doing.startswith("step ")
+    return beat is not None and beat.doing.startswith("step ") and not is_after_the_last(beat)
 
 
 def waits_for_others(stacks: str) -> bool:

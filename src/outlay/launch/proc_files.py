@@ -38,6 +38,16 @@ def is_stopped(pid: int) -> bool:
     return _state(_PROC / str(pid) / "stat") == "T"
 
 
+def waits_at(pid: int) -> str:
+    """The call of the system in which the main thread of a process waits, with its arguments and where in the program.
+
+    The same text twice means the same wait; empty where unknown.
+    """
+    with contextlib.suppress(OSError):
+        return (_PROC / str(pid) / "task" / str(pid) / "syscall").read_text().strip()
+    return ""
+
+
 def waits_in_jax(pid: int) -> bool | None:
     """Whether the main thread of a process waits for another thread in JAX's compiled code; None where unknown.
 
@@ -45,9 +55,10 @@ def waits_in_jax(pid: int) -> bool | None:
     wait in another library, such as for an upload, is none, and neither is one in Python.
     """
     try:
-        if "futex" not in (_PROC / str(pid) / "wchan").read_text():
+        wait = waits_at(pid).split()
+        if "futex" not in (_PROC / str(pid) / "wchan").read_text() or wait == ["running"]:
             return False
-        top = int((_PROC / str(pid) / "task" / str(pid) / "syscall").read_text().split()[-2], 16)
+        top = int(wait[-2], 16)
         code: list[tuple[int, int, str]] = []
         end = top
         for line in (_PROC / str(pid) / "maps").read_text().splitlines():

@@ -7,8 +7,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from outlay.launch.job_folder import AFTER_THE_LAST, JOINED, JOINING, Beat
-from outlay.launch.left_early import FINISHED
+from outlay.launch.job_folder import JOINED, JOINING, Beat, is_after_the_last
 
 OFF = math.inf
 """A limit that is never reached."""
@@ -125,9 +124,3 @@ class Silence:
         if not beat.doing.startswith("step "):
             return BEFORE_THE_FIRST
         return max(BETWEEN_STEPS, TIMES_A_GAP * self._longest_gap)
-
-
-def is_after_the_last(beat: Beat) -> bool:
-    """Whether a process has taken all its steps."""
-    done = beat.of is not None and beat.step is not None and beat.step >= beat.of
-    return done or beat.doing in (AFTER_THE_LAST, FINISHED)

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from outlay.launch import ending
 from outlay.launch.ending import Ending
-from outlay.launch.job_folder import JOINING, Beat, JobFolder
+from outlay.launch.job_folder import FINISHED, JOINING, Beat, JobFolder
 from outlay.launch.job_progress import JobProgress
-from outlay.launch.left_early import FINISHED, LeftEarly
+from outlay.launch.left_early import LeftEarly
 from outlay.launch.merged_output import MergedOutput
 from outlay.launch.pipes import Pipes
 from outlay.launch.proc_files import is_stopped
