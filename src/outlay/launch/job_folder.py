@@ -12,9 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -224,8 +222,10 @@ _KEPT = 5
 @contextlib.contextmanager
 def new_job_folder() -> Iterator[JobFolder]:
     """A folder for a job of this launcher; those of failed jobs stay, but for all except the last few."""
-    _remove_old()
-    folder = JobFolder(Path(tempfile.mkdtemp(prefix=_PREFIX)), secrets.token_hex(8))
+    import tempfile  # here, as `outlay --help` would load it too
+
+    _remove_old(Path(tempfile.gettempdir()))
+    folder = JobFolder(Path(tempfile.mkdtemp(prefix=_PREFIX)), os.urandom(8).hex())
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # no room: this folder is not known as ours then, and nobody removes it
             lock = stack.enter_context(folder.launcher_path.open("w"))
@@ -235,11 +235,11 @@ def new_job_folder() -> Iterator[JobFolder]:
         yield folder
 
 
-def _remove_old() -> None:
+def _remove_old(where: Path) -> None:
     """Remove folders of launchers that have ended, but for the last few: what is ours has a file that says so."""
     ended: list[tuple[float, Path]] = []
     with contextlib.ExitStack() as stack:
-        for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        for path in where.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):  # somebody else's, or gone by now
                 if path.is_symlink() or path.stat().st_uid != os.getuid():
                     continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from dataclasses import dataclass
 
@@ -90,7 +89,7 @@ class Silence:
     @property
     def seconds_a_step(self) -> float | None:
         """What its steps take; None before the second."""
-        return statistics.median(self._step_seconds) if self._step_seconds else None
+        return sorted(self._step_seconds)[len(self._step_seconds) // 2] if self._step_seconds else None
 
     @property
     def seconds(self) -> float:
