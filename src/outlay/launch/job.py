@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ class Job:
         limits: how long a process may give no sign of life.
         max_restarts: how often to start all processes again after one has failed.
         in_order: show their lines by steps.
+        token: what the processes of this job alone know.
     """
 
     command: Sequence[str]
@@ -40,6 +42,7 @@ class Job:
     limits: Limits = field(default_factory=Limits)
     max_restarts: int = 0
     in_order: bool = False
+    token: str = field(default_factory=secrets.token_hex, repr=False)
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -64,6 +67,7 @@ class Job:
             variables.PROCESS_ID: str(process),
             variables.NUM_PROCESSES: str(self.num_processes),
             variables.COORDINATOR: f"{LOOPBACK}:{port}",
+            variables.TOKEN: self.token,
             variables.JOB_DIR: str(folder.path),
             MARK: f"{os.environ.get(MARK, '')} {folder.mark}".strip(),
             variables.RESTART: str(restart),

@@ -19,7 +19,7 @@ from outlay.launch.job_folder import AFTER_THE_LAST
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.metrics_file import MetricsFile
 from outlay.train.progress import Progress
-from outlay.train.stop import StopTogether, end_on_request, last_checkpoint_in_words
+from outlay.train.stop import StopTogether, end_on_request, last_checkpoint_in_words, on_request
 from outlay.train.together import is_first
 
 # Enough that the devices never wait for Python. Without a bound, host memory fills with waiting batches, the progress
@@ -135,12 +135,14 @@ def fit(
         every: how many steps; None for the last step only.
         start: the step and the state to continue after, as `checkpoints.restore(program)` gives them; used up.
 
-    With `checkpoints`, SIGUSR1 to one process or to all asks for a stop: the state is saved after the next steps, and
-    the program ends with exit code 75, so that it can be continued. Under `outlay launch` the signal is the launcher's.
+    With `checkpoints`, SIGUSR1 or SIGTERM to one process or to all asks for a stop: the state is saved after the next
+    steps, and the program ends with exit code 75, so that it can be continued, or after SIGTERM with 143. A second
+    SIGTERM ends it at once. Under `outlay launch` both are the launcher's; a SIGTERM that the program or JAX's
+    preemption service handles stays theirs.
 
     Raises:
         Interrupted: on Ctrl-C, after the metrics so far were written.
-        Stopped: a `SystemExit`, on SIGUSR1.
+        Stopped: a `SystemExit`, on SIGUSR1 or SIGTERM.
         CheckpointError: a checkpoint cannot be written, or the metrics file does not hold every step before `start`.
         ProgramError: there is no step to take, or nowhere to save to.
 
@@ -165,6 +167,8 @@ def fit(
         before = history.last or {"step": first, "seconds": 0.0}
         since = 0 if history.last else first
         shown = stack.enter_context(Progress(num_steps, samples_a_step, after=before)) if progress else None
+        if checkpoints:
+            stack.enter_context(on_request())
         stop = StopTogether(first) if checkpoints else None
         stops = False
         program.agree(num_steps=num_steps, every=every, start=first, key=key)
