@@ -1,7 +1,8 @@
 """What becomes of a job of two processes when something dies: a table of what is seen, and in how many seconds all end.
 
 Real processes, real signals, a disk that is really full. It fails where an event is not named, all have not ended 10 s
-after it (and after the time-out, where there is one), a process is left behind, or a checkpoint is lost.
+after it (and after the time-out, where there is one), a process is left behind, or a checkpoint is lost. And healthy
+jobs that look ill: it fails where one of them does not end well.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # whose tests have the programs that fail
 from kill_during_save import SAVER, Saver
 from tests.multiprocess import jobs
+
+from outlay.launch.silence import TOGETHER
 
 BAR = 10.0
 STUCK_AFTER, MISSING_AFTER = 8, 3
@@ -51,6 +54,30 @@ def in_a_step(fault, process, *options, after=0.0, program=jobs.PROGRAM):
         return Seen(done.stdout + done.stderr, done.code, done.seconds - after)
 
     return happen
+
+
+def healthy(fault, *options):
+    """What looks like a fault and is none: the job ends well, however long it takes."""
+
+    def happen(mark):
+        done = jobs.run(*options, fault=fault, process=1, mark=mark)
+        return Seen(done.stdout + done.stderr, done.code, 0.0, "nothing")
+
+    return happen
+
+
+def suspended(mark):
+    """The launcher and all processes are held for longer than any of them may be silent, and go on."""
+    job = jobs.start("--stuck-after", str(STUCK_AFTER), "--start-within", "off", fault="talk-long", mark=mark)
+    first = job.stdout.readline()
+    everyone = jobs.left_of(mark)
+    for process in everyone:
+        process.suspend()
+    time.sleep(STUCK_AFTER + 4)
+    for process in everyone:
+        process.resume()
+    stdout, stderr = job.communicate(timeout=jobs.LONGEST)
+    return Seen(first + stdout + stderr, job.returncode, 0.0, "nothing")
 
 
 def signal_to_launcher(number):
@@ -160,9 +187,28 @@ EVENTS = [
     ("`exit(0)` in process 1, too early", in_a_step("early", 1), "process 1 of 2 ended early, while the others wait"),
     (
         "SIGSTOP of process 1, after the time-out",
-        in_a_step("SIGSTOP", 1, "--stuck-after", str(STUCK_AFTER), after=STUCK_AFTER),
+        in_a_step("SIGSTOP", 1, "--stuck-after", str(STUCK_AFTER), "--start-within", "off", after=STUCK_AFTER),
         r"process 1: step 3 finished.*held by a signal \(SIGSTOP\)",
     ),
+    (
+        "SIGSTOP of process 1, no option, after a minute",
+        in_a_step("SIGSTOP", 1, after=TOGETHER),
+        r"process 1.*held by a signal \(SIGSTOP\)",
+    ),
+    (
+        "an endless loop in process 1, after the time-out",
+        in_a_step("spin", 1, "--stuck-after", str(STUCK_AFTER), "--start-within", "off", after=STUCK_AFTER),
+        "waiting in JAX, as for a collective: process 0; not there: process 1",
+    ),
+    (
+        "`exit(0)` in process 1 before it joins, with start",
+        in_a_step("never", 1, after=BAR),
+        "process 1 of 2 ended, with exit code 0, before",
+    ),
+    ("healthy: data stall for 70 s, no option", healthy("stall"), "process 1 of 2: total"),
+    ("healthy: process 1 uploads after the last step", healthy("upload"), "the other end says b'done'"),
+    ("healthy: process 1 works on after the last step", healthy("slow-end"), "slept well"),
+    ("healthy: all are suspended for a while", suspended, "process 1 of 2: total"),
     ("the port is taken, from the start", port_taken, r"port \d+ cannot be used for the coordinator"),
     ("process 1 does not come, start and time-out", missing, "1 of 2 processes have not come to"),
     ("another program in process 1", in_a_step("program", 1, program=jobs.DIFFERING), DIFFERENT),
@@ -206,6 +252,7 @@ def row(event, happen, says, rounds):
         problems += [f"{len(left)} LEFT BEHIND"] if left else []
         problems += [] if found else [f"NOT SAID, but {seen.text[-2000:]}"]
         problems += [] if seen.seconds < BAR else ["TOO LATE"]
+        problems += ["NOT WELL"] if event.startswith("healthy") and seen.code else []
         problems += ["LOST"] if "LOST" in seen.lost else []
     said = " ... ".join(found.groups() or [found[0]]) if found else ""
     seconds = f"{min(times):.1f}" if rounds == 1 else f"{min(times):.1f} to {max(times):.1f}"

@@ -16,7 +16,9 @@ HERE = Path(__file__).parent
 PROGRAM = str(HERE / "program.py")
 DIFFERING = str(HERE / "differing.py")
 OUTLAY = [sys.executable, "-c", "from outlay.cli.main import main; main()", "launch"]
-LONGEST = 90  # seconds after which a job hangs: the guard needs a few on a busy machine, JAX's own time-outs 100 to 300
+LONGEST = (
+    120  # seconds after which a job hangs: the guard needs a few on a busy machine, JAX's own time-outs 100 to 300
+)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Steps that all processes take together, and a fault in one of them: `program.py FAULT PROCESS`."""
 
+import http.server
 import os
 import signal
 import sys
@@ -14,6 +15,10 @@ NUM_STEPS = 6
 
 
 def main(fault: str, process: int, mark: str) -> None:
+    if fault == "never" and int(os.environ["OUTLAY_PROCESS_ID"]) == process:
+        with open(mark, "w") as file:
+            file.write(repr(time.time()))
+        sys.exit(0)
     if fault == "missing" and int(os.environ["OUTLAY_PROCESS_ID"]) == process:
         time.sleep(60)
     joined = join(timeout=3 if fault == "missing" else 60)
@@ -32,6 +37,9 @@ def main(fault: str, process: int, mark: str) -> None:
                 file.write(repr(time.time()))
             inject(fault)
         total = float(add(ones))
+        if fault == "talk-long":
+            print("takes a step", flush=True)
+            time.sleep(0.5)
         if fault == "talk":
             print(f"takes step {step + 1}")
             time.sleep(0.3 * joined.process)  # so that process 0 is ahead
@@ -40,10 +48,33 @@ def main(fault: str, process: int, mark: str) -> None:
             if step == FAULT_AT and joined.process == 0:
                 print("running", flush=True)
             time.sleep(0.02)
+    if fault == "upload" and joined.process == process:
+        print(f"the other end says {upload()}")
     if fault == "slow-end" and joined.process == process:
         time.sleep(4)
         print("slept well")
     print(f"process {joined.process} of {joined.num_processes}: total {total}, restart {joined.restart}")
+
+
+def upload() -> bytes:
+    """Wait in compiled code that is not JAX's, as an upload does, for something that takes a while to answer."""
+    import tensorstore
+
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            time.sleep(5)
+            self.send_response(200)
+            self.send_header("content-length", "4")
+            self.end_headers()
+            self.wfile.write(b"done")
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    store = tensorstore.KvStore.open(f"http://127.0.0.1:{server.server_port}/").result()
+    return store.read("x").result().value
 
 
 def inject(fault: str) -> None:
@@ -54,6 +85,10 @@ def inject(fault: str) -> None:
         time.sleep(60)
     if fault == "sleep":
         time.sleep(60)
+    if fault == "stall":
+        time.sleep(70)
+    while fault == "spin":
+        pass
     if fault == "early":
         sys.exit(0)
     if fault == "code":

@@ -29,6 +29,18 @@ def test_processes_compute_together_and_end_well_where_one_takes_longer_too(mark
     assert "process from OUTLAY_PROCESS_ID, number of processes from OUTLAY_NUM_PROCESSES" in done.stderr
 
 
+def test_a_process_that_waits_for_an_upload_after_the_last_step_is_not_taken_for_one_that_waits_for_the_others(mark):
+    done = jobs.run(fault="upload", process=0, mark=mark)
+    assert done.code == 0, done.stderr
+    assert "[0] the other end says b'done'" in done.stdout
+
+
+def test_a_process_that_ends_well_before_it_joined_is_named_at_once(mark):
+    done = jobs.run(fault="never", process=1, mark=mark)
+    assert done.code == 1
+    assert "process 1 of 2 ended, with exit code 0, before outlay.join(), where the others wait for it" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("process", "fault", "code", "says", "last"),
     [
@@ -75,12 +87,13 @@ def test_a_process_that_goes_without_a_word_is_named(mark):
 
 @pytest.mark.parametrize("fault", ["SIGSTOP", "sleep"])
 def test_a_stuck_job_is_ended_with_the_stacks_of_all(mark, fault):
-    done = jobs.run("--stuck-after", "8", fault=fault, process=1, mark=mark)
+    done = jobs.run("--stuck-after", "8", "--start-within", "60", fault=fault, process=1, mark=mark)
     assert done.code == 1
     assert "the job is stuck\nprocess 0: step 3 finished, in 'step 4' for" in done.stderr
     assert ("held by a signal (SIGSTOP)" in done.stderr) == (fault == "SIGSTOP")
     assert "process 0 is here:" in done.stderr
     assert "in inject" in done.stderr.partition("process 1 is here:")[2]
+    assert "waiting in JAX, as for a collective: process 0; not there: process 1" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ def test_a_run_whose_process_is_killed_starts_again_from_its_last_checkpoint(fol
         (("--processes", "2", "--max-restarts", "1"), "this run saves none; add --checkpoint-every 100"),
         (("--checkpoint-every", "5", "--max-restarts", "1"), "it goes with --processes P"),
         (("--in-order",), "it goes with --processes P"),
+        (("--stuck-after", "off"), "it goes with --processes P"),
     ],
 )
 def test_restarts_need_processes_and_checkpoints(folder, options, says):
@@ -164,3 +165,31 @@ def test_a_signal_before_the_time_limit_saves_and_the_next_job_goes_on(uninterru
     assert [code for _, code in second] == [0, 0], second
     assert f"continued after step {step}" in second[0][0][1]
     assert losses(tmp_path / "slurm") == pytest.approx(losses(uninterrupted), rel=1e-6)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 75), (signal.SIGTERM, 143)])
+def test_a_signal_to_the_launcher_has_the_run_saved(tmp_path, number, code):
+    command = [*OUTLAY, "run", f"{FRAGILE}:unhurried", "--devices", "2", "--processes", "2", "--steps", "2000"]
+    job = subprocess.Popen(
+        [*command, "--checkpoint-every", "10000", "--max-restarts", "1", "--run-dir", "saved", "--stuck-after", "off"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        give_up = time.monotonic() + LONGEST
+        while not (tmp_path / "now").exists():
+            assert time.monotonic() < give_up
+            assert job.poll() is None, job.communicate()
+            time.sleep(0.02)
+        job.send_signal(number)
+        _, said = job.communicate(timeout=LONGEST)
+    finally:
+        job.kill()
+    assert job.returncode == code, said
+    assert "stopped on request after step " in said
+    step = said.partition("stopped on request after step ")[2].split()[0]
+    assert os.listdir(tmp_path / "saved" / "checkpoints") == [step]
+    assert "restart" not in said

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from outlay.cli.in_order import InOrderOption
+from outlay.cli.job_options import InOrderOption, StartWithinOption, StuckAfterOption
 
 
 class LaunchCommand(TyperCommand):
@@ -40,16 +40,8 @@ def launch(
         int | None,
         typer.Option("--port", min=1, max=65535, metavar="P", help="The coordinator's port; without it, a free one."),
     ] = None,
-    stuck_after: Annotated[
-        float | None,
-        typer.Option(
-            "--stuck-after",
-            min=0.1,
-            metavar="SECONDS",
-            help="End the job, with the stacks of all processes, after so long without a sign of life of one: a step "
-            "or a line of output. Without it, after 20 times what its steps take, and a minute.",
-        ),
-    ] = None,
+    stuck_after: StuckAfterOption = None,
+    start_within: StartWithinOption = None,
     max_restarts: Annotated[
         int, typer.Option("--max-restarts", min=0, metavar="N", help="Start again up to N times after a failure.")
     ] = 0,
@@ -58,13 +50,14 @@ def launch(
     """Run a command in many processes on this machine; if one fails, all end, with its error last."""
     from outlay.launch.job import Job
     from outlay.launch.run_job import run_job
+    from outlay.launch.silence import Limits
 
     job = Job(
         tuple(command or ()),
         num_processes=num,
         devices_per_process=devices_per_process,
         port=port,
-        stuck_after=stuck_after,
+        limits=Limits(stuck_after, start_within),
         max_restarts=max_restarts,
         in_order=in_order,
     )

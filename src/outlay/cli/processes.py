@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from outlay.launch.job_folder import JobFolder
+from outlay.launch.silence import Limits
 
 
 def is_launched() -> bool:
@@ -18,7 +19,9 @@ def is_launched() -> bool:
     return variables.NUM_PROCESSES in os.environ
 
 
-def run_in_processes(num_processes: int, devices: int | None, *, max_restarts: int, in_order: bool) -> int:
+def run_in_processes(
+    num_processes: int, devices: int | None, *, max_restarts: int, in_order: bool, limits: Limits
+) -> int:
     """This very command in several processes; what it ends with.
 
     Args:
@@ -26,6 +29,7 @@ def run_in_processes(num_processes: int, devices: int | None, *, max_restarts: i
         devices: simulated devices that they share; None for what is attached.
         max_restarts: how often to start all of them again after one has failed.
         in_order: show their output by steps.
+        limits: how long a process may give no sign of life.
     """
     from outlay.launch.job import Job
     from outlay.launch.run_job import run_job
@@ -38,7 +42,7 @@ def run_in_processes(num_processes: int, devices: int | None, *, max_restarts: i
         )
     each = devices // num_processes if devices is not None else None
     command = [sys.executable, *sys.orig_argv[1:]]
-    return run_job(Job(command, num_processes, each, max_restarts=max_restarts, in_order=in_order))
+    return run_job(Job(command, num_processes, each, limits=limits, max_restarts=max_restarts, in_order=in_order))
 
 
 def has_begun() -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.in_order import InOrderOption
+from outlay.cli.job_options import InOrderOption, StartWithinOption, StuckAfterOption
 from outlay.cli.options import (
     DevicesOption,
     JsonOption,
@@ -20,6 +20,7 @@ from outlay.cli.options import (
 )
 from outlay.cli.output import print_json, print_picture
 from outlay.cli.processes import has_begun, is_launched, mark_begun, own_devices, run_in_processes
+from outlay.launch.silence import Limits
 from outlay.launch.stop_request import listen
 
 
@@ -60,6 +61,8 @@ def run(
         ),
     ] = 0,
     in_order: InOrderOption = False,
+    stuck_after: StuckAfterOption = None,
+    start_within: StartWithinOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a recipe; metrics, plan, loss and report go to a run folder."""
@@ -72,9 +75,17 @@ def run(
             param_hint="--max-restarts",
         )
     if processes is not None and not is_launched():
-        raise typer.Exit(run_in_processes(processes, devices, max_restarts=max_restarts, in_order=in_order))
-    if processes is None and (max_restarts or in_order):
-        hint = "--max-restarts" if max_restarts else "--in-order"
+        limits = Limits(stuck_after, start_within)
+        code = run_in_processes(processes, devices, max_restarts=max_restarts, in_order=in_order, limits=limits)
+        raise typer.Exit(code)
+    of_jobs = {
+        "--max-restarts": max_restarts,
+        "--in-order": in_order,
+        "--stuck-after": stuck_after,
+        "--start-within": start_within,
+    }
+    if processes is None and any(of_jobs.values()):
+        hint = next(name for name, given in of_jobs.items() if given)
         raise typer.BadParameter("it goes with --processes P; P may be 1", param_hint=hint)
     if checkpoint_every or resume:
         listen()  # from the start: what comes while the program is compiled counts too

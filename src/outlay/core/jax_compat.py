@@ -36,6 +36,11 @@ def coordination_client() -> Any:
     return distributed.global_state.client
 
 
+def preemption_is_served() -> bool:
+    """Whether JAX's preemption service runs in this process, and so has taken SIGTERM."""
+    return distributed.global_state.preemption_sync_manager is not None
+
+
 @dataclass(frozen=True)
 class Frame:
     """A place in somebody's source; `columns`, from and to, tell two calls on one line apart."""

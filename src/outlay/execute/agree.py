@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from outlay.core.errors import ProgramError
 from outlay.execute.disagreement import disagreement, named
 from outlay.execute.facts import Facts
-from outlay.launch.exchange import part, patience, post, wait_for
+from outlay.launch.exchange import gather_all, part, patience, post, wait_for
 
 _num_compared: collections.Counter[tuple[int, ...]] = collections.Counter()
 
@@ -44,6 +44,24 @@ def agree(facts: Facts, process: int, processes: Sequence[int]) -> None:
     raise ProgramError(disagreement(found, {tuple(group): json.loads(text) for text, group in groups.items()}))
 
 
+def meet_before(first_run_of: str, where: str, process: int, processes: Sequence[int]) -> None:
+    """Go on when all have come here; the data of one may come minutes later than that of another.
+
+    Args:
+        first_run_of: what they are about to run.
+        where: file and line of the step.
+        process: which this is.
+        processes: all that take part, this one among them.
+
+    Raises:
+        ProgramError: some have not come.
+    """
+    seconds = patience()
+    missing = gather_all(f"{_key(tuple(processes))}/{first_run_of}", processes, process, seconds)
+    if missing:
+        raise ProgramError(_not_come(missing, processes, process, seconds, where))
+
+
 def _key(processes: tuple[int, ...]) -> str:
     """Of this comparison, the same in all processes, since they compare the same things in the same order."""
     number = _num_compared[processes]
@@ -57,12 +75,16 @@ def _all_hashes(key: str, where: str, process: int, processes: Sequence[int]) ->
     found = {other: wait_for(f"{key}/{other}", deadline - time.monotonic()) for other in processes}
     missing = [other for other in processes if found[other] is None]
     if missing:
-        raise ProgramError(
-            f"{len(missing)} of {len(processes)} processes have not come to where process {process} has waited "
-            f"{seconds:g} s to run its program ({where})\n  missing: {named(missing)}\n  cure: every process of a mesh "
-            "makes and runs the same programs in the same order; where one just needs longer: outlay.join(timeout=...)"
-        )
+        raise ProgramError(_not_come(missing, processes, process, seconds, where))
     return {other: text for other, text in found.items() if text is not None}
+
+
+def _not_come(missing: Sequence[int], processes: Sequence[int], process: int, seconds: float, where: str) -> str:
+    return (
+        f"{len(missing)} of {len(processes)} processes have not come to where process {process} has waited "
+        f"{seconds:g} s to run its program ({where})\n  missing: {named(missing)}\n  cure: every process of a mesh "
+        "makes and runs the same programs in the same order; where one just needs longer: outlay.join(timeout=...)"
+    )
 
 
 def _facts_of(key: str, process: int) -> Facts:

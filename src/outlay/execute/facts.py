@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import json
+import os
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -27,6 +28,17 @@ _PACKAGE = str(Path(outlay.__file__).parent)
 _LONGEST = 1 << 20  # characters of a packed program that are sent to be compared line by line
 # A callback is pinned to one device of the process that lowers it, so this differs where nothing is wrong.
 _PINNED = re.compile(r"^.*sdy\.mesh @maximal_mesh_\d+ = .*\n|(?<=@maximal_mesh_)\d+", re.MULTILINE)
+# Where something is written, or how many devices and threads a process has: no number depends on them.
+_OWN_OF_A_PROCESS = re.compile(r"dump|_dir$|_path$|cache|host_platform_device_count|multi_thread|_threads$|log_")
+_OPTIONS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_numpy_dtype_promotion",
+    "jax_exec_time_optimization_effort",
+)
+_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "TF32_OVERRIDE", "ROCBLAS_USE_HIPBLASLT")
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,7 @@ def facts_of(program: Program, config: Mapping[str, Any]) -> Facts:
         "mesh": program.plan.mesh,
         **{f"rule {number}": rule for number, rule in enumerate(program.layout, 1)},
         **{f"version of {package}": version for package, version in versions(("outlay", "jax", "jaxlib")).items()},
+        **_of_the_compiler(os.environ),
     }
     leaves = flatten_paths({"state": program.state_shapes, "batch": program.batch_shapes})[0]
     return Facts(
@@ -84,6 +97,19 @@ def facts_of(program: Program, config: Mapping[str, Any]) -> Facts:
         same_everywhere(program.lowered.as_text()),
         where_is(program.step),
     )
+
+
+def _of_the_compiler(environment: Mapping[str, str]) -> dict[str, str]:
+    """What changes numbers without a trace in the program: options of XLA and of JAX, the flags one by one."""
+    flags = {
+        f"{variable} {name}": value or "set"
+        for variable in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+        for name, _, value in (flag.partition("=") for flag in sorted(environment.get(variable, "").split()))
+        if not _OWN_OF_A_PROCESS.search(name)
+    }
+    options = {name: str(jax.config.values.get(name)) for name in _OPTIONS}
+    variables = {name: environment[name] for name in _VARIABLES if name in environment}
+    return flags | options | variables
 
 
 def same_everywhere(lowered: str) -> str:

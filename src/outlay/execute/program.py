@@ -13,11 +13,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from outlay.core.errors import ProgramError
 from outlay.core.jax_compat import is_compile_only, without_compilation_cache
 from outlay.execute.abstract import abstract_inputs, abstract_step
-from outlay.execute.agree import agree
+from outlay.execute.agree import agree, meet_before
 from outlay.execute.by_rows import by_rows
 from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, used_up
 from outlay.execute.explicit import is_explicit, lowered_with_types, state_shapes
-from outlay.execute.facts import facts_of
+from outlay.execute.facts import facts_of, where_is
 from outlay.execute.intermediates import refuse_unplaceable_values
 from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.execute.outputs import plan_by_hand
@@ -91,6 +91,7 @@ class Program:
         self.agree(key=key)
         if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
             key = jax.device_put(key, NamedSharding(self.mesh, PartitionSpec()))
+        self._meet("init")
         with jax.set_mesh(self.mesh):
             return self._init(key)
 
@@ -168,16 +169,26 @@ class Program:
         """
         if self._is_agreed:
             return
-        processes = sorted({device.process_index for device in self.mesh.devices.flat})
-        if jax.process_count() > 1 and len(processes) > 1:
+        if processes := self._processes():
             refuse_to_run(self.mesh, "a step cannot run")
             agree(facts_of(self, config), jax.process_index(), processes)
         self._is_agreed = True
+
+    def _processes(self) -> list[int]:
+        """Those that run this program together; none where it is one alone."""
+        processes = sorted({device.process_index for device in self.mesh.devices.flat})
+        return processes if jax.process_count() > 1 and len(processes) > 1 else []
+
+    def _meet(self, first_run_of: str) -> None:
+        """Let no process be minutes earlier than another: the first collective of CPU devices waits for 30 s only."""
+        if processes := self._processes():
+            meet_before(first_run_of, where_is(self.step), jax.process_index(), processes)
 
     def _first_run(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Compare, compile, run, and check once that the state came back where the plan says; then step aside."""
         refuse_to_run(self.mesh, "a step cannot run")
         self.agree()
+        self._meet("step")
         new_state, outputs = self.compiled(state, batch)
         check_outputs(new_state, self.plan, self.mesh)
         self._run = self.compiled

@@ -10,6 +10,7 @@ from outlay.launch.aftermath import is_echo
 from outlay.launch.job_folder import JobFolder
 from outlay.launch.merged_output import MergedOutput
 from outlay.launch.process import Process
+from outlay.launch.stop_request import STOPPED
 
 STUCK = 1
 """Exit code where no process failed, but the job could not go on."""
@@ -39,7 +40,11 @@ def shell_code(exit_code: int) -> int:
 
 
 def after_failure(
-    processes: Sequence[Process], failed: Mapping[int, float], folder: JobFolder, output: MergedOutput
+    processes: Sequence[Process],
+    failed: Mapping[int, float],
+    folder: JobFolder,
+    output: MergedOutput,
+    held: Sequence[int] = (),
 ) -> Ending:
     """The ending of a job in which processes failed.
 
@@ -48,6 +53,7 @@ def after_failure(
         failed: when each of those that failed did so by itself, in seconds since the epoch.
         folder: of the job.
         output: of the job.
+        held: those that a signal held when the first failed.
     """
     first = processes[_first(processes, failed, folder, output)]
     failure = folder.failure(first.number)
@@ -56,15 +62,19 @@ def after_failure(
         told += output.last_errors(first.number)
     lines = []
     if (num := output.num_held(but=first.number)) > 0:
-        lines.append(
-            f"{num} line{'s' if num > 1 else ''} of the other processes' aftermath left out "
-            f"(all output: {folder.output_path})"
-        )
+        lines.append(f"{num} line{'s' if num > 1 else ''} of the other processes' aftermath left out ({output.log})")
     gone = [process for process in processes if process.exit_code == 0]
     if gone and is_echo(told):
         lines.append(f"{_name(gone)} ended early, with exit code 0, while the others still needed {_pronoun(gone)}")
-    lines.append(f"process {first.number} of {len(processes)} failed first: {_reason(first, folder)}")
-    return Ending(_code(first), "\n".join(lines) + "\n" + told)
+    if held and is_echo(told):
+        ones = [processes[number] for number in held]
+        told += (
+            f"{_name(ones)} of {len(processes)} gave no sign of life, held by a signal (SIGSTOP): "
+            f"process {first.number} ended for want of {_pronoun(ones)}, {_reason(first, folder)}\n"
+        )
+    else:
+        lines.append(f"process {first.number} of {len(processes)} failed first: {_reason(first, folder)}")
+    return Ending(_code(first), "\n".join([*lines, told]))
 
 
 def left_early(processes: Sequence[Process], finished: Sequence[Process], stacks: Mapping[int, str]) -> Ending:
@@ -76,17 +86,47 @@ def left_early(processes: Sequence[Process], finished: Sequence[Process], stacks
     return Ending(STUCK, "\n".join([text, *_headed(stacks)]))
 
 
-def stuck(processes: Sequence[Process], why: Mapping[int, str], stacks: Mapping[int, str]) -> Ending:
+def never_joined(processes: Sequence[Process], gone: Sequence[Process]) -> Ending:
+    """The ending of a job in which processes ended well before they joined, while others waited for them."""
+    codes = ", ".join(sorted({str(process.exit_code) for process in gone}))
+    return Ending(
+        STUCK,
+        f"{_name(gone)} of {len(processes)} ended, with exit code {codes}, before outlay.join(), where the others wait "
+        f"for {_pronoun(gone)}: all processes must join, or none",
+    )
+
+
+def well(processes: Sequence[Process]) -> Ending:
+    """The ending of a job in which all processes ended well, or saved and stopped because they were asked to."""
+    stopped = any(process.exit_code == STOPPED for process in processes)
+    text = "stopped on request; the exit code says that the job can be continued" if stopped else ""
+    return Ending(STOPPED if stopped else 0, text, is_failure=False)
+
+
+def stuck(
+    processes: Sequence[Process], why: Mapping[int, str], stacks: Mapping[int, str], waiting: Sequence[int]
+) -> Ending:
     """The ending of a job that stood still.
 
     Args:
         processes: of the job.
         why: by process, what it was doing and for how long.
         stacks: where each was, of those that answered.
+        waiting: those that waited in JAX's compiled code.
     """
     said = [f"process {number}: {text}" for number, text in why.items()]
     silent = [number for number in why if number not in stacks]
+    late = [processes[number] for number in why if number not in waiting]
     lines = ["the job is stuck", *said, *_headed(stacks)]
+    if waiting and late:
+        names = _name([processes[number] for number in waiting])
+        lines.append(f"\nwaiting in JAX, as for a collective: {names}; not there: {_name(late)}")
+    elif len(waiting) > 1:
+        lines.append("\nall wait in JAX: they do not take part in the same collectives")
+    lines.append(
+        "  cure: where they only needed more time, --stuck-after SECONDS, or --stuck-after off; before the first step "
+        "--start-within SECONDS"
+    )
     if silent:
         lines.append(f"no stacks from {', '.join(map(str, silent))}: outlay.join() was not called, or did not return")
     return Ending(STUCK, "\n".join(lines) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,13 +24,16 @@ def post(key: str, text: str) -> None:
     _client().key_value_set(f"outlay/{key}", text)
 
 
-def is_posted(folder: str) -> bool:
-    """Whether any key that begins with this one and a slash has been posted."""
-    return bool(_client().key_value_dir_get(f"outlay/{folder}/"))
+def posted(folder: str) -> list[str]:
+    """What has been left under keys that begin with this one and a slash."""
+    return [text for _, text in _client().key_value_dir_get(f"outlay/{folder}/")]
 
 
-def wait_for(key: str, seconds: float) -> str | None:
-    """The text that a process leaves; None where it has not come after so many seconds."""
+def wait_for(key: str, seconds: float = math.inf) -> str | None:
+    """The text that a process leaves; None where it has not come after so many seconds.
+
+    Where they are not limited, it is the processes' guard that ends a wait for one that has failed or gone.
+    """
     import jax
 
     deadline = time.monotonic() + seconds
@@ -43,6 +47,29 @@ def wait_for(key: str, seconds: float) -> str | None:
                 raise
         if left <= _AT_ONCE:
             return None
+
+
+def gather_all(key: str, processes: Sequence[int], process: int, seconds: float = math.inf) -> list[int]:
+    """Go on when all of some processes have come here; no device takes part, so nobody is in a hurry.
+
+    Args:
+        key: of this meeting, the same in all; can be used once.
+        processes: all that come, in the same order everywhere.
+        process: which this is.
+        seconds: how long to wait.
+
+    Returns:
+        Those that have not come; empty if all is well.
+    """
+    first, *others = processes
+    if process != first:
+        post(f"{key}/{process}", "")
+        return [] if wait_for(f"{key}/all", seconds) is not None else [first]
+    deadline = time.monotonic() + seconds
+    missing = [other for other in others if wait_for(f"{key}/{other}", deadline - time.monotonic()) is None]
+    if not missing:
+        post(f"{key}/all", "")
+    return missing
 
 
 def part(key: str, processes: Sequence[int]) -> None:

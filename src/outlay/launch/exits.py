@@ -1,54 +1,89 @@
-"""`sys.exit` with a memory: when a program ends, Python does not tell those who ask at the end with what exit code."""
+"""How this program ends: Python does not tell those who ask at its end, after whom nobody can know."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import sys
 import traceback
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
+_ending: SystemExit | None = None
+_code_of = SystemExit.__dict__["code"].__get__
+_stacks: dict[int, str] = {}  # of calls of `sys.exit`, by the exception's identity; only the last one is kept
 
-class Exit(SystemExit):
-    """What `sys.exit` raises in a process of a job.
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a program ends as a failure.
 
     Attributes:
-        stack: where it was called, as Python prints a traceback.
+        kind: the exception's class.
+        message: its text.
+        text: the traceback as Python prints it, or the place of the exit.
+        exit_code: what the program ends with; None for an exception, after which Python has 1.
     """
 
-    def __init__(self, status: Any, stack: str) -> None:
-        super().__init__(status)
-        self.stack = stack
-        self.exit_code = status & 0xFF if isinstance(status, int) else int(status is not None)
-
-    @property
-    def code(self) -> Any:
-        """What `sys.exit` was called with.
-
-        Whoever catches the exception may ask. Where no Python code asks, it is Python itself, because nobody has caught
-        it and the program ends.
-        """
-        global _ending
-        if _asked_by_python_itself():
-            _ending = self
-        return self.args[0]
+    kind: str
+    message: str
+    text: str
+    exit_code: int | None = None
 
 
-_ending: Exit | None = None
+def watch_exits() -> None:
+    """From now on, notice with which `SystemExit` the program ends, whoever has raised it."""
+    sys.exit = _exit
+    own = SystemExit.__dict__["code"]
+    if isinstance(own, property):
+        return
+    # Python itself asks an exception that nobody caught for its code, and tells nobody. The attribute is replaced in
+    # the dictionary of the built-in class, which can be reached in this way only.
+    with contextlib.suppress(IndexError, TypeError, AttributeError):
+        (attributes,) = gc.get_referents(SystemExit.__dict__)
+        attributes["code"] = property(_code, own.__set__)
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
 
 
-def exit_and_remember(status: Any = None, /) -> NoReturn:
-    """What `sys.exit` does."""
+def end_of_program() -> Failed | None:
+    """What ends this program as a failure, at its end; None where it ends well."""
+    if _ending is not None:
+        status = _code_of(_ending)
+        code = status & 0xFF if isinstance(status, int) else int(status is not None)
+        text = _stacks.get(id(_ending)) or _traceback(_ending)
+        return Failed("SystemExit", str(_ending), text, code) if code else None
+    error = getattr(sys, "last_value", None)  # set by Python before it calls an excepthook, also one that is not ours
+    if isinstance(error, BaseException) and not isinstance(error, SystemExit) and not hasattr(sys, "ps1"):
+        return Failed(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+    return None
+
+
+def _exit(status: Any = None, /) -> NoReturn:
+    """What `sys.exit` does, with a memory of where."""
+    error = SystemExit(status)
     stack = "".join(traceback.format_stack(sys._getframe(1)))
-    raise Exit(status, f"Traceback (most recent call last):\n{stack}SystemExit: {status}\n")
+    _stacks.clear()
+    _stacks[id(error)] = f"Traceback (most recent call last):\n{stack}SystemExit: {status}\n"
+    raise error
 
 
-def end_of_program() -> Exit | None:
-    """The call of `sys.exit` that ends this program as a failure; None where it ends well."""
-    return _ending if _ending and _ending.exit_code else None
+def _traceback(error: SystemExit) -> str:
+    trace = "".join(traceback.format_exception(error))
+    if error.__traceback__ is not None:
+        return trace
+    return f"{trace.rstrip()}\n  (where, Python does not tell: sys.exit(...) would)\n"
 
 
-def _asked_by_python_itself() -> bool:
+def _code(error: SystemExit) -> Any:
+    """What `SystemExit(...)` was given.
+
+    Whoever catches the exception may ask. Where no Python code asks, it is Python itself, because nobody has caught it
+    and the program ends.
+    """
+    global _ending
     try:
-        sys._getframe(2)
+        sys._getframe(1)
     except ValueError:  # the stack is not so deep
-        return True
-    return False
+        _ending = error
+    return _code_of(error)

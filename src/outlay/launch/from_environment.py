@@ -15,13 +15,13 @@ Environment = Mapping[str, str]
 
 _ALONE = "to run alone: outlay.join(num_processes=1)"
 # Above the ports that systems hand out for connections: whoever computes one from a job's number finds it free.
-_FIRST_PORT, _NUM_PORTS = 61440, 4096
+_FIRST_PORT, _NUM_PORTS, _NUM_TRIES = 61440, 4096, 8
 _POD = "JOB_COMPLETION_INDEX"
 _SLURM = {
     "SLURM_PROCID": "which process this is",
     "SLURM_STEP_NUM_TASKS": "how many there are",
     "SLURM_STEP_NODELIST": "the nodes, the first of which has process 0",
-    "SLURM_JOB_ID": "the job, from which the port is computed",
+    "SLURM_JOB_ID": "the job, from which and from its step the port is computed",
 }
 _OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "which process this is",
@@ -64,6 +64,7 @@ def _from_outlay(environment: Environment) -> Place | None:
             "number of processes": variables.NUM_PROCESSES,
             "coordinator": variables.COORDINATOR,
         },
+        secret=environment.get(variables.TOKEN, ""),
     )
 
 
@@ -83,18 +84,27 @@ def _from_slurm(environment: Environment) -> Place | None:
         "SLURM",
         f"start the processes with srun: srun python train.py; {_ALONE}",
     )
-    job = number(environment, "SLURM_JOB_ID")
+    job, step = number(environment, "SLURM_JOB_ID"), number(environment, "SLURM_STEP_ID")
+    num, here = number(environment, "SLURM_STEP_NUM_TASKS"), _tasks_here(environment)
+    # Steps of one job run at the same time, so a port is of a step; and where somebody has it, the next one will do.
+    port, *others = _ports(f"{job}.{step}")
     origin = {"process": "SLURM_PROCID", "number of processes": "SLURM_STEP_NUM_TASKS"}
-    given = environment.get(variables.COORDINATOR)
-    coordinator = given or f"{first_node(environment['SLURM_STEP_NODELIST'])}:{_port(job)}"
-    origin["coordinator"] = variables.COORDINATOR if given else "SLURM_STEP_NODELIST and SLURM_JOB_ID"
+    if given := environment.get(variables.COORDINATOR):
+        coordinator, others, origin["coordinator"] = given, [], variables.COORDINATOR
+    else:
+        host = "127.0.0.1" if here == num else first_node(environment["SLURM_STEP_NODELIST"])
+        coordinator = f"{host}:{port}"
+        origin["coordinator"] = "SLURM_STEP_NODELIST, SLURM_JOB_ID and SLURM_STEP_ID"
     return Place(
         number(environment, "SLURM_PROCID"),
-        number(environment, "SLURM_STEP_NUM_TASKS"),
+        num,
         coordinator,
         local_process=number(environment, "SLURM_LOCALID") if "SLURM_LOCALID" in environment else None,
-        num_local_processes=_tasks_here(environment),
+        num_local_processes=here,
         origin=origin,
+        job=f"SLURM job {job}, step {step}, start {environment.get('SLURM_RESTART_COUNT', '0')}",
+        secret=environment.get(variables.TOKEN, ""),
+        other_ports=tuple(others),
     )
 
 
@@ -113,7 +123,7 @@ def _from_open_mpi(environment: Environment) -> Place | None:
     need(environment, _OPEN_MPI, "Open MPI", f"start with: mpirun -n 2 python train.py; {_ALONE}")
     num = number(environment, "OMPI_COMM_WORLD_SIZE")
     here = number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE")
-    coordinator, origin = _open_mpi_coordinator(environment, alone=here == num)
+    coordinator, origin, others = _open_mpi_coordinator(environment, alone=here == num)
     return Place(
         number(environment, "OMPI_COMM_WORLD_RANK"),
         num,
@@ -125,22 +135,26 @@ def _from_open_mpi(environment: Environment) -> Place | None:
             "number of processes": "OMPI_COMM_WORLD_SIZE",
             "coordinator": origin,
         },
+        job=f"Open MPI {environment.get('PMIX_NAMESPACE', '')} at {coordinator}",
+        secret=environment.get(variables.TOKEN, ""),
+        other_ports=others,
     )
 
 
-def _open_mpi_coordinator(environment: Environment, *, alone: bool) -> tuple[str, str]:
-    """Where to meet, and where that is from; Open MPI itself does not say on which machine process 0 is.
+def _open_mpi_coordinator(environment: Environment, *, alone: bool) -> tuple[str, str, tuple[int, ...]]:
+    """Where to meet, where that is from, and other ports there; Open MPI does not say on which machine process 0 is.
 
     Args:
         environment: the variables.
         alone: all processes are on this machine.
     """
     if given := environment.get(variables.COORDINATOR):
-        return given, variables.COORDINATOR
+        return given, variables.COORDINATOR, ()
     if alone:
         for name in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"):
             if name in environment:
-                return f"127.0.0.1:{_port(zlib.crc32(environment[name].encode()))}", f"one machine, {name}"
+                port, *others = _ports(environment[name])
+                return f"127.0.0.1:{port}", f"one machine, {name}", tuple(others)
     raise JoinError(
         "Open MPI does not say where process 0 is, so the processes cannot meet\n"
         f"  there: OMPI_COMM_WORLD_SIZE={environment['OMPI_COMM_WORLD_SIZE']}\n  missing: {variables.COORDINATOR}\n"
@@ -149,5 +163,7 @@ def _open_mpi_coordinator(environment: Environment, *, alone: bool) -> tuple[str
     )
 
 
-def _port(job: int) -> int:
-    return _FIRST_PORT + job % _NUM_PORTS
+def _ports(job: str) -> list[int]:
+    """The ports that belong to a job, in the order in which they are tried."""
+    first = zlib.crc32(job.encode())
+    return [_FIRST_PORT + (first + 509 * number) % _NUM_PORTS for number in range(_NUM_TRIES)]

@@ -13,29 +13,31 @@ import time
 import traceback
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NoReturn
 
+from outlay.launch.aftermath import is_echo
 from outlay.launch.ending import UNCAUGHT
-from outlay.launch.exits import end_of_program, exit_and_remember
+from outlay.launch.exits import Failed, end_of_program, watch_exits
+from outlay.launch.guard import Guard, leave
 from outlay.launch.heartbeat import beat
-from outlay.launch.job_folder import Failure, JobFolder
-from outlay.launch.left_early import FINISHED
-from outlay.launch.stop_request import STOPPED
+from outlay.launch.job_folder import FINISHED, Failure, JobFolder
+from outlay.launch.stop_request import STOPPING
 
 _INTERRUPTED = 128 + signal.SIGINT
 
 
-@dataclass(frozen=True)
+@dataclass
 class Hooks:
     """The hooks of this process.
 
     Args:
         process: its number.
         folder: of the job; None where no launcher reads it.
+        guard: once the processes have met.
     """
 
     process: int
     folder: JobFolder | None
+    guard: Guard | None = None
 
     def install(self) -> None:
         """Hook into exceptions that nobody catches, into the end of the program and into SIGUSR1.
@@ -48,53 +50,63 @@ class Hooks:
         own = os.getpid()  # a worker that this process forks inherits the hooks, but does not fail for it
 
         def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            if os.getpid() == own:
-                self._record(kind.__name__, str(error), "".join(traceback.format_exception(kind, error, trace)))
+            if os.getpid() != own:
+                shown(kind, error, trace)
+                return
+            text = "".join(traceback.format_exception(kind, error, trace))
+            failed = Failed(kind.__name__, str(error), text, _INTERRUPTED if kind is KeyboardInterrupt else None)
+            self._record(failed)
             shown(kind, error, trace)
-            if os.getpid() == own:
-                _leave(_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else UNCAUGHT)
+            self._fail(failed)
 
         def on_thread_exception(args: threading.ExceptHookArgs) -> None:
             if os.getpid() != own or issubclass(args.exc_type, SystemExit):  # which ends a thread as it should
                 shown_in_thread(args)
                 return
             text = "".join(traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback))
-            self._record(args.exc_type.__name__, str(args.exc_value), text)
+            failed = Failed(args.exc_type.__name__, str(args.exc_value), text)
+            self._record(failed)
             shown_in_thread(args)
-            _leave(UNCAUGHT)
+            self._fail(failed)
+
+        def on_end() -> None:
+            if os.getpid() == own:
+                self._on_end()
 
         sys.excepthook, threading.excepthook = on_exception, on_thread_exception
-        sys.exit = exit_and_remember
-        atexit.register(self._on_end)
+        watch_exits()
+        atexit.register(on_end)
         if self.folder:
             stacks = self.folder.stacks_path(self.process).open("ab")  # open as long as the process runs
             faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
 
-    def _record(self, kind: str, message: str, text: str) -> None:
+    def _record(self, failed: Failed) -> None:
         if self.folder:
             with contextlib.suppress(OSError):  # a full disk must not hide the error itself
-                self.folder.write_failure(self.process, Failure(time.time(), kind, message, text))
+                self.folder.write_failure(self.process, Failure(time.time(), failed.kind, failed.message, failed.text))
+
+    def _fail(self, failed: Failed) -> None:
+        code = UNCAUGHT if failed.exit_code is None else failed.exit_code
+        if self.guard:
+            reason = f"{failed.kind}: {failed.message}".partition("\n")[0]
+            code = self.guard.fail(code, reason, is_echo=is_echo(failed.message))
+        leave(code)
 
     def _on_end(self) -> None:
-        ending = end_of_program()
-        if ending and ending.exit_code == STOPPED:
-            _leave_together()
-        if ending:
-            self._record("SystemExit", str(ending), ending.stack)
-            _leave(ending.exit_code)
-        beat(None, FINISHED)
-
-
-def _leave_together() -> NoReturn:
-    """All processes stop on request, and each at once when all are here: srun ends those that are later than others."""
-    import jax
-
-    jax.distributed.shutdown()
-    _leave(STOPPED)
-
-
-def _leave(code: int) -> NoReturn:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+        failed = end_of_program()
+        stopped = failed.exit_code if failed and failed.exit_code in STOPPING else None
+        if failed and stopped is None:
+            self._record(failed)
+            if failed.kind == "SystemExit" and not self.folder:  # of which Python says nothing, and no launcher either
+                print(f"process {self.process} ends:\n{failed.text}", end="", file=sys.stderr)
+            self._fail(failed)
+        if stopped is None:
+            beat(None, FINISHED)
+        if self.guard:
+            try:
+                self.guard.finish()
+            except KeyboardInterrupt:
+                leave(_INTERRUPTED)
+        if stopped is not None:
+            # All at once, now that all are here: srun ends those that are later than others.
+            leave(stopped)

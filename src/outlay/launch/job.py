@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlay.core.errors import LaunchError
@@ -13,7 +14,10 @@ from outlay.core.simulated_environment import simulated_environment
 from outlay.launch import variables
 from outlay.launch.free_port import LOOPBACK, check_port
 from outlay.launch.gpus import assign_gpus
+from outlay.launch.job_folder import JobFolder
 from outlay.launch.limits import check_limits
+from outlay.launch.proc_files import MARK
+from outlay.launch.silence import Limits
 
 
 @dataclass(frozen=True)
@@ -25,18 +29,20 @@ class Job:
         num_processes: how many.
         devices_per_process: simulated CPU devices of each; if None, each has its share of the GPUs.
         port: of the coordinator; a free one if None.
-        stuck_after: seconds without a sign of life after which the job is stuck; None for a rule by its own steps.
+        limits: how long a process may give no sign of life.
         max_restarts: how often to start all processes again after one has failed.
         in_order: show their lines by steps.
+        token: what the processes of this job alone know.
     """
 
     command: Sequence[str]
     num_processes: int
     devices_per_process: int | None = None
     port: int | None = None
-    stuck_after: float | None = None
+    limits: Limits = field(default_factory=Limits)
     max_restarts: int = 0
     in_order: bool = False
+    token: str = field(default_factory=secrets.token_hex, repr=False)
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -51,7 +57,7 @@ class Job:
         if self.port is not None:
             check_port(self.port)
 
-    def environment(self, process: int, port: int, folder: Path, restart: int) -> dict[str, str]:
+    def environment(self, process: int, port: int, folder: JobFolder, restart: int) -> dict[str, str]:
         """The variables of a process.
 
         Raises:
@@ -61,7 +67,9 @@ class Job:
             variables.PROCESS_ID: str(process),
             variables.NUM_PROCESSES: str(self.num_processes),
             variables.COORDINATOR: f"{LOOPBACK}:{port}",
-            variables.JOB_DIR: str(folder),
+            variables.TOKEN: self.token,
+            variables.JOB_DIR: str(folder.path),
+            MARK: f"{os.environ.get(MARK, '')} {folder.mark}".strip(),
             variables.RESTART: str(restart),
             **({variables.IN_ORDER: "1"} if self.in_order else {}),
             "PYTHONUNBUFFERED": "1",  # lines come when they are printed, and none is lost with a process

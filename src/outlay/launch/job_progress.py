@@ -11,6 +11,7 @@ from rich import progress as bars
 from rich.console import Console
 
 from outlay.launch.job_folder import Beat
+from outlay.launch.screen import is_writable
 
 _EVERY = 0.25  # seconds
 
@@ -44,7 +45,7 @@ class JobProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar:
+        if self._bar and is_writable(self._console.file):  # a terminal that Ctrl-S holds would hold the launcher too
             self._bar.stop()
 
     def show(self, beats: Mapping[int, Beat | None], seconds_a_step: float | None) -> None:
@@ -54,7 +55,7 @@ class JobProgress:
             beats: the last of each process.
             seconds_a_step: what the slowest process takes, where that is known.
         """
-        if self._bar is None or time.monotonic() < self._next:
+        if self._bar is None or time.monotonic() < self._next or not is_writable(self._console.file):
             return
         self._next = time.monotonic() + _EVERY
         known = {number: beat for number, beat in beats.items() if beat}

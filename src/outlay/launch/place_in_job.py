@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outlay.core.errors import JoinError
 
@@ -19,6 +19,9 @@ class Place:
         local_process: which of the processes on this machine this is, where known.
         num_local_processes: how many processes are on this machine, where known.
         origin: where process, number and coordinator came from.
+        job: what tells this job from others, as far as its processes know by themselves; else it is the coordinator.
+        secret: what nobody but the job's processes knows; empty where nobody has given one.
+        other_ports: where process 0 may be instead, if somebody else has the coordinator's port.
     """
 
     process: int
@@ -27,6 +30,9 @@ class Place:
     local_process: int | None = None
     num_local_processes: int | None = None
     origin: dict[str, str] = field(default_factory=dict)
+    job: str = ""
+    secret: str = field(default="", repr=False)
+    other_ports: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_processes < 1 or not 0 <= self.process < self.num_processes:
@@ -43,6 +49,17 @@ class Place:
         """Host and port of the coordinator."""
         host, _, port = self.coordinator.rpartition(":")
         return host.strip("[]"), int(port)
+
+    @property
+    def name(self) -> str:
+        """What tells the job from all others."""
+        return self.job or self.coordinator
+
+    def ways(self) -> list[Place]:
+        """This place with each of the ports at which process 0 may be."""
+        host = self.coordinator.rpartition(":")[0]
+        others = [replace(self, coordinator=f"{host}:{port}", job=self.name) for port in self.other_ports]
+        return [self, *others]
 
     def origin_text(self) -> str:
         """Where each value came from."""

@@ -1,29 +1,150 @@
-"""What Linux says about a process; on other systems nothing."""
+"""What Linux says about a process, and signals that reach only processes of the job; elsewhere nothing is known.
+
+A number in a process's own words may be another process's number here: a container counts its own. And a number that
+was right may be another process's by now. So processes are known by a mark in their environment, which what they start
+inherits.
+
+Run as a program, this file ends all processes of a job when its stdin ends: with the launcher, whatever ended that.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import struct
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+MARK = "_OUTLAY_JOB"
+"""The variable with the marks of the jobs that a process is in: more than one where a job's process launches a job."""
+
+_PROC = Path("/proc")
 _RUNNING = {"R", "D"}  # on a core or waiting for one; waiting for a disk
+_STACK = 1 << 16  # bytes of a stack that are looked at
+_BELOW_ALL = ("libc.", "libc-", "libpthread", "ld-", "libstdc++", "libgcc", "libm.", "[vdso]")
+_ACCELERATED = ("jaxlib", "jax_plugins", "libjax", "xla", "libtpu", "cuda", "nccl", "rocm", "rccl")
 
 
 def is_idle(pid: int) -> bool:
     """Whether every thread of a process waits for something other than a core or a disk; False where unknown."""
-    states = [_state(stat) for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    states = [_state(stat) for stat in (_PROC / str(pid) / "task").glob("*/stat")]
     return bool(states) and not _RUNNING & set(states)
-
-
-def waits_for_a_thread(pid: int) -> bool:
-    """Whether the main thread of a process waits for another thread, not for time to pass, a file or the network."""
-    try:
-        return "futex" in Path(f"/proc/{pid}/wchan").read_text()
-    except OSError:
-        return False
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal such as SIGSTOP holds a process."""
-    return _state(Path(f"/proc/{pid}/stat")) == "T"
+    return _state(_PROC / str(pid) / "stat") == "T"
+
+
+def waits_at(pid: int) -> str:
+    """The call of the system in which the main thread of a process waits, with its arguments and where in the program.
+
+    The same text twice means the same wait; empty where unknown.
+    """
+    with contextlib.suppress(OSError):
+        return (_PROC / str(pid) / "task" / str(pid) / "syscall").read_text().strip()
+    return ""
+
+
+def waits_in_jax(pid: int) -> bool | None:
+    """Whether the main thread of a process waits for another thread in JAX's compiled code; None where unknown.
+
+    Its stack tells: the innermost address that is not of the C library is in JAX's. A wait for a collective is one; a
+    wait in another library, such as for an upload, is none, and neither is one in Python.
+    """
+    try:
+        wait = waits_at(pid).split()
+        if "futex" not in (_PROC / str(pid) / "wchan").read_text() or wait == ["running"]:
+            return False
+        top = int(wait[-2], 16)
+        code: list[tuple[int, int, str]] = []
+        end = top
+        for line in (_PROC / str(pid) / "maps").read_text().splitlines():
+            addresses, access, *_, name = line.split(None, 5)
+            first, last = (int(address, 16) for address in addresses.split("-"))
+            if first <= top < last:
+                end = last
+            elif "x" in access and not name.rpartition("/")[2].startswith(_BELOW_ALL):
+                code.append((first, last, name))
+        with (_PROC / str(pid) / "mem").open("rb") as memory:
+            memory.seek(top)
+            stack = memory.read(min(end - top, _STACK))
+    except (OSError, ValueError, IndexError):
+        return None
+    for (word,) in struct.iter_unpack("=Q", stack[: len(stack) // 8 * 8]):
+        for first, last, name in code:
+            if first <= word < last:
+                return any(part in name for part in _ACCELERATED)
+    return None
+
+
+def find(mark: str, number_inside: int) -> int | None:
+    """The process of a job that calls itself by a number, by its number here; None where there is none.
+
+    Args:
+        mark: of the job.
+        number_inside: its number in its own words, such as in a container.
+    """
+    if not _PROC.joinpath("self").exists():  # not Linux, where nobody counts otherwise
+        return number_inside
+    if is_marked(number_inside, mark) and _innermost(number_inside) == number_inside:
+        return number_inside
+    return next((pid for pid in marked(mark) if _innermost(pid) == number_inside), None)
+
+
+def marked(mark: str) -> Iterator[int]:
+    """The numbers of all processes of a job, of those that they started too."""
+    for folder in _PROC.glob("[0-9]*"):
+        if is_marked(int(folder.name), mark):
+            yield int(folder.name)
+
+
+def is_marked(pid: int, mark: str) -> bool:
+    """Whether a process belongs to a job: so says the environment that it was started with."""
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    name = f"{MARK}=".encode()
+    return any(mark.encode() in one[len(name) :].split() for one in environment.split(b"\0") if one.startswith(name))
+
+
+def send(pid: int, number: int, mark: str) -> bool:
+    """Send a signal to a process of a job, and to no other that has its number by now; whether it was sent."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if not hasattr(signal, "pidfd_send_signal"):  # not Linux
+            os.kill(pid, number)
+            return True
+        process = os.pidfd_open(pid)
+        try:
+            if is_marked(pid, mark):  # of the very process that is open
+                signal.pidfd_send_signal(process, number)
+                return True
+        finally:
+            os.close(process)
+    return False
+
+
+def end_marked(mark: str) -> None:
+    """End all processes of a job with SIGKILL, wherever they are, and what they start meanwhile."""
+    for _ in range(10):
+        if not [pid for pid in marked(mark) if not _is_gone(pid) and send(pid, signal.SIGKILL, mark)]:
+            return
+
+
+def _is_gone(pid: int) -> bool:
+    return _state(_PROC / str(pid) / "stat") in ("Z", "X", "")
+
+
+def _innermost(pid: int) -> int:
+    """The number of a process in the innermost namespace that it is in."""
+    with contextlib.suppress(OSError):
+        for line in (_PROC / str(pid) / "status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return pid
 
 
 def _state(stat: Path) -> str:
@@ -31,3 +152,10 @@ def _state(stat: Path) -> str:
         return stat.read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
+
+
+if __name__ == "__main__":
+    for stopping in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(stopping, signal.SIG_IGN)
+    sys.stdin.read()
+    end_marked(sys.argv[1])

@@ -1,4 +1,4 @@
-"""One process of a job, as its launcher sees it: started in a session of its own, and ended with all it started."""
+"""The processes of a job, as their launcher sees them: each leads a session, and ends with all that it started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from outlay.launch import proc_files
 
 _PR_SET_PDEATHSIG = 1  # prctl.h
 _PATIENCE = 0.8  # seconds between asking a process to end and ending it
@@ -67,6 +69,35 @@ def die_with_parent() -> None:
     """Have this process killed when the one that started it ends. Linux only; elsewhere nothing changes."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def guarded(mark: str) -> Iterator[None]:
+    """Have all processes of a job end with this block, or with this process, were it killed. Linux only.
+
+    What a process started in a session of its own is not reached by a signal to its group, and nothing but another
+    process outlives SIGKILL.
+
+    Args:
+        mark: of the job.
+    """
+    if _LIBC is None:
+        yield
+        return
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", proc_files.__file__, mark],
+        stdin=subprocess.PIPE,  # ends with this process
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,  # so that a signal to the launcher's group does not end it too
+    )
+    try:
+        yield
+    finally:
+        proc_files.end_marked(mark)
+        guard.kill()
+        guard.communicate()
 
 
 def end_all(processes: Iterable[Process]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import signal
 import time
@@ -11,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from outlay.launch.job_folder import JobFolder
+from outlay.launch.proc_files import send
 
 _PATIENCE = 1.0  # seconds
 _QUIET = 0.2  # seconds without growth after which a file is whole
@@ -25,13 +24,11 @@ def collect_stacks(folder: JobFolder, processes: Collection[int]) -> dict[int, s
         folder: of the job.
         processes: numbers of processes that run. One that has not joined cannot be asked: the signal would end it.
     """
-    before = {number: _size(folder.stacks_path(number)) for number in processes if folder.who(number)}
-    for number in before:
-        who = folder.who(number)
-        with contextlib.suppress(ProcessLookupError):
-            if who:
-                os.kill(who.pid, signal.SIGUSR1)
-                os.kill(who.pid, signal.SIGCONT)  # a stopped process answers only when it goes on
+    pids = {number: pid for number in processes if (pid := folder.pid(number))}
+    before = {number: _size(folder.stacks_path(number)) for number in pids}
+    for pid in pids.values():
+        send(pid, signal.SIGUSR1, folder.mark)
+        send(pid, signal.SIGCONT, folder.mark)  # a stopped process answers only when it goes on
     sizes, grown_at = dict(before), time.monotonic()
     deadline = grown_at + _PATIENCE
     while (now := time.monotonic()) < deadline:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from outlay.launch.ending import Ending, after_failure, left_early, stuck
-from outlay.launch.job_folder import Beat, JobFolder
+from outlay.launch import ending
+from outlay.launch.ending import Ending
+from outlay.launch.job_folder import FINISHED, JOINING, Beat, JobFolder
 from outlay.launch.job_progress import JobProgress
-from outlay.launch.left_early import FINISHED, LeftEarly
+from outlay.launch.left_early import LeftEarly
 from outlay.launch.merged_output import MergedOutput
 from outlay.launch.pipes import Pipes
 from outlay.launch.proc_files import is_stopped
 from outlay.launch.process import Process, end_all
-from outlay.launch.silence import Silence
+from outlay.launch.silence import BEFORE_THE_FIRST, Limits, Silence
 from outlay.launch.stacks import collect_stacks
+from outlay.launch.stop_request import STOPPED
 from outlay.launch.who_table import who_table
 
 _LOOK_EVERY = 0.1  # seconds
+_SUSPENDED = 3.0  # seconds between two looks after which this process itself did not run
 _OTHERS_TOO = 0.4  # seconds after a failure in which others may fail, so that the first can be told from the last
 
 
@@ -29,20 +31,24 @@ class Supervisor:
         processes: of the job.
         folder: of the job.
         output: where their lines go.
-        stuck_after: seconds without a sign of life after which the job is stuck; None for a rule by its own steps.
+        limits: how long they may be silent.
+
+    Attributes:
+        best: the last step that a process has finished; None where none has.
     """
 
-    def __init__(
-        self, processes: Sequence[Process], folder: JobFolder, output: MergedOutput, stuck_after: float | None
-    ) -> None:
+    def __init__(self, processes: Sequence[Process], folder: JobFolder, output: MergedOutput, limits: Limits) -> None:
         self._processes = processes
         self._folder = folder
         self._output = output
         self._pipes = Pipes(processes, output)
-        self._silence = [Silence(stuck_after) for _ in processes]
+        self._limits = limits
+        self._silence = [Silence(limits) for _ in processes]
         self._left_early = LeftEarly(folder)
         self._failed: dict[int, float] = {}
+        self._stopped: dict[int, float] = {}
         self._introduced = False
+        self.best: int | None = None
 
     def watch(self) -> Ending:
         """Wait until the job has ended. All processes have ended then, however this returns."""
@@ -53,44 +59,80 @@ class Supervisor:
             self._end()
 
     def _watch(self, progress: JobProgress) -> Ending:
+        looked = time.monotonic()
         while True:
-            self._pipes.wait(_LOOK_EVERY)
-            self._look()  # before reading: what the others say after a failure is not shown
-            self._pipes.read()
+            self._wait(_LOOK_EVERY)
+            looked, before = time.monotonic(), looked
+            self._look(looked - before)  # before reading: what the others say after a failure is not shown
+            self._read()
             if self._failed:
                 return self._after_failure()
             if not any(process.exit_code is None for process in self._processes):
-                return Ending(0, is_failure=False)
+                return ending.well(self._processes)
             beats = {process.number: self._folder.beat(process.number) for process in self._processes}
+            self.best = max((beat.step for beat in beats.values() if beat and beat.step is not None), default=self.best)
             progress.show(beats, max((s for one in self._silence if (s := one.seconds_a_step)), default=None))
-            if ending := self._without_progress(beats):
-                return ending
+            if ended := self._without_progress(beats):
+                return ended
 
-    def _look(self) -> None:
+    def _wait(self, seconds: float) -> None:
+        """Wait for output; while nobody takes what there is already, the processes have to wait with theirs."""
+        screen = self._output.screen
+        if screen.is_full:
+            time.sleep(seconds)
+        elif screen.is_empty:
+            self._pipes.wait(seconds)
+        else:
+            self._pipes.wait(min(seconds, 0.02))
+        screen.flush()
+
+    def _read(self) -> None:
+        if not self._output.screen.is_full:
+            self._pipes.read()
+
+    def _look(self, since_last: float) -> None:
         for process in self._processes:
             process.look()
             failure = self._folder.failure(process.number)
-            if process.number not in self._failed and (failure or process.exit_code):
+            failed = failure or process.exit_code not in (None, 0, STOPPED)
+            if process.number not in self._failed and failed:
                 ended = process.ended or time.time()
                 self._failed[process.number] = failure.time if failure else ended
                 self._output.hold_errors()
+        self._look_for_stopped(since_last)
         if not self._introduced:
             self._introduce()
+
+    def _look_for_stopped(self, since_last: float) -> None:
+        """See who is held by a signal; time in which nobody could work is no silence."""
+        running = [process.number for process in self._processes if process.exit_code is None]
+        held = [number for number in running if is_stopped(self._pid(number))]
+        now = time.monotonic()
+        self._stopped = {number: self._stopped.get(number, now) for number in held}
+        if since_last > _SUSPENDED or (running and held == running):
+            for one in self._silence:
+                one.pause(since_last)
+            self._left_early.pause(since_last)
+            self._stopped = dict.fromkeys(held, now)
+
+    def _pid(self, number: int) -> int:
+        return self._folder.pid(number) or self._processes[number].popen.pid
 
     def _introduce(self) -> None:
         everyone = [who for process in self._processes if (who := self._folder.who(process.number))]
         if len(everyone) == len(self._processes):
             self._introduced = True
-            print(who_table(everyone), file=sys.stderr, flush=True)
+            self._output.screen.write("stderr", f"{who_table(everyone)}\n")
 
     def _after_failure(self) -> Ending:
+        held = list(self._stopped)  # by somebody, before this one ends them
         deadline = time.monotonic() + _OTHERS_TOO
         while time.monotonic() < deadline and any(process.exit_code is None for process in self._processes):
-            self._pipes.wait(0.05)
-            self._look()
-            self._pipes.read()
+            self._wait(0.05)
+            self._look(0.0)
+            self._read()
         self._end()
-        return after_failure(self._processes, self._failed, self._folder, self._output)
+        return ending.after_failure(self._processes, self._failed, self._folder, self._output, held)
 
     def _without_progress(self, beats: Mapping[int, Beat | None]) -> Ending | None:
         last_lines = self._pipes.last_line
@@ -98,32 +140,59 @@ class Supervisor:
         for number, beat in beats.items():
             # Often only process 0 prints, so a line of any process is a sign of life of those that do not beat.
             self._silence[number].see(beat, last_lines.get(number) if beat else latest)
-        finished = [p for p in self._processes if p.exit_code == 0 or _has_finished(beats[p.number])]
+        finished = [p for p in self._processes if p.exit_code is not None or _is(beats[p.number], FINISHED)]
         others = [p for p in self._processes if p not in finished]
-        if any(self._silence[process.number].is_too_long() for process in others):
+        if ended := self._never_joined(beats):
+            return ended
+        numbers = [process.number for process in others]
+        if self._is_stuck(numbers):
             return self._stuck(others)
-        waiting = self._left_early.waiting([p.number for p in finished], [p.number for p in others])
+        waiting = self._left_early.waiting(numbers, patience=None if finished else self._limits.together())
+        if waiting and not finished:
+            return self._stuck(others)
         if waiting:
             self._output.hold_errors()
             self._end()
-            return left_early(self._processes, finished, waiting)
+            return ending.left_early(self._processes, finished, waiting)
         return None
+
+    def _is_stuck(self, running: Collection[int]) -> bool:
+        now, together = time.monotonic(), self._limits.together()
+        if any(now - self._stopped.get(number, now) > together for number in running):
+            return True
+        if not any(self._silence[number].is_too_long() for number in running):
+            return False
+        # Where nobody waits for anybody, all are at work of their own, such as reading data from a slow disk.
+        is_for_sure = self._limits.stuck_after is not None or self._left_early.who_waits(running)
+        return bool(is_for_sure) or any(self._silence[number].seconds > BEFORE_THE_FIRST for number in running)
+
+    def _never_joined(self, beats: Mapping[int, Beat | None]) -> Ending | None:
+        """The ending of a job of which some have ended well before they joined, while others wait for them there."""
+        came = {number for number, beat in beats.items() if beat}
+        joining = {number for number in came if _is(beats[number], *JOINING)}
+        ended = {process.number for process in self._processes if process.exit_code is not None}
+        gone = [process for process in self._processes if process.number in ended - (came - joining)]
+        if not gone or not joining - ended:
+            return None
+        self._output.hold_errors()
+        self._end()
+        return ending.never_joined(self._processes, gone)
 
     def _stuck(self, running: Sequence[Process]) -> Ending:
         self._output.hold_errors()
         why = {}
         for process in running:
-            who = self._folder.who(process.number)
-            held = who and is_stopped(who.pid)
-            why[process.number] = f"{self._silence[process.number]}{', held by a signal (SIGSTOP)' if held else ''}"
+            held = ", held by a signal (SIGSTOP)" if process.number in self._stopped else ""
+            why[process.number] = f"{self._silence[process.number]}{held}"
+        waiting = self._left_early.who_waits([process.number for process in running])
         stacks = collect_stacks(self._folder, [process.number for process in running])
         self._end()
-        return stuck(self._processes, why, stacks)
+        return ending.stuck(self._processes, why, stacks, waiting)
 
     def _end(self) -> None:
         end_all(self._processes)
         self._pipes.read_rest()
 
 
-def _has_finished(beat: Beat | None) -> bool:
-    return beat is not None and beat.doing == FINISHED
+def _is(beat: Beat | None, *doing: str) -> bool:
+    return beat is not None and beat.doing in doing

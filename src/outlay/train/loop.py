@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,15 +15,19 @@ import jax
 from outlay.core.errors import ProgramError
 from outlay.execute.program import Program
 from outlay.launch.heartbeat import beat
+from outlay.launch.job_folder import AFTER_THE_LAST
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.metrics_file import MetricsFile
 from outlay.train.progress import Progress
-from outlay.train.stop import StopTogether, end_on_request, last_checkpoint_in_words
+from outlay.train.stop import StopTogether, end_on_request, last_checkpoint_in_words, on_request
 from outlay.train.together import is_first
 
 # Enough that the devices never wait for Python. Without a bound, host memory fills with waiting batches, the progress
 # shown runs far ahead of the devices, and simulated devices can starve each other of threads.
 _MAX_IN_FLIGHT = 2
+
+MOST_REMEMBERED = 10_000
+"""Steps whose metrics a run remembers; the metrics file has all."""
 
 
 class Data(Protocol):
@@ -39,8 +44,9 @@ class Fit:
     Attributes:
         state: the state after the last step.
         history: the metrics of every step, each with its `step`, counted from 1, and `seconds` since the start; of a
-            run that was continued without its metrics file, only those after `start`.
-        seconds: what the steps of `history` took, from dispatch to metrics, without compiling.
+            run of more than `MOST_REMEMBERED` steps, of every second, fourth, ... one, and of the last; of a run that
+            was continued without its metrics file, only those after `start`. The metrics file has all.
+        seconds: what the steps took, from dispatch to metrics, without compiling.
         num_samples: samples trained on in them.
     """
 
@@ -48,6 +54,39 @@ class Fit:
     history: list[dict[str, float]]
     seconds: float
     num_samples: int
+
+
+class History:
+    """The metrics of steps, evenly thinned out where there are many, and of the last.
+
+    Args:
+        metrics: of the steps so far.
+
+    Attributes:
+        last: the metrics of the last step; None before the first.
+    """
+
+    def __init__(self, metrics: Iterable[dict[str, float]] = ()) -> None:
+        self._kept: list[dict[str, float]] = []
+        self._every = 1
+        self._num = 0
+        self.last: dict[str, float] | None = None
+        for each in metrics:
+            self.add(each)
+
+    def add(self, metrics: dict[str, float]) -> None:
+        """Take in the metrics of the next step."""
+        self.last = metrics
+        if self._num % self._every == 0:
+            self._kept.append(metrics)
+            if len(self._kept) > MOST_REMEMBERED:
+                self._kept = self._kept[::2]
+                self._every *= 2
+        self._num += 1
+
+    def __iter__(self) -> Iterator[dict[str, float]]:
+        ends_with_last = not self._kept or self._kept[-1] is self.last
+        return iter(self._kept if ends_with_last or self.last is None else [*self._kept, self.last])
 
 
 class Interrupted(KeyboardInterrupt):
@@ -96,12 +135,14 @@ def fit(
         every: how many steps; None for the last step only.
         start: the step and the state to continue after, as `checkpoints.restore(program)` gives them; used up.
 
-    With `checkpoints`, SIGUSR1 to one process or to all asks for a stop: the state is saved after the next steps, and
-    the program ends with exit code 75, so that it can be continued. `outlay launch` keeps the signal to itself.
+    With `checkpoints`, SIGUSR1 or SIGTERM to one process or to all asks for a stop: the state is saved after the next
+    steps, and the program ends with exit code 75, so that it can be continued, or after SIGTERM with 143. A second
+    SIGTERM ends it at once. Under `outlay launch` both are the launcher's; a SIGTERM that the program or JAX's
+    preemption service handles stays theirs.
 
     Raises:
         Interrupted: on Ctrl-C, after the metrics so far were written.
-        Stopped: a `SystemExit`, on SIGUSR1.
+        Stopped: a `SystemExit`, on SIGUSR1 or SIGTERM.
         CheckpointError: a checkpoint cannot be written, or the metrics file does not hold every step before `start`.
         ProgramError: there is no step to take, or nowhere to save to.
 
@@ -120,9 +161,14 @@ def fit(
     with contextlib.ExitStack() as stack:
         writes = metrics_path if is_first() else None
         writer = stack.enter_context(MetricsFile(writes, after=first)) if writes else None
-        history = list(writer.kept) if writer else []
-        before = history[-1] if history else {"step": first, "seconds": 0.0}
+        history = History(writer.kept if writer else ())
+        if writer:
+            writer.kept.clear()  # the file has them
+        before = history.last or {"step": first, "seconds": 0.0}
+        since = 0 if history.last else first
         shown = stack.enter_context(Progress(num_steps, samples_a_step, after=before)) if progress else None
+        if checkpoints:
+            stack.enter_context(on_request())
         stop = StopTogether(first) if checkpoints else None
         stops = False
         program.agree(num_steps=num_steps, every=every, start=first, key=key)
@@ -130,18 +176,20 @@ def fit(
         program.compiled  # noqa: B018  compiled here, so that the clock below times steps only
         state = program.init(key) if state is None else state
         finished, began = first, time.perf_counter() - before["seconds"]
+        beat(None, f"step {first + 1}")
 
         def finish_oldest() -> None:
             nonlocal finished
             fetched = jax.device_get(in_flight.popleft())
             metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
             finished += 1
-            beat(finished, f"step {finished + 1}" if finished < num_steps else "what follows the last step")
-            history.append({"step": finished, **metrics, "seconds": round(time.perf_counter() - began, 4)})
+            beat(finished, f"step {finished + 1}" if finished < num_steps else AFTER_THE_LAST)
+            metrics = {"step": finished, **metrics, "seconds": round(time.perf_counter() - began, 4)}
+            history.add(metrics)
             if writer:
-                writer.write(history[-1])
+                writer.write(metrics)
             if shown:
-                shown.show(history[-1])
+                shown.show(metrics)
 
         try:
             for step in range(first, num_steps):
@@ -163,11 +211,11 @@ def fit(
                 checkpoints.wait()
         except KeyboardInterrupt as interrupt:
             saved = checkpoints.last_saved() if checkpoints else None
-            raise Interrupted(history, finished, num_steps, metrics_path, saved) from interrupt
+            raise Interrupted(list(history), finished, num_steps, metrics_path, saved) from interrupt
     if checkpoints and stops:
         end_on_request(finished, num_steps, checkpoints, say=progress)
-    seconds = history[-1]["seconds"] if history else 0.0
-    return Fit(state, history, seconds, samples_a_step * len(history))
+    seconds = history.last["seconds"] if history.last else 0.0
+    return Fit(state, list(history), seconds, samples_a_step * (finished - since))
 
 
 def _refuse_impossible(num_steps: int, first: int, checkpoints: Checkpoints | None, every: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import time
@@ -10,13 +11,14 @@ from typing import NoReturn
 import jax
 
 from outlay.core.errors import ProgramError
-from outlay.launch.exchange import is_posted, patience, post, wait_for
-from outlay.launch.stop_request import Stopped, is_requested, listen
+from outlay.core.jax_compat import preemption_is_served
+from outlay.launch.exchange import patience, post, posted, wait_for
+from outlay.launch.stop_request import Stopped, agree_on, exit_code, is_requested, listen, listening
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.together import is_first
 
 _ASK_EVERY = 5.0  # seconds; a fraction of what SLURM gives between its signal and the time limit
-_STOP = "stop"
+_STOP = "stop"  # and with what exit code
 
 _runs = itertools.count()
 
@@ -33,7 +35,8 @@ def end_on_request(step: int, num_steps: int, checkpoints: Checkpoints, *, say: 
     Raises:
         Stopped: always.
     """
-    stopped = Stopped(f"stopped on request after step {step} of {num_steps}, saved in {checkpoints.path}")
+    message = f"stopped on request after step {step} of {num_steps}, saved in {checkpoints.path}"
+    stopped = Stopped(message, exit_code())
     if say:
         print(stopped, file=sys.stderr)
     raise stopped
@@ -46,6 +49,11 @@ def last_checkpoint_in_words(saved: int | None) -> str:
         saved: the step of the last checkpoint; None where there is none.
     """
     return f"; the last checkpoint is of step {saved}" if saved is not None else ""
+
+
+def on_request() -> contextlib.AbstractContextManager[None]:
+    """Within this, SIGUSR1 and SIGTERM ask for a stop; the latter not where JAX's preemption service has taken it."""
+    return contextlib.nullcontext() if preemption_is_served() else listening()
 
 
 class StopTogether:
@@ -77,19 +85,21 @@ class StopTogether:
             return is_requested()
         if is_requested() and not self._has_told:
             self._has_told = True
-            post(f"{self._key}/asked/{jax.process_index()}", _STOP)
+            post(f"{self._key}/asked/{jax.process_index()}", f"{_STOP} {exit_code()}")
         if step < self._next:
             return False
         decision = self._decide(step) if is_first() else wait_for(f"{self._key}/{step}", patience())
         if decision is None:
             raise ProgramError(f"process 0 has not come to step {step} within {patience():g} s of this one")
-        if decision == _STOP:
+        if decision.startswith(_STOP):
+            agree_on(int(decision.removeprefix(_STOP)))
             return True
         self._next = int(decision)
         return False
 
     def _decide(self, step: int) -> str:
-        decision = _STOP if is_posted(f"{self._key}/asked") else str(step + self._steps_until_next(step))
+        asked = posted(f"{self._key}/asked")  # where some were asked to end for good, and some for now: for good
+        decision = max(asked) if asked else str(step + self._steps_until_next(step))
         post(f"{self._key}/{step}", decision)
         return decision
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import zlib
 from collections.abc import Callable
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
 from outlay.core.errors import CheckpointError
+from outlay.launch.exchange import gather_all, post, wait_for
+
+# No collective waits here: the first one of CPU devices fails where a process is 30 s later than another, and process 0
+# may check a checkpoint for longer.
+_meetings = itertools.count()
 
 
 def is_first() -> bool:
@@ -17,9 +22,14 @@ def is_first() -> bool:
 
 
 def wait_for_all(what: str) -> None:
-    """Go on when every process has come here."""
+    """Go on when every process has come here, however long that takes.
+
+    Args:
+        what: what they wait for; the same in all processes, which come to the same waits in the same order.
+    """
     if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(what)
+        key = f"together/{next(_meetings)}/{zlib.crc32(what.encode())}"
+        gather_all(key, range(jax.process_count()), jax.process_index())
 
 
 def as_first_finds(find: Callable[[], int]) -> int:
@@ -30,11 +40,14 @@ def as_first_finds(find: Callable[[], int]) -> int:
     """
     if jax.process_count() == 1:
         return find()
-    found = -1
-    try:
-        found = find() if is_first() else 0
-    finally:
-        found = int(multihost_utils.broadcast_one_to_all(np.int32(found)))
-    if found < 0:
+    key, found = f"found/{next(_meetings)}", ""
+    if is_first():
+        try:
+            found = str(find())
+        finally:
+            post(key, found)
+    else:
+        found = wait_for(key) or ""
+    if not found:
         raise CheckpointError("no checkpoint is restored: process 0 says why")
-    return found
+    return int(found)

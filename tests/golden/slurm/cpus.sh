@@ -15,6 +15,9 @@ set -e
 export PYTHONUNBUFFERED=1
 # Since SLURM 22.05, srun does not take it from the job.
 export SRUN_CPUS_PER_TASK=8
+# Known to the processes of this job alone, so that no others get in.
+OUTLAY_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+export OUTLAY_TOKEN
 
 # Each process finds its place by itself. Lines are labelled by process; if one fails, all end.
 srun --label --kill-on-bad-exit=1 outlay run digits

@@ -33,14 +33,17 @@ module load nccl/2.27
 export PYTHONUNBUFFERED=1
 # Since SLURM 22.05, srun does not take it from the job.
 export SRUN_CPUS_PER_TASK=16
+# Known to the processes of this job alone, so that no others get in.
+OUTLAY_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+export OUTLAY_TOKEN
 export DATA='/data/my set'
 export XLA_FLAGS='--a=1 --b='"'"'2'"'"''
 
 # Each process finds its place by itself. Lines are labelled by process; if one fails, all end.
 code=0
 srun --label --kill-on-bad-exit=1 outlay run 'my models/lm.py:tiny' --steps 1000 --checkpoint-every=100 --note 'it'"'"'s $5' --resume || code=$?
-# Out of time, and saved: back into the queue, to continue from there.
-if [ "$code" -eq 75 ]; then
+# Out of time, and saved: back into the queue, to continue from there. So too where a machine was lost (69), but not for ever.
+if [ "$code" -eq 75 ] || { [ "$code" -eq 69 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 100 ]; }; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

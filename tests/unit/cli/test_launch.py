@@ -1,9 +1,15 @@
+import os
+import signal
 import socket
+import subprocess
 import sys
+import time
 
 import psutil
 import pytest
-from tests.unit.cli.command import outlay_command
+from tests.unit.cli.command import OUTLAY, environment, outlay_command
+
+LONGEST = 60  # seconds after which a launcher hangs
 
 
 def launch(tmp_path, *arguments, **variables):
@@ -52,6 +58,116 @@ def test_what_a_process_started_ends_with_it(tmp_path):
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+def start(tmp_path, *arguments, **streams):
+    command = [*OUTLAY, "launch", *arguments]
+    return subprocess.Popen(command, cwd=tmp_path, env=environment(TMPDIR=str(tmp_path)), text=True, **streams)
+
+
+def until(happened):
+    give_up = time.monotonic() + LONGEST
+    while not happened():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def is_running(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_process_started_in_a_session_of_its_own_ends_with_the_launcher(tmp_path, number):
+    worker = "subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'], start_new_session=True)"
+    foreign = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
+    code = f"import subprocess, sys, time; print({worker}.pid, flush=True); time.sleep(600)"
+    job = start(tmp_path, "-n", "1", *python(code), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    pid = int(job.stdout.readline().split()[1])
+    job.send_signal(number)
+    job.communicate(timeout=LONGEST)
+    until(lambda: not is_running(pid))
+    assert foreign.poll() is None
+    foreign.kill()
+    foreign.wait()
+
+
+FLOOD = "import os\nwhile True: print('y' * 99)"
+
+
+def test_a_failure_is_noticed_though_nobody_reads_the_output(tmp_path):
+    code = f"import os; open('pid', 'w').write(str(os.getpid()))\n{FLOOD}"
+    job = start(tmp_path, "-n", "1", *python(code), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    time.sleep(1)  # so that all pipes are full
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert job.wait(LONGEST) == 137
+    said = job.stderr.read()
+    assert "process 0 of 1 failed first: ended by SIGKILL" in said
+    assert "nobody reads the rest of the output; it is in" in said
+    job.communicate()
+
+
+def test_a_launcher_whose_output_nobody_reads_can_be_stopped(tmp_path):
+    job = start(tmp_path, "-n", "1", *python(FLOOD), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    job.stdout.readline()
+    time.sleep(1)
+    job.terminate()
+    assert job.wait(LONGEST) == 143
+    assert "stopped by SIGTERM: all processes ended" in job.stderr.read()
+    job.communicate()
+
+
+def test_a_reader_that_has_had_enough_ends_the_job_as_it_would_any_command(tmp_path):
+    job = start(tmp_path, "-n", "1", *python(FLOOD), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert job.stdout.readline() == f"[0] {'y' * 99}\n"
+    job.stdout.close()
+    assert job.wait(LONGEST) == 128 + signal.SIGPIPE
+    assert job.stderr.read() == "stopped: whoever read the output has gone; all processes ended\n"
+    job.stderr.close()
+
+
+def test_a_slow_reader_gets_all_of_a_job_that_ended_well(tmp_path):
+    job = start(tmp_path, "-n", "1", *python("print('y' * 99 + chr(10), end='') or print('x' * 3_000_000)"), stdout=-1)
+    time.sleep(4)  # longer than a launcher waits after a failure
+    shown = job.communicate(timeout=LONGEST)[0]
+    assert job.returncode == 0
+    assert shown.replace("\n[0] ", "").count("x") == 3_000_000
+
+
+def test_a_suspended_job_goes_on_and_is_not_stuck(tmp_path):
+    code = "import time, os\nfor _ in range(25): print(os.getpid(), flush=True); time.sleep(0.2)"
+    job = start(tmp_path, "-n", "1", "--stuck-after", "8", *python(code), stdout=subprocess.PIPE)
+    pid = int(job.stdout.readline().split()[1])
+    for process in (job.pid, pid):
+        os.kill(process, signal.SIGSTOP)
+    time.sleep(9)
+    for process in (job.pid, pid):
+        os.kill(process, signal.SIGCONT)
+    time.sleep(0.3)
+    os.kill(pid, signal.SIGSTOP)  # and where the launcher runs on
+    time.sleep(9)
+    os.kill(pid, signal.SIGCONT)
+    shown, _ = job.communicate(timeout=LONGEST)
+    assert (job.returncode, shown.count("\n")) == (0, 24)
+
+
+BEATS = """
+import os, sys, time
+from pathlib import Path
+from outlay.launch.heartbeat import beat, start_beating
+start_beating(Path(os.environ["OUTLAY_JOB_DIR"]), 0)
+beat(5, "step 6")
+time.sleep(0.5)
+sys.exit(3)
+"""
+
+
+def test_a_job_that_gets_no_further_is_not_started_for_ever(tmp_path):
+    done = launch(tmp_path, "-n", "1", "--max-restarts", "9", *python(BEATS))
+    assert done.returncode == 3
+    assert "restart 2 of 9, in 1 s" in done.stderr
+    assert "restart 3 of 9" not in done.stderr
+    assert done.stderr.endswith("no step after 5 was taken since 2 restarts, and another would not help\n")
+
+
 def test_the_launcher_imports_no_jax(tmp_path):
     done = launch(tmp_path, "-n", "1", *python("1 / 0"), PYTHONPROFILEIMPORTTIME="1")
     own = [line for line in done.stderr.splitlines() if not line.startswith("[0]")]
@@ -73,6 +189,7 @@ def test_the_launcher_imports_no_jax(tmp_path):
         (["-n", "1", "--", "no-such-command"], "none of that name on PATH\n  cure: install it, or give its path"),
         (["-n", "9999999", "--", "python"], "9999999 processes need a port each, and this machine hands out"),
         (["-n", "1", "--", "./train.py"], "cure: outlay launch ... -- python ./train.py"),
+        (["-n", "1", "--stuck-after", "never", "--", "python"], "'never' is neither a number of seconds, 0.1 or more"),
     ],
 )
 def test_what_cannot_be_started_is_refused(tmp_path, arguments, says):

@@ -46,7 +46,30 @@ def test_a_task_of_srun():
     place = place_from(SLURM)
     assert (place.process, place.num_processes) == (5, 8)
     assert (place.local_process, place.num_local_processes) == (1, 4)
-    assert place.coordinator == f"gpu007:{61440 + 123456 % 4096}"
+    assert place.address[0] == "gpu007"
+    assert all(61440 <= port < 65536 for port in (place.address[1], *place.other_ports))
+    assert place.name == "SLURM job 123456, step 0, start 0"
+
+
+def test_the_steps_of_one_job_are_told_apart():
+    one, other, again = (
+        place_from(SLURM | more) for more in ({}, {"SLURM_STEP_ID": "1"}, {"SLURM_RESTART_COUNT": "1"})
+    )
+    assert len({place.name for place in (one, other, again)}) == 3
+    assert one.coordinator != other.coordinator
+    assert set(one.other_ports) != set(other.other_ports)
+
+
+def test_a_step_on_one_node_is_not_heard_outside():
+    alone = SLURM | {"SLURM_STEP_TASKS_PER_NODE": "8", "SLURM_NODEID": "0"}
+    assert place_from(alone).address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("environment", [LAUNCHED, SLURM, OPEN_MPI])
+def test_a_token_is_known_and_not_shown(environment):
+    place = place_from(environment | {"OUTLAY_TOKEN": "hidden"})
+    assert place.secret == "hidden"
+    assert "hidden" not in repr(place)
 
 
 def test_the_coordinator_of_srun_can_be_given():

@@ -1,6 +1,12 @@
+import fcntl
+import os
+import tempfile
+
+import pytest
+
 from outlay.launch import heartbeat
 from outlay.launch.heartbeat import beat
-from outlay.launch.job_folder import BEAT_SIZE, Beat, Failure, JobFolder, Who, padded
+from outlay.launch.job_folder import BEAT_SIZE, Beat, Failure, JobFolder, Who, new_job_folder, padded
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -12,6 +18,46 @@ def test_what_is_written_is_read_back(tmp_path):
     folder.write_who(who)
     folder.write_failure(1, failure)
     assert (folder.who(1), folder.failure(1)) == (who, failure)
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_folders_of_failed_jobs_stay_but_for_all_except_the_last_few(temporary):
+    for number in range(8):
+        old = temporary / f"outlay-job-{number}"
+        old.mkdir()
+        for name in ("launcher", "output.log"):
+            (old / name).touch()
+        os.utime(old / "launcher", (number, number))
+    lives, foreign = temporary / "outlay-job-0", temporary / "outlay-job-of-somebody-else"
+    foreign.mkdir()
+    (foreign / "thesis.tex").touch()
+    os.utime(foreign, (0, 0))
+    (temporary / "outlay-job-link").symlink_to(lives)
+    with (lives / "launcher").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with new_job_folder() as folder:
+            pass
+    left = {path.name for path in temporary.iterdir()}
+    numbers = {f"outlay-job-{number}" for number in (0, 3, 4, 5, 6, 7)}
+    assert left == {*numbers, folder.path.name, foreign.name, "outlay-job-link"}
+    assert (foreign / "thesis.tex").exists()
+
+
+def test_a_folder_is_its_launchers_as_long_as_that_lives(temporary):
+    with new_job_folder() as first:
+        os.utime(first.launcher_path, (0, 0))
+        others = []
+        for _ in range(7):
+            with new_job_folder() as folder:
+                others.append(folder)
+        assert first.path.exists()
+    assert not others[0].path.exists()
+    assert len({folder.mark for folder in (first, *others)}) == 8
 
 
 def test_a_restart_begins_with_nothing_but_the_output(tmp_path):

@@ -1,5 +1,6 @@
 import pytest
 
+from outlay.launch.left_early import waits_for_others
 from outlay.launch.stacks import waits_outside_python
 
 OTHER = 'Thread 0x01 (most recent call first):\n  File "/usr/lib/python3.12/threading.py", line 3 in wait\n\n'
@@ -23,3 +24,13 @@ def test_where_the_main_thread_waits(innermost, waits):
 
 def test_no_frames_are_no_sign():
     assert not waits_outside_python("")
+
+
+def test_who_waits_for_a_callback_does_not_wait_for_others():
+    main = 'Current thread 0x02 (most recent call first):\n  File "/site-packages/jax/_src/array.py", line 1 in _value'
+    callback = (
+        'Thread 0x03 (most recent call first):\n  File "/home/me/train.py", line 3 in remote\n'
+        '  File "/site-packages/jax/_src/callback.py", line 9 in _callback\n\n'
+    )
+    assert waits_for_others(OTHER + main)
+    assert not waits_for_others(callback + main)

@@ -1,6 +1,8 @@
 import pytest
 
+from outlay.launch import step_order
 from outlay.launch.merged_output import MergedOutput
+from outlay.launch.screen import Screen
 from outlay.launch.step_order import StepOrder, mark
 
 
@@ -41,7 +43,7 @@ def test_nobody_waits_for_a_process_that_has_ended(order):
 
 
 def test_a_failure_shows_what_was_held_back_before_it(tmp_path, capsys):
-    output = MergedOutput(2, tmp_path / "log", in_order=True)
+    output = MergedOutput(2, tmp_path / "log", Screen(), in_order=True)
     output.add(0, "stderr", ["a warning", written(1)])
     output.add(1, "stdout", ["a result"])
     output.hold_errors()
@@ -51,3 +53,17 @@ def test_a_failure_shows_what_was_held_back_before_it(tmp_path, capsys):
     assert (shown.out, shown.err) == ("[1] a result\n", "[0] a warning\n")
     assert (tmp_path / "log").read_text() == "[0] a warning\n[1] a result\n[1] aftermath\n"
     assert output.num_held(but=0) == 1
+
+
+def test_what_is_held_back_is_bounded_and_said(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(step_order, "_MOST", 100)
+    output = MergedOutput(2, tmp_path / "log", Screen(), in_order=True)
+    output.add(0, "stdout", [written(1), "x" * 60])
+    assert capsys.readouterr().out == ""
+    output.add(0, "stdout", ["y" * 60])
+    shown = capsys.readouterr()
+    assert shown.out.count("[0]") == 2
+    assert "held back for a process that is behind: they are not all in order of steps" in shown.err
+    output.add(1, "stdout", ["late", written(1)])
+    output.close()
+    assert capsys.readouterr().out == "[1] late\n"

@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import jax
@@ -9,6 +10,7 @@ import outlay
 from outlay.core.errors import ProgramError
 from outlay.launch import heartbeat
 from outlay.launch.job_folder import JobFolder
+from outlay.train import loop
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import Interrupted, fit
 
@@ -37,6 +39,20 @@ def test_every_step_is_taken_in_order_and_remembered(program):
     assert [metrics["step"] for metrics in done.history] == [1, 2, 3, 4, 5, 6]
     assert done.num_samples == 48
     assert list(done.history[0]) == ["step", "loss", "twice", "seconds"]
+
+
+def test_a_long_history_is_thinned_out_evenly_and_ends_with_the_last(monkeypatch, program, tmp_path):
+    monkeypatch.setattr(loop, "MOST_REMEMBERED", 3)
+    path = tmp_path / "metrics.jsonl"
+    done = run(program, metrics_path=path)
+    assert [metrics["step"] for metrics in done.history] == [1, 3, 5, 6]
+    assert (done.num_samples, done.seconds) == (48, done.history[-1]["seconds"])
+    assert len(path.read_text().splitlines()) == 6
+    history = loop.History({"step": step} for step in range(1, 1000))
+    steps = [metrics["step"] for metrics in history]
+    assert len(steps) <= 4
+    assert (steps[0], steps[-1]) == (1, 999)
+    assert len({after - before for before, after in itertools.pairwise(steps[:-1])}) == 1
 
 
 def test_metrics_are_on_disk_before_the_run_ends(program, tmp_path):

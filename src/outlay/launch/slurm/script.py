@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlay.core.errors import LaunchError
+from outlay.launch.guard import LOST
 from outlay.launch.stop_request import STOPPED
 
 # As SLURM reads them: minutes, minutes:seconds, hours:minutes:seconds, days-hours, and so on.
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}")
-_DERIVED = ("num_tasks", "gpus_per_task", "saves", "stopped", "job_name", "command")
+_DERIVED = ("num_tasks", "gpus_per_task", "saves", "stopped", "lost", "job_name", "command")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -79,6 +80,11 @@ class Script:
     def stopped(self) -> int:
         """The exit code of a run that was asked to save and to end."""
         return STOPPED
+
+    @property
+    def lost(self) -> int:
+        """The exit code of processes that end because another one, or its machine, has gone."""
+        return LOST
 
     @property
     def saves(self) -> bool:

@@ -27,7 +27,7 @@ from outlay.recipes.brain.recording.recording import Recording
 from outlay.recipes.brain.saves import Saved, Saves
 from outlay.recipes.brain.stopped import BrainInterrupted, BrainStopped, first_not_finite, not_finite_problems
 from outlay.recipes.prepare import Prepared
-from outlay.train.stop import end_on_request, last_checkpoint_in_words
+from outlay.train.stop import end_on_request, last_checkpoint_in_words, on_request
 
 _MAX_IN_FLIGHT = 2
 """Chunks under way: the devices never wait for Python, and what is shown is not far behind them."""
@@ -70,13 +70,13 @@ def simulate(
         state: what to begin with, used up; a new state if None.
         progress: show time, speed and rates on stderr.
         kept_in: where the recording is, for messages.
-        saves: saves the run on its way; then SIGUSR1 asks it to save and to end.
+        saves: saves the run on its way; then SIGUSR1 or SIGTERM asks it to save and to end.
         start: what to go on from, as if the run had never stopped.
 
     Raises:
         BrainStopped: inputs or state are not finite.
         BrainInterrupted: on Ctrl-C.
-        Stopped: a `SystemExit` with code 75, on SIGUSR1.
+        Stopped: a `SystemExit` with code 75 on SIGUSR1, 143 on SIGTERM.
     """
     return _Run(prepared, num_steps, recorder_of, kept_in, saves).run(state, progress, start)
 
@@ -115,6 +115,8 @@ class _Run:
         names = population_names(self.collected.activity.num_neurons)
         with contextlib.ExitStack() as stack:
             shown = stack.enter_context(BrainProgress(self.num_steps, self.brain.dt)) if progress else None
+            if self.saves:
+                stack.enter_context(on_request())
             self._compile()
             self.began = time.perf_counter() - self.collected.seconds
 

@@ -1,0 +1,50 @@
+"""Whether this process waits, in JAX, for what only another process can bring."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+_BUSY = 0.05  # of a core, above which this process works
+_ELSEWHERE = 300.0  # seconds after which a wait counts that no frame of JAX shows, as in a program's `float(loss)`
+
+_since: tuple[object, float] | None = None
+_sampled: tuple[float, float] | None = None  # time, and time on cores
+
+
+def seconds_waiting_in_jax() -> float:
+    """For how long this process has waited in one place of JAX without doing anything; to be asked about once a second.
+
+    A callback of a program runs in another thread, and what works there is not waited for in vain.
+    """
+    global _since, _sampled
+    now, used = time.monotonic(), time.process_time()
+    before, _sampled = _sampled, (now, used)
+    frames = sys._current_frames()
+    main = frames.pop(threading.main_thread().ident or 0, None)
+    jax = _folder_of_jax()
+    busy = before is None or (used - before[1]) > _BUSY * (now - before[0])
+    if busy or main is None or not jax or any(_is_in(frame, jax) for frame in frames.values()):
+        _since = None
+        return 0.0
+    place = (id(main), main.f_lasti)
+    if _since is None or _since[0] != place:
+        _since = (place, now)
+    seconds = now - _since[1]
+    return seconds if main.f_code.co_filename.startswith(jax) else max(seconds - _ELSEWHERE, 0.0)
+
+
+def _folder_of_jax() -> str:
+    module = sys.modules.get("jax")
+    return f"{Path(module.__file__).parent}/" if module and module.__file__ else ""
+
+
+def _is_in(frame: FrameType | None, folder: str) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(folder):
+            return True
+        frame = frame.f_back
+    return False
