@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from outlay.cli.options import DevicesOption, JsonOption
-from outlay.cli.output import print_json, print_picture
+from outlay.cli.output import print_json, print_picture, say
 
 
 def calibrate(
@@ -28,11 +28,11 @@ def calibrate(
         simulate(devices)
     from outlay.report.estimate.calibrate import calibrate as measure
 
-    found = measure(on_progress=lambda what: typer.echo(f"measuring {what}", err=True))
+    found = measure(on_progress=lambda what: say(f"measuring {what}", err=True))
     path = output or calibrated_file()
     found.write(path)
     if as_json:
         print_json({"key": found.base.key, **found.to_dict()})
     else:
         print_picture(found)
-    typer.echo(f"wrote {path}", err=True)
+    say(f"wrote {path}", err=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import typer
 
+from outlay.cli.output import ANSWERS, print_answer
 from outlay.launch.job_folder import JobFolder
 
 
@@ -18,7 +20,7 @@ def is_launched() -> bool:
     return variables.NUM_PROCESSES in os.environ
 
 
-def run_in_processes(num_processes: int, devices: int | None, *, max_restarts: int, in_order: bool) -> int:
+def run_in_processes(num_processes: int, devices: int | None, *, max_restarts: int, in_order: bool, as_json: bool) -> int:
     """This very command in several processes; what it ends with.
 
     Args:
@@ -26,6 +28,7 @@ def run_in_processes(num_processes: int, devices: int | None, *, max_restarts: i
         devices: simulated devices that they share; None for what is attached.
         max_restarts: how often to start all of them again after one has failed.
         in_order: show their output by steps.
+        as_json: print the facts that process 0 ends with as one JSON document.
     """
     from outlay.launch.job import Job
     from outlay.launch.run_job import run_job
@@ -38,7 +41,16 @@ def run_in_processes(num_processes: int, devices: int | None, *, max_restarts: i
         )
     each = devices // num_processes if devices is not None else None
     command = [sys.executable, *sys.orig_argv[1:]]
-    return run_job(Job(command, num_processes, each, max_restarts=max_restarts, in_order=in_order))
+    job = Job(command, num_processes, each, max_restarts=max_restarts, in_order=in_order)
+    if not as_json:
+        return run_job(job)
+    with tempfile.TemporaryDirectory(prefix="outlay-answers-") as folder:
+        os.environ[ANSWERS] = folder  # the processes of the job inherit it
+        try:
+            return run_job(job)
+        finally:
+            del os.environ[ANSWERS]
+            print_answer(Path(folder))
 
 
 def has_begun() -> bool:

@@ -18,7 +18,7 @@ from outlay.cli.options import (
     TargetOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture
+from outlay.cli.output import print_json, print_picture, say
 from outlay.cli.processes import has_begun, is_launched, mark_begun, own_devices, run_in_processes
 from outlay.launch.stop_request import listen
 
@@ -72,7 +72,9 @@ def run(
             param_hint="--max-restarts",
         )
     if processes is not None and not is_launched():
-        raise typer.Exit(run_in_processes(processes, devices, max_restarts=max_restarts, in_order=in_order))
+        raise typer.Exit(
+            run_in_processes(processes, devices, max_restarts=max_restarts, in_order=in_order, as_json=as_json)
+        )
     if processes is None and (max_restarts or in_order):
         hint = "--max-restarts" if max_restarts else "--in-order"
         raise typer.BadParameter("it goes with --processes P; P may be 1", param_hint=hint)
@@ -105,4 +107,4 @@ def run(
     if as_json:
         print_json(result.to_dict())
     else:
-        typer.echo(f"\n{result}")
+        say(f"\n{result}")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from outlay.cli.failures import CHECK_FAILED
 from outlay.cli.options import (
     DevicesOption,
     JsonOption,
@@ -18,9 +19,8 @@ from outlay.cli.options import (
     TargetOption,
     load_recipe,
 )
-from outlay.cli.output import print_json, print_picture
+from outlay.cli.output import give_back, print_json, print_picture, say
 
-DIFFERENT = 1
 ENOUGH = 8
 
 
@@ -57,7 +57,7 @@ def verify(
     else:
         print_picture(proof)
     if not proof.ok:
-        raise typer.Exit(DIFFERENT)
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _start_again_with_several_devices() -> None:
@@ -69,9 +69,10 @@ def _start_again_with_several_devices() -> None:
 
     if jax.device_count() > 1:
         return
-    typer.echo(
+    say(
         f"a single device is attached: verifying on {ENOUGH} simulated ones, as with --devices {ENOUGH}", err=True
     )
     sys.stdout.flush()
     sys.stderr.flush()
+    give_back()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "--devices", str(ENOUGH)])

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jaxlib
 from jax._src import compilation_cache, config, distributed, hardware_utils, source_info_util, xla_bridge
+from jax._src.core import trace_state_clean
 from jax._src.lib import xla_client
 from jax.experimental import topologies
 from jax.extend.core import Primitive
@@ -29,6 +30,11 @@ from outlay.core.errors import TargetError
 def backend_is_started() -> bool:
     """Whether JAX has created its backend, after which the number of devices is fixed. Does not create it."""
     return xla_bridge.backends_are_initialized()
+
+
+def is_tracing() -> bool:
+    """Whether this thread is inside jit, grad, vmap or another transformation."""
+    return not trace_state_clean()
 
 
 def coordination_client() -> Any:

@@ -45,6 +45,28 @@ def used_up(state: Any, batch: Any) -> ProgramError:
     )
 
 
+def under_trace(what: str) -> ProgramError:
+    """The error for a program that is called while JAX traces."""
+    return ProgramError(
+        f"{what} cannot be called under jax.jit, grad, vmap, scan or eval_shape: it is compiled already, for its own "
+        "mesh, and donates its state\n"
+        "  cure: call it from plain Python: for step in range(n): state, outputs = program(state, batch). What is to be "
+        "transformed is the step: outlay.program(jax.vmap(step), ...), a jax.lax.scan inside it, or program.step; for "
+        "shapes alone, program.state_shapes and program.output_shapes"
+    )
+
+
+def other_key(key: Any) -> ProgramError | None:
+    """The error for what `init` was given in place of one PRNG key; None where it was given one."""
+    is_key = isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    is_raw = hasattr(key, "dtype") and str(key.dtype) == "uint32" and getattr(key, "ndim", 0) == 1
+    if is_raw or (is_key and key.ndim == 0):
+        return None
+    what = f"{key.shape} keys" if is_key else f"a {type(key).__name__}: {key!r:.40}"
+    number = key if isinstance(key, int) else 0
+    return ProgramError(f"init takes one PRNG key, and was given {what}\n  cure: program.init(jax.random.key({number}))")
+
+
 def check_outputs(state: Any, plan: Plan, mesh: Mesh) -> None:
     """Compare where the first step left its state with where the plan says.
 
