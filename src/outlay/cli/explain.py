@@ -18,14 +18,13 @@ from outlay.cli.options import (
     TargetOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture, write_page, say
+from outlay.cli.output import print_json, print_picture, say, write_page
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
 
     from outlay.report.explain.explanation import Explanation
     from outlay.report.hlo.collective import CollectiveKind
-
 
 
 def explain(

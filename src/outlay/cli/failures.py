@@ -120,9 +120,9 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
     if isinstance(error, OutlayError):
         return Failure(WRONG_USE, kind, str(error))
     if hasattr(error, "show") and hasattr(error, "format_message"):  # of typer: an option or an argument
-        shown = io.StringIO()
-        error.show(shown)
-        return Failure(WRONG_USE, kind, error.format_message(), text=shown.getvalue().rstrip("\n"))
+        usage: Any = error
+        usage.show(shown := io.StringIO())
+        return Failure(WRONG_USE, kind, usage.format_message(), text=shown.getvalue().rstrip("\n"))
     if isinstance(error, typer.Abort):
         return Failure(WRONG_USE, kind, "stdin ended before what was asked for came")
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""

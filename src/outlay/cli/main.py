@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from outlay.cli import interrupt, output
-
 from outlay.cli.brain import brain
 from outlay.cli.calibrate import calibrate
 from outlay.cli.checkpoint import checkpoint

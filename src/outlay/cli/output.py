@@ -33,7 +33,9 @@ class Lasting(io.RawIOBase):
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
-        self.failure: OSError | None = None if descriptor is not None else OSError(errno.EBADF, os.strerror(errno.EBADF))
+        self.failure: OSError | None = (
+            None if descriptor is not None else OSError(errno.EBADF, os.strerror(errno.EBADF))
+        )
 
     def writable(self) -> bool:
         """It is written to, and not read."""
@@ -42,7 +44,7 @@ class Lasting(io.RawIOBase):
     def fileno(self) -> int:
         """The descriptor, for those who ask whether it is a terminal."""
         if self._descriptor is None:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            raise _closed()
         return self._descriptor
 
     def isatty(self) -> bool:
@@ -57,6 +59,10 @@ class Lasting(io.RawIOBase):
             except OSError as error:
                 self.failure = error
         return len(data)
+
+
+def _closed() -> OSError:
+    return OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 def last() -> None:
@@ -79,6 +85,7 @@ class _Answer:
         self.stream: TextIO | None = None
         self.as_json = False
         self.is_printed = False
+        self.goes_on = False  # though nobody reads
 
 
 _answer = _Answer()
@@ -133,23 +140,34 @@ def finish(code: int, *, closed_pipe: int, unwritten: int) -> int:
         closed_pipe: what it ends with where the reader has gone.
         unwritten: what it ends with where something could not be written.
     """
-    stream = _answer.stream
-    if stream is not None:
-        stream.flush()
-    failure = getattr(getattr(getattr(stream, "buffer", None), "raw", None), "failure", None)
-    if failure is None or code:
+    failure = _failure()
+    if failure is None or code or _answer.goes_on:
         return code
     if failure.errno == errno.EPIPE:
         return closed_pipe
-    say(f"error: stdout cannot be written: {os.strerror(failure.errno)}", err=True)
+    say(f"error: stdout cannot be written: {failure.strerror}", err=True)
     return unwritten
 
 
-def is_read() -> bool:
-    """Whether what was written to stdout so far has come through."""
-    stream = _answer.stream or sys.stdout
-    stream.flush()
-    return getattr(getattr(getattr(stream, "buffer", None), "raw", None), "failure", None) is None
+def warn_unread(instead: str) -> None:
+    """Say on stderr that stdout comes through no more, where it does not; the work goes on.
+
+    Args:
+        instead: what happens all the same.
+    """
+    failure = _failure()
+    if failure is not None:
+        say(f"stdout cannot be written ({failure.strerror}): {instead}", err=True)
+    if failure is not None and failure.errno == errno.EPIPE:
+        _answer.goes_on = True
+
+
+def _failure() -> OSError | None:
+    """Why what was written to stdout did not come through; None where it did, so far."""
+    if _answer.stream is None:
+        return None
+    _answer.stream.flush()
+    return getattr(getattr(getattr(_answer.stream, "buffer", None), "raw", None), "failure", None)
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -20,7 +20,9 @@ def is_launched() -> bool:
     return variables.NUM_PROCESSES in os.environ
 
 
-def run_in_processes(num_processes: int, devices: int | None, *, max_restarts: int, in_order: bool, as_json: bool) -> int:
+def run_in_processes(
+    num_processes: int, devices: int | None, *, max_restarts: int, in_order: bool, as_json: bool
+) -> int:
     """This very command in several processes; what it ends with.
 
     Args:

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import say
 from outlay.cli.options import RECIPE_OPTIONS, RecipeArgument, command_group, own_options
+from outlay.cli.output import say
 from outlay.core.errors import LaunchError
 from outlay.core.suggest import TYPO
 from outlay.core.visible import visible

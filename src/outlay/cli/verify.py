@@ -65,13 +65,11 @@ def _start_again_with_several_devices() -> None:
 
     Only a started JAX tells how many devices there are, and then their number is fixed.
     """
-    import jax
+    from outlay.core.jax_compat import attached_devices
 
-    if jax.device_count() > 1:
+    if len(attached_devices()) > 1:
         return
-    say(
-        f"a single device is attached: verifying on {ENOUGH} simulated ones, as with --devices {ENOUGH}", err=True
-    )
+    say(f"a single device is attached: verifying on {ENOUGH} simulated ones, as with --devices {ENOUGH}", err=True)
     sys.stdout.flush()
     sys.stderr.flush()
     give_back()

@@ -24,7 +24,7 @@ from jax.experimental import topologies
 from jax.extend.core import Primitive
 from jax.sharding import SingleDeviceSharding
 
-from outlay.core.errors import TargetError
+from outlay.core.errors import BackendError, TargetError
 
 
 def backend_is_started() -> bool:
@@ -203,6 +203,26 @@ def source_lines_may_be_of_another() -> bool:
     """Whether a compiled program may have come from the persistent cache with the source lines of an equal program."""
     by_lines = config.compilation_cache_include_metadata_in_key.value
     return compilation_cache.is_persistent_cache_enabled() and not by_lines
+
+
+def attached_devices() -> list[jax.Device]:
+    """The devices that JAX has, all of them; it starts its backend.
+
+    Raises:
+        BackendError: JAX does not start with the settings of this process.
+    """
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError, ValueError) as error:
+        asked = jax.config.values["jax_platforms"] or ""
+        on = f" on {asked!r}, which JAX_PLATFORMS asks for" if asked else ""
+        said = str(error).partition(" (set JAX_PLATFORMS")[0]
+        known = ", ".join(sorted({"cpu", *xla_bridge._backend_factories}))
+        raise BackendError(
+            f"JAX does not start{on}: {said or 'its hardware or its driver is not there'}\n"
+            f"  cure: unset JAX_PLATFORMS, or name a platform that is here (this JAX knows {known}); outlay doctor "
+            "says what is here, and --devices 8 or outlay.simulate(8) pretends"
+        ) from error
 
 
 def settle_on_cpu() -> None:

@@ -56,7 +56,7 @@ def users_traceback(error: BaseException, files: frozenset[str] = frozenset()) -
     one: traceback.TracebackException | None = told
     while one is not None:
         # JAX hangs its own view of the same stack below the error, as its cause.
-        if one.__cause__ is not None and one.__cause__.exc_type_str.rpartition(".")[2] in _JAX_CAUSES:
+        if one.__cause__ is not None and "".join(one.__cause__.format_exception_only()).startswith(_JAX_CAUSES):
             one.__cause__ = None
             one.__suppress_context__ = True
         one.stack = _trimmed(one.stack, files)
@@ -64,7 +64,11 @@ def users_traceback(error: BaseException, files: frozenset[str] = frozenset()) -
     return "".join(told.format()).replace(_JAX_NOTE, "").rstrip()
 
 
-_JAX_CAUSES = ("JaxStackTraceBeforeTransformation", "SimplifiedTraceback", "UnfilteredStackTrace")
+_JAX_CAUSES = (
+    "jax._src.source_info_util.JaxStackTraceBeforeTransformation",
+    "jax._src.traceback_util.UnfilteredStackTrace",
+    "jax.errors.SimplifiedTraceback",
+)
 _JAX_NOTE = (
     "--------------------\nFor simplicity, JAX has removed its internal frames from the traceback of the following "
     "exception. Set JAX_TRACEBACK_FILTERING=off to include these.\n"

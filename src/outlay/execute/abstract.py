@@ -34,7 +34,7 @@ def refuse_other_arguments(step: Any, init: Any, mesh: Any) -> None:
             raise ProgramError(f"{what}\n  cure: {cure}")
     if _takes(step, 1) and not _takes(step, 2) and _takes(init, 2) and not _takes(init, 1):
         raise ProgramError(
-            f"step takes one argument and init takes two: they are the other way round\n"
+            "step takes one argument and init takes two: they are the other way round\n"
             "  cure: outlay.program(step, init, inputs, ...), as step(state, batch) and init(key)"
         )
     if not isinstance(mesh, Mesh):

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from outlay.core.arrays import non_arrays
 from outlay.core.errors import Problem, ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.layout.plan import LeafPlan, Plan
@@ -26,6 +27,10 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
         mesh: the mesh of the plan.
     """
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
+    problems = [*non_arrays(state), *non_arrays({"batch": batch})]
+    if problems:
+        head = f"state and batch hold {len(problems)} leaf(s) that are no arrays:"
+        return ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
     return (
         _not_as_planned(state, batch, plan)
         or _other_container("state", state, planned[0])
@@ -50,9 +55,9 @@ def under_trace(what: str) -> ProgramError:
     return ProgramError(
         f"{what} cannot be called under jax.jit, grad, vmap, scan or eval_shape: it is compiled already, for its own "
         "mesh, and donates its state\n"
-        "  cure: call it from plain Python: for step in range(n): state, outputs = program(state, batch). What is to be "
-        "transformed is the step: outlay.program(jax.vmap(step), ...), a jax.lax.scan inside it, or program.step; for "
-        "shapes alone, program.state_shapes and program.output_shapes"
+        "  cure: call it from plain Python, for step in range(n): state, outputs = program(state, batch). To be "
+        "transformed is its step: outlay.program(jax.vmap(step), ...), a jax.lax.scan inside it, or "
+        "jax.grad(program.step); for shapes alone, program.state_shapes and program.output_shapes"
     )
 
 
@@ -64,7 +69,9 @@ def other_key(key: Any) -> ProgramError | None:
         return None
     what = f"{key.shape} keys" if is_key else f"a {type(key).__name__}: {key!r:.40}"
     number = key if isinstance(key, int) else 0
-    return ProgramError(f"init takes one PRNG key, and was given {what}\n  cure: program.init(jax.random.key({number}))")
+    return ProgramError(
+        f"init takes one PRNG key, and was given {what}\n  cure: program.init(jax.random.key({number}))"
+    )
 
 
 def check_outputs(state: Any, plan: Plan, mesh: Mesh) -> None:

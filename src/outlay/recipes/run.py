@@ -96,8 +96,10 @@ def run(
         picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
         folder.write_report(report_page(result, program.plan, picture))
     if problems:
-        saved = f"the state after step {num_steps} is in {folder.checkpoints_path}" if checkpoints else (
-            "its state was not saved: --checkpoint-every N saves it before they are called"
+        saved = (
+            f"the state after step {num_steps} is in {folder.checkpoints_path}"
+            if checkpoints
+            else ("its state was not saved: --checkpoint-every N saves it before they are called")
         )
         done_well = f"the training itself is done, and its metrics, plan and report are in {folder.path}; {saved}"
         raise RecipeError("\n".join([f"what follows the last step of {recipe.name!r} failed", *problems, done_well]))

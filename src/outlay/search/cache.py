@@ -38,12 +38,14 @@ class Cache:
         """The price of a key; None where none is kept, or what is kept cannot be read."""
         try:
             return Price.from_dict(json.loads(self._path(key).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def store(self, key: str, price: Price) -> None:
         """Keep a price, where one can be kept. Another process may keep the same one at the same time."""
-        with contextlib.suppress(OSError):  # the search has warned, and a price that is not kept is a price all the same
+        with contextlib.suppress(
+            OSError
+        ):  # the search has warned, and a price that is not kept is a price all the same
             self.folder.mkdir(parents=True, exist_ok=True)
             unfinished = self._path(key).with_suffix(f".{os.getpid()}")
             unfinished.write_text(json.dumps(price.to_dict()), encoding="utf-8")

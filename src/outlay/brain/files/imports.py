@@ -1,4 +1,4 @@
-"""Python files that a Brain's file names: they register modules of one's own, and run only where the user trusts them."""
+"""Python files that a Brain's file names, with modules of one's own: they run only where the user trusts them."""
 
 from __future__ import annotations
 

@@ -14,9 +14,7 @@ from outlay.brain.port import Shape
 from outlay.core.errors import BrainError, Problem
 
 
-def read_brain(
-    path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = None, trust: bool = False
-) -> Brain:
+def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = None, trust: bool = False) -> Brain:
     """A Brain from its file: Outlay's TOML, or a `.scfg` of Spark, told apart by what is in it.
 
     Args:

@@ -70,6 +70,10 @@ def _parse(text: str, name: str) -> dict[str, Any]:
         where = f"{name}:{at[1]}:{at[2]}" if at else f"{name}, at its end"
         cure = "correct the syntax there: text such as 20 ms stands in quotes, and each key once in its table"
         raise BrainError(f"{name} cannot be parsed:", [Problem("not TOML", where, str(error), cure)]) from error
+    except RecursionError as error:
+        what = "lists or tables stand in one another, hundreds deep"
+        problem = Problem("nested too deeply", name, what, "a Brain needs ten levels at most")
+        raise BrainError(f"{name} cannot be parsed:", [problem]) from error
 
 
 def _import_files(files: Any, folder: File, trust: bool, findings: Findings) -> None:

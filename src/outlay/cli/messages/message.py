@@ -18,7 +18,13 @@ _DIMS = r"\((?:[^()\n]|\([^()\n]{0,200}\)){0,400}\)"
 """A tuple as it is printed, such as the entries of a PartitionSpec."""
 
 
-_BOUNDS = {r"\s+": r"\s{1,200}", r"\w+": r"\w{1,200}", r"\S+": r"\S{1,1000}", r"\S*": r"\S{0,1000}", r"\d+": r"\d{1,40}"}
+_BOUNDS = {
+    r"\s+": r"\s{1,200}",
+    r"\w+": r"\w{1,200}",
+    r"\S+": r"\S{1,1000}",
+    r"\S*": r"\S{0,1000}",
+    r"\d+": r"\d{1,40}",
+}
 """What a pattern repeats without a bound, and how often at most: a long word must not be tried from each of its letters
 to its end. Names and numbers in messages are shorter."""
 _REACH = 8192

@@ -34,7 +34,11 @@ def plain(content: bytes, *, name: str) -> dict[str, Any]:
     Raises:
         BrainError: the file is damaged, or holds no configuration of a Brain.
     """
-    unwrapped = _unwrapped(_parsed(_text(content, name), name))
+    try:
+        unwrapped = _unwrapped(_parsed(_text(content, name), name))
+    except RecursionError as error:
+        what = "its objects or lists stand in one another, hundreds deep"
+        raise _refusal(name, "nested too deeply", what, "a file as Spark writes it") from error
     if not isinstance(unwrapped, dict) or not unwrapped.keys() & {"modules_map", "modules_specs"}:
         what = unwrapped.get(TYPE) if isinstance(unwrapped, dict) else None
         said = f"it holds {what!r}" if what else "it holds neither modules_map nor modules_specs"
