@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from outlay.cli.interrupt import watch
 from outlay.cli.options import DevicesOption, JsonOption
 from outlay.cli.output import print_json, print_picture, say
 
@@ -22,6 +23,7 @@ def calibrate(
     """Measure how fast the devices here copy, multiply and exchange, and keep it for estimates."""
     from outlay.meshes.hardware import calibrated_file
 
+    watch()
     if devices is not None:
         from outlay.meshes.simulated import simulate
 

@@ -67,6 +67,10 @@ class Failure:
         return {"error": {"kind": self.kind, "message": self.message, "exit_code": self.exit_code}}
 
 
+class _Ended(Exception):
+    """Carries the error that ended a command past typer."""
+
+
 class Commands(TyperGroup):
     """The group of all commands: runs one, and gives every way in which it can end a message and an exit code."""
 
@@ -77,15 +81,26 @@ class Commands(TyperGroup):
         with output.answering(as_json=self._wants_json(words)):
             try:
                 code = super().main(words, *arguments, **options)
+                if code == interrupt.STOPPED and interrupt.has_come():  # before any command was found
+                    output.say("stopped", err=True)
             except SystemExit as end:  # on request, see launch/stop_request.py: what it prints is printed
                 code = end.code
                 if code:
                     output.print_failure(Failure(_number(code), "SystemExit", str(end)).to_dict())
                 raise
             except BaseException as error:
-                code = self._fail(error, words)
+                code = self._fail(error.args[0] if isinstance(error, _Ended) else error, words)
             code = output.finish(code if isinstance(code, int) else 0, closed_pipe=_CLOSED_PIPE, unwritten=WRONG_USE)
         sys.exit(code)
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        """Run the command that was found; typer would answer some errors itself, and not say what they are."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, SystemExit):
+            raise
+        except BaseException as error:
+            raise _Ended(error) from error
 
     def _fail(self, error: BaseException, words: Sequence[str]) -> int:
         failure = failure_of(error, words)

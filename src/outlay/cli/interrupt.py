@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 STOPPED = 130
@@ -36,7 +36,7 @@ def answer() -> None:
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     signal.signal(signal.SIGINT, _interrupt)
-    shown = sys.unraisablehook
+    shown, shown_at_end = sys.unraisablehook, sys.excepthook
 
     def on_unraisable(unraisable: Any) -> None:
         # Python cannot raise out of a callback of its garbage collector, such as JAX's, and drops the exception.
@@ -47,7 +47,12 @@ def answer() -> None:
         again.daemon = True
         again.start()
 
-    sys.unraisablehook = on_unraisable
+    def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        # NumPy prints what interrupts its import, and makes another error of it.
+        if not (issubclass(kind, KeyboardInterrupt) and has_come()):
+            shown_at_end(kind, error, trace)
+
+    sys.unraisablehook, sys.excepthook = on_unraisable, on_exception
 
 
 def watch() -> None:

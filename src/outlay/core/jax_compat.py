@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import sys
 import threading
@@ -211,18 +212,41 @@ def attached_devices() -> list[jax.Device]:
     Raises:
         BackendError: JAX does not start with the settings of this process.
     """
+    held: list[logging.LogRecord] = []
+    logger = logging.getLogger(xla_bridge.__name__)
+    hold = _Held(held)
+    logger.addFilter(hold)  # it logs why a plugin does not load, traceback and all, and then fails for want of it
     try:
         return jax.devices()
     except (RuntimeError, AssertionError, ValueError) as error:
         asked = jax.config.values["jax_platforms"] or ""
         on = f" on {asked!r}, which JAX_PLATFORMS asks for" if asked else ""
-        said = str(error).partition(" (set JAX_PLATFORMS")[0]
+        why = [str(record.exc_info[1]) for record in held if record.exc_info]
+        held.clear()
+        said = str(error).partition(" (set JAX_PLATFORMS")[0] or "; ".join(why)
         known = ", ".join(sorted({"cpu", *xla_bridge._backend_factories}))
         raise BackendError(
             f"JAX does not start{on}: {said or 'its hardware or its driver is not there'}\n"
             f"  cure: unset JAX_PLATFORMS, or name a platform that is here (this JAX knows {known}); outlay doctor "
             "says what is here, and --devices 8 or outlay.simulate(8) pretends"
         ) from error
+    finally:
+        logger.removeFilter(hold)
+        for record in held:
+            logger.handle(record)
+
+
+class _Held(logging.Filter):
+    """Keeps records of failures back."""
+
+    def __init__(self, held: list[logging.LogRecord]) -> None:
+        super().__init__()
+        self._held = held
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            self._held.append(record)
+        return record.levelno < logging.ERROR
 
 
 def settle_on_cpu() -> None:
