@@ -7,7 +7,6 @@ import io
 import os
 import shlex
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -172,6 +171,8 @@ def _room(number: int) -> str:
 
 def _report(error: BaseException, words: Sequence[str]) -> str:
     """What to send with the report of a bug; the traceback goes to a file."""
+    import tempfile  # with all that it imports, the help would take longer
+
     from outlay.core.versions import versions
 
     told = "".join(traceback.format_exception(error))

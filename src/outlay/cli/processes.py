@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import typer
@@ -32,6 +31,8 @@ def run_in_processes(
         in_order: show their output by steps.
         as_json: print the facts that process 0 ends with as one JSON document.
     """
+    import tempfile
+
     from outlay.launch.job import Job
     from outlay.launch.run_job import run_job
 

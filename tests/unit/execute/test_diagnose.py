@@ -222,9 +222,7 @@ def test_what_a_program_is_made_of_is_checked_first(change, what):
 
 
 def test_a_program_says_what_it_is_and_does_not_change(program):
-    assert (
-        repr(program) == "<Program of step: 3 leaves of state on mesh data=4,model=2 (8 simulated devices), mode auto>"
-    )
+    assert repr(program) == "<Program of step: 3 leaves of state on mesh data=8 (8 simulated devices), mode auto>"
     with pytest.raises(outlay.ProgramError, match=r"program.layout cannot be changed.*\n  cure: make another program"):
         program.layout = outlay.data_parallel()
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
@@ -235,7 +233,7 @@ def test_a_program_says_what_it_is_and_does_not_change(program):
 
 
 def test_a_mesh_may_be_text(program):
-    layout = outlay.Layout([("**", outlay.replicate())])
+    layout = outlay.Layout([("**", outlay.replicate())]) + outlay.data_parallel()
     assert outlay.program(step, init, BATCH, layout=layout, mesh="data=8").mesh == outlay.mesh(data=8)
 
 
