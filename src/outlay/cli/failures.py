@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -73,9 +73,10 @@ class _Ended(Exception):
 class Commands(TyperGroup):
     """The group of all commands: runs one, and gives every way in which it can end a message and an exit code."""
 
-    def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> NoReturn:
-        """Run the command that the arguments name, and end with its exit code."""
+    def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> Any:
+        """Run the command that the arguments name, and end with its exit code; without `standalone_mode`, return it."""
         words = list(sys.argv[1:] if args is None else args)
+        is_alone = options.get("standalone_mode", True)
         options["standalone_mode"] = False
         with output.answering(as_json=self._wants_json(words)):
             try:
@@ -90,7 +91,9 @@ class Commands(TyperGroup):
             except BaseException as error:
                 code = self._fail(error.args[0] if isinstance(error, _Ended) else error, words)
             code = output.finish(code if isinstance(code, int) else 0, closed_pipe=_CLOSED_PIPE, unwritten=WRONG_USE)
-        sys.exit(code)
+        if is_alone:
+            sys.exit(code)
+        return code
 
     def invoke(self, ctx: typer.Context) -> Any:
         """Run the command that was found; typer would answer some errors itself, and not say what they are."""
