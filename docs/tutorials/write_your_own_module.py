@@ -159,4 +159,5 @@ assert np.array_equal(placed["detector:out_spikes"], run["detector:out_spikes"])
 #
 # `@register("coincidence")` has given the class a name, so a file can say `type = "coincidence"`, with the fields
 # as settings and with units: `tau = "3 ms"`. The line `imports = ["my_modules.py"]` at the top of the file names
-# the Python file that the class is in.
+# the Python file that the class is in. Python in somebody's file can do anything, so it is run only where you say that
+# you trust it: `outlay run FILE --trust`, or `outlay.read_brain(file, trust=True)`.

@@ -89,6 +89,7 @@ from .recipes.brain.brain_recipe import BrainRecipe as BrainRecipe
 
 # what goes wrong
 from .core.errors import OutlayError as OutlayError
+from .core.errors import BackendError as BackendError
 from .core.errors import BackendStartedError as BackendStartedError
 from .core.errors import LaunchError as LaunchError
 from .core.errors import JoinError as JoinError

@@ -18,6 +18,7 @@ from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import Module, State
 from outlay.brain.port import Port, Shape
 from outlay.brain.wiring import Wiring, wire
+from outlay.core.errors import BrainError
 from outlay.core.step_graph import CACHE, Part, StepGraph
 
 
@@ -127,10 +128,21 @@ class Brain:
 
         Args:
             path: the file; its ending, such as `.png` or `.svg`, says in which format.
+
+        Raises:
+            BrainError: there is no such format.
         """
         from outlay.brain.picture import draw  # matplotlib takes long to import, and few Brains are drawn
 
-        draw(self).savefig(path, dpi=150)
+        figure = draw(self)
+        known = figure.canvas.get_supported_filetypes()
+        ending = os.path.splitext(os.fspath(path))[1].lstrip(".").lower()
+        if ending not in known:
+            raise BrainError(
+                f"no picture can be written to {os.fspath(path)}: its ending says no format\n"
+                f"  cure: a name that ends in .png or .svg (or {', '.join(sorted(known.keys() - {'png', 'svg'}))})"
+            )
+        figure.savefig(path, dpi=150)
 
     def _step_of(self, name: str):
         module, ports = self.modules[name], self.wiring.output_ports[name]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from outlay.cli.options import JsonOption, command_group
-from outlay.cli.output import print_json, print_picture
+from outlay.cli.output import print_json, print_picture, say
 
 brain = command_group(
     "brain",
@@ -43,7 +43,7 @@ def show(
         print_picture(found.inspect().tree())
     if picture is not None:
         found.picture(picture)
-        typer.echo(f"wrote {picture}", err=True)
+        say(f"wrote {picture}", err=True)
 
 
 @brain.command()
@@ -63,7 +63,7 @@ def convert(
     if target.exists() and not force:
         raise typer.BadParameter(f"{target} is there already; another name, or --force", param_hint="TO")
     for written in convert_brain(source, target, inputs=_shapes(inputs), seed=seed, dt=dt):
-        typer.echo(f"wrote {written}", err=True)
+        say(f"wrote {written}", err=True)
 
 
 def _shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from outlay.cli.interrupt import watch
 from outlay.cli.options import DevicesOption, JsonOption
-from outlay.cli.output import print_json, print_picture
+from outlay.cli.output import print_json, print_picture, say
 
 
 def calibrate(
@@ -22,17 +23,18 @@ def calibrate(
     """Measure how fast the devices here copy, multiply and exchange, and keep it for estimates."""
     from outlay.meshes.hardware import calibrated_file
 
+    watch()
     if devices is not None:
         from outlay.meshes.simulated import simulate
 
         simulate(devices)
     from outlay.report.estimate.calibrate import calibrate as measure
 
-    found = measure(on_progress=lambda what: typer.echo(f"measuring {what}", err=True))
+    found = measure(on_progress=lambda what: say(f"measuring {what}", err=True))
     path = output or calibrated_file()
     found.write(path)
     if as_json:
         print_json({"key": found.base.key, **found.to_dict()})
     else:
         print_picture(found)
-    typer.echo(f"wrote {path}", err=True)
+    say(f"wrote {path}", err=True)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outlay.cli.failures import CHECK_FAILED
 from outlay.cli.options import JsonOption, command_group
-from outlay.cli.output import print_json, print_picture
+from outlay.cli.output import print_json, print_picture, say
 
 if TYPE_CHECKING:
     from outlay.train.checkpoint.contents import Contents
@@ -39,12 +40,12 @@ def show(
     else:
         _print(found)
     if found.damaged:
-        raise typer.Exit(1)
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _print(found: Contents) -> None:
-    typer.echo(found.headline)
+    say(found.headline)
     if found.manifest is not None:
         print_picture(found.table())
     for line in found.damage_lines:
-        typer.echo(f"damaged: {line}", err=True)
+        say(f"damaged: {line}", err=True)

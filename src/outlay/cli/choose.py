@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outlay.cli.options import JsonOption, ModeOption, RecipeArgument, own_options
-from outlay.cli.output import print_json, print_picture
+from outlay.cli.output import print_json, print_picture, say
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def choose(
         print_picture(selection)
     file = _write(output, selection)
     if not as_json:
-        typer.echo("\n" + "\n".join(selection.commands(file)))
+        say("\n" + "\n".join(selection.commands(file)))
 
 
 def _refuse_to_replace(path: Path) -> None:
@@ -101,8 +101,8 @@ def _is_ours(path: Path) -> bool:
 def _write(path: Path, selection: Selection | PlacementChoice) -> str | None:
     """Write the layout; its name, or None where no file can say it."""
     if selection.toml is None:
-        typer.echo(f"{path} is not written: the layout holds a function of Python, which no file can say", err=True)
+        say(f"{path} is not written: the layout holds a function of Python, which no file can say", err=True)
         return None
     path.write_text(selection.toml, encoding="utf-8")
-    typer.echo(f"wrote {path}", err=True)
+    say(f"wrote {path}", err=True)
     return str(path)

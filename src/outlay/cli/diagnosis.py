@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +20,8 @@ _NO_CAUSE = ("jax.errors.SimplifiedTraceback", "jax._src.traceback_util.Unfilter
 _ORDER: tuple[Weight, ...] = ("error", "warning", "consequence")
 _MOST_SHOWN = 3
 """Places of one message that are shown in words: a log can hold the same warning for hundreds of values."""
+_MOST_LETTERS = 300
+"""Of an error that is not known: its text can be a whole file."""
 _WIDTH = 106
 
 
@@ -70,7 +74,7 @@ class Diagnosis:
         return asdict(self)
 
     def __str__(self) -> str:
-        unknown = [f"not known: {said} (line {line})" for line, said in self.raised]
+        unknown = [f"not known: {textwrap.shorten(said, _MOST_LETTERS)} (line {line})" for line, said in self.raised]
         if not self.findings:
             themes = ", ".join(f"{theme} ({len(messages)})" for theme, messages in BY_THEME.items())
             return "\n".join(
@@ -100,6 +104,7 @@ def diagnose_text(text: str) -> Diagnosis:
       outlay  a layout refuses the rule that names such an axis, and says which rule
     """
     plain = _COLOURS.sub("", text).replace("\r\n", "\n")
+    line = _lines_of(plain)
     found: list[Finding] = []
     spans: list[tuple[int, int]] = []
     for message in KNOWN:
@@ -111,7 +116,7 @@ def diagnose_text(text: str) -> Diagnosis:
             Finding(
                 name=message.name,
                 weight=message.weight,
-                line=_line(plain, places[0][0][0]),
+                line=line(places[0][0][0]),
                 times=len(places),
                 cases=tuple(dict.fromkeys((meaning, cure) for _, meaning, cure in places)),
                 outlay=message.outlay,
@@ -119,20 +124,25 @@ def diagnose_text(text: str) -> Diagnosis:
         )
     # The table lists the consequences that say most first; a stable sort keeps them so.
     found.sort(key=lambda each: (_ORDER.index(each.weight), 0 if each.weight == "consequence" else each.line))
-    return Diagnosis(tuple(found), tuple(_unknown(plain, spans)))
+    return Diagnosis(tuple(found), tuple(_unknown(plain, spans, line)))
 
 
-def _unknown(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, str]]:
+def _unknown(text: str, spans: list[tuple[int, int]], line: Callable[[int], int]) -> Iterator[tuple[int, str]]:
     """The ends of tracebacks that no known message touches."""
+    firsts = sorted(first for first, _ in spans)
+    lasts = list(itertools.accumulate((last for _, last in sorted(spans)), max))
     for match in _RAISED.finditer(text):
         start, end = match.span("said")
-        known = any(first < end and last > start for first, last in spans)
-        if not known and not match["said"].startswith(_NO_CAUSE):
-            yield _line(text, start), match["said"]
+        begun = bisect.bisect_left(firsts, end)
+        is_known = begun > 0 and lasts[begun - 1] > start
+        if not is_known and not match["said"].startswith(_NO_CAUSE):
+            yield line(start), match["said"]
 
 
-def _line(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
+def _lines_of(text: str) -> Callable[[int], int]:
+    """From a position in a text to its line, counted from 1."""
+    ends = [match.start() for match in re.finditer("\n", text)]
+    return lambda position: bisect.bisect_left(ends, position) + 1
 
 
 def _row(title: str, words: str) -> str:

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
+from outlay.cli.failures import CHECK_FAILED
 from outlay.cli.options import JsonOption
-from outlay.cli.output import print_json
-
-CHECK_FAILED = 1
+from outlay.cli.output import print_json, say
 
 MessageOption = Annotated[
     str | None,
@@ -32,7 +31,7 @@ def doctor(message: MessageOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(found.to_dict())
     else:
-        typer.echo(str(found))
+        say(str(found))
     if found.failure:
         raise typer.Exit(CHECK_FAILED)
 
@@ -46,6 +45,6 @@ def _explain(text: str, as_json: bool) -> None:
     if as_json:
         print_json(diagnosis.to_dict())
     else:
-        typer.echo(str(diagnosis))
+        say(str(diagnosis))
     if not diagnosis.findings:
         raise typer.Exit(CHECK_FAILED)

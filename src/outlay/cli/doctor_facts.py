@@ -10,6 +10,7 @@ from typing import Any
 
 from outlay.cli.known_problems import known_problems
 from outlay.cli.known_variables import meaning_of
+from outlay.core.errors import BackendError
 from outlay.core.versions import versions
 
 _NEEDED = ("outlay", "jax", "jaxlib", "numpy", "optax")
@@ -68,8 +69,11 @@ class Doctor:
 
 def examine() -> Doctor:
     """Look at everything; starts JAX's backend to list the devices."""
-    started_by = _started_by()
-    devices, failure = _devices()
+    failure, started_by = _import_failure(), ""
+    devices: list[Any] = []
+    if not failure:
+        started_by = _started_by()
+        devices, failure = _devices()
     environment = tuple((name, value, what) for name, value in os.environ.items() if (what := meaning_of(name)))
     needed = versions(_NEEDED)
     return Doctor(
@@ -80,13 +84,11 @@ def examine() -> Doctor:
         started_by=started_by,
         failure=failure,
         environment=tuple(sorted(environment)),
-        problems=tuple(known_problems(devices, os.environ, needed)),
+        problems=tuple(known_problems(devices, os.environ, needed, failure)),
     )
 
 
 def _started_by() -> str:
-    import jax  # noqa: F401  its import is what could start the backend
-
     from outlay.core.backend_watch import describe_start
     from outlay.core.jax_compat import backend_is_started
 
@@ -94,15 +96,22 @@ def _started_by() -> str:
 
 
 def _devices() -> tuple[list[Any], str]:
-    import jax
-
-    from outlay.core.jax_compat import settle_on_cpu
+    from outlay.core.jax_compat import attached_devices, settle_on_cpu
 
     settle_on_cpu()  # the search for accelerators that are not here prints more than the doctor has to say
     try:
-        return jax.devices(), ""
-    except RuntimeError as error:
-        return [], str(error)
+        return attached_devices(), ""
+    except BackendError as error:
+        return [], str(error).partition("\n")[0]
+
+
+def _import_failure() -> str:
+    """Why JAX cannot be imported; empty where it can."""
+    try:
+        import jax  # noqa: F401  its import is also what could start the backend
+    except Exception as error:  # a variable that it cannot read, a broken installation
+        return f"JAX cannot be imported: {type(error).__name__}: {error}"
+    return ""
 
 
 def _section(title: str, rows: Mapping[str, str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outlay.cli.failures import CHECK_FAILED
 from outlay.cli.options import (
     DevicesOption,
     HtmlOption,
@@ -17,15 +18,13 @@ from outlay.cli.options import (
     TargetOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture, write_page
+from outlay.cli.output import print_json, print_picture, say, write_page
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
 
     from outlay.report.explain.explanation import Explanation
     from outlay.report.hlo.collective import CollectiveKind
-
-BROKEN = 1
 
 
 def explain(
@@ -80,9 +79,9 @@ def explain(
         write_page(html, found.to_html())
     broken = broken_budgets(found, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
     for limit in broken:
-        typer.echo(f"over budget: {limit}", err=True)
+        say(f"over budget: {limit}", err=True)
     if broken:
-        raise typer.Exit(BROKEN)
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _of_file(

@@ -1,39 +1,206 @@
-"""How a command fails: an error on stderr without a traceback, and an exit code that scripts can tell apart."""
+"""How a command ends: its exit code, and on stderr an error without a traceback, or all there is to report a bug."""
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
+from outlay.cli import interrupt, output
 from outlay.core.errors import OutlayError
+from outlay.core.user_code import users_traceback
 
+CHECK_FAILED = 1
 WRONG_USE = 2
-STOPPED = 130  # 128 + SIGINT, as shells count
-_EXTRA = ("flax", "grain", "matplotlib", "orbax", "sklearn")  # what the `train` extra installs, as it is imported
+UNKNOWN = 3
+OWN_FAULT = 70  # EX_SOFTWARE of sysexits.h
+EXIT_CODES: Mapping[int, str] = {
+    0: "well",
+    CHECK_FAILED: "a check failed",
+    WRONG_USE: "an error in what was asked, in your files or in the environment",
+    UNKNOWN: "a check that cannot tell",
+    OWN_FAULT: "a fault of Outlay's own",
+    interrupt.STOPPED: "stopped by Ctrl-C",
+}
+"""One meaning for each exit code, in all commands; any other is that of the process that failed first, or 128 and the
+number of the signal that ended it."""
+
+_CLOSED_PIPE = 141  # 128 + SIGPIPE
+# What the extras install, as it is imported, and the extra.
+_EXTRA = {
+    **dict.fromkeys(("flax", "grain", "matplotlib", "orbax", "sklearn"), "train"),
+    **dict.fromkeys(("gymnasium", "nir"), "brain"),
+    "tensorstore": "zarr",
+}
+# Of XLA's errors, those that speak of the machine.
+_MACHINE = ("RESOURCE_EXHAUSTED", "Out of memory", "Unable to initialize backend")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a command failed.
+
+    Attributes:
+        exit_code: what it ends with.
+        kind: the class of the error.
+        message: what is wrong.
+        text: what to print; the message, if None.
+    """
+
+    exit_code: int
+    kind: str
+    message: str
+    text: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data, what `--json` prints in place of facts."""
+        return {"error": {"kind": self.kind, "message": self.message, "exit_code": self.exit_code}}
+
+
+class _Ended(Exception):
+    """Carries the error that ended a command past typer."""
 
 
 class Commands(TyperGroup):
-    """Runs a command; turns Outlay's errors, missing extras and Ctrl-C into messages. All else shows as a bug."""
+    """The group of all commands: runs one, and gives every way in which it can end a message and an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> Any:
+        """Run the command that the arguments name, and end with its exit code; without `standalone_mode`, return it."""
+        words = list(sys.argv[1:] if args is None else args)
+        is_alone = options.get("standalone_mode", True)
+        options["standalone_mode"] = False
+        with output.answering(as_json=self._wants_json(words)):
+            try:
+                code = super().main(words, *arguments, **options)
+                if code == interrupt.STOPPED and interrupt.has_come():  # before any command was found
+                    output.say("stopped", err=True)
+            except SystemExit as end:  # on request, see launch/stop_request.py: what it prints is printed
+                code = end.code
+                if code:
+                    output.print_failure(Failure(_number(code), "SystemExit", str(end)).to_dict())
+                raise
+            except BaseException as error:
+                code = self._fail(error.args[0] if isinstance(error, _Ended) else error, words)
+            code = output.finish(code if isinstance(code, int) else 0, closed_pipe=_CLOSED_PIPE, unwritten=WRONG_USE)
+        if is_alone:
+            sys.exit(code)
+        return code
 
     def invoke(self, ctx: typer.Context) -> Any:
-        """Run the command that the arguments name."""
+        """Run the command that was found; typer would answer some errors itself, and not say what they are."""
         try:
             return super().invoke(ctx)
-        except OutlayError as error:
-            if ctx.params["traceback"]:
-                raise
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(WRONG_USE) from error
-        except ModuleNotFoundError as error:
-            missing = (error.name or "").partition(".")[0]
-            if missing not in _EXTRA:
-                raise
-            typer.echo(
-                f"error: this needs {missing}, which is not installed\n  cure: pip install 'outlay[train]'", err=True
-            )
-            raise typer.Exit(WRONG_USE) from error
-        except KeyboardInterrupt as stop:
-            typer.echo(str(stop) or "stopped", err=True)
-            raise typer.Exit(STOPPED) from stop
+        except (typer.Exit, typer.Abort, SystemExit):
+            raise
+        except BaseException as error:
+            raise _Ended(error) from error
+
+    def _fail(self, error: BaseException, words: Sequence[str]) -> int:
+        failure = failure_of(error, words)
+        if "--traceback" in words and failure.exit_code != interrupt.STOPPED:
+            sys.stderr.write("".join(traceback.format_exception(error)))
+        output.say(f"error: {failure.message}" if failure.text is None else failure.text, err=True)
+        output.print_failure(failure.to_dict())
+        return failure.exit_code
+
+    def _wants_json(self, words: Sequence[str]) -> bool:
+        command: Any = self
+        for word in words:
+            if word == "--":
+                break
+            command = getattr(command, "commands", {}).get(word, command)
+            if word == "--json" and any("--json" in parameter.opts for parameter in command.params):
+                return True
+        return False
+
+
+def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
+    """What an error that ended a command means.
+
+    Args:
+        error: the error.
+        words: the command's arguments.
+    """
+    kind = type(error).__name__
+    if isinstance(error, KeyboardInterrupt) or interrupt.has_come():
+        said = (str(error) if isinstance(error, KeyboardInterrupt) else "") or "stopped"
+        return Failure(interrupt.STOPPED, "KeyboardInterrupt", said, text=said)
+    if isinstance(error, OutlayError):
+        return Failure(WRONG_USE, kind, str(error))
+    if hasattr(error, "show") and hasattr(error, "format_message"):  # of typer: an option or an argument
+        usage: Any = error
+        usage.show(shown := io.StringIO())
+        return Failure(WRONG_USE, kind, usage.format_message(), text=shown.getvalue().rstrip("\n"))
+    if isinstance(error, typer.Abort):
+        return Failure(WRONG_USE, kind, "stdin ended before what was asked for came")
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing in _EXTRA:
+        cure = f"pip install 'outlay[{_EXTRA[missing]}]'"
+        return Failure(WRONG_USE, kind, f"this needs {missing}, which is not installed\n  cure: {cure}")
+    if told := users_traceback(error, _users_files()):
+        return Failure(WRONG_USE, kind, f"your own code raised an error\n{told}")
+    if environment := _of_environment(error):
+        return Failure(WRONG_USE, kind, f"{environment}\n  (outlay --traceback shows where)")
+    return Failure(OWN_FAULT, kind, _report(error, words))
+
+
+def _of_environment(error: BaseException) -> str | None:
+    """In words, an error that comes from the machine or the settings; None for others."""
+    if isinstance(error, OSError) and error.errno is not None:
+        of = f"{error.filename}: " if error.filename is not None else ""
+        return f"{of}{os.strerror(error.errno)}" + (_room(error.errno))
+    if isinstance(error, MemoryError):
+        return f"this machine has no memory left{f': {error}' if str(error) else ''}"
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in _MACHINE):
+        return f"{error}\n  cure: outlay doctor --message says what such a message means"
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, ValueError) and frames and frames[-1].filename.endswith("jax/_src/config.py"):
+        return f"JAX does not start: {error}\n  cure: correct or unset that variable, in capital letters"
+    return None
+
+
+def _room(number: int) -> str:
+    return "\n  cure: make room there, and run it again" if number in (errno.ENOSPC, errno.EDQUOT) else ""
+
+
+def _report(error: BaseException, words: Sequence[str]) -> str:
+    """What to send with the report of a bug; the traceback goes to a file."""
+    import tempfile  # with all that it imports, the help would take longer
+
+    from outlay.core.versions import versions
+
+    told = "".join(traceback.format_exception(error))
+    installed = ", ".join(f"{name} {version}" for name, version in versions(("outlay", "jax", "jaxlib")).items())
+    facts = f"{shlex.join(['outlay', *words])}\n{installed}, Python {sys.version.split()[0]}, {sys.platform}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="outlay-fault-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
+            file.write(f"{facts}\n\n{told}")
+        where = f"the traceback and all of this is in {file.name}"
+    except OSError:
+        where = "outlay --traceback prints the traceback"
+    said = "".join(traceback.format_exception_only(error)).strip()
+    return (
+        f"this is a fault of Outlay's own: {said}\n  command: {shlex.join(['outlay', *words])}\n"
+        f"  versions: {installed}, Python {sys.version.split()[0]}\n  {where}\n"
+        "  please report it with that to those who maintain Outlay; nothing that you asked for is known to be wrong"
+    )
+
+
+def _users_files() -> frozenset[str]:
+    found = sys.modules.get("outlay.recipes.load_file")
+    return frozenset(found.LOADED) if found else frozenset()
+
+
+def _number(code: Any) -> int:
+    return code if isinstance(code, int) else 0 if code is None else 1

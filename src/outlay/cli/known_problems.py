@@ -11,7 +11,7 @@ _GPU = Path("/dev/nvidia0")
 
 
 def known_problems(
-    devices: Sequence[Any], environment: Mapping[str, str], versions: Mapping[str, str | None]
+    devices: Sequence[Any], environment: Mapping[str, str], versions: Mapping[str, str | None], failure: str = ""
 ) -> Iterator[str]:
     """Each problem that applies here, in words, with what to do.
 
@@ -19,6 +19,7 @@ def known_problems(
         devices: the devices that JAX found; empty if it did not start.
         environment: the environment variables.
         versions: of the installed packages.
+        failure: why JAX does not start; empty if it does.
     """
     flags = environment.get("XLA_FLAGS", "")
     if any(dash in flags for dash in _DASHES):
@@ -30,6 +31,10 @@ def known_problems(
         )
     if environment.get("JAX_DISABLE_JIT", "").lower() in ("1", "true"):
         yield "JAX_DISABLE_JIT is on, so nothing is compiled and nothing laid out: unset it"
+    if not devices and "imported" in failure:
+        named = [name for name in environment if name.startswith("JAX_") and name.lower() in failure]
+        yield f"JAX cannot be imported: correct or unset {', '.join(named) or 'what it names, or install it again'}"
+        return
     if not devices:
         yield "JAX does not start: unset JAX_PLATFORMS, or install the plugin of the platform that it names"
         return

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import Annotated
 
 import typer
 
+from outlay.cli import interrupt, output
 from outlay.cli.brain import brain
 from outlay.cli.calibrate import calibrate
 from outlay.cli.checkpoint import checkpoint
 from outlay.cli.choose import choose
 from outlay.cli.doctor import doctor
 from outlay.cli.explain import explain
-from outlay.cli.failures import Commands
+from outlay.cli.failures import EXIT_CODES, Commands
 from outlay.cli.launch import LaunchCommand, launch
 from outlay.cli.options import RECIPE_OPTIONS
 from outlay.cli.run import run
@@ -40,10 +43,21 @@ app.add_typer(checkpoint)
 app.add_typer(slurm)
 
 
-@app.callback(epilog="Exit codes: 0 well, 1 a check failed, 2 an error in what was asked, 130 stopped by Ctrl-C.")
+def _version(asked: bool) -> None:
+    if asked:
+        from outlay.core.versions import versions
+
+        output.say(f"outlay {versions(('outlay',))['outlay']}")
+        raise typer.Exit
+
+
+@app.callback(epilog=f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}.")
 def outlay(
     traceback: Annotated[
         bool, typer.Option("--traceback", help="Show Python's traceback with an error; for reports of bugs.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version of Outlay.")
     ] = False,
 ) -> None:
     """Lay a JAX program out over devices: see where every array lives, price it, prove it, run it."""
@@ -51,4 +65,20 @@ def outlay(
 
 def main() -> None:
     """The `outlay` command."""
-    app()
+    interrupt.answer()
+    output.last()
+    try:
+        app()
+    except SystemExit as end:
+        if interrupt.has_come() and not _has_others():
+            interrupt.leave(end.code if isinstance(end.code, int) else interrupt.STOPPED)
+        if interrupt.answers():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done and said; there is nobody left to catch anything
+        raise
+
+
+def _has_others() -> bool:
+    """Whether this process is in a job of several, which must hear how it ended."""
+    joined = sys.modules.get("outlay.launch.joined")
+    place = joined.joined() if joined else None
+    return place is not None and place.num_processes > 1

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outlay.cli.interrupt import watch
+
 if TYPE_CHECKING:
     from outlay.recipes.prepare import Prepared
     from outlay.recipes.recipe import Recipe
@@ -98,6 +100,7 @@ def load_recipe(context: typer.Context, recipe: str, devices: int | None, target
             f"with --devices {devices} there are two answers to what it runs on", param_hint="--target"
         )
     known = own_options(context, recipe)
+    watch()
     _simulate(devices)
     found = find_recipe(recipe, context.args, known)
     _simulate(devices)  # again: the recipe's file may have asked for another number, or have started JAX

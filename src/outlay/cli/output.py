@@ -1,32 +1,228 @@
-"""Printing to stdout: colour and the terminal's width on a terminal, plain text where it is piped."""
+"""What a command prints: facts on stdout, and with `--json` one document and nothing else; all else on stderr."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import json
+import os
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
+from outlay.core.visible import visible
+
 _PIPED_WIDTH = 120
+ANSWERS = "OUTLAY_ANSWERS"
+"""The variable that tells a process of a job in which folder its launcher looks for the JSON document."""
+
+
+class Lasting(io.RawIOBase):
+    """A stream that outlives its reader: what can no longer be written is dropped, and the work goes on.
+
+    Args:
+        descriptor: of the file that is written to; None where there is none.
+
+    Attributes:
+        failure: what went wrong first; None while all is well.
+    """
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+        self.failure: OSError | None = (
+            None if descriptor is not None else OSError(errno.EBADF, os.strerror(errno.EBADF))
+        )
+
+    def writable(self) -> bool:
+        """It is written to, and not read."""
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor, for those who ask whether it is a terminal."""
+        if self._descriptor is None:
+            raise _closed()
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        """Whether somebody looks at it."""
+        return self._descriptor is not None and os.isatty(self._descriptor)
+
+    def write(self, data: Any, /) -> int:
+        """Write, or drop it."""
+        if self.failure is None and self._descriptor is not None:
+            try:
+                return os.write(self._descriptor, data)
+            except OSError as error:
+                self.failure = error
+        return len(data)
+
+
+def _closed() -> OSError:
+    return OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def last() -> None:
+    """Make stdout and stderr of this process last longer than their readers."""
+    sys.stdout = _lasting(sys.stdout, 1)
+    sys.stderr = _lasting(sys.stderr, 2)
+
+
+def _lasting(stream: TextIO | None, descriptor: int) -> TextIO:
+    raw = Lasting(descriptor if stream is not None else None)
+    encoding = stream.encoding if stream is not None else "utf-8"
+    at_once = raw.isatty() or descriptor == 2 or bool(os.environ.get("PYTHONUNBUFFERED"))
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=at_once)
+
+
+class _Answer:
+    """Where the facts of the command that runs go."""
+
+    def __init__(self) -> None:
+        self.stream: TextIO | None = None
+        self.as_json = False
+        self.is_printed = False
+        self.goes_on = False  # though nobody reads
+
+
+_answer = _Answer()
+
+
+@contextlib.contextmanager
+def answering(*, as_json: bool) -> Iterator[None]:
+    """While a command runs; with `as_json`, what anything else prints to stdout goes to stderr.
+
+    Args:
+        as_json: whether the command was asked for JSON.
+    """
+    global _answer
+    before, stdout = _answer, sys.stdout
+    _answer = _Answer()
+    _answer.stream, _answer.as_json = stdout, as_json
+    descriptor = _give_stdout_to_stderr() if as_json else None
+    try:
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            yield
+    finally:
+        _answer = before
+        if descriptor is not None:
+            stdout.flush()
+            os.dup2(descriptor, 1)
+            os.close(descriptor)
+
+
+def _give_stdout_to_stderr() -> int | None:
+    """What children and native code print, too; the descriptor that facts go to from now on."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if not isinstance(raw, Lasting) or raw._descriptor is None:
+        return None
+    sys.stdout.flush()
+    raw._descriptor = os.dup(1)
+    os.dup2(2, 1)
+    return raw._descriptor
+
+
+def give_back() -> None:
+    """Before this process becomes another one: stdout is stdout again."""
+    raw = getattr(getattr(_answer.stream, "buffer", None), "raw", None)
+    if _answer.as_json and isinstance(raw, Lasting) and raw._descriptor is not None:
+        os.dup2(raw._descriptor, 1)
+
+
+def finish(code: int, *, closed_pipe: int, unwritten: int) -> int:
+    """The exit code of a command, once everything is written that can be.
+
+    Args:
+        code: what it would end with.
+        closed_pipe: what it ends with where the reader has gone.
+        unwritten: what it ends with where something could not be written.
+    """
+    failure = _failure()
+    if failure is None or code or _answer.goes_on:
+        return code
+    if failure.errno == errno.EPIPE:
+        return closed_pipe
+    say(f"error: stdout cannot be written: {failure.strerror}", err=True)
+    return unwritten
+
+
+def warn_unread(instead: str) -> None:
+    """Say on stderr that stdout comes through no more, where it does not; the work goes on.
+
+    Args:
+        instead: what happens all the same.
+    """
+    failure = _failure()
+    if failure is not None:
+        say(f"stdout cannot be written ({failure.strerror}): {instead}", err=True)
+    if failure is not None and failure.errno == errno.EPIPE:
+        _answer.goes_on = True
+
+
+def _failure() -> OSError | None:
+    """Why what was written to stdout did not come through; None where it did, so far."""
+    if _answer.stream is None:
+        return None
+    _answer.stream.flush()
+    return getattr(getattr(getattr(_answer.stream, "buffer", None), "raw", None), "failure", None)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines; nothing in them is obeyed by a terminal."""
+    typer.echo(visible(text), err=err)
 
 
 def print_picture(renderable: Any) -> None:
-    """Print something that rich can draw."""
+    """Print something that rich can draw: with colour and as wide as the terminal, as plain text where it is piped."""
     from rich.console import Console
 
-    from outlay.core.table import to_text
+    from outlay.core.table import Visible, to_text
 
-    if sys.stdout.isatty():
-        Console(highlight=False).print(renderable)
-    else:
+    if not sys.stdout.isatty():
         typer.echo(to_text(renderable, width=_PIPED_WIDTH))
+        return
+    plain = "NO_COLOR" in os.environ  # which to rich leaves bold
+    width = max(_LEAST_WIDTH, Console().width)
+    console = Console(highlight=False, width=width, color_system=None if plain else "auto", soft_wrap=False)
+    console.print(Visible(renderable))
+
+
+_LEAST_WIDTH = 60
+"""Columns of a picture on a terminal that is narrower: its lines are broken there, and no column is lost."""
 
 
 def print_json(facts: Any) -> None:
-    """Print facts as one JSON document."""
-    typer.echo(json.dumps(facts, indent=1))
+    """Print facts as one JSON document; in a process of a job, its launcher prints it."""
+    text = json.dumps(facts, indent=1)
+    _answer.is_printed = True
+    folder = os.environ.get(ANSWERS)
+    if folder and _answer.as_json:
+        from outlay.launch import variables
+
+        restart = os.environ.get(variables.RESTART, "0")
+        Path(folder, f"{int(restart):04}.json").write_text(text, encoding="utf-8")
+    else:
+        typer.echo(text, file=_answer.stream)
+
+
+def print_answer(folder: Path) -> None:
+    """Print the document of a job's last start, or that it ended without one."""
+    found = sorted(folder.glob("*.json"))
+    text = found[-1].read_text(encoding="utf-8") if found else json.dumps(_NO_ANSWER, indent=1)
+    _answer.is_printed = True
+    typer.echo(text, file=_answer.stream)
+
+
+_NO_ANSWER = {"error": {"kind": "LaunchError", "message": "the job ended without an answer; stderr says why"}}
+
+
+def print_failure(facts: Mapping[str, Any]) -> None:
+    """Print why there are no facts, where JSON was asked for; nothing where the facts are printed already."""
+    if _answer.as_json and not _answer.is_printed:
+        print_json(facts)
 
 
 def write_page(path: Path, page: str) -> None:
@@ -35,4 +231,4 @@ def write_page(path: Path, page: str) -> None:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint="--html") from error
-    typer.echo(f"wrote {path}: open it in a browser", err=True)
+    say(f"wrote {path}: open it in a browser", err=True)

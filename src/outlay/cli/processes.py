@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from outlay.cli.output import ANSWERS, print_answer
 from outlay.launch.job_folder import JobFolder
 from outlay.launch.silence import Limits
 
@@ -20,7 +21,13 @@ def is_launched() -> bool:
 
 
 def run_in_processes(
-    num_processes: int, devices: int | None, *, max_restarts: int, in_order: bool, limits: Limits
+    num_processes: int,
+    devices: int | None,
+    *,
+    max_restarts: int,
+    in_order: bool,
+    limits: Limits,
+    as_json: bool,
 ) -> int:
     """This very command in several processes; what it ends with.
 
@@ -30,7 +37,10 @@ def run_in_processes(
         max_restarts: how often to start all of them again after one has failed.
         in_order: show their output by steps.
         limits: how long a process may give no sign of life.
+        as_json: print the facts that process 0 ends with as one JSON document.
     """
+    import tempfile
+
     from outlay.launch.job import Job
     from outlay.launch.run_job import run_job
 
@@ -42,7 +52,16 @@ def run_in_processes(
         )
     each = devices // num_processes if devices is not None else None
     command = [sys.executable, *sys.orig_argv[1:]]
-    return run_job(Job(command, num_processes, each, limits=limits, max_restarts=max_restarts, in_order=in_order))
+    job = Job(command, num_processes, each, limits=limits, max_restarts=max_restarts, in_order=in_order)
+    if not as_json:
+        return run_job(job)
+    with tempfile.TemporaryDirectory(prefix="outlay-answers-") as folder:
+        os.environ[ANSWERS] = folder  # the processes of the job inherit it
+        try:
+            return run_job(job)
+        finally:
+            del os.environ[ANSWERS]
+            print_answer(Path(folder))
 
 
 def has_begun() -> bool:

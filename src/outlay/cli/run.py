@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from outlay.cli.options import (
     TargetOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture
+from outlay.cli.output import print_json, print_picture, say, warn_unread
 from outlay.cli.processes import has_begun, is_launched, mark_begun, own_devices, run_in_processes
 from outlay.launch.silence import Limits
 from outlay.launch.stop_request import listen
@@ -76,8 +77,8 @@ def run(
         )
     if processes is not None and not is_launched():
         limits = Limits(stuck_after, start_within)
-        code = run_in_processes(processes, devices, max_restarts=max_restarts, in_order=in_order, limits=limits)
-        raise typer.Exit(code)
+        options = {"max_restarts": max_restarts, "in_order": in_order, "limits": limits, "as_json": as_json}
+        raise typer.Exit(run_in_processes(processes, devices, **options))
     of_jobs = {
         "--max-restarts": max_restarts,
         "--in-order": in_order,
@@ -96,7 +97,7 @@ def run(
     from outlay.train.run_folder import RunFolder
     from outlay.train.together import is_first
 
-    path = run_dir or Path("runs") / prepared.recipe.name
+    path = run_dir or _folder_of(prepared.recipe.name)
     prepared.program.agree(
         recipe=prepared.recipe.name,
         layout=prepared.layout_name,
@@ -110,10 +111,21 @@ def run(
     mark_begun()
     if is_first() and not as_json:
         print_picture(show(prepared.program.plan))
+        warn_unread(f"the run goes on, and what it comes to is in {path}")
     result = run_recipe(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
     if not is_first():
         return
     if as_json:
         print_json(result.to_dict())
     else:
-        typer.echo(f"\n{result}")
+        say(f"\n{result}")
+
+
+def _folder_of(name: str) -> Path:
+    """The run folder of a recipe that was given none; its name is text, and no path."""
+    if name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(os.fsencode(name)) > 200:
+        raise typer.BadParameter(
+            f"the recipe is called {name[:60]!r}, which cannot be the name of a folder; name one",
+            param_hint="--run-dir",
+        )
+    return Path("runs") / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,10 @@ from typing import Annotated
 import typer
 
 from outlay.cli.options import RECIPE_OPTIONS, RecipeArgument, command_group, own_options
+from outlay.cli.output import say
 from outlay.core.errors import LaunchError
 from outlay.core.suggest import TYPO
+from outlay.core.visible import visible
 
 slurm = command_group(
     "slurm",
@@ -102,7 +105,10 @@ def run(
         requeue=requeue,
     )
     text = render(script, template)
-    typer.echo(hand_in(text) if submit else text, nl=submit)
+    if submit:
+        say(hand_in(text))
+    else:  # as it is, for sbatch to read; only a terminal would obey what is in it
+        typer.echo(visible(text) if sys.stdout.isatty() else text, nl=False)
 
 
 def _variables(texts: Sequence[str]) -> dict[str, str]:

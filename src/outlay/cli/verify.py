@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from outlay.cli.failures import CHECK_FAILED, UNKNOWN
 from outlay.cli.options import (
     DevicesOption,
     JsonOption,
@@ -18,9 +19,9 @@ from outlay.cli.options import (
     TargetOption,
     load_recipe,
 )
-from outlay.cli.output import print_json, print_picture
+from outlay.cli.output import give_back, print_json, print_picture, say
 
-EXIT_CODES = {"same": 0, "different": 1, "unknown": 3}
+EXIT_CODES = {"same": 0, "different": CHECK_FAILED, "unknown": UNKNOWN}
 ENOUGH = 8
 
 
@@ -70,13 +71,12 @@ def _start_again_with_several_devices() -> None:
 
     Only a started JAX tells how many devices there are, and then their number is fixed.
     """
-    import jax
+    from outlay.core.jax_compat import attached_devices
 
-    if jax.device_count() > 1:
+    if len(attached_devices()) > 1:
         return
-    typer.echo(
-        f"a single device is attached: verifying on {ENOUGH} simulated ones, as with --devices {ENOUGH}", err=True
-    )
+    say(f"a single device is attached: verifying on {ENOUGH} simulated ones, as with --devices {ENOUGH}", err=True)
     sys.stdout.flush()
     sys.stderr.flush()
+    give_back()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "--devices", str(ENOUGH)])

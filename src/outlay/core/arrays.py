@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from outlay.core.errors import Problem
 from outlay.core.paths import flatten_paths
 
@@ -23,4 +25,6 @@ def non_arrays(tree: Any) -> list[Problem]:
 
 
 def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":  # objects and texts
+        return False
     return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))

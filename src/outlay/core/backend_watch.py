@@ -8,38 +8,14 @@ from __future__ import annotations
 
 import logging
 import sys
-import sysconfig
 import traceback
-from dataclasses import dataclass
-from pathlib import Path
+
+from outlay.core.user_code import Call, user_call
 
 # A logger's name, not an import: this must work before JAX is imported, so it cannot stand in jax_compat.
 _LOGGER = "jax._src.xla_bridge"
 # One below DEBUG: lets DEBUG records reach the filter, and cannot be mistaken for a level that somebody else has set.
 _WATCHING = logging.DEBUG - 1
-_OUTLAY = str(Path(__file__).parents[1])
-_STDLIB = sysconfig.get_path("stdlib")
-
-
-@dataclass(frozen=True)
-class Call:
-    """A line of the user's code.
-
-    Attributes:
-        file: the file it is in.
-        line: its line number.
-        function: the function around it, `<module>` at top level.
-        code: the text of the line; empty where the source cannot be read.
-    """
-
-    file: str
-    line: int
-    function: str
-    code: str
-
-    def __str__(self) -> str:
-        where = "at top level" if self.function == "<module>" else f"in {self.function}"
-        return f"{self.file}:{self.line} {where}" + (f": {self.code}" if self.code else "")
 
 
 class _Watch(logging.Filter):
@@ -84,19 +60,6 @@ def describe_start() -> str:
     if found and not found.jax_was_imported:
         return "JAX's backend was started by a call that was not recorded (is logging disabled?)"
     return "JAX's backend was started before outlay was imported, so the call that did it is not known"
-
-
-def user_call(stack: traceback.StackSummary) -> Call | None:
-    """The innermost frame that is the user's own: not Python's library, not an installed package, not Outlay."""
-    for frame in reversed(stack):
-        if not _is_library(frame.filename):
-            return Call(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
-    return None
-
-
-def _is_library(file: str) -> bool:
-    installed = "site-packages" in file or "dist-packages" in file
-    return installed or file.startswith(("<frozen", _OUTLAY, _STDLIB))
 
 
 def _watch() -> _Watch | None:

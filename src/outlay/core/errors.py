@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outlay.core.visible import visible
+
 
 class OutlayError(Exception):
     """Base class of every error that Outlay raises on purpose."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())  # it may quote a name, a file or another machine
 
 
 class MeshError(OutlayError, ValueError):
@@ -16,6 +21,10 @@ class MeshError(OutlayError, ValueError):
 
 class BackendStartedError(OutlayError, RuntimeError):
     """A setting came after JAX had started its backend, when it can no longer take effect."""
+
+
+class BackendError(OutlayError, RuntimeError):
+    """JAX cannot start on this machine with the settings of this process, such as `JAX_PLATFORMS`."""
 
 
 class LayoutError(OutlayError, ValueError):

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import sys
 import threading
@@ -18,17 +19,23 @@ from typing import Any
 import jax
 import jaxlib
 from jax._src import compilation_cache, config, distributed, hardware_utils, source_info_util, xla_bridge
+from jax._src.core import trace_state_clean
 from jax._src.lib import xla_client
 from jax.experimental import topologies
 from jax.extend.core import Primitive
 from jax.sharding import SingleDeviceSharding
 
-from outlay.core.errors import TargetError
+from outlay.core.errors import BackendError, TargetError
 
 
 def backend_is_started() -> bool:
     """Whether JAX has created its backend, after which the number of devices is fixed. Does not create it."""
     return xla_bridge.backends_are_initialized()
+
+
+def is_tracing() -> bool:
+    """Whether this thread is inside jit, grad, vmap or another transformation."""
+    return not trace_state_clean()
 
 
 def coordination_client() -> Any:
@@ -210,6 +217,49 @@ def source_lines_may_be_of_another() -> bool:
     """Whether a compiled program may have come from the persistent cache with the source lines of an equal program."""
     by_lines = config.compilation_cache_include_metadata_in_key.value
     return compilation_cache.is_persistent_cache_enabled() and not by_lines
+
+
+def attached_devices() -> list[jax.Device]:
+    """The devices that JAX has, all of them; it starts its backend.
+
+    Raises:
+        BackendError: JAX does not start with the settings of this process.
+    """
+    held: list[logging.LogRecord] = []
+    logger = logging.getLogger(xla_bridge.__name__)
+    hold = _Held(held)
+    logger.addFilter(hold)  # it logs why a plugin does not load, traceback and all, and then fails for want of it
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError, ValueError) as error:
+        asked = jax.config.values["jax_platforms"] or ""
+        on = f" on {asked!r}, which JAX_PLATFORMS asks for" if asked else ""
+        why = [str(record.exc_info[1]) for record in held if record.exc_info]
+        held.clear()
+        said = str(error).partition(" (set JAX_PLATFORMS")[0] or "; ".join(why)
+        known = ", ".join(sorted({"cpu", *xla_bridge._backend_factories}))
+        raise BackendError(
+            f"JAX does not start{on}: {said or 'its hardware or its driver is not there'}\n"
+            f"  cure: unset JAX_PLATFORMS, or name a platform that is here (this JAX knows {known}); outlay doctor "
+            "says what is here, and --devices 8 or outlay.simulate(8) pretends"
+        ) from error
+    finally:
+        logger.removeFilter(hold)
+        for record in held:
+            logger.handle(record)
+
+
+class _Held(logging.Filter):
+    """Keeps records of failures back."""
+
+    def __init__(self, held: list[logging.LogRecord]) -> None:
+        super().__init__()
+        self._held = held
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            self._held.append(record)
+        return record.levelno < logging.ERROR
 
 
 def settle_on_cpu() -> None:

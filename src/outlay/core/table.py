@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Table
+
+from outlay.core.visible import visible
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,21 @@ class Lines:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from self.render(options.max_width)
+
+
+@dataclass(frozen=True)
+class Visible:
+    """A renderable whose texts hold nothing that a terminal would obey; its own colours stay.
+
+    Attributes:
+        renderable: what rich can draw.
+    """
+
+    renderable: Any
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> Table:
@@ -90,5 +108,5 @@ def to_text(renderable: Any, *, width: int = 160) -> str:
         highlight=False,
         emoji=False,
     )
-    console.print(renderable)
+    console.print(Visible(renderable))
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip("\n").split("\n"))

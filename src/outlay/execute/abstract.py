@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from outlay.core.arrays import non_arrays
 from outlay.core.batch_sum import Gradient, Sums, summing
@@ -18,6 +19,39 @@ from outlay.core.errors import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
+
+
+def refuse_other_arguments(step: Any, init: Any, mesh: Any) -> None:
+    """Raise where something else was passed as step, init or mesh, or step and init the other way round.
+
+    Raises:
+        ProgramError: with what was passed, and what to pass.
+    """
+    for name, given, form in (("step", step, "step(state, batch) -> (state, outputs)"), ("init", init, "init(key)")):
+        if not callable(given):
+            what = f"{name} must be a function {form}, and is a {type(given).__name__}"
+            cure = "init=lambda key: state" if name == "init" else f"def {form.partition(' ->')[0]}: ..."
+            raise ProgramError(f"{what}\n  cure: {cure}")
+    if _takes(step, 1) and not _takes(step, 2) and _takes(init, 2) and not _takes(init, 1):
+        raise ProgramError(
+            "step takes one argument and init takes two: they are the other way round\n"
+            "  cure: outlay.program(step, init, inputs, ...), as step(state, batch) and init(key)"
+        )
+    if not isinstance(mesh, Mesh):
+        raise ProgramError(
+            f"mesh must be a jax.sharding.Mesh, and is {'None' if mesh is None else f'a {type(mesh).__name__}'}"
+            "\n  cure: mesh=outlay.mesh(data=-1), or outlay.mesh(data=4, model=2)"
+        )
+
+
+def _takes(function: Any, num: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(num))
+    except TypeError:
+        return False
+    except ValueError:  # a function without a signature
+        return True
+    return True
 
 
 def abstract_init(init: Callable[[Any], Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from outlay.core.arrays import non_arrays
 from outlay.core.errors import Problem, ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.layout.plan import LeafPlan, Plan
@@ -26,6 +27,10 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
         mesh: the mesh of the plan.
     """
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
+    problems = [*non_arrays(state), *non_arrays({"batch": batch})]
+    if problems:
+        head = f"state and batch hold {len(problems)} leaf(s) that are no arrays:"
+        return ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
     return (
         _not_as_planned(state, batch, plan)
         or _other_container("state", state, planned[0])
@@ -42,6 +47,30 @@ def used_up(state: Any, batch: Any) -> ProgramError:
     return ProgramError(
         f"this state was used already: a step donates its state, so {len(gone)} leaf(s) are gone: {shown}\n"
         "  cure: keep the state that the step returns: state, outputs = program(state, batch)"
+    )
+
+
+def under_trace(what: str) -> ProgramError:
+    """The error for a program that is called while JAX traces."""
+    return ProgramError(
+        f"{what} cannot be called under jax.jit, grad, vmap, scan or eval_shape: it is compiled already, for its own "
+        "mesh, and donates its state\n"
+        "  cure: call it from plain Python, for step in range(n): state, outputs = program(state, batch). To be "
+        "transformed is its step: outlay.program(jax.vmap(step), ...), a jax.lax.scan inside it, or "
+        "jax.grad(program.step); for shapes alone, program.state_shapes and program.output_shapes"
+    )
+
+
+def other_key(key: Any) -> ProgramError | None:
+    """The error for what `init` was given in place of one PRNG key; None where it was given one."""
+    is_key = isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    is_raw = hasattr(key, "dtype") and str(key.dtype) == "uint32" and getattr(key, "ndim", 0) == 1
+    if is_raw or (is_key and key.ndim == 0):
+        return None
+    what = f"{key.shape} keys" if is_key else f"a {type(key).__name__}: {key!r:.40}"
+    number = key if isinstance(key, int) else 0
+    return ProgramError(
+        f"init takes one PRNG key, and was given {what}\n  cure: program.init(jax.random.key({number}))"
     )
 
 

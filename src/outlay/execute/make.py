@@ -11,10 +11,11 @@ from outlay.execute.modes import Mode, Step
 from outlay.execute.placed.program import PlacedProgram
 from outlay.execute.program import Program
 from outlay.layout.layout import Layout
+from outlay.meshes.build import mesh as make_mesh
 
 
 def program(
-    step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any, mesh: Mesh, mode: Mode = "auto"
+    step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any, mesh: Mesh | str, mode: Mode = "auto"
 ) -> Program:
     """Lay a step out over a mesh.
 
@@ -23,7 +24,7 @@ def program(
         init: pure function `init(key) -> state`; it is compiled, so that the state is born sharded.
         inputs: an example of the global batch, as arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are read.
         layout: a `Layout`, or a list of rules.
-        mesh: the mesh, as from `outlay.mesh`.
+        mesh: the mesh, as from `outlay.mesh`, or its text, such as `data=4,model=2`.
         mode: `auto` lets XLA partition the step. `manual` uses collectives written by hand: Outlay's, for a step from
             `outlay.train_step`; for any other step its own, since it then runs as a whole on each device's pieces. Its
             outputs are the same on every device, unless a rule for `outputs.**` says how they are split. A `Rollout` in
@@ -49,6 +50,7 @@ def program(
         >>> float(outputs["mean"]), state["w"].sharding.spec
         (1.0, P('data', None))
     """
+    mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
     if mode == "placed":
         # Which refuses a step that is no rollout.
         return PlacedProgram(step, init, inputs, Layout.of(layout), mesh)  # pyright: ignore[reportArgumentType]

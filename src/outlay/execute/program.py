@@ -11,17 +11,18 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.core.errors import ProgramError
-from outlay.core.jax_compat import is_compile_only, without_compilation_cache
-from outlay.execute.abstract import abstract_inputs, abstract_step
+from outlay.core.jax_compat import is_compile_only, is_tracing, without_compilation_cache
+from outlay.execute.abstract import abstract_inputs, abstract_step, refuse_other_arguments
 from outlay.execute.agree import agree, meet_before
 from outlay.execute.by_rows import by_rows
-from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, used_up
+from outlay.execute.diagnose import check_outputs, diagnose, other_key, refuse_unplaceable, under_trace, used_up
 from outlay.execute.explicit import is_explicit, lowered_with_types, state_shapes
 from outlay.execute.facts import facts_of, where_is
 from outlay.execute.intermediates import refuse_unplaceable_values
 from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.execute.outputs import plan_by_hand
 from outlay.execute.rows import Rows
+from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.meshes.made import refuse_to_run
@@ -40,6 +41,7 @@ class Program:
         rows: of a rollout, the parts that are split by rows over the same devices.
         state_shapes: the state as shapes and dtypes.
         batch_shapes: the batch as shapes and dtypes.
+        output_shapes: the step's outputs, likewise; None where the step only makes sense on pieces.
         plan: where every leaf of the state and the batch lives, and why.
     """
 
@@ -52,6 +54,7 @@ class Program:
         mesh: Mesh,
         mode: Mode = "auto",
     ) -> None:
+        refuse_other_arguments(step, init, mesh)
         check_mode(mode, mesh)
         self.step = step
         self.mesh = mesh
@@ -66,6 +69,7 @@ class Program:
         with jax.set_mesh(mesh):  # models may name the mesh's axes in their own constraints
             self.batch_shapes = abstract_inputs(inputs)
             traced = abstract_step(step, self.state_shapes, self.batch_shapes, by_hand=mode == "manual")
+        self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
         shapes = (self.state_shapes, self.batch_shapes)
         if mode == "manual" and not traced.sums_over_batch:
             self.plan: Plan = plan_by_hand(layout, step, *shapes, mesh)
@@ -88,12 +92,17 @@ class Program:
             ProgramError: the mesh is of compile-only devices, or its processes are about to run different things.
         """
         refuse_to_run(self.mesh, "a state cannot be made")
+        if is_tracing():
+            raise under_trace("program.init")
         self.agree(key=key)
         if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
             key = jax.device_put(key, NamedSharding(self.mesh, PartitionSpec()))
         self._meet("init")
         with jax.set_mesh(self.mesh):
-            return self._init(key)
+            try:
+                return self._init(key)
+            except (TypeError, ValueError) as error:
+                raise (other_key(key) or error) from error
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Run one step. The state is donated: its memory becomes the new state's, so it cannot be used again.
@@ -109,18 +118,40 @@ class Program:
             ProgramError: the state was used already, or state or batch are not as planned, and then every leaf is
                 named; or the mesh is of compile-only devices.
         """
-        # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
-        if _any_deleted((state, batch)):
-            raise used_up(state, batch)
         try:
+            # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
+            if _any_deleted((state, batch)):
+                raise used_up(state, batch)
             return self._run(state, batch)
         except ProgramError:  # it says already what is wrong
             raise
         except (RuntimeError, ValueError, TypeError) as error:
+            if is_tracing():
+                raise under_trace("a program") from error
             problem = diagnose(state, batch, (self.state_shapes, self.batch_shapes), self.plan, self.mesh)
             if problem is None:
                 raise
             raise problem from error
+
+    def __repr__(self) -> str:
+        name = getattr(self.step, "__name__", type(self.step).__name__)
+        num = len(self.plan.of_kind("state"))
+        return f"<{type(self).__name__} of {name}: {num} leaves of state on {self.plan.mesh}, mode {self.mode}>"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__ and not name.startswith("_"):
+            raise ProgramError(
+                f"program.{name} cannot be changed: plan and compiled step were made with what it is"
+                f"\n  cure: make another program: outlay.program(..., {name}=...)"
+            )
+        super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ProgramError(
+            "a program cannot be copied or pickled: it is compiled for devices of this process"
+            "\n  cure: pass on its step, init, layout and mesh's axes, and make it again with outlay.program; "
+            "plan.to_json() and outlay.Checkpoints keep plan and state"
+        )
 
     def pad(self, state: Any) -> Any:
         """A state with rows filled up as the plan says, where devices do not divide them."""

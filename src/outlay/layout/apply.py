@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec as P
@@ -84,6 +85,11 @@ def _ask_policy(rule: Rule, number: int, claims: Claims, problems: list[Problem]
         answer = asked(claims.view())  # pyright: ignore[reportCallIssue]  # no other placement comes here
     except CannotPlace as refusal:
         _refused(rule, number, claims, refusal, problems)
+        return Application(wanted=True, granted=True)
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"the policy of rule {_said(rule)} raised {type(error).__name__}: {error}, at {at.filename}:{at.lineno}"
+        problems.append(Problem("policy that raises", claims.path, what, "correct it, or raise outlay.CannotPlace"))
         return Application(wanted=True, granted=True)
     choice = answer if isinstance(answer, Choice) else Choice(answer, "chosen by the policy")
     if not isinstance(choice.spec, P):

@@ -39,7 +39,12 @@ class Layout:
     """
 
     def __init__(self, rules: Iterable[Any] = ()) -> None:
-        self.rules: tuple[Rule, ...] = tuple(Rule.of(item) for item in rules)
+        self._rules: tuple[Rule, ...] = tuple(Rule.of(item) for item in rules)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules, in their order. A layout does not change; `layout + rules` makes another."""
+        return self._rules
 
     @classmethod
     def of(cls, layout: Any) -> Layout:

@@ -114,6 +114,10 @@ def _contents(lines: TomlLines) -> tuple[list[dict[str, Any]], str | None]:
         where = f"{lines.name}:{at[1]}:{at[2]}" if at else f"{lines.name}, at its end"
         problem = Problem("not TOML", where, str(error), "correct the syntax there; see https://toml.io")
         raise LayoutError("the layout file cannot be parsed:", [problem]) from error
+    except RecursionError as error:
+        what = "lists or tables stand in one another, hundreds deep"
+        problem = Problem("nested too deeply", lines.name, what, "a layout file needs three levels at most")
+        raise LayoutError("the layout file cannot be parsed:", [problem]) from error
     problems = [
         Problem("unknown key", lines.of_top_level(key), f"{key!r} is not part of a layout", _rule_cure(key))
         for key in data

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from outlay.core.errors import MeshError
+from outlay.core.jax_compat import attached_devices
 from outlay.meshes.arrange import arrange, group_by_host
 from outlay.meshes.compile_only import target_devices
 from outlay.meshes.hosts import host_of
@@ -43,6 +44,7 @@ def mesh(
         **axes: size of each axis, outermost first; one may be -1, the devices that are left.
 
     Raises:
+        BackendError: JAX does not start here.
         MeshError: the axes do not use all devices, or would cross hosts unasked.
         TargetError: the target is not known, or its compiler is not installed.
 
@@ -60,7 +62,7 @@ def mesh(
         if devices is not None:
             raise MeshError(f"devices are given twice: as devices= and as target={str(target)!r}; keep one of the two")
         return _target_mesh(wanted, Target.parse(target) if isinstance(target, str) else target, explicit)
-    found = list(jax.devices() if devices is None else devices)
+    found = list(attached_devices() if devices is None else devices)
     if len(set(found)) < len(found):
         raise MeshError(f"devices= holds {len(found)} devices, but only {len(set(found))} different ones")
     groups = group_by_host([host_of(device) for device in found])

@@ -26,6 +26,8 @@ def read_tables(path: Path) -> dict[str, Table]:
         raise TargetError(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise TargetError(f"{path} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise TargetError(f"{path} is no file of hardware: its lists stand in one another, hundreds deep") from error
     if bare := [key for key, value in tables.items() if not isinstance(value, dict)]:
         raise TargetError(
             f"{path} holds {', '.join(map(repr, bare))} outside of a table\n"

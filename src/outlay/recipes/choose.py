@@ -21,7 +21,7 @@ from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import layout_of, on_devices
 from outlay.recipes.price import COMMAND, Job
 from outlay.recipes.recipe import Recipe
-from outlay.search.cache import cache_folder
+from outlay.search.cache import Cache, cache_folder
 from outlay.search.candidate import Candidate, candidates, words_of
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 from outlay.search.mesh_shapes import mesh_shapes, on_target
@@ -150,6 +150,7 @@ def ask(
     function = find_function(recipe)
     given = recipe_arguments(function, recipe, words, known)
 
+    Cache(cache_folder()).warn_if_read_only()
     workloads: dict[object, Workload] = {}
 
     def workload_of(candidate: Candidate) -> Workload:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from jax.sharding import Mesh
 
@@ -14,10 +14,12 @@ from outlay.core.suggest import did_you_mean
 from outlay.execute.make import program as make_program
 from outlay.execute.modes import Mode
 from outlay.execute.program import Program
+from outlay.execute.rollout import Rollout
 from outlay.layout.layout import Layout
 from outlay.layout.toml import read_layout_file
 from outlay.meshes.build import mesh as make_mesh
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
+from outlay.train.loop import refuse_other_metrics
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,27 @@ def prepare(
         MeshError: the mesh does not fit the devices.
         TargetError: there is no such target, or its compiler is not installed.
         LayoutError: the layout does not fit the state on the mesh.
-        ProgramError: there is no such mode, or the step cannot run in it.
+        ProgramError: there is no such mode, the step cannot run in it, or what it returns are no metrics.
     """
     name = _layout_for(recipe, mode) if layout is None else layout
     chosen, its_mesh = layout_of(recipe, name)
     its_mode = cast(Mode, recipe.mode_of(name) if mode is None else mode)  # what was typed; the program checks it
     its_devices: Mesh = mesh if isinstance(mesh, Mesh) else make_mesh(mesh or its_mesh, target=target)
     fixed = on_devices(chosen, its_devices.size)
-    program = make_program(recipe.step, recipe.init, recipe.data[0], layout=fixed, mesh=its_devices, mode=its_mode)
+    program = make_program(recipe.step, recipe.init, _example(recipe), layout=fixed, mesh=its_devices, mode=its_mode)
+    if not isinstance(recipe.step, Rollout):  # whose outputs are recordings
+        refuse_other_metrics(program)
     return Prepared(recipe, name, program)
+
+
+def _example(recipe: Recipe) -> Any:
+    try:
+        return recipe.data[0]
+    except (IndexError, KeyError) as error:
+        raise RecipeError(
+            f"the recipe {recipe.name!r} has no batch: data[0] raised {type(error).__name__}: {error}"
+            "\n  cure: data[step] is the batch of every step, counted from 0"
+        ) from error
 
 
 def on_devices(layout: Layout | Callable[[int], Layout], num_devices: int) -> Layout:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
+from outlay.core.errors import RecipeError
+from outlay.core.user_code import users_traceback
 from outlay.core.versions import versions
 from outlay.execute.program import Program
 from outlay.recipes.brain.brain_recipe import BrainRecipe
@@ -15,6 +18,7 @@ from outlay.recipes.brain.result import BrainResult
 from outlay.recipes.brain.run import run as run_brain_recipe
 from outlay.recipes.earlier_run import arrangements, refuse_other_run, refuse_past_the_end
 from outlay.recipes.prepare import Prepared
+from outlay.recipes.recipe import Recipe
 from outlay.recipes.report_page import report_page
 from outlay.recipes.result import RunResult
 from outlay.train.checkpoint.checkpoints import Checkpoints
@@ -68,6 +72,9 @@ def run(
         every=checkpoint_every,
         start=start,
     )
+    problems: list[str] = []
+    held_out = _held_out(recipe, program, done.state, problems)
+    sample = _sample(recipe, program, done.state, problems)
     mesh = program.plan.mesh
     result = RunResult(
         recipe=recipe.name,
@@ -79,8 +86,8 @@ def run(
         seconds=done.seconds,
         num_samples=done.num_samples,
         training=done.history[-1] if done.history else {},
-        held_out=recipe.evaluate(program, done.state) if recipe.evaluate else {},
-        sample=recipe.sample(program, done.state) if recipe.sample else "",
+        held_out=held_out,
+        sample=sample,
         folder=str(folder.path),
     )
     if result.sample:
@@ -88,7 +95,46 @@ def run(
     if is_first():
         picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
         folder.write_report(report_page(result, program.plan, picture))
+    if problems:
+        saved = (
+            f"the state after step {num_steps} is in {folder.checkpoints_path}"
+            if checkpoints
+            else ("its state was not saved: --checkpoint-every N saves it before they are called")
+        )
+        done_well = f"the training itself is done, and its metrics, plan and report are in {folder.path}; {saved}"
+        raise RecipeError("\n".join([f"what follows the last step of {recipe.name!r} failed", *problems, done_well]))
     return result
+
+
+def _held_out(recipe: Recipe, program: Program, state: Any, problems: list[str]) -> dict[str, float]:
+    """What `evaluate` gives; nothing, and a problem more, where it fails: training must not be lost for it."""
+    if recipe.evaluate is None:
+        return {}
+    try:
+        found = recipe.evaluate(program, state)
+        return {name: float(value) for name, value in found.items()}
+    except Exception as error:
+        problems.append(_failed(recipe.evaluate, "evaluate", "a dictionary of numbers", error))
+        return {}
+
+
+def _sample(recipe: Recipe, program: Program, state: Any, problems: list[str]) -> str:
+    if recipe.sample is None:
+        return ""
+    try:
+        found = recipe.sample(program, state)
+        if isinstance(found, str):
+            return found
+        raise TypeError(f"it returned a {type(found).__name__}: {found!r:.60}")
+    except Exception as error:
+        problems.append(_failed(recipe.sample, "sample", "a text", error))
+        return ""
+
+
+def _failed(function: Callable[..., Any], name: str, returns: str, error: Exception) -> str:
+    told = users_traceback(error) or f"{type(error).__name__}: {error}"
+    where = getattr(function, "__qualname__", repr(function))
+    return f"  {name} ({where}), which is to return {returns}:\n{textwrap.indent(told, '    ')}"
 
 
 _IDENTITY = ("recipe", "seed", "batch")

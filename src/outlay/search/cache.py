@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
+import tempfile
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
@@ -35,15 +38,28 @@ class Cache:
         """The price of a key; None where none is kept, or what is kept cannot be read."""
         try:
             return Price.from_dict(json.loads(self._path(key).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def store(self, key: str, price: Price) -> None:
-        """Keep a price. Another process may keep the same one at the same time."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = self._path(key).with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(price.to_dict()), encoding="utf-8")
-        unfinished.replace(self._path(key))
+        """Keep a price, where one can be kept. Another process may keep the same one at the same time."""
+        with contextlib.suppress(
+            OSError
+        ):  # the search has warned, and a price that is not kept is a price all the same
+            self.folder.mkdir(parents=True, exist_ok=True)
+            unfinished = self._path(key).with_suffix(f".{os.getpid()}")
+            unfinished.write_text(json.dumps(price.to_dict()), encoding="utf-8")
+            unfinished.replace(self._path(key))
+
+    def warn_if_read_only(self) -> None:
+        """Warn where no price can be kept; the search goes on."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                return
+        except OSError as error:
+            what = f"prices are not kept: {self.folder}: {error.strerror}; the next search compiles them again"
+            warnings.warn(f"{what}\n  cure: XDG_CACHE_HOME=FOLDER, one that can be written", stacklevel=3)
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import jax
 
 from outlay.core.errors import ProgramError
+from outlay.core.paths import flatten_paths
 from outlay.execute.program import Program
 from outlay.launch.heartbeat import beat
 from outlay.launch.job_folder import AFTER_THE_LAST
@@ -156,6 +157,8 @@ def fit(
     """
     first, state = start or (0, None)
     _refuse_impossible(num_steps, first, checkpoints, every)
+    _refuse_few_batches(data, num_steps)
+    refuse_other_metrics(program)
     samples_a_step = jax.tree.leaves(program.batch_shapes)[0].shape[0]
     in_flight: collections.deque[Any] = collections.deque()
     with contextlib.ExitStack() as stack:
@@ -195,7 +198,7 @@ def fit(
             for step in range(first, num_steps):
                 if len(in_flight) >= _MAX_IN_FLIGHT:
                     finish_oldest()
-                state, metrics = program(state, data[step])
+                state, metrics = program(state, _batch(data, step, num_steps))
                 in_flight.append(metrics)
                 stops = stop is not None and step + 1 < num_steps and stop.after(step + 1)
                 if checkpoints and (stops or step + 1 == num_steps or (every and (step + 1) % every == 0)):
@@ -216,6 +219,46 @@ def fit(
         end_on_request(finished, num_steps, checkpoints, say=progress)
     seconds = history.last["seconds"] if history.last else 0.0
     return Fit(state, list(history), seconds, samples_a_step * (finished - since))
+
+
+def refuse_other_metrics(program: Program) -> None:
+    """Refuse a step whose outputs are no metrics, before anything is compiled for it.
+
+    Raises:
+        ProgramError: they are no dictionary, or hold what is no scalar; all such outputs are listed.
+    """
+    outputs = program.output_shapes
+    if outputs is None:  # of a step that only makes sense on pieces
+        return
+    cure = 'cure: return (state, {"loss": losses.mean()}), one number for each name'
+    if not isinstance(outputs, Mapping):
+        what = f"the step returns a {type(outputs).__name__} beside the state, where a run records metrics by name"
+        raise ProgramError(f"{what}\n  {cure}")
+    wrong = [(path, leaf) for path, leaf in flatten_paths(outputs)[0] if leaf.shape or path not in outputs]
+    if wrong:
+        lines = [f"  outputs.{path}: {leaf.dtype}{list(leaf.shape)}" for path, leaf in wrong]
+        head = f"a run records scalars, and the step returns {len(wrong)} output(s) that are none:"
+        raise ProgramError("\n".join([head, *lines, f"  {cure}"]))
+
+
+def _batch(data: Data, step: int, num_steps: int) -> Any:
+    try:
+        return data[step]
+    except (IndexError, KeyError) as error:
+        raise _ends_early(step, num_steps) from error
+
+
+def _refuse_few_batches(data: Data, num_steps: int) -> None:
+    if isinstance(data, Sequence) and len(data) < num_steps:
+        raise _ends_early(len(data), num_steps)
+
+
+def _ends_early(num_batches: int, num_steps: int) -> ProgramError:
+    fewer = f"--steps {num_batches} (num_steps={num_batches}), or " if num_batches else ""
+    return ProgramError(
+        f"the data ends early: data[{num_batches}] is not there, and {num_steps} steps take data[0] to "
+        f"data[{num_steps - 1}]\n  cure: {fewer}data that begins again, such as data[step % len(data)]"
+    )
 
 
 def _refuse_impossible(num_steps: int, first: int, checkpoints: Checkpoints | None, every: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from typing import Self
 
@@ -10,6 +11,8 @@ from rich import progress as bars
 from rich.console import Console
 
 _NUM_LINES = 10
+_FIRST_PAUSE = 2.0  # seconds without a line, at the start
+_LONGEST_PAUSE = 60.0
 
 
 class Progress:
@@ -36,6 +39,8 @@ class Progress:
         self._console = console or Console(stderr=True, highlight=False)
         self._bar: bars.Progress | None = None
         self._task = bars.TaskID(0)
+        self._pause = _FIRST_PAUSE
+        self._next = time.monotonic() + _FIRST_PAUSE
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -61,6 +66,17 @@ class Progress:
         facts = "  ".join([*named, f"{rate:,.0f} samples/s"])
         if self._bar:
             self._bar.update(self._task, completed=step, facts=facts)
-        elif step % max(1, self._num_steps // _NUM_LINES) == 0 or step == self._num_steps:
+        elif self._is_due(step):
             left = passed / taken * (self._num_steps - step)
             self._console.print(f"step {step}/{self._num_steps}  {facts}  {left:.0f} s left", soft_wrap=True)
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a step gets a line: ten of a run, and in a long one more, of which the first come early."""
+        now = time.monotonic()
+        even = step % max(1, self._num_steps // _NUM_LINES) == 0 or step == self._num_steps
+        if not even and now < self._next:
+            return False
+        if now >= self._next:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._next = now + self._pause
+        return True

@@ -221,3 +221,15 @@ def test_the_guide_lists_exactly_what_is_known():
     assert rows.pop("about") == "messages"
     assert rows == {theme: ", ".join(message.name for message in messages) for theme, messages in BY_THEME.items()}
     assert f"\n{len(KNOWN)} messages of JAX" in guide
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["deadbeef" * 125_000, ("x" * 4000 + "\n") * 250, (" requires " + "a" * 2000) * 500, "spec=P('data', " * 66_000],
+    ids=["one long word", "long lines", "words of a message", "what a message begins with"],
+)
+def test_a_megabyte_is_read_in_time_in_proportion_to_it(text):
+    """Were it the square of it, this would take hours."""
+    known = "Unknown backend nonsense. Available backends are ['cpu']\n"
+    found = diagnose_text(f"{text}\n{known}{text}").findings
+    assert [finding.name for finding in found] == ["platform that is not there"]

@@ -8,7 +8,6 @@ from tests.unit.cli.command import LINE
 from typer.testing import CliRunner
 
 from outlay.cli.main import app
-from outlay.core.errors import RecipeError
 
 
 def outlay(*arguments: str):
@@ -74,10 +73,6 @@ def test_a_missing_extra_is_named_with_its_cure(monkeypatch):
     failed = outlay("show", "digits")
     assert failed.exit_code == 2
     assert failed.stderr == "error: this needs sklearn, which is not installed\n  cure: pip install 'outlay[train]'\n"
-
-
-def test_the_traceback_can_be_asked_for():
-    assert isinstance(outlay("--traceback", "show", "digit").exception, RecipeError)
 
 
 def test_doctor_knows_what_is_here(monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import copy
+import pickle
 import re
 from typing import Any
 
@@ -153,3 +155,91 @@ def test_the_same_leaves_in_another_container_are_refused_with_both_containers()
         program(state, np.ones((8, 3), np.float32))
     assert "OrderedDict" in str(caught.value)
     assert "cure: pass the state in the containers" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda program, state: jax.jit(program)(state, BATCH),
+        lambda program, state: jax.eval_shape(program, state, BATCH),
+        lambda program, state: jax.lax.scan(lambda s, _: program(s, BATCH), state, None, length=2),
+        lambda program, state: jax.vmap(lambda b: program(state, b)[1])(
+            jax.tree.map(lambda x: np.stack([x, x]), BATCH)
+        ),
+        lambda program, state: jax.grad(lambda w: program({**state, "w": w}, BATCH)[1]["mean"])(state["w"]),
+        lambda program, state: jax.jit(program.init)(jax.random.key(0)),
+    ],
+    ids=["jit", "eval_shape", "scan", "vmap", "grad", "init"],
+)
+def test_a_program_under_a_transformation_says_what_to_transform(program, state, call):
+    with pytest.raises(
+        outlay.ProgramError, match=r"cannot be called under jax.jit, .*\n  cure: call it from plain Python"
+    ):
+        call(program, state)
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        (0, r"given a int: 0\n  cure: program.init\(jax.random.key\(0\)\)"),
+        (None, "given a NoneType"),
+        ("key", "given a str"),
+        (jax.ShapeDtypeStruct((2,), "float32"), "given a ShapeDtypeStruct"),
+    ],
+)
+def test_a_key_that_is_none(program, key, what):
+    with pytest.raises(outlay.ProgramError, match=what):
+        program.init(key)
+
+
+def test_several_keys_are_not_one(program):
+    with pytest.raises(outlay.ProgramError, match=r"was given \(4,\) keys"):
+        program.init(jax.random.split(jax.random.key(0), 4))
+
+
+@pytest.mark.parametrize(
+    "words", ["text", np.array(["a", "b"]), np.array([object()])], ids=["text", "texts", "objects"]
+)
+def test_a_batch_of_texts_is_no_batch(program, state, words):
+    batch = jax.tree.map(lambda _: words, BATCH)
+    assert "not an array: batch" in error_of(state, batch, program)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"mesh": None}, r"mesh must be a jax.sharding.Mesh, and is None\n  cure: mesh=outlay.mesh"),
+        ({"mesh": 8}, "and is a int"),
+        ({"init": {"w": 1.0}}, r"init must be a function init\(key\), and is a dict"),
+        ({"step": None}, r"step must be a function step\(state, batch\)"),
+        ({"step": init, "init": step}, "they are the other way round"),
+    ],
+)
+def test_what_a_program_is_made_of_is_checked_first(change, what):
+    given = {"step": step, "init": init, "mesh": outlay.mesh(data=8), **change}
+    with pytest.raises(outlay.ProgramError, match=what):
+        outlay.program(given["step"], given["init"], BATCH, layout=outlay.data_parallel(), mesh=given["mesh"])
+
+
+def test_a_program_says_what_it_is_and_does_not_change(program):
+    assert repr(program) == "<Program of step: 3 leaves of state on mesh data=8 (8 simulated devices), mode auto>"
+    with pytest.raises(outlay.ProgramError, match=r"program.layout cannot be changed.*\n  cure: make another program"):
+        program.layout = outlay.data_parallel()
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(outlay.ProgramError, match="a program cannot be copied or pickled"):
+            copied(program)
+    with pytest.raises(AttributeError, match="rules"):
+        program.layout.rules = ()
+
+
+def test_a_mesh_may_be_text(program):
+    layout = outlay.Layout([("**", outlay.replicate())]) + outlay.data_parallel()
+    assert outlay.program(step, init, BATCH, layout=layout, mesh="data=8").mesh == outlay.mesh(data=8)
+
+
+def test_a_policy_that_raises_is_named_with_its_leaf():
+    layout = outlay.Layout([("w", lambda leaf: 1 / 0)]) + outlay.data_parallel()
+    with pytest.raises(
+        outlay.LayoutError, match=r"(?s)policy that raises: w\n.*ZeroDivisionError: .*test_diagnose.py:\d+"
+    ):
+        layout.plan({"w": jnp.ones((8, 8))}, outlay.mesh(data=8))

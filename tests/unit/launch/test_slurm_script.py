@@ -211,9 +211,15 @@ def test_without_xdg_the_site_template_is_in_the_home_folder(tmp_path, monkeypat
             r"give it a value there: \{% set nodez = ... %\}",
         ),
         ("ok\n{% if nodes %}", "own.j2:2 cannot be read: Unexpected end of template"),
-        ('{% extends "slurm.sh" %}', "own.j2 fails: .*slurm.sh"),
-        ("{{ nodes.most }}", "own.j2 fails: 'int object' has no attribute 'most'"),
-        ("{{ nodes + partition }}", "own.j2 fails: unsupported operand"),
+        ('{% extends "slurm.sh" %}', r"own.j2:1 fails: TemplateNotFound: .*slurm.sh"),
+        ("{{ nodes.most }}", "own.j2:1 fails: UndefinedError: 'int object' has no attribute 'most'"),
+        ("{{ nodes + partition }}", "own.j2:1 fails: TypeError: unsupported operand"),
+        ("ok\n{{ 1 // gpus_per_node }}", "own.j2:2 fails: ZeroDivisionError"),
+        (
+            '{{ cycler.__init__.__globals__.os.popen("id").read() }}',
+            "own.j2:1 fails: SecurityError: access to attribute",
+        ),
+        ("{% for i in range(10**9) %}x{% endfor %}", "own.j2:1 fails: OverflowError: Range too big"),
     ],
 )
 def test_a_template_with_a_mistake_is_refused(tmp_path, text, says):

@@ -14,12 +14,14 @@ from outlay.brain.port import Shape
 from outlay.core.errors import BrainError, Problem
 
 
-def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = None) -> Brain:
+def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = None, trust: bool = False) -> Brain:
     """A Brain from its file: Outlay's TOML, or a `.scfg` of Spark, told apart by what is in it.
 
     Args:
         path: the file.
         inputs: shapes of inputs by name, for a `.scfg` that does not say them (the newest do not).
+        trust: run the Python files that a TOML names under `imports`, with all that you may do. They must lie in its
+            folder, or below. Without, a file that names some is refused.
 
     Raises:
         BrainError: the file cannot be read, or describes no Brain that can be built; every offender is listed.
@@ -38,7 +40,7 @@ def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = 
     if inputs:
         what = f"{name} is TOML, which says the shapes of its inputs itself: {', '.join(inputs)}"
         raise BrainError(f"{what}\n  cure: shape = [...] under [inputs.NAME] in the file")
-    return read_toml(_decoded(content, name), name=name, folder=file.parent)
+    return read_toml(_decoded(content, name), name=name, folder=file.parent, trust=trust)
 
 
 def _content(file: Path) -> bytes:

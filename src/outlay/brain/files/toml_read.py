@@ -30,13 +30,14 @@ KEYS = ("dt", "dtype", "imports", "connections", "inputs", "outputs", TEMPLATES,
 """What a file may say, in the order in which it is written."""
 
 
-def read_toml(text: str, *, name: str, folder: File) -> Brain:
+def read_toml(text: str, *, name: str, folder: File, trust: bool = False) -> Brain:
     """The Brain that a TOML text describes.
 
     Args:
         text: the text.
         name: the file that it is from, for messages.
         folder: where the Python files lie that it imports.
+        trust: run them.
 
     Raises:
         BrainError: something in it is wrong; every offender is listed with its line.
@@ -46,7 +47,7 @@ def read_toml(text: str, *, name: str, folder: File) -> Brain:
     for key in data:
         if key not in KEYS:
             findings.at((key,), "unknown key", f"{key!r} is not part of a Brain", did_you_mean(key, KEYS))
-    _import_files(data.get("imports", []), folder, findings)
+    _import_files(data.get("imports", []), folder, trust, findings)
     connections = _connections(data.get("connections", []), findings)
     modules, merged = _modules(data, connections, folder, findings)
     settings = {**_times(data, findings), "inputs": _inputs(data, findings), "outputs": _outputs(data, findings)}
@@ -69,16 +70,20 @@ def _parse(text: str, name: str) -> dict[str, Any]:
         where = f"{name}:{at[1]}:{at[2]}" if at else f"{name}, at its end"
         cure = "correct the syntax there: text such as 20 ms stands in quotes, and each key once in its table"
         raise BrainError(f"{name} cannot be parsed:", [Problem("not TOML", where, str(error), cure)]) from error
+    except RecursionError as error:
+        what = "lists or tables stand in one another, hundreds deep"
+        problem = Problem("nested too deeply", name, what, "a Brain needs ten levels at most")
+        raise BrainError(f"{name} cannot be parsed:", [problem]) from error
 
 
-def _import_files(files: Any, folder: File, findings: Findings) -> None:
+def _import_files(files: Any, folder: File, trust: bool, findings: Findings) -> None:
     if not _is_texts(files):
         cure = 'a list of files, imports = ["my_modules.py"]'
         findings.at(("imports",), "wrong type", f"imports = {files!r} is no list of files", cure)
         return
     for file in files:
         try:
-            import_file(folder / file)
+            import_file(folder, file, trust=trust)
         except BrainError as error:
             findings.at_text("imports", file, "import", *_parts(error))
 

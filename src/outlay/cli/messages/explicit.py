@@ -38,8 +38,9 @@ EXPLICIT = (
     KnownMessage(
         "operands split differently",
         (
-            r"(?P<operation>\w+) operation with inputs: (?P<types>[^\n]{1,200}?) produces an illegally sharded result",
-            r"(?P<operation>\w+) got incompatible shardings for broadcasting: (?P<types>[^\n]{1,200}?)\.(?:\s|$)",
+            r"\b(?P<operation>\w+) operation with inputs: (?P<types>[^\n]{1,200}?) produces an illegally sharded "
+            r"result",
+            r"\b(?P<operation>\w+) got incompatible shardings for broadcasting: (?P<types>[^\n]{1,200}?)\.(?:\s|$)",
             r"Incompatible types for (?P<operation>\w+) arguments: (?P<types>[^\n]{1,200})",
             r"All operands should have the same sharding\. Got (?P<operation>)shardings (?P<types>[^\n]{1,600})",
         ),

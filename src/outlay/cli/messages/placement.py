@@ -109,7 +109,7 @@ PLACEMENT = (
     KnownMessage(
         "no mesh in context",
         (
-            r"(?P<who>with_sharding_constraint|jit|\w+) requires a non-empty mesh in context if you are passing",
+            r"\b(?P<who>with_sharding_constraint|jit|\w+) requires a non-empty mesh in context if you are passing",
             r"Please set a mesh via [`']?jax\.set_mesh[`']? if a PartitionSpec is passed to (?P<who>\w+)",
             r"Using PartitionSpec when you are not under a mesh context is not allowed(?P<who>)",
             r"The context mesh cannot be empty\. Use [`']?jax\.set_mesh(?P<who>)",

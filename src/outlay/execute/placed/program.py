@@ -10,9 +10,10 @@ import jax
 from jax.sharding import Mesh
 
 from outlay.core.errors import ProgramError
+from outlay.core.jax_compat import is_tracing
 from outlay.core.step_graph import CACHE, INPUTS
-from outlay.execute.abstract import abstract_inputs, abstract_step, named
-from outlay.execute.diagnose import check_outputs, diagnose
+from outlay.execute.abstract import abstract_inputs, abstract_step, named, refuse_other_arguments
+from outlay.execute.diagnose import check_outputs, diagnose, under_trace
 from outlay.execute.explicit import state_shapes
 from outlay.execute.modes import check_mode
 from outlay.execute.placed.dispatch import Dispatch, joined, split_state
@@ -22,6 +23,7 @@ from outlay.execute.program import Program
 from outlay.execute.rollout import Rollout, count_steps, results
 from outlay.execute.rows import Rows
 from outlay.execute.section import Section
+from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.meshes.info import MeshInfo
 from outlay.meshes.made import refuse_to_run
@@ -42,12 +44,13 @@ class PlacedProgram(Program):
     """
 
     def __init__(self, step: Rollout, init: Callable[[Any], Any], inputs: Any, layout: Layout, mesh: Mesh) -> None:
+        refuse_other_arguments(step, init, mesh)
         check_mode("placed", mesh)
         _refuse(step, mesh)
         self.step, self.mesh, self.layout, self.mode = step, mesh, layout, "placed"
         user_shapes = state_shapes(init, mesh)
         self.batch_shapes = abstract_inputs(inputs)
-        abstract_step(step, user_shapes, self.batch_shapes)
+        self.output_shapes = abstract_step(step, user_shapes, self.batch_shapes).intermediates.get(OUTPUTS)
         num_steps, info = count_steps(self.batch_shapes), MeshInfo.of(mesh)
         positions = positions_of_parts(step.graph, layout, user_shapes, info)
         together: dict[Positions, list[str]] = {}
@@ -81,6 +84,8 @@ class PlacedProgram(Program):
             ProgramError: the mesh is of compile-only devices.
         """
         refuse_to_run(self.mesh, "a state cannot be made")
+        if is_tracing():
+            raise under_trace("program.init")
         made = [make(jax.device_put(key, place.whole)) for make, place in zip(self._makers, self.places, strict=True)]
         caches = [state.pop(CACHE) for state in made]
         return joined(made, caches)

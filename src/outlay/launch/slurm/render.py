@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 from jinja2.meta import find_undeclared_variables
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from outlay.core.errors import LaunchError
 from outlay.core.suggest import did_you_mean
@@ -31,7 +33,7 @@ def render(script: Script, template: Path | None = None) -> str:
         LaunchError: the template cannot be read, or uses what is not a value of a script.
     """
     file = template or site_template(os.environ)
-    environment = jinja2.Environment(
+    environment = ImmutableSandboxedEnvironment(  # a template may be a stranger's, and no more than text is its to make
         loader=jinja2.PackageLoader("outlay.launch.slurm"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -49,8 +51,14 @@ def render(script: Script, template: Path | None = None) -> str:
     _check_names(file, parsed, script.values())
     try:
         return environment.from_string(text).render(script.values())
-    except (jinja2.TemplateError, TypeError, ValueError) as error:
-        raise LaunchError(f"the template {file} fails: {error}") from error
+    except Exception as error:  # whatever its expressions come to
+        raise LaunchError(f"the template {file}{_line_of(error)} fails: {type(error).__name__}: {error}") from error
+
+
+def _line_of(error: Exception) -> str:
+    """The line of the template that an error passed through."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+    return f":{lines[-1]}" if lines else ""
 
 
 def site_template(environment: Mapping[str, str]) -> Path | None:

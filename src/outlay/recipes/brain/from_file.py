@@ -22,7 +22,8 @@ def recipe_of(path: Path) -> Callable[..., BrainRecipe]:
 
     They are `--input NAME=FILE` or `NAME=NUMBER`; `--record PATTERN` and `--stride N`; `--window FROM..TO` in ms and
     `--trigger 'MODULE:PORT > RATE +- MS'`, outside of which nothing is recorded; `--chunk N` steps in one call of the
-    program; `--seed N` of what is drawn at random in the state. Those that take a text may be repeated. Without
+    program; `--seed N` of what is drawn at random in the state; `--trust` to run the Python files that
+    the file imports. Those that take a text may be repeated. Without
     `--record`, the potentials of the first 500 ms are recorded.
 
     Args:
@@ -37,8 +38,9 @@ def recipe_of(path: Path) -> Callable[..., BrainRecipe]:
         trigger: list[str] | None = None,
         chunk: int = CHUNK,
         seed: int = 0,
+        trust: bool = False,
     ) -> BrainRecipe:
-        brain = read_brain(path)
+        brain = read_brain(path, trust=trust)
         looks = record is None and not window and not trigger
         return BrainRecipe.of(
             brain,

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from outlay.brain.brain import Brain
 from outlay.brain.files.read import read_brain
+from outlay.core.jax_compat import attached_devices
 from outlay.layout.layout import Layout
 from outlay.meshes.build import mesh as make_mesh
 from outlay.recipes.brain.brain_recipe import CHUNK, BrainRecipe, refuse_no_count
@@ -92,7 +92,7 @@ def run_brain(
     if isinstance(layout, Layout):
         recipe, layout = recipe.with_layout(layout), None
     elif layout is None and mode is None and mesh is None:
-        layout, mesh = COPIES, make_mesh(MESHES[COPIES], devices=jax.devices()[:1])
+        layout, mesh = COPIES, make_mesh(MESHES[COPIES], devices=attached_devices()[:1])
     prepared = prepare(recipe, layout=layout, mesh=mesh, mode=mode)
     return simulate(
         prepared,

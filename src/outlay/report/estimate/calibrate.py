@@ -15,6 +15,7 @@ from jax.sharding import AxisType, Mesh
 from rich.table import Table
 
 from outlay.core.errors import TargetError
+from outlay.core.jax_compat import attached_devices
 from outlay.core.table import table, to_text
 from outlay.meshes.compile_only import target_of
 from outlay.meshes.hardware import Hardware
@@ -141,7 +142,7 @@ def calibrate(
     Raises:
         TargetError: no target describes this hardware.
     """
-    found = list(jax.devices() if devices is None else devices)
+    found = list(attached_devices() if devices is None else devices)
     hardware = _hardware(found)
     wanted = sizes or (CPU_SIZES if hardware.kind == "cpu" else GPU_SIZES)
     everybody = _mesh(found, len(found))

@@ -13,6 +13,7 @@ from outlay.brain.brain import Brain
 from outlay.brain.connection import Connection
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.files.read import read_brain
+from outlay.brain.files.scfg import plain
 from outlay.brain.initializers import SparseUniform
 from outlay.brain.integrator import ExponentialIntegrator
 from outlay.brain.learning_rules.hebbian import HebbianRule
@@ -210,9 +211,17 @@ def test_what_is_not_understood_in_the_newest_files_is_named(read, change, kind,
     assert (kind, what) in [(kind, what) for kind, _, what in problems_of(error)]
 
 
+def test_what_unpacks_to_too_much_is_refused_before_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(plain, "LARGEST", 2**20)
+    (tmp_path / "bomb.scfg").write_bytes(lzma.compress(b"[" + b" " * 2**24))
+    with pytest.raises(BrainError, match=r"its 2,\d\d\d bytes unpack to more than 1,048,576"):
+        read_brain(tmp_path / "bomb.scfg")
+
+
 @pytest.mark.parametrize(
     ("content", "what"),
     [
+        (b'{"a": ' * 100_000, "nested too deeply"),
         (NEWEST.read_bytes()[:500], "its xz data ends early or is damaged"),
         (NEWEST.read_bytes()[:300] + b"\0" * 200 + NEWEST.read_bytes()[500:], "its xz data ends early or is damaged"),
         (OLDER.read_bytes()[:5000], "its JSON breaks off or is wrong"),

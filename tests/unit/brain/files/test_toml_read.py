@@ -45,9 +45,9 @@ SMALL = """\
 def read(tmp_path, monkeypatch):
     """Read a Brain from text, in a file called model.toml."""
 
-    def read_text(text: str) -> Brain:
+    def read_text(text: str, *, trust: bool = True) -> Brain:
         (tmp_path / "model.toml").write_text(textwrap.dedent(text))
-        return read_brain("model.toml")
+        return read_brain("model.toml", trust=trust)
 
     monkeypatch.chdir(tmp_path)
     return read_text
@@ -364,6 +364,21 @@ def test_modules_of_ones_own_are_imported_by_the_file(read, tmp_path):
     """)
     assert type(brain.modules["eye"]).__name__ == "QuickSpiker"
     assert read((tmp_path / "model.toml").read_text()) == brain, "a second time it is not run again"
+
+
+def test_a_file_of_a_stranger_runs_nothing(read, tmp_path):
+    (tmp_path / "mine.py").write_text("raise SystemExit('it ran')")
+    with pytest.raises(BrainError, match=r"mine.py is Python, .*\n.*--trust, or outlay.read_brain\(path, trust=True\)"):
+        read('imports = ["mine.py"]\nmodules.a.type = "linear_spiker"\n', trust=False)
+    for elsewhere in (str(tmp_path.parent / "other.py"), "../other.py"):
+        (tmp_path.parent / "other.py").write_text("raise SystemExit('it ran')")
+        with pytest.raises(BrainError, match="lies outside the folder of this file"):
+            read(f'imports = ["{elsewhere}"]\nmodules.a.type = "linear_spiker"\n')
+
+
+def test_a_file_nested_without_end_is_refused(read):
+    with pytest.raises(BrainError, match="nested too deeply"):
+        read("dt = " + "[" * 100_000)
 
 
 def test_imports_that_fail_are_told(problems, tmp_path):

@@ -12,6 +12,9 @@ XZ = b"\xfd7zXZ\x00"
 TYPE = "__type__"
 _CONTENTS = ("__cfg__", "__data__")
 _EDITORS = ("__config_delimiter__", "__shared_config_delimiter__", "__schema_version__")
+LARGEST = 2**28
+"""Bytes that a compressed file may unpack to, 256 MiB: kernels are drawn or lie in files of their own."""
+_MEMORY = 2**28  # that the decompressor itself may take
 EDITOR = "__graph_editor_metadata__"
 """Where the graph editor keeps positions, and with them the shapes of inputs that newer files say nowhere else."""
 
@@ -31,7 +34,11 @@ def plain(content: bytes, *, name: str) -> dict[str, Any]:
     Raises:
         BrainError: the file is damaged, or holds no configuration of a Brain.
     """
-    unwrapped = _unwrapped(_parsed(_text(content, name), name))
+    try:
+        unwrapped = _unwrapped(_parsed(_text(content, name), name))
+    except RecursionError as error:
+        what = "its objects or lists stand in one another, hundreds deep"
+        raise _refusal(name, "nested too deeply", what, "a file as Spark writes it") from error
     if not isinstance(unwrapped, dict) or not unwrapped.keys() & {"modules_map", "modules_specs"}:
         what = unwrapped.get(TYPE) if isinstance(unwrapped, dict) else None
         said = f"it holds {what!r}" if what else "it holds neither modules_map nor modules_specs"
@@ -41,12 +48,32 @@ def plain(content: bytes, *, name: str) -> dict[str, Any]:
 
 def _text(content: bytes, name: str) -> str:
     try:
-        return (lzma.decompress(content) if content.startswith(XZ) else content).decode()
+        return (_decompressed(content, name) if content.startswith(XZ) else content).decode()
     except lzma.LZMAError as error:
         what = f"its xz data ends early or is damaged: {error}"
         raise _refusal(name, "damaged", what, "a whole copy of the file") from error
     except UnicodeDecodeError as error:
         raise _refusal(name, "damaged", "it holds neither xz data nor text", "a whole copy of the file") from error
+
+
+def _decompressed(content: bytes, name: str) -> bytes:
+    """What xz data unpacks to: a small file of a stranger must not fill the memory."""
+    found, left = [], content
+    room = LARGEST
+    while left:
+        one = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)
+        while not one.eof:
+            piece = one.decompress(left, room + 1)
+            left = b""
+            room -= len(piece)
+            if room < 0:
+                what = f"its {len(content):,} bytes unpack to more than {LARGEST:,}"
+                raise _refusal(name, "too large", what, "unpack it yourself (xz -d) if you trust it; JSON is read too")
+            found.append(piece)
+            if not piece and one.needs_input:
+                raise lzma.LZMAError("the data ends before the end of the stream")
+        left = one.unused_data.lstrip(b"\0")  # between streams stand zeros
+    return b"".join(found)
 
 
 def _parsed(text: str, name: str) -> Any:

@@ -1,0 +1,127 @@
+"""Ctrl-C, at any time: one line, exit code 130, and no traceback.
+
+Nothing heavy is imported here, so that Ctrl-C is answered while everything else is.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+STOPPED = 130
+"""Exit code: 128 + SIGINT, as shells count."""
+
+_SAME_PRESS = 1.0
+"""Seconds in which further signals are the same Ctrl-C: a terminal and a parent process may both send it."""
+_PATIENCE = 10.0
+"""Seconds that native code, such as a compiler, may keep Python from hearing of Ctrl-C."""
+
+_first: float | None = None
+_watching = False
+
+
+def answer() -> None:
+    """From now on the first Ctrl-C raises `KeyboardInterrupt`, and a later one ends the process at once.
+
+    Where whoever started the process ignores Ctrl-C, or has an answer of its own, that stays.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    shown, shown_at_end = sys.unraisablehook, sys.excepthook
+
+    def on_unraisable(unraisable: Any) -> None:
+        # Python cannot raise out of a callback of its garbage collector, such as JAX's, and drops the exception.
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            shown(unraisable)
+            return
+        again = threading.Timer(0.05, _again)
+        again.daemon = True
+        again.start()
+
+    def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        # NumPy prints what interrupts its import, and makes another error of it.
+        if not (issubclass(kind, KeyboardInterrupt) and has_come()):
+            shown_at_end(kind, error, trace)
+
+    sys.unraisablehook, sys.excepthook = on_unraisable, on_exception
+
+
+def watch() -> None:
+    """From now on, end the process where native code keeps Python from hearing of Ctrl-C for long.
+
+    It takes a thread, which a process that only starts others is better without.
+    """
+    global _watching
+    if _watching or not answers():
+        return
+    _watching = True
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    threading.Thread(target=_look, args=(reads,), name="outlay-interrupt", daemon=True).start()
+
+
+def answers() -> bool:
+    """Whether Ctrl-C is answered here."""
+    return signal.getsignal(signal.SIGINT) is _interrupt
+
+
+def has_come() -> bool:
+    """Whether Ctrl-C has come; whatever fails after it fails because of it."""
+    return _first is not None
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now, after what was printed has come through.
+
+    Python's own end would wait for compilers and crash in some of them (JAX 0.10.2).
+    """
+    with contextlib.suppress(ValueError, OSError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _first
+    if _first is None:
+        _first = time.monotonic()
+        raise KeyboardInterrupt
+    if time.monotonic() - _first > _SAME_PRESS:
+        _leave_at_once()
+
+
+def _again() -> None:
+    global _first
+    _first = None
+    _thread.interrupt_main()
+
+
+def _look(reads: int) -> None:
+    while signals := os.read(reads, 1):
+        if signals[0] != signal.SIGINT:
+            continue
+        pressed = time.monotonic()
+        while _first is None and time.monotonic() - pressed < _PATIENCE:
+            again, _, _ = select.select([reads], [], [], 0.1)
+            if again and os.read(reads, 1)[0] == signal.SIGINT and time.monotonic() - pressed > _SAME_PRESS:
+                _leave_at_once()
+        if _first is None or pressed - _first > _SAME_PRESS:
+            _leave_at_once()
+
+
+def _leave_at_once() -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, b"stopped\n")
+    os._exit(STOPPED)

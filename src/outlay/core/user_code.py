@@ -1,0 +1,91 @@
+"""Which lines of a stack are the user's own: not Python's library, not an installed package, not Outlay."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+_OUTLAY = str(Path(__file__).parents[1])
+_STDLIB = sysconfig.get_path("stdlib")
+_JAX = ("/jax/", "/jaxlib/")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A line of the user's code.
+
+    Attributes:
+        file: the file it is in.
+        line: its line number.
+        function: the function around it, `<module>` at top level.
+        code: the text of the line; empty where the source cannot be read.
+    """
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+    def __str__(self) -> str:
+        where = "at top level" if self.function == "<module>" else f"in {self.function}"
+        return f"{self.file}:{self.line} {where}" + (f": {self.code}" if self.code else "")
+
+
+def user_call(stack: traceback.StackSummary) -> Call | None:
+    """The innermost frame that is the user's own."""
+    for frame in reversed(stack):
+        if not _is_library(frame.filename):
+            return Call(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
+    return None
+
+
+def users_traceback(error: BaseException, files: frozenset[str] = frozenset()) -> str | None:
+    """An error as Python prints it, from the user's own code on; None where it did not pass through any.
+
+    What leads there and what JAX does inside is left out; frames of other libraries that the user's code called stay.
+
+    Args:
+        error: the error.
+        files: files that are the user's wherever they lie, such as a recipe in an installed package.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    if not any(_is_users(frame.filename, files) for frame in told.stack):
+        return None
+    one: traceback.TracebackException | None = told
+    while one is not None:
+        # JAX hangs its own view of the same stack below the error, as its cause.
+        if one.__cause__ is not None and "".join(one.__cause__.format_exception_only()).startswith(_JAX_CAUSES):
+            one.__cause__ = None
+            one.__suppress_context__ = True
+        one.stack = _trimmed(one.stack, files)
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    return "".join(told.format()).replace(_JAX_NOTE, "").rstrip()
+
+
+_JAX_CAUSES = (
+    "jax._src.source_info_util.JaxStackTraceBeforeTransformation",
+    "jax._src.traceback_util.UnfilteredStackTrace",
+    "jax.errors.SimplifiedTraceback",
+)
+_JAX_NOTE = (
+    "--------------------\nFor simplicity, JAX has removed its internal frames from the traceback of the following "
+    "exception. Set JAX_TRACEBACK_FILTERING=off to include these.\n"
+)
+
+
+def _trimmed(stack: traceback.StackSummary, files: frozenset[str]) -> traceback.StackSummary:
+    frames = list(stack)
+    first = next((i for i, frame in enumerate(frames) if _is_users(frame.filename, files)), len(frames))
+    rest = (frame for frame in frames[first:] if not any(part in frame.filename for part in _JAX))
+    return traceback.StackSummary.from_list(list(rest))
+
+
+def _is_users(file: str, files: frozenset[str]) -> bool:
+    return file in files or not (file.startswith("<") or _is_library(file))
+
+
+def _is_library(file: str) -> bool:
+    installed = "site-packages" in file or "dist-packages" in file
+    return installed or file.startswith(("<frozen", _OUTLAY, _STDLIB))

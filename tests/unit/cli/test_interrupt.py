@@ -1,0 +1,89 @@
+"""Ctrl-C in processes of their own: while importing, in a callback that drops exceptions, twice, and in native code."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+PROLOGUE = """
+import gc, hashlib, os, signal, sys, threading, time
+from outlay.cli import interrupt
+interrupt.answer()
+press = lambda: os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def ended(tmp_path, program: str) -> subprocess.CompletedProcess[str]:
+    file = tmp_path / "program.py"
+    file.write_text(PROLOGUE + textwrap.dedent(program))
+    command = [sys.executable, str(file)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "stderr"),
+    [
+        pytest.param(
+            """
+            def swallow(phase, info):
+                gc.callbacks.remove(swallow)
+                press()
+                time.sleep(0.2)
+            gc.callbacks.append(swallow)
+            try:
+                gc.collect()
+                time.sleep(60)
+            except KeyboardInterrupt:
+                print("raised again", file=sys.stderr)
+                interrupt.leave(130)
+            """,
+            130,
+            "raised again\n",
+            id="dropped by a callback",
+        ),
+        pytest.param(
+            """
+            try:
+                press()
+                time.sleep(60)
+            except KeyboardInterrupt:
+                press()  # the same, by way of a parent process
+                print("in order", file=sys.stderr)
+                interrupt.leave(130)
+            """,
+            130,
+            "in order\n",
+            id="twice in a row",
+        ),
+        pytest.param(
+            """
+            interrupt._PATIENCE = 0.3
+            interrupt.watch()
+            threading.Timer(0.3, press).start()
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # minutes without Python, as in a compiler
+            """,
+            130,
+            "stopped\n",
+            id="not heard of",
+        ),
+    ],
+)
+def test_ctrl_c(tmp_path, program, code, stderr):
+    done = ended(tmp_path, program)
+    assert (done.returncode, done.stderr) == (code, stderr)
+
+
+def test_ctrl_c_while_imports_run(tmp_path):
+    """The command is stopped as soon as it has begun, long before JAX is there."""
+    command = [sys.executable, "-c", "from outlay.__main__ import main; print(flush=True); main()", "show", "digits"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout
+        assert run.stderr
+        run.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.wait(0.3)
+        run.send_signal(signal.SIGINT)
+        assert run.stderr.read() == "stopped\n"
+    assert run.returncode == 130
