@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -122,15 +123,20 @@ class Brain:
         """The tree of modules, with shapes, units and settings."""
         return inspect(self)
 
-    def picture(self, path: str | os.PathLike) -> None:
+    def picture(self, path: str | os.PathLike, *, force: bool = False) -> None:
         """Write a picture of its modules and connections.
 
         Args:
             path: the file; its ending, such as `.png` or `.svg`, says in which format.
+            force: replace a file that Outlay did not make, too.
+
+        Raises:
+            OutputError: it would replace such a file, cannot be written, or there is no such format.
         """
         from outlay.brain.picture import draw  # matplotlib takes long to import, and few Brains are drawn
+        from outlay.core.output_file import write_picture
 
-        draw(self).savefig(path, dpi=150)
+        write_picture(Path(path), draw(self), force=force)
 
     def _step_of(self, name: str):
         module, ports = self.modules[name], self.wiring.output_ports[name]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import jax
 
-from outlay.core.errors import ProgramError
+from outlay.core.errors import OutputError, ProgramError
 from outlay.execute.program import Program
 from outlay.launch.heartbeat import beat
 from outlay.train.checkpoint.checkpoints import Checkpoints
@@ -102,7 +102,9 @@ def fit(
     Raises:
         Interrupted: on Ctrl-C, after the metrics so far were written.
         Stopped: a `SystemExit`, on SIGUSR1.
-        CheckpointError: a checkpoint cannot be written, or the metrics file does not hold every step before `start`.
+        CheckpointError: a checkpoint cannot be written, which is told after the next step, or the metrics file does not
+            hold every step before `start`.
+        OutputError: the metrics cannot be written, or would replace a file of something else.
         ProgramError: there is no step to take, or nowhere to save to.
 
     Example:
@@ -133,8 +135,13 @@ def fit(
 
         def finish_oldest() -> None:
             nonlocal finished
-            fetched = jax.device_get(in_flight.popleft())
-            metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
+            oldest = in_flight.popleft()
+            try:
+                fetched = jax.device_get(oldest)
+                metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
+            except Exception:
+                in_flight.clear()  # or the metrics of later ones would be taken for those of this step
+                raise
             finished += 1
             beat(finished, f"step {finished + 1}" if finished < num_steps else "what follows the last step")
             history.append({"step": finished, **metrics, "seconds": round(time.perf_counter() - began, 4)})
@@ -143,8 +150,16 @@ def fit(
             if shown:
                 shown.show(history[-1])
 
+        def finish_what_is_done() -> None:
+            """After a failure, the metrics of the steps before it; other processes are not waited for."""
+            with contextlib.suppress(Exception):
+                while in_flight and (jax.process_count() == 1 or _are_ready(in_flight[0])):
+                    finish_oldest()
+
         try:
             for step in range(first, num_steps):
+                if checkpoints:
+                    checkpoints.raise_if_failed()
                 if len(in_flight) >= _MAX_IN_FLIGHT:
                     finish_oldest()
                 state, metrics = program(state, data[step])
@@ -164,10 +179,25 @@ def fit(
         except KeyboardInterrupt as interrupt:
             saved = checkpoints.last_saved() if checkpoints else None
             raise Interrupted(history, finished, num_steps, metrics_path, saved) from interrupt
+        except OutputError as error:
+            headline, _, cure = str(error).partition("\n")
+            saved = last_checkpoint_in_words(checkpoints.last_saved() if checkpoints else None)
+            stopped = f"{headline}; the run stopped after step {finished} of {num_steps}{saved}"
+            raise OutputError(f"{stopped}\n{cure}") from error
+        except Exception:
+            finish_what_is_done()
+            raise
+        finally:
+            if checkpoints:
+                checkpoints.close()
     if checkpoints and stops:
         end_on_request(finished, num_steps, checkpoints, say=progress)
     seconds = history[-1]["seconds"] if history else 0.0
     return Fit(state, history, seconds, samples_a_step * len(history))
+
+
+def _are_ready(metrics: Any) -> bool:
+    return all(leaf.is_ready() for leaf in jax.tree.leaves(metrics))
 
 
 def _refuse_impossible(num_steps: int, first: int, checkpoints: Checkpoints | None, every: int | None) -> None:

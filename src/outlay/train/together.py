@@ -36,5 +36,5 @@ def as_first_finds(find: Callable[[], int]) -> int:
     finally:
         found = int(multihost_utils.broadcast_one_to_all(np.int32(found)))
     if found < 0:
-        raise CheckpointError("no checkpoint is restored: process 0 says why")
+        raise CheckpointError("process 0 cannot use the checkpoints, and says why")
     return found
