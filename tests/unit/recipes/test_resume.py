@@ -118,7 +118,11 @@ def test_forcing_a_new_run_removes_the_old_checkpoints(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before  # nothing goes before the new run begins
     folder.write_config({"num_steps": 1})
     marks = [tmp_path / "checkpoints" / "outlay.txt", tmp_path / "outlay.txt"]
-    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [*marks[:1], tmp_path / "config.json", marks[1]]
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [
+        *marks[:1],
+        tmp_path / "config.json",
+        marks[1],
+    ]
 
 
 def refused(path, match, recipe=None, **options):

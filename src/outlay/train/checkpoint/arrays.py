@@ -46,7 +46,7 @@ class ArrayFiles:
     def give_up(self) -> None:
         """Wait until nothing is being written any more, and forget what went wrong, which is not the next save's."""
         with contextlib.suppress(Exception):
-            self.finish_writing()
+            self._orbax.wait_until_finished()
 
     def read(self, folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
         """The arrays, each device's piece read by itself.

@@ -63,8 +63,8 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3) -> None:
-        if keep < 1:
-            raise CheckpointError(f"keep={keep}: 1 checkpoint or more must stay to restore from")
+        if not isinstance(keep, int) or keep < 1:
+            raise CheckpointError(f"keep={keep!r}: 1 checkpoint or more must stay to restore from")
         if Path(folder) == Path():
             raise CheckpointError(
                 f"Checkpoints({os.fspath(folder)!r}) is the current folder, or a variable that is empty"
@@ -120,7 +120,10 @@ class Checkpoints:
                 a later step, the folder is not Outlay's, another program saves to it, it cannot be written, or the last
                 save failed. All that was there is there, and the next save is as if this one had not been.
         """
-        step = operator.index(step)
+        try:
+            step = operator.index(step)
+        except TypeError as error:
+            raise CheckpointError(f"step {step!r:.40} cannot be saved: it is no whole number") from error
         if step < 0:
             raise CheckpointError(f"step {step} cannot be saved: steps are counted from 0")
         self.wait()
@@ -148,7 +151,7 @@ class Checkpoints:
                     self._left += self._folder.complete(partial, manifest)
                     self._left += self._folder.keep_last(self._keep)
             except BaseException:
-                self._folder.discard(partial)
+                self._give_up(partial)
                 raise
 
         self._saving = InBackground(complete, failed)
@@ -270,7 +273,7 @@ class Checkpoints:
             self._is_taken = True
 
     def _give_up(self, partial: Path) -> None:
-        """Leave nothing of a save that could not begin, neither on disk nor in what the next one is told."""
+        """Leave nothing of a save that failed, neither on disk nor in what the next one is told."""
         if self._arrays is not None and jax.process_count() == 1:  # of several, others may never end their part
             self._arrays.give_up()
         self._folder.discard(partial)

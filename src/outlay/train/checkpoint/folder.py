@@ -13,7 +13,7 @@ from outlay.core.own_folder import MARK, OwnFolder, folder_id, mark
 from outlay.train.checkpoint.manifest import ARRAYS, MANIFEST, Manifest
 from outlay.train.checkpoint.whole import damaged_files, files_in, read_manifest
 
-_KIND = "checkpoints"
+_KIND = "checkpoint folder"
 _LISTED = 3
 
 
