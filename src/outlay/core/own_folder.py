@@ -44,9 +44,7 @@ class OwnFolder:
         self.path = path
         self._kind, self._error, self._cure = kind, error, cure
         self._descriptor: int | None = None
-
-    def __del__(self) -> None:
-        self.release()
+        self._close: Callable[[], object] = lambda: None
 
     @property
     def id(self) -> str | None:
@@ -60,7 +58,9 @@ class OwnFolder:
             OutlayError: of the class given.
         """
         with self.as_error():
-            if not os.path.lexists(self.path):
+            try:
+                os.lstat(self.path)
+            except FileNotFoundError:
                 return
             if not self.path.is_dir():
                 raise self._error(f"{self.path} is a file, not a folder\n  cure: {self._cure()}")
@@ -85,6 +85,7 @@ class OwnFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             self._descriptor = os.open(self.path / MARK, flags, 0o666)
+            self._close = weakref.finalize(self, os.close, self._descriptor)  # who forgets to release it does so too
             _open.add(self)
             try:
                 self._lock()
@@ -98,9 +99,8 @@ class OwnFolder:
 
     def release(self) -> None:
         """Let others write there."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        self._descriptor = None
+        self._close()
 
     def names(self) -> set[str]:
         """What Outlay has written there."""
@@ -133,7 +133,9 @@ class OwnFolder:
         except OutlayError:
             raise
         except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-            raise self._error(f"{self.path!s} cannot be used: {_reason(error)}\n  cure: give permission or make room, or another folder") from error
+            raise self._error(
+                f"{self.path!s} cannot be used: {_reason(error)}\n  cure: give permission or make room, or another folder"
+            ) from error
 
     def _is_hardly_begun(self, entries: list[str]) -> bool:
         """Whether a process was killed as it made the mark."""
@@ -165,17 +167,20 @@ class OwnFolder:
                     stacklevel=4,
                 )
                 return
+            holder, is_here = self._holder()
+            cure = "use that one, or close it" if is_here else "wait for it or end it"
             raise self._error(
-                f"{self.path} is being written to by another: {self._holder()}; nothing was touched"
-                "\n  cure: wait for it or end it, or another folder"
+                f"{self.path} is being written to by another: {holder}; nothing was touched"
+                f"\n  cure: {cure}, or another folder"
             ) from error
 
-    def _holder(self) -> str:
+    def _holder(self) -> tuple[str, bool]:
+        """Who has it, and whether that is in this process."""
         since = [line for line in _lines(self.path) if line.startswith("in use ")]
         if not since:
-            return "one that has just begun"
-        here = since[-1].endswith(f" by process {os.getpid()} on {socket.gethostname()}")
-        return since[-1] + (", which is this very program" if here else "")
+            return "one that has just begun", False
+        is_here = since[-1].endswith(f" by process {os.getpid()} on {socket.gethostname()}")
+        return since[-1] + (", which is this very program" if is_here else ""), is_here
 
 
 def folder_id(path: Path, kind: str) -> str | None:

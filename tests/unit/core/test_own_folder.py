@@ -105,18 +105,20 @@ def test_a_process_that_is_killed_holds_it_no_longer(tmp_path):
     folder(tmp_path).take()
 
 
-def _wait(can_end, its):
+def _wait(begun, can_end, its):
+    begun.set()
     can_end.wait(60)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*")
 def test_a_forked_child_does_not_hold_it_after_its_parent(tmp_path):
     context = multiprocessing.get_context("fork")
-    can_end, first = context.Event(), folder(tmp_path)
+    begun, can_end, first = context.Event(), context.Event(), folder(tmp_path)
     first.take()
-    child = context.Process(target=_wait, args=(can_end, first))
+    child = context.Process(target=_wait, args=(begun, can_end, first))
     child.start()
     try:
+        assert begun.wait(60)
         first.release()
         folder(tmp_path).take()
     finally:

@@ -128,8 +128,8 @@ class Checkpoints:
             raise CheckpointError(f"step {step} cannot be saved: steps are counted from 0")
         self.wait()
         arrays = _arrays(state)
-        self._refuse_older(step)
         self._take()
+        self._refuse_older(step)
         failed = f"the checkpoint of step {step} could not be written to {self.path}"
         partial = self._folder.partial(step)
         try:
@@ -212,6 +212,11 @@ class Checkpoints:
                 program's; every file and every difference is listed, and nothing was loaded.
             ProgramError: the mesh is of compile-only devices.
         """
+        if not isinstance(program, Program):
+            raise CheckpointError(
+                f"a {type(program).__name__} cannot take a checkpoint\n  cure: restore(outlay.program(...)), which says "
+                "where every leaf goes"
+            )
         refuse_to_run(program.mesh, "a state cannot be restored")
         self.wait()
         found = as_first_finds(lambda: self._choose(step))

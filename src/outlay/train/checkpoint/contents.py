@@ -52,7 +52,10 @@ class Contents:
     def table(self) -> Table:
         """The leaves of the one that is shown."""
         leaves = self.manifest.leaves if self.manifest is not None else ()
-        rows = [[_printable(leaf.path), str(leaf.shape), _printable(leaf.dtype), format_bytes(leaf.num_bytes)] for leaf in leaves]
+        rows = [
+            [_printable(leaf.path), str(leaf.shape), _printable(leaf.dtype), format_bytes(leaf.num_bytes)]
+            for leaf in leaves
+        ]
         return table(["path", "shape", "dtype", "bytes"], rows, right=("bytes",))
 
     def to_dict(self) -> dict[str, Any]:
