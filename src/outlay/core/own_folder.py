@@ -134,7 +134,7 @@ class OwnFolder:
             raise
         except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
             raise self._error(
-                f"{self.path!s} cannot be used: {_reason(error)}\n  cure: give permission or make room, or another folder"
+                f"{self.path} cannot be used: {_reason(error)}\n  cure: give permission or make room, or another folder"
             ) from error
 
     def _is_hardly_begun(self, entries: list[str]) -> bool:

@@ -13,7 +13,7 @@ from outlay.brain.connection import Connection
 from outlay.brain.files.write import write_brain
 from outlay.brain.spikers.linear import LinearSpiker
 from outlay.core.errors import OutputError
-from outlay.core.output_file import refuse_to_replace, whole_file, write_output, write_picture, write_whole
+from outlay.core.output_file import whole_file, write_output, write_picture, write_whole
 
 OURS = ["# Chosen by outlay choose lm\n", "# Written by `outlay calibrate`, which\n"]
 
@@ -115,7 +115,6 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path):
         ("../f/x", "no f"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_long_work(tmp_path, name, message):
+def test_what_cannot_be_written_is_an_error_of_ours(tmp_path, name, message):
     with pytest.raises(OutputError, match=message):
-        refuse_to_replace(tmp_path / name)
         write_output(tmp_path / name, "x")

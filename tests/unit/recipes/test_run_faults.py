@@ -99,7 +99,7 @@ def test_a_disk_that_fills_up_after_the_run_loses_no_result(tmp_path):
             return {"loss": 0.5}
 
         prepared = prepare(dataclasses.replace(small.line(), evaluate=evaluate))
-        with pytest.raises(ResultNotWritten, match="the run ended well, but .*loss.png cannot be written") as error:
+        with pytest.raises(ResultNotWritten, match=r"the run ended well, but .*loss.png cannot be written") as error:
             run(prepared, RunFolder(tmp_path), num_steps=2)
     assert (error.value.result.num_steps, error.value.result.held_out) == (2, {"loss": 0.5})
     assert sorted(os.listdir(tmp_path)) == ["config.json", "metrics.jsonl", "outlay.txt", "plan.json"]
@@ -250,5 +250,5 @@ def test_three_hundred_configs_that_were_changed_end_in_outlays_errors(earlier):
             finally:
                 folder.close()
     path.write_text("[1, 2]")
-    with pytest.raises(RunFolderError, match="config.json is no config of a run: it holds a list and not an object"):
+    with pytest.raises(RunFolderError, match=r"config.json is no config of a run: it holds a list and not an object"):
         RunFolder(earlier, resume=True)

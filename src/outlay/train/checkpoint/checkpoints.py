@@ -214,8 +214,8 @@ class Checkpoints:
         """
         if not isinstance(program, Program):
             raise CheckpointError(
-                f"a {type(program).__name__} cannot take a checkpoint\n  cure: restore(outlay.program(...)), which says "
-                "where every leaf goes"
+                f"a {type(program).__name__} cannot take a checkpoint"
+                "\n  cure: restore(outlay.program(...)), which says where every leaf goes"
             )
         refuse_to_run(program.mesh, "a state cannot be restored")
         self.wait()

@@ -178,7 +178,7 @@ class CheckpointFolder:
         return self._remove_folder(self.step_folder(step))
 
     def _remove_folder(self, folder: Path) -> list[str]:
-        """Renamed first: a kill in between leaves nothing that looks like a checkpoint, and the name is free at once."""
+        """Renamed first: a kill in between leaves nothing that looks like a checkpoint, and the name is free."""
         going = folder
         try:
             if folder.name.count(".") < 3:  # it was not renamed before

@@ -196,12 +196,12 @@ def test_a_fault_while_it_is_written_is_told_at_once_and_not_to_the_next(where, 
 
     monkeypatch.setattr(files, where, full)
     if where == "start_writing":
-        with pytest.raises(CheckpointError, match="step 20 could not be written to .*No space left"):
+        with pytest.raises(CheckpointError, match=r"step 20 could not be written to .*No space left"):
             checkpoints.save(20, STATE)
     else:
         checkpoints.save(20, STATE)
         checkpoints._saving.join()
-        with pytest.raises(CheckpointError, match="step 20 could not be written to .*No space left"):
+        with pytest.raises(CheckpointError, match=r"step 20 could not be written to .*No space left"):
             checkpoints.raise_if_failed()
     monkeypatch.undo()
     checkpoints.raise_if_failed()

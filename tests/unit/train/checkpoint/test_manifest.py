@@ -80,7 +80,7 @@ def test_three_hundred_mutations_end_in_outlays_errors_or_in_the_same_state(chec
             assert np.array_equal(state["w"], np.ones(8)), text
     assert num_refused > NUM_MUTATIONS // 2
     path.write_text("[" * 100_000)
-    with pytest.raises(CheckpointError, match="nested too deeply|cannot be read"):
+    with pytest.raises(CheckpointError, match=r"nested too deeply|cannot be read"):
         checkpoints.restore(target)
 
 

@@ -31,7 +31,9 @@ class ZarrRecorder:
     def __init__(
         self, path: Path, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]], dt: float, *, after: int | None = None
     ) -> None:
-        self._path = path.resolve()
+        self._path = path
+        with self._as_brain_error("cannot be made"):
+            self._path = path.resolve()
         self._num_rows = 0
         if after is None:
             with self._as_brain_error("cannot be made"):
