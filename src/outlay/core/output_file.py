@@ -47,7 +47,7 @@ def refuse_to_replace(path: Path, *, force: bool = False) -> None:
         folder = path.resolve().parent
         if not folder.is_dir():
             raise OutputError(
-                f"{path} cannot be written: there is no folder {folder}\n  cure: make it, or another name"
+                f"{path} cannot be written: there is no folder {path.parent}\n  cure: make it, or another name"
             )
         if not os.access(folder, os.W_OK):
             raise OutputError(f"{path} cannot be written: nothing may be written to {folder}\n  cure: another folder")
