@@ -100,6 +100,7 @@ from .core.errors import PlaceError as PlaceError
 from .core.errors import ProgramError as ProgramError
 from .core.errors import RecipeError as RecipeError
 from .core.errors import RunFolderError as RunFolderError
+from .core.errors import OutputError as OutputError
 from .core.errors import CheckpointError as CheckpointError
 from .core.errors import CheckpointWarning as CheckpointWarning
 from .core.errors import BrainError as BrainError

@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +19,6 @@ from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import Module, State
 from outlay.brain.port import Port, Shape
 from outlay.brain.wiring import Wiring, wire
-from outlay.core.errors import BrainError
 from outlay.core.step_graph import CACHE, Part, StepGraph
 
 
@@ -123,26 +123,20 @@ class Brain:
         """The tree of modules, with shapes, units and settings."""
         return inspect(self)
 
-    def picture(self, path: str | os.PathLike) -> None:
+    def picture(self, path: str | os.PathLike, *, force: bool = False) -> None:
         """Write a picture of its modules and connections.
 
         Args:
             path: the file; its ending, such as `.png` or `.svg`, says in which format.
+            force: replace a file that Outlay did not make, too.
 
         Raises:
-            BrainError: there is no such format.
+            OutputError: it would replace such a file, cannot be written, or there is no such format.
         """
         from outlay.brain.picture import draw  # matplotlib takes long to import, and few Brains are drawn
+        from outlay.core.output_file import write_picture
 
-        figure = draw(self)
-        known = figure.canvas.get_supported_filetypes()
-        ending = os.path.splitext(os.fspath(path))[1].lstrip(".").lower()
-        if ending not in known:
-            raise BrainError(
-                f"no picture can be written to {os.fspath(path)}: its ending says no format\n"
-                f"  cure: a name that ends in .png or .svg (or {', '.join(sorted(known.keys() - {'png', 'svg'}))})"
-            )
-        figure.savefig(path, dpi=150)
+        write_picture(Path(path), draw(self), force=force)
 
     def _step_of(self, name: str):
         module, ports = self.modules[name], self.wiring.output_ports[name]

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.options import JsonOption, command_group
-from outlay.cli.output import print_json, print_picture, say
+from outlay.cli.options import ForceOption, JsonOption, command_group
+from outlay.cli.output import print_json, print_picture, refuse_output, say
 
 brain = command_group(
     "brain",
@@ -29,6 +29,7 @@ def show(
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE", help="Draw modules and connections to a .png or .svg.")
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the tree of modules of a Brain: settings with units, shapes of state, and what reads what."""
@@ -36,13 +37,14 @@ def show(
     from outlay.core.jax_compat import settle_on_cpu
 
     settle_on_cpu()
+    refuse_output(picture, force=force)
     found = read_brain(file, inputs=_shapes(inputs))
     if as_json:
         print_json(found.inspect().to_dict())
     else:
         print_picture(found.inspect().tree())
     if picture is not None:
-        found.picture(picture)
+        found.picture(picture, force=force)
         say(f"wrote {picture}", err=True)
 
 
@@ -60,9 +62,7 @@ def convert(
     from outlay.core.jax_compat import settle_on_cpu
 
     settle_on_cpu()
-    if target.exists() and not force:
-        raise typer.BadParameter(f"{target} is there already; another name, or --force", param_hint="TO")
-    for written in convert_brain(source, target, inputs=_shapes(inputs), seed=seed, dt=dt):
+    for written in convert_brain(source, target, inputs=_shapes(inputs), seed=seed, dt=dt, force=force):
         say(f"wrote {written}", err=True)
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from outlay.cli.interrupt import watch
-from outlay.cli.options import DevicesOption, JsonOption
-from outlay.cli.output import print_json, print_picture, say
+from outlay.cli.options import DevicesOption, ForceOption, JsonOption
+from outlay.cli.output import print_json, print_picture, refuse_output, say
 
 
 def calibrate(
@@ -18,12 +18,15 @@ def calibrate(
         Path | None,
         typer.Option("--output", metavar="FILE", help="Where to write; without it, beside your file of targets."),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure how fast the devices here copy, multiply and exchange, and keep it for estimates."""
     from outlay.meshes.hardware import calibrated_file
 
     watch()
+    path = output or calibrated_file()
+    refuse_output(path if path.exists() else None, force=force)  # its folder is made if it is not there
     if devices is not None:
         from outlay.meshes.simulated import simulate
 
@@ -31,8 +34,7 @@ def calibrate(
     from outlay.report.estimate.calibrate import calibrate as measure
 
     found = measure(on_progress=lambda what: say(f"measuring {what}", err=True))
-    path = output or calibrated_file()
-    found.write(path)
+    found.write(path, force=force)
     if as_json:
         print_json({"key": found.base.key, **found.to_dict()})
     else:

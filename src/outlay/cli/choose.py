@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.options import JsonOption, ModeOption, RecipeArgument, own_options
-from outlay.cli.output import print_json, print_picture, say
+from outlay.cli.options import ForceOption, JsonOption, ModeOption, RecipeArgument, own_options
+from outlay.cli.output import print_json, print_picture, refuse_output, say
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 
 if TYPE_CHECKING:
     from outlay.search.placement.choice import PlacementChoice
     from outlay.search.selection import Selection
-
-OUR_FIRST_LINE = "# Chosen by outlay choose "
 
 
 def choose(
@@ -48,6 +46,7 @@ def choose(
     output: Annotated[
         Path, typer.Option("--output", metavar="FILE", help="Where the chosen layout is written, as TOML.")
     ] = Path("chosen.toml"),
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose a layout and a mesh for a target, with its own compiler and without the hardware.
@@ -56,7 +55,7 @@ def choose(
     modules go to which devices; on a cpu target they are measured.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans; what is attached stays free
-    _refuse_to_replace(output)
+    refuse_output(output, force=force)
     from outlay.meshes.target import Target
     from outlay.recipes.choose import ask, choose_for_brain
     from outlay.search.search import search
@@ -78,31 +77,18 @@ def choose(
         print_json(selection.to_dict())
     else:
         print_picture(selection)
-    file = _write(output, selection)
+    file = _write(output, selection, force=force)
     if not as_json:
         say("\n" + "\n".join(selection.commands(file)))
 
 
-def _refuse_to_replace(path: Path) -> None:
-    """Ten minutes of compiling must not end with somebody's own file lost, or with one that cannot be written."""
-    if path.exists() and not _is_ours(path):
-        raise typer.BadParameter(f"{path} exists and was not written by outlay choose", param_hint="--output")
-    if not path.resolve().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--output")
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        return path.read_text(encoding="utf-8").startswith(OUR_FIRST_LINE)
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def _write(path: Path, selection: Selection | PlacementChoice) -> str | None:
+def _write(path: Path, selection: Selection | PlacementChoice, *, force: bool) -> str | None:
     """Write the layout; its name, or None where no file can say it."""
     if selection.toml is None:
         say(f"{path} is not written: the layout holds a function of Python, which no file can say", err=True)
         return None
-    path.write_text(selection.toml, encoding="utf-8")
+    from outlay.core.output_file import write_output
+
+    write_output(path, selection.toml, force=force)
     say(f"wrote {path}", err=True)
     return str(path)

@@ -10,6 +10,7 @@ import typer
 from outlay.cli.failures import CHECK_FAILED
 from outlay.cli.options import (
     DevicesOption,
+    ForceOption,
     HtmlOption,
     JsonOption,
     LayoutOption,
@@ -18,7 +19,7 @@ from outlay.cli.options import (
     TargetOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture, say, write_page
+from outlay.cli.output import print_json, print_picture, refuse_output, say, write_page
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
@@ -42,6 +43,7 @@ def explain(
     layout: LayoutOption = None,
     mode: ModeOption = None,
     html: HtmlOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
     max_bytes: Annotated[
         str | None,
@@ -62,6 +64,7 @@ def explain(
     """
     from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
 
+    refuse_output(html, force=force)
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
     kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
     if recipe.endswith((".hlo", ".txt")):
@@ -76,7 +79,7 @@ def explain(
     else:
         print_picture(found)
     if html is not None:
-        write_page(html, found.to_html())
+        write_page(html, found.to_html(), force=force)
     broken = broken_budgets(found, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
     for limit in broken:
         say(f"over budget: {limit}", err=True)

@@ -48,6 +48,9 @@ ModeOption = Annotated[
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page for the browser, too.")
 ]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Write over a file that Outlay did not make; without, only over its own.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

@@ -225,10 +225,25 @@ def print_failure(facts: Mapping[str, Any]) -> None:
         print_json(facts)
 
 
-def write_page(path: Path, page: str) -> None:
-    """Write a page where `--html` asks for it, and say so."""
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint="--html") from error
+def refuse_output(path: Path | None, *, force: bool) -> None:
+    """Raise where a file that a command is to write at its end would replace one that Outlay did not make.
+
+    Raises:
+        OutputError: it would, or cannot be written.
+    """
+    if path is not None:
+        from outlay.core.output_file import refuse_to_replace
+
+        refuse_to_replace(path, force=force)
+
+
+def write_page(path: Path, page: str, *, force: bool) -> None:
+    """Write a page where `--html` asks for it, and say so.
+
+    Raises:
+        OutputError: it would replace a file that Outlay did not make, or cannot be written.
+    """
+    from outlay.core.output_file import write_output
+
+    write_output(path, page, force=force)
     say(f"wrote {path}: open it in a browser", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,10 @@ from outlay.cli.output import print_json, print_picture, say, warn_unread
 from outlay.cli.processes import has_begun, is_launched, mark_begun, own_devices, run_in_processes
 from outlay.launch.silence import Limits
 from outlay.launch.stop_request import listen
+
+if TYPE_CHECKING:
+    from outlay.recipes.brain.result import BrainResult
+    from outlay.recipes.result import RunResult
 
 
 def run(
@@ -92,12 +96,13 @@ def run(
         listen()  # from the start: what comes while the program is compiled counts too
     devices = own_devices(devices, is_shared=processes is not None)
     prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
+    from outlay.recipes.result import ResultNotWritten
     from outlay.recipes.run import run as run_recipe
     from outlay.report.show import show
     from outlay.train.run_folder import RunFolder
     from outlay.train.together import is_first
 
-    path = run_dir or _folder_of(prepared.recipe.name)
+    path = _folder_of(prepared.recipe.name) if run_dir is None else run_dir
     prepared.program.agree(
         recipe=prepared.recipe.name,
         layout=prepared.layout_name,
@@ -107,18 +112,16 @@ def run(
         run_dir=path,
         resume=resume,
     )
-    folder = RunFolder(path, force=force, resume=resume or has_begun())
-    mark_begun()
+    folder = RunFolder(path, force=force, resume=resume or has_begun(), on_begin=mark_begun)
     if is_first() and not as_json:
         print_picture(show(prepared.program.plan))
         warn_unread(f"the run goes on, and what it comes to is in {path}")
-    result = run_recipe(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
-    if not is_first():
-        return
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        say(f"\n{result}")
+    try:
+        result = run_recipe(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
+    except ResultNotWritten as error:
+        _print(error.result, as_json)
+        raise
+    _print(result, as_json)
 
 
 def _folder_of(name: str) -> Path:
@@ -129,3 +132,14 @@ def _folder_of(name: str) -> Path:
             param_hint="--run-dir",
         )
     return Path("runs") / name
+
+
+def _print(result: RunResult | BrainResult, as_json: bool) -> None:
+    from outlay.train.together import is_first
+
+    if not is_first():
+        return
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        say(f"\n{result}")

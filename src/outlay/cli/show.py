@@ -6,6 +6,7 @@ import typer
 
 from outlay.cli.options import (
     DevicesOption,
+    ForceOption,
     HtmlOption,
     JsonOption,
     LayoutOption,
@@ -15,7 +16,7 @@ from outlay.cli.options import (
     TargetOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture, write_page
+from outlay.cli.output import print_json, print_picture, refuse_output, write_page
 
 
 def show(
@@ -27,9 +28,11 @@ def show(
     layout: LayoutOption = None,
     mode: ModeOption = None,
     html: HtmlOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show where every array of a recipe lives, and why, without running it."""
+    refuse_output(html, force=force)
     prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
     from outlay.report.show import show as show_plan
 
@@ -39,4 +42,4 @@ def show(
     else:
         print_picture(shown)
     if html is not None:
-        write_page(html, shown.to_html())
+        write_page(html, shown.to_html(), force=force)

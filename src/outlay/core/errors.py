@@ -80,7 +80,11 @@ class ChooseError(OutlayError, ValueError):
 
 
 class RunFolderError(OutlayError, FileExistsError):
-    """A run folder that exists already and would be overwritten."""
+    """A run folder that cannot be used or written to, or what is there would be overwritten."""
+
+
+class OutputError(OutlayError, FileExistsError):
+    """A file that cannot be written, or that Outlay did not make and would replace."""
 
 
 class LaunchError(OutlayError, ValueError):
@@ -116,7 +120,7 @@ class BrainError(OutlayError, ValueError):
 
 
 class CheckpointWarning(UserWarning):
-    """The newest checkpoint is damaged, and an older one was restored."""
+    """An older checkpoint than the newest was restored, an old one cannot be removed, or a folder cannot be locked."""
 
 
 @dataclass(frozen=True)

@@ -92,10 +92,11 @@ def _match(pattern: Pieces, path: Parts) -> bool:
     i = j = 0
     wildcard, resume = -1, 0
     while j < len(path):
-        if i < len(pattern) and pattern[i] is None:
+        pieces = pattern[i] if i < len(pattern) else ()
+        if pieces is None:
             wildcard, resume = i, j
             i += 1
-        elif i < len(pattern) and _part_matches(pattern[i], path[j]):
+        elif pieces and _part_matches(pieces, path[j]):
             i, j = i + 1, j + 1
         elif wildcard >= 0:
             resume += 1

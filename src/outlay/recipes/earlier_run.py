@@ -1,4 +1,4 @@
-"""The run that is in a run folder already: whether it may be continued, and the arrangements it had."""
+"""The run that is in a run folder already: whether it may be replaced or continued, and the arrangements it had."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlay.core.errors import CheckpointError
+from outlay.execute.program import Program
+from outlay.launch.heartbeat import beat
+from outlay.meshes.made import refuse_to_run
+from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.run_folder import RunFolder
 
 _ARRANGEMENT = ("layout", "mode", "rules", "mesh", "versions")
@@ -15,6 +19,25 @@ _ARRANGEMENT = ("layout", "mode", "rules", "mesh", "versions")
 def arrangements(earlier: Mapping[str, Any]) -> list[dict[str, Any]]:
     """How the run was arranged each time before; none for a new run."""
     return [*earlier.get("before", ()), {name: earlier.get(name) for name in _ARRANGEMENT}] if earlier else []
+
+
+def refuse_before_beginning(program: Program, folder: RunFolder, *, saves: bool) -> None:
+    """Raise where a run could not take its first step, while what it replaces is still there.
+
+    Args:
+        program: the recipe's program. It is compiled, which the run would do next.
+        folder: the folder; nothing of it is touched.
+        saves: whether the run saves checkpoints.
+
+    Raises:
+        ProgramError: the target is one that nothing runs on.
+        CheckpointError: there are other things where the checkpoints are to be.
+    """
+    refuse_to_run(program.mesh, "a state cannot be made")
+    if saves:
+        CheckpointFolder(folder.checkpoints_path).own.refuse_foreign()
+    beat(None, "compiling")
+    program.compiled  # noqa: B018  asking for it compiles it
 
 
 def refuse_other_run(folder: RunFolder, config: Mapping[str, Any], identity: Sequence[str]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from outlay.core.errors import RunFolderError
 from outlay.train.metrics_file import finite
 
 
@@ -63,6 +65,31 @@ class RunResult:
         folder = f"run folder {self.folder}, report {self.folder}/report.html (open it in a browser)"
         sample = ["", self.sample, ""] if self.sample else []
         return "\n".join([*lines, *sample, folder])
+
+
+class ResultNotWritten(RunFolderError):
+    """A run that ended well, and whose folder could not be written to at the end.
+
+    Attributes:
+        result: what it came to.
+    """
+
+    def __init__(self, message: str, result: Any) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+@contextlib.contextmanager
+def result_not_lost(result: Any) -> Iterator[None]:
+    """Have what cannot be written after the last step raised with the result of the run.
+
+    Raises:
+        ResultNotWritten: something cannot be written.
+    """
+    try:
+        yield
+    except RunFolderError as error:
+        raise ResultNotWritten(f"the run ended well, but {error}", result) from error
 
 
 def _in_words(metrics: Mapping[str, float]) -> str:

@@ -16,11 +16,11 @@ from outlay.execute.program import Program
 from outlay.recipes.brain.brain_recipe import BrainRecipe
 from outlay.recipes.brain.result import BrainResult
 from outlay.recipes.brain.run import run as run_brain_recipe
-from outlay.recipes.earlier_run import arrangements, refuse_other_run, refuse_past_the_end
+from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.report_page import report_page
-from outlay.recipes.result import RunResult
+from outlay.recipes.result import RunResult, result_not_lost
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import fit
 from outlay.train.run_folder import RunFolder
@@ -44,9 +44,18 @@ def run(
     Raises:
         Interrupted: on Ctrl-C; config, plan, checkpoints and the metrics so far are in the folder.
         CheckpointError: the earlier run cannot be continued.
+        RunFolderError: the folder cannot be written to. Where that shows after the last step it is `ResultNotWritten`,
+            which has the result.
     """
-    if isinstance(prepared.recipe, BrainRecipe):
-        return run_brain_recipe(prepared, folder, num_steps=num_steps, checkpoint_every=checkpoint_every)
+    try:
+        if isinstance(prepared.recipe, BrainRecipe):
+            return run_brain_recipe(prepared, folder, num_steps=num_steps, checkpoint_every=checkpoint_every)
+        return _train(prepared, folder, num_steps, checkpoint_every)
+    finally:
+        folder.close()
+
+
+def _train(prepared: Prepared, folder: RunFolder, num_steps: int | None, checkpoint_every: int | None) -> RunResult:
     recipe, program, earlier = prepared.recipe, prepared.program, folder.earlier or {}
     if num_steps is None:
         num_steps = int(earlier.get("num_steps", recipe.num_steps))
@@ -59,6 +68,7 @@ def run(
         refuse_other_run(folder, config, _IDENTITY)
         start = _restored(checkpoints, program)
         refuse_past_the_end(folder, start[0] if start else 0, num_steps)
+    refuse_before_beginning(program, folder, saves=checkpoints is not None)
     folder.write_config(config)
     folder.write_plan(program.plan)
     done = fit(
@@ -90,16 +100,17 @@ def run(
         sample=sample,
         folder=str(folder.path),
     )
-    if result.sample:
-        folder.write_sample(result.sample)
-    if is_first():
-        picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
-        folder.write_report(report_page(result, program.plan, picture))
+    with result_not_lost(result):
+        if result.sample:
+            folder.write_sample(result.sample)
+        if is_first():
+            picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
+            folder.write_report(report_page(result, program.plan, picture))
     if problems:
         saved = (
             f"the state after step {num_steps} is in {folder.checkpoints_path}"
             if checkpoints
-            else ("its state was not saved: --checkpoint-every N saves it before they are called")
+            else "its state was not saved: --checkpoint-every N saves it before they are called"
         )
         done_well = f"the training itself is done, and its metrics, plan and report are in {folder.path}; {saved}"
         raise RecipeError("\n".join([f"what follows the last step of {recipe.name!r} failed", *problems, done_well]))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import jax
 
-from outlay.core.errors import ProgramError
+from outlay.core.errors import OutputError, ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.execute.program import Program
 from outlay.launch.heartbeat import beat
@@ -144,7 +144,9 @@ def fit(
     Raises:
         Interrupted: on Ctrl-C, after the metrics so far were written.
         Stopped: a `SystemExit`, on SIGUSR1 or SIGTERM.
-        CheckpointError: a checkpoint cannot be written, or the metrics file does not hold every step before `start`.
+        CheckpointError: a checkpoint cannot be written, which is told after the next step, or the metrics file does not
+            hold every step before `start`.
+        OutputError: the metrics cannot be written, or would replace a file of something else.
         ProgramError: there is no step to take, or nowhere to save to.
 
     Example:
@@ -183,8 +185,13 @@ def fit(
 
         def finish_oldest() -> None:
             nonlocal finished
-            fetched = jax.device_get(in_flight.popleft())
-            metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
+            oldest = in_flight.popleft()
+            try:
+                fetched = jax.device_get(oldest)
+                metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
+            except Exception:
+                in_flight.clear()  # or the metrics of later ones would be taken for those of this step
+                raise
             finished += 1
             beat(finished, f"step {finished + 1}" if finished < num_steps else AFTER_THE_LAST)
             metrics = {"step": finished, **metrics, "seconds": round(time.perf_counter() - began, 4)}
@@ -194,8 +201,16 @@ def fit(
             if shown:
                 shown.show(metrics)
 
+        def finish_what_is_done() -> None:
+            """After a failure, the metrics of the steps before it; other processes are not waited for."""
+            with contextlib.suppress(Exception):
+                while in_flight and (jax.process_count() == 1 or _are_ready(in_flight[0])):
+                    finish_oldest()
+
         try:
             for step in range(first, num_steps):
+                if checkpoints:
+                    checkpoints.raise_if_failed()
                 if len(in_flight) >= _MAX_IN_FLIGHT:
                     finish_oldest()
                 state, metrics = program(state, _batch(data, step, num_steps))
@@ -215,6 +230,17 @@ def fit(
         except KeyboardInterrupt as interrupt:
             saved = checkpoints.last_saved() if checkpoints else None
             raise Interrupted(list(history), finished, num_steps, metrics_path, saved) from interrupt
+        except OutputError as error:
+            headline, _, cure = str(error).partition("\n")
+            saved = last_checkpoint_in_words(checkpoints.last_saved() if checkpoints else None)
+            stopped = f"{headline}; the run stopped after step {finished} of {num_steps}{saved}"
+            raise OutputError(f"{stopped}\n{cure}") from error
+        except Exception:
+            finish_what_is_done()
+            raise
+        finally:
+            if checkpoints:
+                checkpoints.close()
     if checkpoints and stops:
         end_on_request(finished, num_steps, checkpoints, say=progress)
     seconds = history.last["seconds"] if history.last else 0.0
@@ -259,6 +285,10 @@ def _ends_early(num_batches: int, num_steps: int) -> ProgramError:
         f"the data ends early: data[{num_batches}] is not there, and {num_steps} steps take data[0] to "
         f"data[{num_steps - 1}]\n  cure: {fewer}data that begins again, such as data[step % len(data)]"
     )
+
+
+def _are_ready(metrics: Any) -> bool:
+    return all(leaf.is_ready() for leaf in jax.tree.leaves(metrics))
 
 
 def _refuse_impossible(num_steps: int, first: int, checkpoints: Checkpoints | None, every: int | None) -> None:

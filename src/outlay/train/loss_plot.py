@@ -25,7 +25,7 @@ def loss_plot(history: Sequence[Mapping[str, float]]) -> Figure:
     axes.plot(steps, losses, color=_FAINT, linewidth=1, label="each step")
     if width > 1:
         axes.plot(steps, _running_mean(losses, width), color=_LINE, linewidth=2, label="running mean")
-        axes.legend(frameon=False, labelcolor=_TEXT)
+        axes.legend(frameon=False, labelcolor=_TEXT, loc="upper right")
     if np.isfinite(losses).all() and 0 < losses.min() < losses.max() / 20:
         axes.set_yscale("log")
     axes.set(xlabel="step", ylabel="training loss")

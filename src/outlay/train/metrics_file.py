@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from outlay.core.errors import CheckpointError
+from outlay.core.errors import CheckpointError, OutputError
+from outlay.core.output_file import whole_file
 
 
 class MetricsFile:
@@ -24,16 +28,25 @@ class MetricsFile:
 
     Raises:
         CheckpointError: the file does not hold every step up to `after`.
+        OutputError: there is a file that holds something other than metrics, or none can be written.
     """
 
     def __init__(self, path: Path, *, after: int = 0) -> None:
+        self._path = path
         self.kept = _read(path, after) if after else []
+        _refuse_other(path)
         # Beside it and then in its place: a kill in between loses no line, and other processes may be reading it.
-        rewritten = path.with_name(f"{path.name}.partial")
-        self._file = rewritten.open("w", encoding="utf-8", buffering=1)
-        for metrics in self.kept:
-            self.write(metrics)
-        rewritten.replace(path)
+        try:
+            with whole_file(path) as rewritten:
+                self._file = rewritten.open("wb", buffering=0)
+                try:
+                    for metrics in self.kept:
+                        self.write(metrics)
+                except BaseException:
+                    self._file.close()
+                    raise
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -42,8 +55,28 @@ class MetricsFile:
         self._file.close()
 
     def write(self, metrics: Mapping[str, float]) -> None:
-        """Add one line; a value that is not finite is written as null."""
-        self._file.write(json.dumps(finite(metrics)) + "\n")
+        """Add one line; a value that is not finite is written as null.
+
+        Raises:
+            OutputError: it cannot be written; the lines before it are there.
+        """
+        line = (json.dumps(finite(metrics)) + "\n").encode()
+        before = self._file.tell()
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(before)
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> OutputError:
+        if isinstance(error, OutputError):
+            return error
+        return OutputError(
+            f"{self._path} cannot be written: {error.strerror}; the metrics before are in it"
+            "\n  cure: make room or give permission, or another folder"
+        )
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
@@ -53,6 +86,22 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
     {'loss': None, 'step': 3}
     """
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+def _refuse_other(path: Path) -> None:
+    """Raise where a file is there that is no metrics file, and would be replaced."""
+    if not path.is_file():
+        return
+    try:
+        with path.open("rb") as file:
+            first = file.readline(2**16)
+        is_metrics = not first or "step" in json.loads(first)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be read: {error.strerror}\n  cure: another file") from error
+    except (ValueError, TypeError):
+        is_metrics = False
+    if not is_metrics:
+        raise OutputError(f"{path} exists and holds no metrics of a run; nothing was written\n  cure: another file")
 
 
 def _read(path: Path, num_steps: int) -> list[dict[str, float]]:

@@ -2,54 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from outlay.core.errors import RunFolderError
+from outlay.core.output_file import picture_bytes, write_whole
+from outlay.core.own_folder import MARK, OwnFolder
 from outlay.layout.plan import Plan
+from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.loss_plot import loss_plot
 from outlay.train.together import is_first, wait_for_all
 
-_CONFIG = "config.json"
+_CONFIG, _METRICS = "config.json", "metrics.jsonl"
 _CHECKPOINTS = "checkpoints"
-_FILES = (_CONFIG, "plan.json", "metrics.jsonl", "loss.png", "sample.txt", "report.html")
+_FILES = (_CONFIG, "plan.json", _METRICS, "loss.png", "sample.txt", "report.html")
+_ARRAY_FILE = re.compile(r"\d+\.npz|zarr\.json")
+"""The files that are written into folders of a run; the other things there are Zarr arrays."""
 
 
 class RunFolder:
     """`config.json`, `plan.json`, `metrics.jsonl`, `loss.png`, `sample.txt`, `report.html`, `checkpoints/` of one run.
 
+    The folder is new or empty, or one that Outlay has marked as a run folder, with a list of what it wrote there. Only
+    what is on the list is ever replaced or removed, and only when the new run begins: everything that can be checked
+    is checked before. One run at a time has the folder; it is free again when the run is over or its process ends.
+
     In a job of several processes every one of them opens the folder, and the first alone writes to it.
 
     Args:
         path: the folder; made if it is not there.
-        force: replace the run that is there. Only the files above and the checkpoints are replaced; any others stay.
+        force: replace the run that is there. Only what Outlay wrote is replaced; anything else stays.
         resume: continue the run that is there, or begin one where there is none.
+        on_begin: called when the run has begun: when what it replaces is gone and its config is there.
 
     Attributes:
         earlier: the config of the run that is continued; None for a new run.
 
     Raises:
-        RunFolderError: something is there already that is not to be replaced or continued; nothing of it was touched.
+        RunFolderError: something is there already that is not to be replaced or continued, or another run is writing
+            there, or nobody can; nothing of it was touched.
     """
 
-    def __init__(self, path: Path, *, force: bool = False, resume: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, force: bool = False, resume: bool = False, on_begin: Callable[[], None] | None = None
+    ) -> None:
         self.path = path
-        if path.exists() and not path.is_dir():
-            raise RunFolderError(f"{path} is a file, not a folder\n  cure: choose another folder for this run")
-        self.earlier: dict[str, Any] | None = _config_of(path) if resume else None
-        if is_first():
-            if self.earlier is None:
-                _make_empty(path, force)
-            path.mkdir(parents=True, exist_ok=True)
+        self._on_begin = on_begin
+        if path == Path():
+            raise RunFolderError(
+                "the run folder is the current folder, or given by a variable that is empty"
+                "\n  cure: --run-dir with the name of a folder that is for this run alone"
+            )
+        self._own = OwnFolder(path, "run folder", RunFolderError, lambda: f"--run-dir {_free(path)} for a new one")
+        self._own.refuse_foreign()
+        with self._own.as_error():
+            self.earlier: dict[str, Any] | None = _config_of(path) if resume else None
+            if is_first():
+                if self.earlier is None:
+                    self._refuse_full(force)
+                self._own.take()
         wait_for_all("every process has read what is in the run folder")
 
     @property
     def metrics_path(self) -> Path | None:
         """The metrics of each step, one JSON object a line; None in a process that does not write."""
-        return self.path / "metrics.jsonl" if is_first() else None
+        return self.path / _METRICS if is_first() else None
 
     @property
     def checkpoints_path(self) -> Path:
@@ -57,67 +80,150 @@ class RunFolder:
         return self.path / _CHECKPOINTS
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """What was run and with which choices."""
-        self._write(_CONFIG, json.dumps(config, indent=1) + "\n")
+        """Begin the run: what it replaces goes now. Then write down what is run and with which choices.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        if is_first() and self.earlier is None:
+            checkpoints = CheckpointFolder(self.checkpoints_path)
+            if checkpoints.own.id is not None:
+                checkpoints.clear()
+                checkpoints.own.release()
+            for name in sorted(self._own.names()):
+                self.remove(name)
+        self.write(_CONFIG, json.dumps(config, indent=1) + "\n")
+        if is_first():
+            self.will_write(_METRICS)
+        if self._on_begin:
+            self._on_begin()
 
     def write_plan(self, plan: Plan) -> None:
         """Where every array lived; `Plan.from_json` reads it."""
-        self._write("plan.json", plan.to_json() + "\n")
+        self.write("plan.json", plan.to_json() + "\n")
 
     def write_loss(self, history: Sequence[Mapping[str, float]]) -> Path:
         """The loss over steps as a picture."""
-        path = self.path / "loss.png"
-        loss_plot(history).savefig(path, dpi=150)
-        return path
+        return self.write("loss.png", picture_bytes(loss_plot(history)))
 
     def write_sample(self, text: str) -> Path:
         """What the recipe shows of the trained state."""
-        return self._write("sample.txt", text)
+        return self.write("sample.txt", text)
 
     def write_report(self, html: str) -> Path:
         """The page that puts it together."""
-        return self._write("report.html", html)
+        return self.write("report.html", html)
 
-    def _write(self, name: str, text: str) -> Path:
+    def write(self, name: str, content: str | bytes) -> Path:
+        """Write a file, whole or not at all: without its config a run cannot be continued.
+
+        Raises:
+            RunFolderError: it cannot be written, or Outlay did not write what is there.
+        """
         path = self.path / name
-        if not is_first():
-            return path
-        written = self.path / f"{name}.partial"
-        written.write_text(text, encoding="utf-8")
-        written.replace(path)  # a kill in between leaves what was there: without its config a run cannot be continued
+        if is_first():
+            self.will_write(name)
+            try:
+                write_whole(path, content)
+            except OSError as error:
+                raise _cannot_be_written(path, error) from error
         return path
+
+    def will_write(self, name: str) -> Path:
+        """List a file or folder that is about to be written, so that later runs know whose it is.
+
+        Raises:
+            RunFolderError: there is one of this name that Outlay did not write.
+        """
+        self._own.will_write(name)
+        return self.path / name
+
+    def remove(self, name: str) -> None:
+        """Remove what Outlay wrote, if it did; of a folder the arrays, and the folder where nothing else is in it.
+
+        Raises:
+            RunFolderError: it cannot be removed.
+        """
+        if name not in self._own.names():
+            return
+        path = self.path / name
+        try:
+            if path.is_symlink() or not path.is_dir():
+                path.unlink(missing_ok=True)
+                return
+            for entry in sorted(path.iterdir()):
+                if entry.is_symlink():
+                    continue
+                if entry.is_dir() and (entry / "zarr.json").is_file():
+                    shutil.rmtree(entry)
+                elif _ARRAY_FILE.fullmatch(entry.name):
+                    entry.unlink()
+            with contextlib.suppress(OSError):  # somebody else's files are in it
+                path.rmdir()
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be removed: {error.strerror}\n  cure: another --run-dir") from error
+
+    def close(self) -> None:
+        """Let other runs have the folder."""
+        self._own.release()
+
+    def _refuse_full(self, force: bool) -> None:
+        if not self.path.is_dir():
+            return
+        names = self._own.names()
+        strange = [name for name in _FILES if name not in names and os.path.lexists(self.path / name)]
+        if strange:
+            raise RunFolderError(
+                f"{self.path} is a run folder, but Outlay did not write {', '.join(strange)}, which a run would replace"
+                f"\n  cure: rename {strange[0]}, or --run-dir {_free(self.path)} for a new one"
+            )
+        found = sorted(entry.name for entry in self.path.iterdir() if entry.name != MARK)
+        if not found or force:
+            return
+        listed = ", ".join(found[:6]) + (", …" if len(found) > 6 else "")
+        raise RunFolderError(
+            f"the run folder {self.path} exists and holds {len(found)} file(s): {listed}\n"
+            f"  cure: --run-dir {_free(self.path)} for a new one, or --force to replace the run in it"
+        )
+
+
+def _free(path: Path) -> Path:
+    number = 2
+    while os.path.lexists(free := path.parent / f"{path.name}-{number}"):
+        number += 1
+    return free
+
+
+def _cannot_be_written(path: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(
+        f"{path} cannot be written: {error.strerror}; what was there of this run is there"
+        "\n  cure: make room or give permission, then go on with --resume if the run saved checkpoints"
+    )
 
 
 def _config_of(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads((path / _CONFIG).read_text(encoding="utf-8"))
+        config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
+        _refuse_no_config(config)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(
             f"{path / _CONFIG} is no config of a run: {error}\n  cure: put it back, or --force to begin the run anew"
         ) from error
+    return config
 
 
-def _make_empty(path: Path, force: bool) -> None:
-    _refuse_full(path, force)
-    for name in _FILES:
-        (path / name).unlink(missing_ok=True)
-    if (path / _CHECKPOINTS).is_dir():
-        shutil.rmtree(path / _CHECKPOINTS)
-
-
-def _refuse_full(path: Path, force: bool) -> None:
-    if not path.is_dir():
-        return
-    found = sorted(entry.name for entry in path.iterdir())
-    if not found or force:
-        return
-    number = 2
-    while (free := path.with_name(f"{path.name}-{number}")).exists():
-        number += 1
-    listed = ", ".join(found[:6]) + (", …" if len(found) > 6 else "")
-    raise RunFolderError(
-        f"the run folder {path} exists and holds {len(found)} file(s): {listed}\n"
-        f"  cure: --run-dir {free} for a new one, or --force to replace the run in it"
-    )
+def _refuse_no_config(config: Any) -> None:
+    """What is read of it must be what a run writes; it may have been edited."""
+    if not isinstance(config, dict):
+        raise ValueError(f"it holds a {type(config).__name__} and not an object")
+    for name, is_optional in (("num_steps", False), ("checkpoint_every", True)):
+        value = config.get(name)
+        if value is None and is_optional:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} is {value!r:.40}, no number of steps")
+    before = config.get("before", [])
+    if not isinstance(before, list) or not all(isinstance(arrangement, dict) for arrangement in before):
+        raise ValueError("before is no list of objects")

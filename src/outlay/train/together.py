@@ -49,5 +49,5 @@ def as_first_finds(find: Callable[[], int]) -> int:
     else:
         found = wait_for(key) or ""
     if not found:
-        raise CheckpointError("no checkpoint is restored: process 0 says why")
+        raise CheckpointError("process 0 cannot use the checkpoints, and says why")
     return int(found)

@@ -190,7 +190,7 @@ def wait_for_workers(process: subprocess.Popen[str], folder: Path) -> list[str]:
         ([LINE, "--target", "cpu:8", "--size", "3b"], "there is no option --size"),
         ([LINE, "--target", "cpu:8", "--candidates", "0"], "greater than or equal to 1"),
         ([LINE, "--target", "cpu:8", "--output", "nowhere/chosen.toml"], "there is no folder nowhere"),
-        ([LINE, "--target", "cpu:8", "--output", "mine.toml"], "was not written by outlay choose"),
+        ([LINE, "--target", "cpu:8", "--output", "mine.toml"], "Outlay did not make it; nothing was written"),
     ],
 )
 def test_a_mistake_ends_before_anything_is_compiled(arguments, message, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def test_show_writes_a_page(tmp_path):
 def test_a_page_that_cannot_be_written(tmp_path):
     shown = outlay("show", LINE, "--html", str(tmp_path / "nowhere" / "page.html"))
     assert shown.exit_code == 2
-    assert "No such file or directory" in shown.stderr
+    assert "there is no folder" in shown.stderr
 
 
 def test_run_as_json_is_one_document(tmp_path):

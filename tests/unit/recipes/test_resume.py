@@ -113,8 +113,16 @@ def test_a_finished_run_is_not_run_again(tmp_path):
 
 def test_forcing_a_new_run_removes_the_old_checkpoints(tmp_path):
     run(prepare(small.line()), RunFolder(tmp_path), num_steps=2, checkpoint_every=2)
-    RunFolder(tmp_path, force=True)
-    assert not list(tmp_path.iterdir())
+    before = sorted(tmp_path.rglob("*"))
+    folder = RunFolder(tmp_path, force=True)
+    assert sorted(tmp_path.rglob("*")) == before  # nothing goes before the new run begins
+    folder.write_config({"num_steps": 1})
+    marks = [tmp_path / "checkpoints" / "outlay.txt", tmp_path / "outlay.txt"]
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [
+        *marks[:1],
+        tmp_path / "config.json",
+        marks[1],
+    ]
 
 
 def refused(path, match, recipe=None, **options):

@@ -22,7 +22,7 @@ def test_a_run_that_is_there_is_not_touched(tmp_path):
     message = r"run exists and holds 2 file\(s\): config.json, notes.txt\n  cure: --run-dir .*run-3 .* --force"
     with pytest.raises(RunFolderError, match=message):
         RunFolder(path)
-    assert sorted(entry.name for entry in path.iterdir()) == ["config.json", "notes.txt"]
+    assert sorted(entry.name for entry in path.iterdir()) == ["config.json", "notes.txt", "outlay.txt"]
 
 
 def test_force_replaces_the_run_and_leaves_the_users_files(tmp_path):
@@ -30,7 +30,7 @@ def test_force_replaces_the_run_and_leaves_the_users_files(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     folder = RunFolder(tmp_path, force=True)
     folder.write_config({})
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.json", "notes.txt"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.json", "notes.txt", "outlay.txt"]
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,14 +11,17 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from outlay.brain.brain import Brain
 from outlay.brain.files.nir.read import NirBrain, read_nir
 from outlay.brain.files.nir.write import refuse_unsayable, write_nir
 from outlay.brain.files.read import read_brain
 from outlay.brain.files.write import write_brain
 from outlay.brain.kernel_file import KernelFile
+from outlay.brain.module import State
 from outlay.brain.neuron import Neuron
 from outlay.brain.port import Shape
-from outlay.core.errors import BrainError
+from outlay.core.errors import BrainError, OutputError
+from outlay.core.output_file import refuse_to_replace, whole_file, write_output
 
 NIR = ".nir"
 WRITTEN = (".toml", NIR)
@@ -30,6 +34,7 @@ def convert_brain(
     inputs: Mapping[str, Shape] | None = None,
     seed: int = 0,
     dt: float = 1.0,
+    force: bool = False,
 ) -> list[Path]:
     """Write the Brain of a file to another file, in the format that its ending says.
 
@@ -39,6 +44,7 @@ def convert_brain(
         inputs: shapes of inputs that a `.scfg` does not say.
         seed: from which the kernels of a `.nir` are drawn.
         dt: the time of one step in ms, which a `.nir` does not say.
+        force: replace files that are there.
 
     Returns:
         What was written: the target, and beside it the kernels that a `.nir` held.
@@ -49,29 +55,46 @@ def convert_brain(
     source, target = Path(source), Path(target)
     if target.suffix not in WRITTEN:
         raise BrainError(f"{target} ends in {target.suffix!r}\n  cure: a name that ends in {' or '.join(WRITTEN)}")
+    refuse_to_replace(target, force=force)
     if source.suffix == NIR:
-        return _from_nir(read_nir(source, dt=dt), target)
+        return _from_nir(read_nir(source, dt=dt), target, force=force)
     brain = read_brain(source, inputs=inputs)
     if target.suffix == NIR:
         refuse_unsayable(brain)  # before kernels are drawn, which takes longer
-        write_nir(brain, brain.init(jax.random.key(seed)), target)
+        _write_nir(brain, brain.init(jax.random.key(seed)), target)
     else:
-        write_brain(brain, target)
+        write_brain(brain, target, force=force)
     return [target]
 
 
-def _from_nir(found: NirBrain, target: Path) -> list[Path]:
+def _from_nir(found: NirBrain, target: Path, *, force: bool) -> list[Path]:
     if target.suffix == NIR:
-        write_nir(found.brain, found.init(jax.random.key(0)), target)
+        _write_nir(found.brain, found.init(jax.random.key(0)), target)
         return [target]
     modules, files = dict(found.brain.modules), []
+    for name in found.kernels:  # all of them before the first is written
+        refuse_to_replace(_kernel_file(target, name), force=force)
     for name, kernel in found.kernels.items():
-        file = target.with_name(f"{target.stem}.{name}.npy")
-        np.save(file, kernel)
+        file = _kernel_file(target, name)
+        content = io.BytesIO()
+        np.save(content, kernel)
+        write_output(file, content.getvalue(), force=force)
         files.append(file)
         neurons = modules[name]
         assert isinstance(neurons, Neuron)  # nothing else has a kernel
         synapses = dataclasses.replace(neurons.synapses, kernel=KernelFile(str(file)))
         modules[name] = dataclasses.replace(neurons, synapses=synapses)
-    write_brain(dataclasses.replace(found.brain, modules=modules), target)
+    write_brain(dataclasses.replace(found.brain, modules=modules), target, force=force)
     return [target, *files]
+
+
+def _kernel_file(target: Path, name: str) -> Path:
+    return target.with_name(f"{target.stem}.{name}.npy")
+
+
+def _write_nir(brain: Brain, state: State, target: Path) -> None:
+    try:
+        with whole_file(target) as unfinished:
+            write_nir(brain, state, unfinished)
+    except OSError as error:
+        raise OutputError(f"{target} cannot be written: {error.strerror or error}\n  cure: another folder") from error

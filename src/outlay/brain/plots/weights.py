@@ -41,7 +41,7 @@ def weights_plot(weights: Mapping[str, tuple[np.ndarray, np.ndarray]], populatio
         axes.set_yscale("log")
         axes.set_title(path, fontsize=10, color=TEXT, loc="left")
         axes.set(xlabel="weight", ylabel="synapses")
-        axes.legend(frameon=False, labelcolor=TEXT, fontsize=9)
+        axes.legend(frameon=False, labelcolor=TEXT, fontsize=9, loc="upper right")
         tidy(axes)
     for axes in panels[len(weights) :]:
         axes.set_visible(False)

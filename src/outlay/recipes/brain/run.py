@@ -19,8 +19,9 @@ from outlay.recipes.brain.result import BrainResult
 from outlay.recipes.brain.run_folder import BrainFolder
 from outlay.recipes.brain.saves import Saves
 from outlay.recipes.brain.simulate import simulate
-from outlay.recipes.earlier_run import arrangements, refuse_other_run, refuse_past_the_end
+from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
 from outlay.recipes.prepare import Prepared
+from outlay.recipes.result import result_not_lost
 from outlay.report.estimate.render import format_seconds
 from outlay.report.placed.measure import measure_parts
 from outlay.train.run_folder import RunFolder
@@ -43,6 +44,7 @@ def run(
         BrainStopped: inputs or state are not finite; the recording so far is in the folder.
         BrainInterrupted: on Ctrl-C; likewise.
         CheckpointError: a run of this recipe cannot be saved, or the earlier run cannot be continued.
+        RunFolderError: the folder cannot be written to; after the last step it is `ResultNotWritten`.
     """
     recipe, program, earlier = prepared.recipe, prepared.program, folder.earlier or {}
     assert isinstance(recipe, BrainRecipe)
@@ -57,9 +59,10 @@ def run(
         refuse_other_run(folder, config, _IDENTITY)
         start = saves.restore(program) if saves else None
         refuse_past_the_end(folder, start.step if start else 0, num_steps)
-    its = BrainFolder(folder, goes_on=start is not None)
+    refuse_before_beginning(program, folder, saves=saves is not None)
     folder.write_config(config)
     folder.write_plan(program.plan)
+    its = BrainFolder(folder, goes_on=start is not None, records=bool(recipe.record), saves=saves is not None)
 
     def recorder_of(rows: Any) -> ZarrRecorder | _Unwritten:
         if not (rows and is_first()):
@@ -77,9 +80,10 @@ def run(
     )
     result = _result(prepared, done, folder)
     if is_first():
-        its.write_rates(done)
-        pictures = its.write_figures(done.figures())
-        folder.write_report(report_page(result, done, program.plan, pictures))
+        with result_not_lost(result):
+            its.write_rates(done)
+            pictures = its.write_figures(done.figures())
+            folder.write_report(report_page(result, done, program.plan, pictures))
     return result
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import shutil
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlay.brain.plots.rates import bin_steps, binned_rates
+from outlay.core.output_file import picture_bytes
 from outlay.recipes.brain.activity import population_names
 from outlay.recipes.brain.brain_run import BrainRun
 from outlay.train.run_folder import RunFolder
@@ -28,45 +29,53 @@ class BrainFolder:
     """`recording.zarr`, `rates.csv` and pictures in the folder of a run.
 
     Args:
-        folder: the folder of the run.
+        folder: the folder of the run, which has begun.
         goes_on: whether an earlier run of a Brain in it is gone on with; else what that left there is removed.
+        records: whether the run records.
+        saves: whether it saves.
+
+    Raises:
+        RunFolderError: something is in the way that Outlay did not write, or cannot be removed.
     """
 
-    def __init__(self, folder: RunFolder, *, goes_on: bool) -> None:
-        self._path = folder.path
+    def __init__(self, folder: RunFolder, *, goes_on: bool, records: bool, saves: bool) -> None:
+        self._folder = folder
         if is_first():
             for name in (_RATES, *(f"{name}.png" for name in PICTURES)):
-                (self._path / name).unlink(missing_ok=True)
+                folder.remove(name)
             for name in () if goes_on else (_RECORDING, COLLECTED):
-                if (self._path / name).is_dir():
-                    shutil.rmtree(self._path / name)
+                folder.remove(name)
+            for name, is_written in ((_RECORDING, records), (COLLECTED, saves)):
+                if is_written:
+                    folder.will_write(name)
         wait_for_all("the first process has emptied the run folder")
 
     @property
     def recording_path(self) -> Path:
         """The folder of the recording."""
-        return self._path / _RECORDING
+        return self._folder.path / _RECORDING
 
     def write_figures(self, figures: Mapping[str, Figure]) -> dict[str, Path]:
         """The pictures as files, by name, in the order in which they are looked at."""
-        paths = {name: self._path / f"{name}.png" for name in PICTURES if name in figures}
-        for name, path in paths.items():
-            figures[name].savefig(path, dpi=150)
-        return paths
+        return {
+            name: self._folder.write(f"{name}.png", picture_bytes(figures[name]))
+            for name in PICTURES
+            if name in figures
+        }
 
     def write_rates(self, run: BrainRun) -> Path:
         """The rate of each population over time: one row a bin, one column a population, in Hz."""
-        path, dt = self._path / _RATES, run.brain.dt
+        dt = run.brain.dt
         per_bin = bin_steps(run.num_steps, dt)
         names = population_names(run.activity.num_neurons)
         columns = {
             name: binned_rates(run.activity.counts(port), run.activity.num_neurons[port], dt, per_bin)
             for port, name in names.items()
         }
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["time_ms", *columns])
-            times = next(iter(columns.values()))[0] if columns else []
-            for row, time in enumerate(times):
-                writer.writerow([f"{time:g}", *(f"{rates[row]:.3f}" for _, rates in columns.values())])
-        return path
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(["time_ms", *columns])
+        times = next(iter(columns.values()))[0] if columns else []
+        for row, time in enumerate(times):
+            writer.writerow([f"{time:g}", *(f"{rates[row]:.3f}" for _, rates in columns.values())])
+        return self._folder.write(_RATES, text.getvalue())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from outlay.core.errors import CheckpointError
+from outlay.core.output_file import write_whole
 from outlay.execute.program import Program
 from outlay.recipes.brain.brain_recipe import BrainRecipe
 from outlay.recipes.brain.run_folder import COLLECTED
@@ -101,22 +104,27 @@ class Saves:
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 return Saved(step, state, dict(arrays))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise CheckpointError(
                 f"{file}, what the run had collected in its first {step} steps, cannot be read: {error}"
                 "\n  cure: put it back, or --force to begin the run anew"
             ) from error
 
     def _write(self, step: int, collected: Mapping[str, np.ndarray]) -> None:
-        self._collected.mkdir(parents=True, exist_ok=True)
-        kept = {str(kept) for kept in self.checkpoints.steps()}
-        for file in self._collected.iterdir():
-            if file.stem not in kept:
-                file.unlink()
-        partial = self._collected / f"{step}.partial"
-        with partial.open("wb") as file:
-            np.savez(file, **collected)  # pyright: ignore[reportArgumentType]  # its second parameter is no array
-        partial.replace(self._file(step))
+        try:
+            self._collected.mkdir(parents=True, exist_ok=True)
+            kept = {str(kept) for kept in self.checkpoints.steps()}
+            for file in self._collected.glob("*.npz"):
+                if file.stem.isdecimal() and file.stem not in kept:
+                    file.unlink()
+            arrays = io.BytesIO()
+            np.savez(arrays, **collected)  # pyright: ignore[reportArgumentType]  # its second parameter is no array
+            write_whole(self._file(step), arrays.getvalue())
+        except OSError as error:
+            raise CheckpointError(
+                f"step {step} cannot be saved: {self._file(step)} cannot be written: {error.strerror}"
+                "\n  cure: make room or give permission; what was saved before is there"
+            ) from error
 
     def _file(self, step: int) -> Path:
         return self._collected / f"{step}.npz"

@@ -151,33 +151,49 @@ class _Run:
 
         def finish(most_left: int) -> None:
             while len(in_flight) > most_left:
-                show(self._take(*in_flight.popleft()))
+                oldest = in_flight.popleft()
+                try:
+                    show(self._take(*oldest))
+                except BaseException:
+                    in_flight.clear()  # the recording would have a gap
+                    raise
 
         stops = False
         if self.saves:
             self.saves.begin(self.done)
-        for start, stop in self._spans():
-            batch = self.feed.batch(start, stop)
-            try:
-                refuse_not_finite(batch, start)
-            except BrainError as error:
-                finish(0)
-                raise self._stopped(str(error).partition("\n")[0], list(error.problems)) from None
-            self.state, results = self._program_of(stop - start)(self.state, batch)
-            in_flight.append((start, stop, results))
-            finish(0 if self.feed.listens else _MAX_IN_FLIGHT - 1)
+        try:
+            for start, stop in self._spans():
+                if self.saves:
+                    self.saves.checkpoints.raise_if_failed()
+                batch = self.feed.batch(start, stop)
+                try:
+                    refuse_not_finite(batch, start)
+                except BrainError as error:
+                    finish(0)
+                    raise self._stopped(str(error).partition("\n")[0], list(error.problems)) from None
+                self.state, results = self._program_of(stop - start)(self.state, batch)
+                in_flight.append((start, stop, results))
+                finish(0 if self.feed.listens else _MAX_IN_FLIGHT - 1)
+                if self.saves:
+                    is_last = stop == self.num_steps
+                    stops = not is_last and self.saves.is_asked_to_stop(stop)
+                    if stops or self.saves.is_due(stop, is_last=is_last):
+                        finish(0)  # the recording must be there before a checkpoint after it is
+                        beat(None, "saving")
+                        self.saves.save(stop, self.program, self.state, self.collected.to_arrays(self._seconds))
+                if stops:
+                    break
+            finish(0)
             if self.saves:
-                is_last = stop == self.num_steps
-                stops = not is_last and self.saves.is_asked_to_stop(stop)
-                if stops or self.saves.is_due(stop, is_last=is_last):
-                    finish(0)  # the recording must be there before a checkpoint after it is
-                    beat(None, "saving")
-                    self.saves.save(stop, self.program, self.state, self.collected.to_arrays(self._seconds))
-            if stops:
-                break
-        finish(0)
-        if self.saves:
-            self.saves.checkpoints.wait()
+                self.saves.checkpoints.wait()
+        except Exception:
+            if jax.process_count() == 1:  # of several, another may never finish its part
+                with contextlib.suppress(Exception):  # what was recorded before the failure
+                    finish(0)
+            raise
+        finally:
+            if self.saves:
+                self.saves.checkpoints.close()
         return stops
 
     @property

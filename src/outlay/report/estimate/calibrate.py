@@ -92,13 +92,18 @@ class Calibration:
             "measured": self.measured.to_table(),
         }
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, *, force: bool = False) -> None:
         """Put the table into a file of measured targets; tables of other hardware in it stay.
 
+        Args:
+            path: the file.
+            force: write to one that Outlay did not make, too; comments in it are lost.
+
         Raises:
-            TargetError: the file cannot be read or written.
+            TargetError: the file cannot be read.
+            OutputError: it cannot be written, or Outlay did not make it.
         """
-        put_table(path, self.base.key, self.to_dict())
+        put_table(path, self.base.key, self.to_dict(), force=force)
 
     def __str__(self) -> str:
         return to_text(self)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outlay.core.errors import TargetError
+from outlay.core.output_file import write_output
 from outlay.meshes.hardware_file import read_tables
 
 _HEAD = (
@@ -15,20 +16,27 @@ _HEAD = (
 )
 
 
-def put_table(path: Path, key: str, table: Mapping[str, Any]) -> None:
+def put_table(path: Path, key: str, table: Mapping[str, Any], *, force: bool = False) -> None:
     """Write one table of a file, keeping the others.
 
+    Args:
+        path: the file.
+        key: the name of the table.
+        table: what it holds.
+        force: write to a file that Outlay did not make, too.
+
     Raises:
-        TargetError: the file is no TOML, or cannot be read or written.
+        TargetError: the file is no TOML, or cannot be read, or its folder not be made.
+        OutputError: it cannot be written, or Outlay did not make it.
     """
     tables = read_tables(path) if path.is_file() else {}
     tables[key] = dict(table)
     text = _HEAD + "".join("\n" + "\n".join(_lines(name, values)) + "\n" for name, values in tables.items())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise TargetError(f"{path} cannot be written: {error.strerror}\n  cure: --output FILE") from error
+        raise TargetError(f"{path.parent} cannot be made: {error.strerror}\n  cure: --output FILE") from error
+    write_output(path, text, force=force)
 
 
 def _lines(name: str, table: Mapping[str, Any]) -> Iterator[str]:

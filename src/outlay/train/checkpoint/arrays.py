@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ class ArrayFiles:
         """Copy the arrays to the host, where later steps cannot change them, and write on in the background."""
         kept = {path: x for path, x in arrays.items() if x.size}  # Orbax takes no empty arrays
         chunks = {path: orbax.SaveArgs(chunk_byte_size=_CHUNK_BYTES) for path in kept}
+        if not kept:
+            return
         self._log.addFilter(_not_of_orbax)
         self._orbax.save(folder, args=orbax.args.PyTreeSave(kept, save_args=chunks))
 
@@ -39,6 +42,11 @@ class ArrayFiles:
             self._orbax.wait_until_finished()
         finally:
             self._log.removeFilter(_not_of_orbax)
+
+    def give_up(self) -> None:
+        """Wait until nothing is being written any more, and forget what went wrong, which is not the next save's."""
+        with contextlib.suppress(Exception):
+            self._orbax.wait_until_finished()
 
     def read(self, folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
         """The arrays, each device's piece read by itself.

@@ -26,6 +26,15 @@ class InBackground:
         atexit.register(self._complain)
         self._thread.start()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended with an error."""
+        return self._error is not None and not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for it, whatever comes of it."""
+        self._thread.join()
+
     def finish(self) -> None:
         """Wait for it.
 
@@ -49,5 +58,9 @@ class InBackground:
             print(f"error: {self._message()}\n  cure: wait for it before the program ends", file=sys.stderr)
 
     def _message(self) -> str:
-        error = self._error
-        return f"{self._failed}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return f"{self._failed}: {in_short(self._error)}"
+
+
+def in_short(error: BaseException | None) -> str:
+    """What an error is, in a line."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -7,17 +7,18 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from outlay.core.arrays import non_arrays
-from outlay.core.errors import CheckpointError, CheckpointWarning
+from outlay.core.errors import CheckpointError, CheckpointWarning, Problem
 from outlay.core.paths import flatten_paths
 from outlay.execute.program import Program
 from outlay.meshes.made import refuse_to_run
-from outlay.train.checkpoint.background import InBackground
+from outlay.train.checkpoint.background import InBackground, in_short
 from outlay.train.checkpoint.describe import saved_leaves, written_by
 from outlay.train.checkpoint.differences import refuse_other_state
 from outlay.train.checkpoint.folder import CheckpointFolder
@@ -62,12 +63,28 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3) -> None:
-        if keep < 1:
-            raise CheckpointError(f"keep={keep}: 1 checkpoint or more must stay to restore from")
+        if not isinstance(keep, int) or keep < 1:
+            raise CheckpointError(f"keep={keep!r}: 1 checkpoint or more must stay to restore from")
+        if Path(folder) == Path():
+            raise CheckpointError(
+                f"Checkpoints({os.fspath(folder)!r}) is the current folder, or a variable that is empty"
+                "\n  cure: name a folder that is for checkpoints alone"
+            )
         self._folder = CheckpointFolder(Path(folder).absolute())
         self._keep = keep
         self._arrays: ArrayFiles | None = None
         self._saving: InBackground | None = None
+        self._left: list[str] = []
+        self._warned: set[str] = set()
+        self._is_taken = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.wait()
+        self.close()
 
     @property
     def path(self) -> Path:
@@ -91,42 +108,50 @@ class Checkpoints:
     def save(self, step: int, state: Any) -> None:
         """Save a state. It returns when the arrays are copied; writing them goes on beside what comes next.
 
-        What was saved before is waited for first, so that one checkpoint at a time is in the host's memory.
+        What was saved before is waited for first, so that one checkpoint at a time is in the host's memory. With the
+        first save the folder is taken: until `close`, or the end of the program, nobody else can save there.
 
         Args:
             step: the global step that the state is after.
             state: any tree of arrays; `program.crop(state)` where the program fills up rows that devices do not divide.
 
         Raises:
-            CheckpointError: the state holds leaves that are no arrays, there is a checkpoint of this or a later step,
-                or the last save failed.
+            CheckpointError: the state holds leaves that are no arrays or were used up, there is a checkpoint of this or
+                a later step, the folder is not Outlay's, another program saves to it, it cannot be written, or the last
+                save failed. All that was there is there, and the next save is as if this one had not been.
         """
-        step = operator.index(step)
+        try:
+            step = operator.index(step)
+        except TypeError as error:
+            raise CheckpointError(f"step {step!r:.40} cannot be saved: it is no whole number") from error
+        if step < 0:
+            raise CheckpointError(f"step {step} cannot be saved: steps are counted from 0")
         self.wait()
-        problems = non_arrays(state)
-        if problems:
-            raise CheckpointError(f"a checkpoint holds arrays, and {len(problems)} leaf/leaves are none", problems)
+        arrays = _arrays(state)
+        self._take()
         self._refuse_older(step)
-        arrays = {path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in _leaves(state)}
         failed = f"the checkpoint of step {step} could not be written to {self.path}"
         partial = self._folder.partial(step)
-        leaves, writer = saved_leaves(arrays), written_by(arrays)
         try:
+            leaves, writer = saved_leaves(arrays), written_by(arrays)
             if is_first():
-                self._folder.begin(step)
+                self._left += self._folder.begin(step)
             self._array_files().start_writing(partial / ARRAYS, arrays)
-        except OSError as error:
-            self._folder.discard(partial)
-            raise CheckpointError(f"{failed}: {error}") from error
+        except BaseException as error:
+            self._give_up(partial)
+            if not isinstance(error, Exception) or isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(f"{failed}: {in_short(error)}") from error
 
         def complete() -> None:  # refers to no array: what was copied can be freed
             try:
                 self._array_files().finish_writing()
                 if is_first():
-                    self._folder.complete(partial, Manifest(step, leaves, saved_files(partial), writer))
-                    self._folder.keep_last(self._keep)
+                    manifest = Manifest(step, leaves, saved_files(partial), writer)
+                    self._left += self._folder.complete(partial, manifest)
+                    self._left += self._folder.keep_last(self._keep)
             except BaseException:
-                self._folder.discard(partial)
+                self._give_up(partial)
                 raise
 
         self._saving = InBackground(complete, failed)
@@ -134,18 +159,40 @@ class Checkpoints:
     def wait(self) -> None:
         """Wait until what was saved is on disk, in all processes. A program that saves waits before it ends.
 
+        An old checkpoint that cannot be removed is a warning: the new one is there.
+
         Raises:
             CheckpointError: it could not be written; the checkpoints before it are as they were.
         """
         if self._saving is None:
             return
-        try:
-            self._saving.finish()
-        except CheckpointError:
-            self._saving = None
-            raise
-        self._saving = None
+        saving, self._saving = self._saving, None
+        saving.finish()
+        self._warn_of_what_is_left()
         wait_for_all(f"outlay checkpoints in {self.path}")
+
+    def raise_if_failed(self) -> None:
+        """Raise at once where what is being saved has failed already; waits for nothing. For loops, after each step.
+
+        Raises:
+            CheckpointError: as `wait`.
+        """
+        if self._saving is not None and self._saving.has_failed:
+            saving, self._saving = self._saving, None
+            saving.finish()
+
+    def close(self) -> None:
+        """Let other programs save there. A later `save` takes the folder again.
+
+        `wait` comes before it, as at the end of a `with`; after an exception what is being written is written, and its
+        failure told by the next call.
+        """
+        if self._saving is not None:
+            if jax.process_count() > 1:
+                return  # others may have failed and never end the save; the lock goes with this process
+            self._saving.join()
+        self._folder.own.release()
+        self._is_taken = False
 
     def restore(self, program: Program, step: int | None = None) -> tuple[int, Any]:
         """The state of a step, each leaf read straight to where the program's plan puts it.
@@ -165,6 +212,11 @@ class Checkpoints:
                 program's; every file and every difference is listed, and nothing was loaded.
             ProgramError: the mesh is of compile-only devices.
         """
+        if not isinstance(program, Program):
+            raise CheckpointError(
+                f"a {type(program).__name__} cannot take a checkpoint"
+                "\n  cure: restore(outlay.program(...)), which says where every leaf goes"
+            )
         refuse_to_run(program.mesh, "a state cannot be restored")
         self.wait()
         found = as_first_finds(lambda: self._choose(step))
@@ -174,7 +226,13 @@ class Checkpoints:
             raise CheckpointError(f"{manifest}\n  cure: a folder that every process of the job sees")
         wanted = dict(_leaves(unpadded_state(program)))
         refuse_other_state(folder, manifest, wanted)
-        arrays = self._array_files().read(folder / ARRAYS, wanted)
+        try:
+            arrays = self._array_files().read(folder / ARRAYS, wanted)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{folder} has the bytes that were written, and yet cannot be read: {in_short(error)}"
+                "\n  cure: restore another step"
+            ) from error
         state = jax.tree.unflatten(jax.tree.structure(program.state_shapes), [arrays[path] for path in wanted])
         return found, padded_state(program, state)
 
@@ -208,6 +266,31 @@ class Checkpoints:
                 f"last {self._keep} are kept\n  cure: another folder, or remove the checkpoints after step {step - 1}"
             )
 
+    def _take(self) -> None:
+        """Take the folder, once: the first process for all of them, which then see its mark."""
+
+        def take() -> int:
+            self._folder.own.take()
+            return 1
+
+        if not self._is_taken:
+            as_first_finds(take)
+            self._is_taken = True
+
+    def _give_up(self, partial: Path) -> None:
+        """Leave nothing of a save that failed, neither on disk nor in what the next one is told."""
+        if self._arrays is not None and jax.process_count() == 1:  # of several, others may never end their part
+            self._arrays.give_up()
+        self._folder.discard(partial)
+
+    def _warn_of_what_is_left(self) -> None:
+        left, self._left = self._left, []
+        new = [line for line in dict.fromkeys(left) if line not in self._warned]
+        self._warned.update(new)
+        if new:
+            lines = [f"what is old in {self.path} was not all removed; new checkpoints are saved all the same:", *new]
+            warnings.warn("\n  ".join(lines), CheckpointWarning, stacklevel=3)
+
     def _array_files(self) -> ArrayFiles:
         if self._arrays is None:
             from outlay.train.checkpoint.arrays import ArrayFiles  # Orbax takes a second to import
@@ -218,6 +301,34 @@ class Checkpoints:
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
     return flatten_paths(tree)[0]
+
+
+def _arrays(state: Any) -> dict[str, jax.Array]:
+    """The leaves of a state as arrays that can be saved.
+
+    Raises:
+        CheckpointError: some cannot, or there are none.
+    """
+    problems = non_arrays(state)
+    if problems:
+        raise CheckpointError(f"a checkpoint holds arrays, and {len(problems)} leaf/leaves are none", problems)
+    arrays = {path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in _leaves(state)}
+    if not arrays:
+        raise CheckpointError("the state holds no array, so that there is nothing to save\n  cure: save what init made")
+    traced = [path for path, leaf in arrays.items() if isinstance(leaf, Tracer)]
+    if traced:
+        raise CheckpointError(
+            f"{len(traced)} leaf/leaves are values inside of jax.jit, jax.grad or the like, such as {traced[0]}"
+            "\n  cure: save outside of it, what it returns"
+        )
+    donated = [path for path, leaf in arrays.items() if leaf.is_deleted()]
+    if donated:
+        cure = "save the state that the program returned: state, _ = program(state, batch)"
+        raise CheckpointError(
+            f"{len(donated)} leaf/leaves were used up by a call that this state was given to, and hold nothing more",
+            [Problem("used up", path, "its memory was handed on (donated)", cure) for path in donated],
+        )
+    return arrays
 
 
 def _listed(damaged: Mapping[int, list[str]]) -> list[str]:

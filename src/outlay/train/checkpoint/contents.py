@@ -40,19 +40,22 @@ class Contents:
         lines = [f"{self.folder}: whole checkpoints of steps {listed}"]
         if self.manifest is not None:
             num, size = len(self.manifest.leaves), format_bytes(self.manifest.num_bytes)
-            by = ", ".join(f"{name} {said}" for name, said in self.manifest.written_by.items())
+            by = ", ".join(_printable(f"{name} {words}") for name, words in self.manifest.written_by.items())
             lines += [f"step {self.manifest.step}: {num} leaves, {size}", f"written by {by}", ""]
         return "\n".join(lines)
 
     @property
     def damage_lines(self) -> list[str]:
         """Everything that is wrong, one line a file."""
-        return [f"step {step}: {line}" for step, lines in self.damaged.items() for line in lines]
+        return [_printable(f"step {step}: {line}") for step, lines in self.damaged.items() for line in lines]
 
     def table(self) -> Table:
         """The leaves of the one that is shown."""
         leaves = self.manifest.leaves if self.manifest is not None else ()
-        rows = [[leaf.path, str(leaf.shape), leaf.dtype, format_bytes(leaf.num_bytes)] for leaf in leaves]
+        rows = [
+            [_printable(leaf.path), str(leaf.shape), _printable(leaf.dtype), format_bytes(leaf.num_bytes)]
+            for leaf in leaves
+        ]
         return table(["path", "shape", "dtype", "bytes"], rows, right=("bytes",))
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,6 +66,11 @@ class Contents:
             "damaged": {str(step): lines for step, lines in self.damaged.items()},
             "checkpoint": self.manifest.to_dict() if self.manifest is not None else None,
         }
+
+
+def _printable(text: str) -> str:
+    """A checkpoint may come from anywhere, and a terminal obeys what is written to it."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def contents(path: Path, step: int | None = None) -> Contents:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,23 +69,37 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        return {"format": _FORMAT, **asdict(self), "files": {name: asdict(file) for name, file in self.files.items()}}
+        return {
+            "format": _FORMAT,
+            "step": self.step,
+            "leaves": [{**asdict(leaf), "shape": list(leaf.shape)} for leaf in self.leaves],
+            "files": {name: asdict(file) for name, file in self.files.items()},
+            "written_by": dict(self.written_by),
+        }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Manifest:
-        """Read back what `to_dict` wrote.
+    def from_dict(cls, data: Any) -> Manifest:
+        """Read back what `to_dict` wrote; anything else is refused, since it may come from anywhere.
 
         Raises:
-            ValueError: it was written by a later Outlay.
+            ValueError: it was written by a later Outlay, or is no manifest; the first fault is named.
         """
-        if data["format"] != _FORMAT:
-            raise ValueError(f"format {data['format']} of a later Outlay; this one reads format {_FORMAT}")
-        return cls(
-            step=data["step"],
-            leaves=tuple(SavedLeaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in data["leaves"]),
-            files={name: SavedFile(**file) for name, file in data["files"].items()},
-            written_by=data["written_by"],
-        )
+        facts = _table(data, "the manifest", ("format", "step", "leaves", "files", "written_by"))
+        if facts["format"] != _FORMAT or isinstance(facts["format"], bool):
+            raise ValueError(f"format {facts['format']!r:.60} of a later Outlay; this one reads format {_FORMAT}")
+        if not isinstance(facts["leaves"], list):
+            raise ValueError("leaves is no list")
+        leaves = tuple(_leaf(leaf, f"leaves[{number}]") for number, leaf in enumerate(facts["leaves"]))
+        if len({leaf.path for leaf in leaves}) < len(leaves):
+            raise ValueError("leaves has one path twice")
+        files = {name: _file(name, file) for name, file in _table(facts["files"], "files").items()}
+        if not files:
+            raise ValueError("files is empty, and nothing would be checked")
+        written_by = {
+            _text(name, "written_by"): _text(words, f"written_by.{name}")
+            for name, words in _table(facts["written_by"], "written_by").items()
+        }
+        return cls(_count(facts["step"], "step"), leaves, files, written_by)
 
     def write(self, folder: Path) -> None:
         """Write it into a checkpoint's folder, on disk before this returns."""
@@ -93,3 +107,45 @@ class Manifest:
             json.dump(self.to_dict(), file, indent=1)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _leaf(data: Any, where: str) -> SavedLeaf:
+    facts = _table(data, where, ("path", "shape", "dtype", "num_bytes"))
+    if not isinstance(facts["shape"], list):
+        raise ValueError(f"{where}.shape is no list")
+    return SavedLeaf(
+        _text(facts["path"], f"{where}.path"),
+        tuple(_count(size, f"{where}.shape") for size in facts["shape"]),
+        _text(facts["dtype"], f"{where}.dtype"),
+        _count(facts["num_bytes"], f"{where}.num_bytes"),
+    )
+
+
+def _file(name: str, data: Any) -> SavedFile:
+    parts = name.split("/")
+    if not name.isprintable() or any(part in ("", ".", "..") for part in parts) or name == MANIFEST:
+        raise ValueError(f"files names {name!r:.80}, which is no file inside of the checkpoint")
+    facts = _table(data, f"files.{name}", ("num_bytes", "crc32"))
+    crc32 = _count(facts["crc32"], f"files.{name}.crc32")
+    return SavedFile(_count(facts["num_bytes"], f"files.{name}.num_bytes"), crc32)
+
+
+def _table(data: Any, where: str, keys: Sequence[str] | None = None) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} is no object")
+    if keys is not None and set(data) != set(keys):
+        wrong = sorted(set(data) ^ set(keys))
+        raise ValueError(f"{where} has other keys than {', '.join(keys)}: {', '.join(map(repr, wrong))[:80]}")
+    return data
+
+
+def _count(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ValueError(f"{where} is {value!r:.40}, no whole number from 0 on")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{where} is {value!r:.40}, no text")
+    return value

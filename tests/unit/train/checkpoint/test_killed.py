@@ -67,7 +67,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(processes, tmp_path):
     assert "File too large" in message
     assert after == [1]
     # What the writers of the failed one were still writing goes with the next save.
-    assert in_the_end == ([1, 3], ["1", "3"])
+    assert in_the_end == ([1, 3], ["1", "3", "outlay.txt"])
 
 
 def wait_until(true, process):

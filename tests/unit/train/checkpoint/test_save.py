@@ -7,6 +7,7 @@ from tests.unit.train.checkpoint.arranged import program, saved, trained
 
 from outlay.core.errors import CheckpointError
 from outlay.train.checkpoint.checkpoints import Checkpoints
+from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.checkpoint.manifest import Manifest
 from outlay.train.checkpoint.whole import read_manifest
 
@@ -14,7 +15,7 @@ from outlay.train.checkpoint.whole import read_manifest
 def test_the_last_few_are_kept_and_nothing_else_is_left(tmp_path):
     checkpoints, _ = saved(tmp_path, 10, 20, 30, 40, keep=2)
     assert checkpoints.steps() == [30, 40]
-    assert sorted(os.listdir(tmp_path)) == ["30", "40"]
+    assert sorted(os.listdir(tmp_path)) == ["30", "40", "outlay.txt"]
 
 
 def test_a_checkpoint_tells_what_it_holds_and_who_wrote_it(tmp_path):
@@ -32,12 +33,13 @@ def test_a_checkpoint_tells_what_it_holds_and_who_wrote_it(tmp_path):
 
 def test_half_written_ones_of_killed_runs_are_cleared_away(tmp_path):
     checkpoints, state = saved(tmp_path, 10)
-    (tmp_path / "20.partial" / "arrays").mkdir(parents=True)
-    (tmp_path / "5.old.partial").mkdir()
+    half_written = CheckpointFolder(tmp_path).partial(20)
+    (half_written / "arrays").mkdir(parents=True)
+    half_written.with_name(half_written.name.replace(".partial", ".0f.partial")).mkdir()
     assert checkpoints.steps() == [10]
     checkpoints.save(20, state)
     checkpoints.wait()
-    assert sorted(os.listdir(tmp_path)) == ["10", "20"]
+    assert sorted(os.listdir(tmp_path)) == ["10", "20", "outlay.txt"]
 
 
 def test_a_whole_one_is_never_replaced(tmp_path):
@@ -70,5 +72,5 @@ def test_one_must_be_kept(tmp_path):
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "checkpoints"
-    with pytest.raises(CheckpointError, match=f"step 1 could not be written to {re.escape(str(folder))}: .*Not a dir"):
+    with pytest.raises(CheckpointError, match=f"{re.escape(str(folder))} cannot be used: Not a directory"):
         Checkpoints(folder).save(1, trained(program()))

@@ -61,12 +61,14 @@ class Recording(Mapping[str, np.ndarray]):
         """
         try:
             facts = json.loads((Path(path) / "zarr.json").read_text(encoding="utf-8"))["attributes"]
-            dt, names = facts["dt"], facts["addresses"]
-        except (OSError, ValueError, KeyError) as error:
+            dt, names = float(facts["dt"]), [str(name) for name in facts["addresses"]]
+            if any("/" in name or name.startswith(".") for name in names):  # such a file may come from anywhere
+                raise ValueError("an address leads out of the folder")
+            root = Path(path).resolve()
+            steps = open_array(root / STEPS).read().result()
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise BrainError(
                 f"{path} is no recording of a Brain\n  cure: the folder recording.zarr of a run"
             ) from error
-        root = Path(path).resolve()
-        steps = open_array(root / STEPS).read().result()
         readers = {name: (lambda name=name: open_array(root / name).read().result()[: len(steps)]) for name in names}
         return cls(np.asarray(steps), dt, readers)

@@ -1,0 +1,231 @@
+"""Folders that Outlay made: marked as its own, with a list of what it wrote there, and one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import os
+import re
+import secrets
+import socket
+import stat
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from outlay.core.errors import CheckpointWarning, OutlayError
+
+MARK = "outlay.txt"
+"""The file that marks a folder. Its first line says what the folder is; the others are only ever added to."""
+
+_FIRST_LINE = re.compile(r"Outlay (?P<kind>[a-z0-9 ]+) (?P<id>[0-9a-f]{8}): .*")
+_HELD = {errno.EAGAIN, errno.EACCES}  # what a lock that another holds is called, by file system
+_MOST_BYTES = 2**20
+_open: weakref.WeakSet[OwnFolder] = weakref.WeakSet()
+
+
+class OwnFolder:
+    """A folder that Outlay writes to: a new or empty one, which it marks, or one that it has marked before.
+
+    Whoever writes takes the folder first. It is locked then until it is released or the process ends, however it ends:
+    the lock is the kernel's, and nothing is left of it that somebody would have to remove. Reading takes no lock.
+
+    Args:
+        path: the folder.
+        kind: what it is, such as "run folder".
+        error: the class of the errors that it raises.
+        cure: what to do where it cannot be used.
+    """
+
+    def __init__(self, path: Path, kind: str, error: type[OutlayError], cure: Callable[[], str]) -> None:
+        self.path = path
+        self._kind, self._error, self._cure = kind, error, cure
+        self._descriptor: int | None = None
+        self._close: Callable[[], object] = lambda: None
+
+    @property
+    def id(self) -> str | None:
+        """What tells it from other folders; None where it is not marked as one of this kind."""
+        return folder_id(self.path, self._kind)
+
+    def refuse_foreign(self) -> None:
+        """Raise unless it may be written to: marked as one of this kind, empty, or not there yet.
+
+        Raises:
+            OutlayError: of the class given.
+        """
+        with self.as_error():
+            try:
+                os.lstat(self.path)
+            except FileNotFoundError:
+                return
+            if not self.path.is_dir():
+                raise self._error(f"{self.path} is a file, not a folder\n  cure: {self._cure()}")
+            entries = sorted(entry.name for entry in self.path.iterdir())
+            if self.id is None and entries and not self._is_hardly_begun(entries):
+                listed = ", ".join(entries[:6]) + (", …" if len(entries) > 6 else "")
+                raise self._error(
+                    f"{self.path} holds {len(entries)} file(s) or folder(s), and is no {self._kind} of Outlay: {listed}"
+                    f"\n  it has no {MARK} that says so, and nothing in it was touched\n  cure: {self._cure()}"
+                )
+
+    def take(self) -> None:
+        """Mark the folder as ours where it is new, and be the only one that writes to it.
+
+        Raises:
+            OutlayError: of the class given; it is somebody else's, or another process or object is writing to it.
+        """
+        if self._descriptor is not None:
+            return
+        self.refuse_foreign()
+        with self.as_error():
+            self.path.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._descriptor = os.open(self.path / MARK, flags, 0o666)
+            self._close = weakref.finalize(self, os.close, self._descriptor)  # who forgets to release it does so too
+            _open.add(self)
+            try:
+                self._lock()
+                if not os.fstat(self._descriptor).st_size:
+                    self._append(_first_line(self._kind, secrets.token_hex(4)))
+            except BaseException:
+                self.release()
+                raise
+            with contextlib.suppress(OSError):  # only for the message of another who comes
+                self._append(f"\nin use since {_now()} by process {os.getpid()} on {socket.gethostname()}")
+
+    def release(self) -> None:
+        """Let others write there."""
+        self._descriptor = None
+        self._close()
+
+    def names(self) -> set[str]:
+        """What Outlay has written there."""
+        lines = _lines(self.path) if self.id is not None else []
+        return {line.removeprefix("wrote ") for line in lines if line.startswith("wrote ")}
+
+    def will_write(self, name: str) -> None:
+        """List a file or folder that is about to be written.
+
+        Raises:
+            OutlayError: of the class given; there is one of this name already that Outlay did not write.
+        """
+        if name in self.names():
+            return
+        if os.path.lexists(self.path / name):
+            raise self._error(
+                f"{self.path / name} is not Outlay's, which has to write a file or folder of this name"
+                "\n  cure: rename it, or another folder"
+            )
+        self.take()
+        assert self._descriptor is not None
+        with self.as_error():
+            self._append(f"\nwrote {name}")
+
+    @contextlib.contextmanager
+    def as_error(self) -> Iterator[None]:
+        """Have a fault of the file system told as an error of the class given."""
+        try:
+            yield
+        except OutlayError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+            raise self._error(
+                f"{self.path} cannot be used: {_reason(error)}\n  cure: give permission or make room, or another folder"
+            ) from error
+
+    def _is_hardly_begun(self, entries: list[str]) -> bool:
+        """Whether a process was killed as it made the mark."""
+        its = os.lstat(self.path / entries[0])
+        return entries == [MARK] and stat.S_ISREG(its.st_mode) and its.st_size == 0
+
+    def _append(self, text: str) -> None:
+        assert self._descriptor is not None
+        before = os.fstat(self._descriptor).st_size
+        data = text.encode()
+        try:
+            if os.write(self._descriptor, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._descriptor)
+        except OSError:
+            os.ftruncate(self._descriptor, before)
+            raise
+
+    def _lock(self) -> None:
+        assert self._descriptor is not None
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _HELD:
+                warnings.warn(
+                    f"{self.path} cannot be locked ({error.strerror}): nothing keeps a second run out of it, so that "
+                    "each may remove what the other writes\n  cure: a file system with locks, or see that one writes",
+                    CheckpointWarning,
+                    stacklevel=4,
+                )
+                return
+            holder, is_here = self._holder()
+            cure = "use that one, or close it" if is_here else "wait for it or end it"
+            raise self._error(
+                f"{self.path} is being written to by another: {holder}; nothing was touched"
+                f"\n  cure: {cure}, or another folder"
+            ) from error
+
+    def _holder(self) -> tuple[str, bool]:
+        """Who has it, and whether that is in this process."""
+        since = [line for line in _lines(self.path) if line.startswith("in use ")]
+        if not since:
+            return "one that has just begun", False
+        is_here = since[-1].endswith(f" by process {os.getpid()} on {socket.gethostname()}")
+        return since[-1] + (", which is this very program" if is_here else ""), is_here
+
+
+def folder_id(path: Path, kind: str) -> str | None:
+    """The id in the mark of a folder; None where it is not marked as one of this kind."""
+    lines = _lines(path)
+    first = _FIRST_LINE.fullmatch(lines[0]) if lines else None
+    return first["id"] if first and first["kind"] == kind else None
+
+
+def mark(path: Path, kind: str, id: str) -> None:
+    """Mark a folder that was made in one of our folders.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    (path / MARK).write_text(_first_line(kind, id), encoding="utf-8")
+
+
+def _first_line(kind: str, id: str) -> str:
+    return f"Outlay {kind} {id}: what Outlay wrote here it may replace and remove, and nothing else"
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a folder's mark; none where there is none that can be read."""
+    try:
+        if not stat.S_ISREG(os.lstat(path / MARK).st_mode):
+            return []
+        with (path / MARK).open(encoding="utf-8") as file:
+            return file.read(_MOST_BYTES).splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _forget_in_child() -> None:
+    """A forked child has the lock of its parent, and would hold it after the parent's death."""
+    for folder in list(_open):
+        folder.release()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,120 @@
+"""Files for users are whole or not there, and replace only what Outlay made."""
+
+import os
+import stat
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import outlay
+from outlay.brain.brain import Brain
+from outlay.brain.connection import Connection
+from outlay.brain.files.write import write_brain
+from outlay.brain.spikers.linear import LinearSpiker
+from outlay.core.errors import OutputError
+from outlay.core.output_file import whole_file, write_output, write_picture, write_whole
+
+OURS = ["# Chosen by outlay choose lm\n", "# Written by `outlay calibrate`, which\n"]
+
+
+def test_what_outlay_made_is_replaced_and_nothing_else(tmp_path):
+    page = outlay.show({"w": np.ones(8)}).to_html()
+    for number, ours in enumerate([*OURS, page]):
+        path = tmp_path / str(number)
+        write_output(path, ours)
+        write_output(path, ours + "\n<!-- again -->")
+        assert path.read_text().endswith("again -->")
+    for number, other in enumerate(
+        ["import os\n", f"'''{page}'''", "<!doctype html>\n<p>", "# Notes on outlay\n", "\0"]
+    ):
+        path = tmp_path / f"other{number}"
+        path.write_text(other)
+        with pytest.raises(
+            OutputError, match=rf"{path} exists, and Outlay did not make it; nothing was written\n.*--force"
+        ):
+            write_output(path, page)
+        assert path.read_text() == other
+        write_output(path, page, force=True)
+        assert path.read_text() == page
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg"])
+def test_pictures_of_ours_are_known_again(tmp_path, ending):
+    path = tmp_path / f"a{ending}"
+    figure = Figure()
+    figure.add_subplot().plot([1, 2])
+    write_picture(path, figure)
+    write_picture(path, figure)
+    figure.savefig(path)  # as somebody else would
+    with pytest.raises(OutputError, match="Outlay did not make it"):
+        write_picture(path, figure)
+
+
+def test_a_picture_has_a_format(tmp_path):
+    with pytest.raises(OutputError, match=r"ends in '.py', which is no format of pictures\n.*\.png"):
+        write_picture(tmp_path / "a.py", Figure())
+
+
+def test_a_brain_draws_and_writes_over_nothing_of_others(tmp_path):
+    brain = Brain({"eye": LinearSpiker()}, [Connection("inputs:light", "eye:signal")], inputs={"light": (3,)})
+    for name, write in (
+        ("a.png", brain.picture),
+        ("a.toml", lambda path, **options: write_brain(brain, path, **options)),
+    ):
+        path = tmp_path / name
+        path.write_text("mine")
+        with pytest.raises(OutputError, match="Outlay did not make it"):
+            write(path)
+        assert path.read_text() == "mine"
+        write(path, force=True)
+        assert path.read_bytes() != b"mine"
+
+
+def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path):
+    path = tmp_path / "a.html"
+    path.write_text("before")
+
+    def fail_halfway():
+        with whole_file(path) as unfinished:
+            unfinished.write_text("half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        fail_halfway()
+    assert path.read_text() == "before"
+    assert os.listdir(tmp_path) == ["a.html"]
+
+
+def test_mode_and_links_stay(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    write_whole(link, "new")
+    assert link.is_symlink()
+    assert (real.read_text(), stat.S_IMODE(real.stat().st_mode)) == ("new", 0o640)
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    from pathlib import Path
+
+    write_output(Path("/dev/null"), "x")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    with pytest.raises(OutputError, match="/dev/full cannot be written: No space left on device"):
+        write_output(Path("/dev/full"), "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "is a folder"),
+        ("no/where", "there is no folder"),
+        ("n" * 300, "too long"),
+        ("a\0b", "null"),
+        ("../f/x", "no f"),
+    ],
+)
+def test_what_cannot_be_written_is_an_error_of_ours(tmp_path, name, message):
+    with pytest.raises(OutputError, match=message):
+        write_output(tmp_path / name, "x")
