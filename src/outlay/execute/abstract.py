@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from outlay.core.arrays import non_arrays
@@ -39,6 +40,11 @@ def abstract_inputs(inputs: Any) -> Any:
     """An example batch as shapes and dtypes, with dtypes as JAX will see them."""
     _refuse_non_arrays(inputs, "the batch")
     return jax.eval_shape(lambda batch: batch, inputs)
+
+
+def as_shapes(tree: Any) -> Any:
+    """A tree of arrays, or of numbers that JAX takes for arrays, as shapes and dtypes."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
 @dataclass(frozen=True)
@@ -74,19 +80,20 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
             collectives where it may not.
     """
     seen = Traced()
-    sums: list[Any] = []
+    num_sums = 0
 
     def record(where: str | PartitionSpec, tree: Any, optional: bool) -> Any:
         if isinstance(where, PartitionSpec):
             seen.specs.append(where)
             return tree
-        seen.intermediates[where] = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+        seen.intermediates[where] = as_shapes(tree)
         if not optional and where not in seen.required_names:
             seen.required_names.append(where)
         return tree
 
     def run(gradient: Gradient, of: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
-        sums.append(of)
+        nonlocal num_sums
+        num_sums += 1  # the sums themselves hold tracers, and jax.checking_leaks() would find those
         return gradient(of, params, samples)
 
     def checked(state: Any, batch: Any) -> Any:
@@ -102,7 +109,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
     except NameError as error:
         if "unbound axis name" not in str(error):
             raise
-        if by_hand and not sums:  # it only makes sense on pieces, and is checked there
+        if by_hand and not num_sums:  # it only makes sense on pieces, and is checked there
             return Traced()
         if by_hand:
             raise ProgramError(
@@ -117,7 +124,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
             "whole arrays"
         ) from error
     refuse_drift(step, state, new_state)
-    return dataclasses.replace(seen, sums_over_batch=bool(sums), jaxpr=jaxpr)
+    return dataclasses.replace(seen, sums_over_batch=num_sums > 0, jaxpr=jaxpr)
 
 
 def _refuse_non_arrays(tree: Any, what: str) -> None:
@@ -136,8 +143,10 @@ def refuse_other_results(step: Callable[..., Any], result: Any) -> None:
 
 def refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
     """A state that changes its type in a step could be donated once and never run again."""
-    old = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(before)[0]}
-    new = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(after)[0]}
+    old, new = (
+        {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(as_shapes(tree))[0]}
+        for tree in (before, after)
+    )
     changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
     if changed:
         lines = [f"  {path}: took {old.get(path, 'nothing')}, returned {new.get(path, 'nothing')}" for path in changed]

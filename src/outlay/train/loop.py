@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from outlay.core.errors import ProgramError
 from outlay.execute.program import Program
 from outlay.launch.heartbeat import beat
 from outlay.train.checkpoint.checkpoints import Checkpoints
+from outlay.train.contract import as_metrics, refuse_unrecordable
 from outlay.train.metrics_file import MetricsFile
 from outlay.train.progress import Progress
 from outlay.train.stop import StopTogether, end_on_request, last_checkpoint_in_words
@@ -85,8 +87,8 @@ def fit(
     processes it ran on before: with the same batches, and in the same metrics file.
 
     Args:
-        program: its step returns a dictionary of scalars.
-        data: `data[step]` is the batch of a step, such as `TrainData`.
+        program: its step returns a dictionary of numbers; those of dictionaries in it are recorded by path.
+        data: `data[step]` is the batch of a step, such as `TrainData`, or a list.
         num_steps: how many steps in all.
         key: what `program.init` takes.
         metrics_path: a file that gets the metrics of each step as a line of JSON, as soon as they are there; of several
@@ -103,7 +105,8 @@ def fit(
         Interrupted: on Ctrl-C, after the metrics so far were written.
         Stopped: a `SystemExit`, on SIGUSR1.
         CheckpointError: a checkpoint cannot be written, or the metrics file does not hold every step before `start`.
-        ProgramError: there is no step to take, or nowhere to save to.
+        ProgramError: there is no step to take, no batch for one, or nowhere to save to; or the step returns what is no
+            number, and then every such output is named. All of that before the first step.
 
     Example:
         >>> mesh = outlay.mesh(data=8)
@@ -115,7 +118,9 @@ def fit(
     """
     first, state = start or (0, None)
     _refuse_impossible(num_steps, first, checkpoints, every)
-    samples_a_step = jax.tree.leaves(program.batch_shapes)[0].shape[0]
+    _refuse_data(data, num_steps)
+    refuse_unrecordable(program.lowered.out_info[1])
+    samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
     in_flight: collections.deque[Any] = collections.deque()
     with contextlib.ExitStack() as stack:
         writes = metrics_path if is_first() else None
@@ -133,7 +138,7 @@ def fit(
 
         def finish_oldest() -> None:
             nonlocal finished
-            fetched = jax.device_get(in_flight.popleft())
+            fetched = as_metrics(jax.device_get(in_flight.popleft()))
             metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
             finished += 1
             beat(finished, f"step {finished + 1}" if finished < num_steps else "what follows the last step")
@@ -179,3 +184,17 @@ def _refuse_impossible(num_steps: int, first: int, checkpoints: Checkpoints | No
         raise ProgramError(f"every={every}: checkpoints are 1 step or more apart")
     if every is not None and checkpoints is None:
         raise ProgramError(f"every={every} and nowhere to save to\n  cure: checkpoints=outlay.Checkpoints(folder)")
+
+
+def _refuse_data(data: Any, num_steps: int) -> None:
+    if not hasattr(data, "__getitem__"):
+        raise ProgramError(
+            f"data must give the batch of a global step as data[step], so that a run can go on where it stopped; a "
+            f"{type(data).__name__} does not\n  cure: list(data) if it fits in memory, outlay.TrainData, or a class "
+            "with __getitem__(self, step)"
+        )
+    if isinstance(data, Sequence) and len(data) < num_steps:
+        raise ProgramError(
+            f"num_steps={num_steps}, but the data holds the batches of {len(data)} steps"
+            f"\n  cure: num_steps={len(data)}, or data that begins again: a class with __getitem__(self, step)"
+        )
