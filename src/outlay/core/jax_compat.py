@@ -9,6 +9,7 @@ import importlib.util
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,29 @@ def _stack() -> Iterator[FrameType]:
     frame = sys._getframe()
     while frame := frame.f_back:
         yield frame
+
+
+def place_of(eqn: Any) -> str:
+    """The line of somebody's source that an operation of a traced program comes from; empty where it is not known."""
+    stack = eqn.source_info.traceback
+    frames = zip(*stack.raw_frames(), strict=True) if stack else ()
+    found = (source_info_util.raw_frame_to_frame(code, at) for code, at in frames if _is_somebodys(code.co_filename))
+    return next((f"{frame.file_name}:{frame.start_line}" for frame in found), "")
+
+
+def place_of_error(error: BaseException) -> str:
+    """The innermost line of somebody's source that raised an error; empty where there is none."""
+    frames = traceback.walk_tb(error.__traceback__)
+    found = [f"{frame.f_code.co_filename}:{line}" for frame, line in frames if _is_somebodys(frame.f_code.co_filename)]
+    return found[-1] if found else ""
+
+
+_OUTLAY = str(Path(__file__).parents[1])
+
+
+def _is_somebodys(file: str) -> bool:
+    """Whether a file is neither JAX's nor Outlay's own machinery."""
+    return source_info_util.is_user_filename(file) and not file.startswith(_OUTLAY)
 
 
 def in_backward_pass() -> bool:

@@ -21,8 +21,12 @@ from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
 
 
-def abstract_init(init: Callable[[Any], Any]) -> Any:
+def abstract_init(init: Callable[[Any], Any], key: Any = None) -> Any:
     """The state that `init(key)` makes, as shapes and dtypes.
+
+    Args:
+        init: the function.
+        key: a key as a shape; None for one of JAX's default kind.
 
     Raises:
         ProgramError: a leaf of the state is no array; all such leaves are listed.
@@ -33,7 +37,37 @@ def abstract_init(init: Callable[[Any], Any]) -> Any:
         _refuse_non_arrays(state, "the state that init returns")
         return state
 
-    return jax.eval_shape(checked, jax.eval_shape(lambda: jax.random.key(0)))
+    return jax.eval_shape(checked, jax.eval_shape(lambda: jax.random.key(0)) if key is None else key)
+
+
+_OLD_STYLE = {2: "threefry2x32", 4: "rbg"}
+"""Kinds of PRNG keys by how many numbers an old-style key of theirs has."""
+
+
+def as_key(key: Any) -> Any:
+    """A PRNG key as init functions are given it: those of `jax.random.PRNGKey` as keys of the same kind.
+
+    None stays None, for an init function that draws nothing.
+
+    Raises:
+        ProgramError: it is no single key.
+
+    >>> as_key(jax.random.PRNGKey(7)) == jax.random.key(7)
+    Array(True, dtype=bool)
+    """
+    if key is None or isinstance(key, jax.core.Tracer):
+        return key
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    if shape == () and dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return key
+    if dtype == jnp.uint32 and shape in [(num,) for num in _OLD_STYLE]:
+        default = str(jax.config.jax_default_prng_impl)
+        fits = jax.eval_shape(lambda: jax.random.PRNGKey(0)).shape == shape
+        return jax.random.wrap_key_data(jnp.asarray(key), impl=default if fits else _OLD_STYLE[shape[0]])
+    seed = key if isinstance(key, int) and not isinstance(key, bool) else 0
+    shown = " ".join(repr(key).split())
+    got = f"{dtype}{list(shape)}" if shape is not None else f"of type {type(key).__name__}: {shown:.60}"
+    raise ProgramError(f"init takes one PRNG key, and this is {got}\n  cure: jax.random.key({seed})")
 
 
 def abstract_inputs(inputs: Any) -> Any:

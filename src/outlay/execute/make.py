@@ -7,6 +7,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from outlay.core.errors import ProgramError
 from outlay.execute.modes import Mode, Step
 from outlay.execute.placed.program import PlacedProgram
 from outlay.execute.program import Program
@@ -36,7 +37,7 @@ def program(
     Raises:
         LayoutError: the layout does not fit the state and batch on this mesh.
         ProgramError: state or batch hold leaves that are no arrays, or the step does not return `(state, outputs)`
-            with a state of the shapes it took.
+            with a state of the shapes it took; or step or init name devices that are not the mesh's.
 
     Example:
         >>> def step(state, batch):
@@ -49,6 +50,12 @@ def program(
         >>> float(outputs["mean"]), state["w"].sharding.spec
         (1.0, P('data', None))
     """
+    if not isinstance(mesh, Mesh):
+        text = repr(mesh) if isinstance(mesh, str) else "data=-1"
+        raise ProgramError(
+            f"mesh must be a mesh of devices, not a {type(mesh).__name__}: {mesh!r:.60}\n"
+            f"  cure: mesh=outlay.mesh({text})"
+        )
     if mode == "placed":
         # Which refuses a step that is no rollout.
         return PlacedProgram(step, init, inputs, Layout.of(layout), mesh)  # pyright: ignore[reportArgumentType]

@@ -57,8 +57,8 @@ def refuse_fixed_params(params: Any) -> None:
         raise ProgramError(
             f"{len(odd)} parameter(s) are complex, and of those jax.grad gives the conjugate of the direction in which "
             f"optimizers go:{_lines(odd)}"
-            "\n  cure: keep two real arrays and make one of them in the loss: w = jax.lax.complex(re, im); or write the "
-            "step without outlay.train_step, and conjugate the gradients there"
+            "\n  cure: keep two real arrays and make one of them in the loss: w = jax.lax.complex(re, im); or write "
+            "the step without outlay.train_step, and conjugate the gradients there"
         )
 
 

@@ -172,10 +172,7 @@ def test_float64_stays_float64():
 
 def test_no_tracer_leaks():
     with jax.checking_leaks():
-        outlay.program(
-            problem.step().__wrapped__,
-            problem.init,
-            problem.batch(),
-            layout=outlay.data_parallel(),
-            mesh=outlay.mesh(data=8),
-        ).lowered
+        step, init = train_step(problem.loss, problem.OPTIMIZER), problem.init
+        mesh = outlay.mesh(data=8)
+        program = outlay.program(step, init, problem.batch(), layout=outlay.data_parallel(), mesh=mesh)
+        assert program.lowered

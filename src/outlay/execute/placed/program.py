@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from outlay.core.errors import ProgramError
 from outlay.core.step_graph import CACHE, INPUTS
-from outlay.execute.abstract import abstract_inputs, abstract_step, named
+from outlay.execute.abstract import abstract_inputs, abstract_step, as_key, named
 from outlay.execute.diagnose import check_outputs, diagnose
 from outlay.execute.explicit import state_shapes
 from outlay.execute.modes import check_mode
@@ -45,7 +45,8 @@ class PlacedProgram(Program):
         check_mode("placed", mesh)
         _refuse(step, mesh)
         self.step, self.mesh, self.layout, self.mode = step, mesh, layout, "placed"
-        user_shapes = state_shapes(init, mesh)
+        with jax.set_mesh(mesh):
+            user_shapes = state_shapes(init, mesh)
         self.batch_shapes = abstract_inputs(inputs)
         abstract_step(step, user_shapes, self.batch_shapes)
         num_steps, info = count_steps(self.batch_shapes), MeshInfo.of(mesh)
@@ -81,6 +82,7 @@ class PlacedProgram(Program):
             ProgramError: the mesh is of compile-only devices.
         """
         refuse_to_run(self.mesh, "a state cannot be made")
+        key = as_key(key)
         made = [make(jax.device_put(key, place.whole)) for make, place in zip(self._makers, self.places, strict=True)]
         caches = [state.pop(CACHE) for state in made]
         return joined(made, caches)

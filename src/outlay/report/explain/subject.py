@@ -88,7 +88,7 @@ def subject_of(x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: M
 def _of_program(program: Program) -> Subject:
     # The user's step knows nothing of rows that fill up what the devices do not divide.
     state = jax.eval_shape(program.crop, program.state_shapes) if program.rows else program.state_shapes
-    with jax.set_mesh(program.mesh):
+    with program.context():
         jaxpr = jax.make_jaxpr(program.step)(state, program.batch_shapes)
     name = getattr(program.step, "__name__", "step")
     subject = Subject(name, mesh=program.mesh, program=program, jaxpr=jaxpr, traced=traced_work(jaxpr))
