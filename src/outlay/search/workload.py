@@ -32,6 +32,7 @@ class Workload:
         stacked: lengths of the loops in the step: the first dims of stacked layers.
         dtype: what most matrix products are computed in.
         microbatches: how many the batch is taken in.
+        constants: bytes of the arrays that the step closes over, whole on every device.
     """
 
     state: Any
@@ -42,6 +43,7 @@ class Workload:
     stacked: frozenset[int]
     dtype: str
     microbatches: int = 1
+    constants: int = 0
 
     @property
     def num_samples(self) -> int:
@@ -88,6 +90,7 @@ def workload(
         frozenset(scan_lengths(jaxpr)),
         product_dtype(jaxpr) or "float32",
         microbatches,
+        sum(const.nbytes for const in jaxpr.consts if hasattr(const, "nbytes")),
     )
 
 
