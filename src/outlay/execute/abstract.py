@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.sharding import PartitionSpec
 
 from outlay.core.arrays import non_arrays
@@ -55,13 +56,13 @@ def as_key(key: Any) -> Any:
     >>> as_key(jax.random.PRNGKey(7)) == jax.random.key(7)
     Array(True, dtype=bool)
     """
-    if key is None or isinstance(key, jax.core.Tracer):
+    if key is None or isinstance(key, Tracer):
         return key
     dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
     if shape == () and dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return key
     if dtype == jnp.uint32 and shape in [(num,) for num in _OLD_STYLE]:
-        default = str(jax.config.jax_default_prng_impl)
+        default = str(jax.config.values["jax_default_prng_impl"])
         fits = jax.eval_shape(lambda: jax.random.PRNGKey(0)).shape == shape
         return jax.random.wrap_key_data(jnp.asarray(key), impl=default if fits else _OLD_STYLE[shape[0]])
     seed = key if isinstance(key, int) and not isinstance(key, bool) else 0

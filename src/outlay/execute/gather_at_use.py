@@ -75,7 +75,7 @@ class Piece:
     @functools.cached_property
     def whole(self) -> jax.Array:
         """The whole array."""
-        whole = self.array
+        whole: Any = self.array
         for dim, axes in enumerate(self.dims):
             if axes and are_apart(self.mesh, axes):
                 whole = between_processes.gather(whole, axes, dim)

@@ -235,7 +235,7 @@ def refuse_without_jit() -> None:
     Raises:
         ProgramError: `jax_disable_jit` is set.
     """
-    if jax.config.jax_disable_jit:
+    if jax.config.values["jax_disable_jit"]:
         raise ProgramError(
             "jax_disable_jit is set, and a program is a compiled step: nothing would be laid out\n"
             "  cure: unset JAX_DISABLE_JIT; to debug line by line call the step itself: step(init(key), batch)"
