@@ -19,6 +19,10 @@ _resolver: ContextVar[Resolver | None] = ContextVar("outlay_constrain", default=
 def constrain(tree: Any, where: str | PartitionSpec, *, optional: bool = False) -> Any:
     """Place intermediate values: by a name that rules speak of, such as `("hidden.**", P("data"))`, or by a spec.
 
+    Inside `jax.vmap` values are one sample's, and so are the dims that a spec or rule speaks of, as everywhere in JAX:
+    `P("data")` splits features there, `P()` splits none of them, and where the samples live is left to the compiler. To
+    say it, constrain what vmap returns, or use `jax.vmap(..., spmd_axis_name="data")`.
+
     The values never change. Outside a program, on one device, and on the pieces of a step that runs by hand, this
     does nothing.
 

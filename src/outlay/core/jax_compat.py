@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from jax._src import compilation_cache, config, distributed, hardware_utils, sou
 from jax._src.core import trace_state_clean
 from jax._src.lib import xla_client
 from jax.experimental import topologies
-from jax.extend.core import Primitive
+from jax.extend.core import Literal, Primitive
 from jax.sharding import SingleDeviceSharding
 
 from outlay.core.errors import BackendError, TargetError
@@ -87,6 +88,29 @@ def _stack() -> Iterator[FrameType]:
         yield frame
 
 
+def place_of(eqn: Any) -> str:
+    """The line of somebody's source that an operation of a traced program comes from; empty where it is not known."""
+    stack = eqn.source_info.traceback
+    frames = zip(*stack.raw_frames(), strict=True) if stack else ()
+    found = (source_info_util.raw_frame_to_frame(code, at) for code, at in frames if _is_somebodys(code.co_filename))
+    return next((f"{frame.file_name}:{frame.start_line}" for frame in found), "")
+
+
+def place_of_error(error: BaseException) -> str:
+    """The innermost line of somebody's source that raised an error; empty where there is none."""
+    frames = traceback.walk_tb(error.__traceback__)
+    found = [f"{frame.f_code.co_filename}:{line}" for frame, line in frames if _is_somebodys(frame.f_code.co_filename)]
+    return found[-1] if found else ""
+
+
+_OUTLAY = str(Path(__file__).parents[1])
+
+
+def _is_somebodys(file: str) -> bool:
+    """Whether a file is neither JAX's nor Outlay's own machinery."""
+    return source_info_util.is_user_filename(file) and not file.startswith(_OUTLAY)
+
+
 def in_backward_pass() -> bool:
     """Whether the operation being traced comes from transposing another one."""
     return "transpose" in str(source_info_util.current().name_stack)
@@ -136,6 +160,40 @@ def intercepting(intercept: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         Primitive.bind = original
+
+
+def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[Any]]) -> list[Any]:
+    """Run the operations of a traced program one by one, each as if from the source line that it came from.
+
+    Args:
+        jaxpr: the program, closed or not.
+        values: what it takes; they need not be arrays.
+        evaluate: `evaluate(eqn, values, bind)` gives the results of an operation, such as `bind(*values)`.
+    """
+    consts, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *values], strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else known[atom]
+
+    for eqn in jaxpr.eqns:
+
+        def bind(*values: Any, eqn: Any = eqn) -> list[Any]:
+            results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+            return results if eqn.primitive.multiple_results else [results]
+
+        names = source_info_util.current_name_stack() + eqn.source_info.name_stack
+        with source_info_util.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
+            known.update(zip(eqn.outvars, evaluate(eqn, [read(atom) for atom in eqn.invars], bind), strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Of the operands of a `lax.scan`, how many are constants and how many are carried; the rest are scanned."""
+    if "ft_in" not in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carried, _ = params["ft_in"].unpack()
+    return len(consts), len(carried)
 
 
 _GPU_PLUGINS = {"jax_plugins.xla_cuda13": "jax-cuda13-pjrt", "jax_plugins.xla_cuda12": "jax-cuda12-pjrt"}

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.core import Tracer
 from jax.sharding import Mesh, PartitionSpec
 
 from outlay.core.arrays import non_arrays
@@ -54,8 +56,12 @@ def _takes(function: Any, num: int) -> bool:
     return True
 
 
-def abstract_init(init: Callable[[Any], Any]) -> Any:
+def abstract_init(init: Callable[[Any], Any], key: Any = None) -> Any:
     """The state that `init(key)` makes, as shapes and dtypes.
+
+    Args:
+        init: the function.
+        key: a key as a shape; None for one of JAX's default kind.
 
     Raises:
         ProgramError: a leaf of the state is no array; all such leaves are listed.
@@ -66,13 +72,48 @@ def abstract_init(init: Callable[[Any], Any]) -> Any:
         _refuse_non_arrays(state, "the state that init returns")
         return state
 
-    return jax.eval_shape(checked, jax.eval_shape(lambda: jax.random.key(0)))
+    return jax.eval_shape(checked, jax.eval_shape(lambda: jax.random.key(0)) if key is None else key)
+
+
+_OLD_STYLE = {2: "threefry2x32", 4: "rbg"}
+"""Kinds of PRNG keys by how many numbers an old-style key of theirs has."""
+
+
+def as_key(key: Any) -> Any:
+    """A PRNG key as init functions are given it: those of `jax.random.PRNGKey` as keys of the same kind.
+
+    None stays None, for an init function that draws nothing.
+
+    Raises:
+        ProgramError: it is no single key.
+
+    >>> as_key(jax.random.PRNGKey(7)) == jax.random.key(7)
+    Array(True, dtype=bool)
+    """
+    if key is None or isinstance(key, Tracer):
+        return key
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    if shape == () and dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return key
+    if dtype == jnp.uint32 and shape in [(num,) for num in _OLD_STYLE]:
+        default = str(jax.config.values["jax_default_prng_impl"])
+        fits = jax.eval_shape(lambda: jax.random.PRNGKey(0)).shape == shape
+        return jax.random.wrap_key_data(jnp.asarray(key), impl=default if fits else _OLD_STYLE[shape[0]])
+    seed = key if isinstance(key, int) and not isinstance(key, bool) else 0
+    shown = " ".join(repr(key).split())
+    got = f"{dtype}{list(shape)}" if shape is not None else f"of type {type(key).__name__}: {shown:.60}"
+    raise ProgramError(f"init takes one PRNG key, and this is {got}\n  cure: jax.random.key({seed})")
 
 
 def abstract_inputs(inputs: Any) -> Any:
     """An example batch as shapes and dtypes, with dtypes as JAX will see them."""
     _refuse_non_arrays(inputs, "the batch")
     return jax.eval_shape(lambda batch: batch, inputs)
+
+
+def as_shapes(tree: Any) -> Any:
+    """A tree of arrays, or of numbers that JAX takes for arrays, as shapes and dtypes."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
 @dataclass(frozen=True)
@@ -108,19 +149,20 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
             collectives where it may not.
     """
     seen = Traced()
-    sums: list[Any] = []
+    num_sums = 0
 
     def record(where: str | PartitionSpec, tree: Any, optional: bool) -> Any:
         if isinstance(where, PartitionSpec):
             seen.specs.append(where)
             return tree
-        seen.intermediates[where] = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+        seen.intermediates[where] = as_shapes(tree)
         if not optional and where not in seen.required_names:
             seen.required_names.append(where)
         return tree
 
     def run(gradient: Gradient, of: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
-        sums.append(of)
+        nonlocal num_sums
+        num_sums += 1  # the sums themselves hold tracers, and jax.checking_leaks() would find those
         return gradient(of, params, samples)
 
     def checked(state: Any, batch: Any) -> Any:
@@ -136,7 +178,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
     except NameError as error:
         if "unbound axis name" not in str(error):
             raise
-        if by_hand and not sums:  # it only makes sense on pieces, and is checked there
+        if by_hand and not num_sums:  # it only makes sense on pieces, and is checked there
             return Traced()
         if by_hand:
             raise ProgramError(
@@ -151,7 +193,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
             "whole arrays"
         ) from error
     refuse_drift(step, state, new_state)
-    return dataclasses.replace(seen, sums_over_batch=bool(sums), jaxpr=jaxpr)
+    return dataclasses.replace(seen, sums_over_batch=num_sums > 0, jaxpr=jaxpr)
 
 
 def _refuse_non_arrays(tree: Any, what: str) -> None:
@@ -170,8 +212,10 @@ def refuse_other_results(step: Callable[..., Any], result: Any) -> None:
 
 def refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
     """A state that changes its type in a step could be donated once and never run again."""
-    old = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(before)[0]}
-    new = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(after)[0]}
+    old, new = (
+        {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(as_shapes(tree))[0]}
+        for tree in (before, after)
+    )
     changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
     if changed:
         lines = [f"  {path}: took {old.get(path, 'nothing')}, returned {new.get(path, 'nothing')}" for path in changed]

@@ -22,6 +22,7 @@ from outlay.core.errors import ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.execute import between_processes
 from outlay.execute.between_processes import are_apart, are_pairs
+from outlay.execute.gather_at_use import gathered_at_use
 from outlay.execute.reduce import sum_in_buckets
 from outlay.layout.placement import Dims, dims_spec
 from outlay.layout.plan import Plan
@@ -94,7 +95,7 @@ def _local(
         samples = jax.tree.map(lambda x: vary(x, batch_axes), samples)
 
         def sums_of(pieces: Any, samples: Any) -> Any:
-            return sums(jax.tree.map(lambda piece, split: _gather(piece, split, mesh), pieces, dims), samples)
+            return gathered_at_use(sums, pieces, [split.dims for split in jax.tree.leaves(dims)], mesh, samples)
 
         with (
             summing(None),
@@ -118,15 +119,6 @@ class _Split:
         self.dims = dims
         self.axes = {axis for dim_axes in dims for axis in dim_axes}
         self.spec = dims_spec(dims)
-
-
-def _gather(piece: jax.Array, split: _Split, mesh: Mesh) -> jax.Array:
-    for dim, axes in enumerate(split.dims):
-        if axes and are_apart(mesh, axes):
-            piece = between_processes.gather(piece, axes, dim)
-        elif axes:
-            piece = jax.lax.all_gather(piece, axes, axis=dim, tiled=True)
-    return piece
 
 
 def _scatter(grad: jax.Array, have: _Split, want: _Split, mesh: Mesh) -> jax.Array:

@@ -61,19 +61,6 @@ def under_trace(what: str) -> ProgramError:
     )
 
 
-def other_key(key: Any) -> ProgramError | None:
-    """The error for what `init` was given in place of one PRNG key; None where it was given one."""
-    is_key = isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
-    is_raw = hasattr(key, "dtype") and str(key.dtype) == "uint32" and getattr(key, "ndim", 0) == 1
-    if is_raw or (is_key and key.ndim == 0):
-        return None
-    what = f"{key.shape} keys" if is_key else f"a {type(key).__name__}: {key!r:.40}"
-    number = key if isinstance(key, int) else 0
-    return ProgramError(
-        f"init takes one PRNG key, and was given {what}\n  cure: program.init(jax.random.key({number}))"
-    )
-
-
 def check_outputs(state: Any, plan: Plan, mesh: Mesh) -> None:
     """Compare where the first step left its state with where the plan says.
 

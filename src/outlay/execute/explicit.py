@@ -58,23 +58,22 @@ def lowered_with_types(jitted: Any, run: Callable[..., Any], shapes: Any, shardi
 
 
 def state_shapes(init: Callable[[Any], Any], mesh: Mesh) -> Any:
-    """The state that `init(key)` makes, as shapes and dtypes, on a mesh of any axes.
+    """The state that `init(key)` makes, as shapes and dtypes, in the context of a mesh of any axes.
 
     Raises:
         ProgramError: a leaf of the state is no array; or axes are Explicit and JAX would have to choose shardings, and
             then every such line is listed.
     """
-    with jax.set_mesh(mesh):  # models may name the mesh's axes in their own constraints
-        try:
-            return abstract_init(init)
-        except Exception as error:
-            problem = None
-            if is_explicit(mesh) and not isinstance(error, ProgramError):
-                key = jax.eval_shape(lambda: jax.random.key(0))
-                problem = open_shardings(init, (key,), mesh, f"init {getattr(init, '__name__', type(init).__name__)}")
-            if problem is None:
-                raise
-            raise problem from error
+    try:
+        return abstract_init(init)
+    except Exception as error:
+        problem = None
+        if is_explicit(mesh) and not isinstance(error, ProgramError):
+            key = jax.eval_shape(lambda: jax.random.key(0))
+            problem = open_shardings(init, (key,), mesh, f"init {getattr(init, '__name__', type(init).__name__)}")
+        if problem is None:
+            raise
+        raise problem from error
 
 
 def open_shardings(function: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh, what: str) -> ProgramError | None:

@@ -37,7 +37,7 @@ def program(
     Raises:
         LayoutError: the layout does not fit the state and batch on this mesh.
         ProgramError: state or batch hold leaves that are no arrays, or the step does not return `(state, outputs)`
-            with a state of the shapes it took.
+            with a state of the shapes it took; or step or init name devices that are not the mesh's.
 
     Example:
         >>> def step(state, batch):

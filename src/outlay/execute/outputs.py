@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.errors import Problem, ProgramError
 from outlay.core.jax_compat import varying_axes
 from outlay.core.paths import flatten_paths, map_with_paths
-from outlay.execute.abstract import refuse_other_results, unknown_axis
+from outlay.execute.abstract import as_shapes, refuse_other_results, unknown_axis
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_dims
@@ -86,7 +86,7 @@ def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> Any:
     def look(state: Any, batch: Any) -> None:
         result = step(state, batch)
         refuse_other_results(step, result)
-        seen.append(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), result[1]))
+        seen.append(as_shapes(result[1]))
 
     state_specs = map_with_paths(lambda path, _: specs[path], state)
     batch_specs = map_with_paths(lambda path, _: specs[under("batch", path)], batch)

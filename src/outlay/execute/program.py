@@ -12,21 +12,30 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.core.errors import ProgramError
 from outlay.core.jax_compat import is_compile_only, is_tracing, without_compilation_cache
-from outlay.execute.abstract import abstract_inputs, abstract_step, refuse_other_arguments
+from outlay.execute.abstract import (
+    abstract_init,
+    abstract_inputs,
+    abstract_step,
+    as_key,
+    named,
+    refuse_other_arguments,
+)
 from outlay.execute.agree import agree, meet_before
 from outlay.execute.by_rows import by_rows
-from outlay.execute.diagnose import check_outputs, diagnose, other_key, refuse_unplaceable, under_trace, used_up
+from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, under_trace, used_up
 from outlay.execute.explicit import is_explicit, lowered_with_types, state_shapes
 from outlay.execute.facts import facts_of, where_is
 from outlay.execute.intermediates import refuse_unplaceable_values
 from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.execute.outputs import plan_by_hand
+from outlay.execute.own_meshes import in_context, refuse_other_devices, refusing_in_words
 from outlay.execute.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.meshes.made import refuse_to_run
 from outlay.place.born import born_sharded
+from outlay.place.matching import differences
 from outlay.place.shardings import shardings
 
 
@@ -56,6 +65,7 @@ class Program:
     ) -> None:
         refuse_other_arguments(step, init, mesh)
         check_mode(mode, mesh)
+        refuse_without_jit()
         self.step = step
         self.mesh = mesh
         self.layout = layout
@@ -65,10 +75,16 @@ class Program:
         if by_neuron:
             step, init, layout = by_neuron, by_neuron.init, by_neuron.layout
         self._laid_out = step
-        self.state_shapes = state_shapes(init, mesh)
-        with jax.set_mesh(mesh):  # models may name the mesh's axes in their own constraints
-            self.batch_shapes = abstract_inputs(inputs)
-            traced = abstract_step(step, self.state_shapes, self.batch_shapes, by_hand=mode == "manual")
+        # In the context of the mesh, models may name its axes in their own constraints.
+        enter = functools.partial(jax.set_mesh, mesh)
+        with refusing_in_words(f"init {getattr(init, '__name__', type(init).__name__)}", mesh):
+            self.state_shapes, self._inits_in_mesh = in_context(enter, lambda: state_shapes(init, mesh))
+        self.batch_shapes = abstract_inputs(inputs)
+        with refusing_in_words(named(step), mesh, mode):
+            traced, self._steps_in_mesh = in_context(
+                enter, lambda: abstract_step(step, self.state_shapes, self.batch_shapes, by_hand=mode == "manual")
+            )
+        refuse_other_devices(traced.jaxpr, named(step), mesh)
         self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
         shapes = (self.state_shapes, self.batch_shapes)
         if mode == "manual" and not traced.sums_over_batch:
@@ -78,6 +94,8 @@ class Program:
         self._sums_over_batch = traced.sums_over_batch
         refuse_unplaceable(self.plan)
         refuse_unplaceable_values(traced, layout, self.plan)
+        self._user_init = init
+        self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
         self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
         self._run: Step = self._first_run
         self._is_agreed = False
@@ -86,23 +104,29 @@ class Program:
         """Make the state, each leaf born where the plan puts it: no device ever holds a split leaf whole.
 
         Args:
-            key: the PRNG key that the init function takes.
+            key: the PRNG key that the init function takes, as `jax.random.key` or `jax.random.PRNGKey` makes them.
 
         Raises:
-            ProgramError: the mesh is of compile-only devices, or its processes are about to run different things.
+            ProgramError: the mesh is of compile-only devices, or its processes are about to run different things; or
+                this is no key, or one of another kind, whose state would not be the planned one.
         """
         refuse_to_run(self.mesh, "a state cannot be made")
         if is_tracing():
             raise under_trace("program.init")
+        refuse_without_jit()
+        key = as_key(key)
         self.agree(key=key)
+        self._refuse_other_kind(key)
         if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
             key = jax.device_put(key, NamedSharding(self.mesh, PartitionSpec()))
         self._meet("init")
-        with jax.set_mesh(self.mesh):
+        with refusing_in_words("init", self.mesh), self._context(self._inits_in_mesh):
             try:
                 return self._init(key)
-            except (TypeError, ValueError) as error:
-                raise (other_key(key) or error) from error
+            except TypeError as error:
+                if key is not None:
+                    raise
+                raise ProgramError("init draws from its key, and None is none\n  cure: jax.random.key(0)") from error
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Run one step. The state is donated: its memory becomes the new state's, so it cannot be used again.
@@ -176,8 +200,15 @@ class Program:
         shapes = (self.state_shapes, self.batch_shapes)
         if is_explicit(self.mesh):
             return lowered_with_types(jitted, run, shapes, (state, batch), self.mesh)
-        with jax.set_mesh(self.mesh):
+        with refusing_in_words(named(self.step), self.mesh, self.mode), self.context():
             return jitted.lower(*shapes)
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """What the step is traced in: the mesh, so that a model may name its axes, unless the step names another."""
+        return self._context(self._steps_in_mesh)
+
+    def _context(self, in_mesh: bool) -> contextlib.AbstractContextManager[Any]:
+        return jax.set_mesh(self.mesh) if in_mesh else contextlib.nullcontext()
 
     @functools.cached_property
     def compiled(self) -> jax.stages.Compiled:
@@ -215,15 +246,46 @@ class Program:
         if processes := self._processes():
             meet_before(first_run_of, where_is(self.step), jax.process_index(), processes)
 
+    def _refuse_other_kind(self, key: Any) -> None:
+        """Raise for a key whose state would hold other leaves than the plan does, such as keys of its own kind."""
+        if key is None or key.dtype == self._key_dtype:
+            return
+        with self._context(self._inits_in_mesh):
+            shapes = abstract_init(self._user_init, jax.ShapeDtypeStruct((), key.dtype))
+        problems = differences(shapes, self.plan.state)
+        if problems:
+            impl = jax.random.key_impl(key)
+            raise ProgramError(
+                f"from a key of another kind init makes another state: this one is {key.dtype}, planned was "
+                f"{self._key_dtype}\n"
+                + "\n".join(f"  {problem.where}: {problem.what}" for problem in problems)
+                + "\n  cure: jax.random.key(seed); or, before the program is made, "
+                f"jax.config.update('jax_default_prng_impl', '{impl}')"
+            )
+
     def _first_run(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Compare, compile, run, and check once that the state came back where the plan says; then step aside."""
         refuse_to_run(self.mesh, "a step cannot run")
+        refuse_without_jit()
         self.agree()
         self._meet("step")
         new_state, outputs = self.compiled(state, batch)
         check_outputs(new_state, self.plan, self.mesh)
         self._run = self.compiled
         return new_state, outputs
+
+
+def refuse_without_jit() -> None:
+    """Raise where JAX is told to compile nothing: all that a program is would silently not be.
+
+    Raises:
+        ProgramError: `jax_disable_jit` is set.
+    """
+    if jax.config.values["jax_disable_jit"]:
+        raise ProgramError(
+            "jax_disable_jit is set, and a program is a compiled step: nothing would be laid out\n"
+            "  cure: unset JAX_DISABLE_JIT; to debug line by line call the step itself: step(init(key), batch)"
+        )
 
 
 def _any_deleted(tree: Any) -> bool:

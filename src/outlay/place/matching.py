@@ -49,6 +49,10 @@ def _cure(edit: str, path: str, others: list[str]) -> str:
 
 def _other(leaf: Any, planned: LeafPlan) -> list[Problem]:
     shape, dtype = tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))
+    if planned.dtype.startswith("key<") and dtype != planned.dtype:
+        old_style = dtype == "uint32" and len(shape) == len(planned.shape) + 1
+        cure = "jax.random.wrap_key_data(x)" if old_style else "make it with jax.random.key, of that kind"
+        return [Problem("other key", planned.path, f"{dtype} of shape {shape}, planned {planned.dtype}", cure)]
     problems = []
     if shape != planned.shape:
         what = f"shape {shape}, planned {planned.shape}"

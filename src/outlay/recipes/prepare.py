@@ -14,12 +14,10 @@ from outlay.core.suggest import did_you_mean
 from outlay.execute.make import program as make_program
 from outlay.execute.modes import Mode
 from outlay.execute.program import Program
-from outlay.execute.rollout import Rollout
 from outlay.layout.layout import Layout
 from outlay.layout.toml import read_layout_file
 from outlay.meshes.build import mesh as make_mesh
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
-from outlay.train.loop import refuse_other_metrics
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def prepare(
         MeshError: the mesh does not fit the devices.
         TargetError: there is no such target, or its compiler is not installed.
         LayoutError: the layout does not fit the state on the mesh.
-        ProgramError: there is no such mode, the step cannot run in it, or what it returns are no metrics.
+        ProgramError: there is no such mode, or the step cannot run in it.
     """
     name = _layout_for(recipe, mode) if layout is None else layout
     chosen, its_mesh = layout_of(recipe, name)
@@ -69,8 +67,6 @@ def prepare(
     its_devices: Mesh = mesh if isinstance(mesh, Mesh) else make_mesh(mesh or its_mesh, target=target)
     fixed = on_devices(chosen, its_devices.size)
     program = make_program(recipe.step, recipe.init, _example(recipe), layout=fixed, mesh=its_devices, mode=its_mode)
-    if not isinstance(recipe.step, Rollout):  # whose outputs are recordings
-        refuse_other_metrics(program)
     return Prepared(recipe, name, program)
 
 

@@ -22,6 +22,7 @@ from outlay.recipes.recipe import Recipe
 from outlay.recipes.report_page import report_page
 from outlay.recipes.result import RunResult, result_not_lost
 from outlay.train.checkpoint.checkpoints import Checkpoints
+from outlay.train.contract import refuse_unrecordable
 from outlay.train.loop import fit
 from outlay.train.run_folder import RunFolder
 from outlay.train.together import is_first
@@ -68,6 +69,7 @@ def _train(prepared: Prepared, folder: RunFolder, num_steps: int | None, checkpo
         refuse_other_run(folder, config, _IDENTITY)
         start = _restored(checkpoints, program)
         refuse_past_the_end(folder, start[0] if start else 0, num_steps)
+    refuse_unrecordable(program.lowered.out_info[1])
     refuse_before_beginning(program, folder, saves=checkpoints is not None)
     folder.write_config(config)
     folder.write_plan(program.plan)

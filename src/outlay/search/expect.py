@@ -56,9 +56,8 @@ def expect(work: Workload, plan: Plan, target: Target) -> Expectation:
     compute = work.flops / sharing / peaks.get(work.dtype, max(peaks.values()))
     links = _Links(plan.mesh, target)
     communication = sum(_leaf_seconds(leaf, work, params, batch_axes, links) for leaf in params)
-    return Expectation(
-        compute + communication, certain_bytes(plan) + _gradients(plan, params) + int(work.held / sharing)
-    )
+    held = certain_bytes(plan) + work.constants + _gradients(plan, params) + int(work.held / sharing)
+    return Expectation(compute + communication, held)
 
 
 def certain_bytes(plan: Plan) -> int:

@@ -110,13 +110,24 @@ def _environment(num_processes: int) -> dict[str, str]:
 
 
 def _why(code: int, errors: str) -> str:
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    last = "\n".join(lines[-_NUM_LAST_LINES:])
+    """What a process that failed has to say; the first line is the one that tells most."""
+    last = _raised(errors) or [line.strip() for line in errors.splitlines() if line.strip()]
+    text = "\n".join(last[-_NUM_LAST_LINES:])
     if code >= 0:
-        return last or f"it ended with exit code {code} and said nothing"
+        return text or f"it ended with exit code {code} and said nothing"
     what = f"it was killed by {signal.Signals(-code).name}"
     hint = ": this machine may be out of memory; try --processes 1" if -code == signal.SIGKILL else ""
-    return f"{what}{hint}\n{last}".rstrip()
+    return f"{what}{hint}\n{text}".rstrip()
+
+
+def _raised(errors: str) -> list[str]:
+    """The exception that ends a text, then the place that raised it; nothing where it does not end in a traceback."""
+    _, found, traceback = errors.rpartition("Traceback (most recent call last):\n")
+    lines = [line for line in traceback.splitlines() if line.strip()] if found else []
+    # The stack is indented, and the exception is not.
+    begin = next((number for number, line in enumerate(lines) if not line.startswith(" ")), len(lines))
+    places = [line.strip() for line in lines[:begin] if line.startswith("  File ")]
+    return [*lines[begin:][: _NUM_LAST_LINES - 1], *places[-1:]] if lines[begin:] else []
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

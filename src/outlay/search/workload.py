@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from jax.sharding import AbstractMesh, AxisType
 from outlay.core.paths import flatten_paths
 from outlay.execute.abstract import Traced, abstract_init, abstract_inputs, abstract_step
 from outlay.execute.modes import Mode
+from outlay.execute.own_meshes import in_context
 from outlay.meshes.spec import MeshSpec
 from outlay.report.work.traced import count_flops
 from outlay.search.liveness import live_bytes, product_dtype, scan_lengths
@@ -30,6 +32,7 @@ class Workload:
         stacked: lengths of the loops in the step: the first dims of stacked layers.
         dtype: what most matrix products are computed in.
         microbatches: how many the batch is taken in.
+        constants: bytes of the arrays that the step closes over, whole on every device.
     """
 
     state: Any
@@ -40,6 +43,7 @@ class Workload:
     stacked: frozenset[int]
     dtype: str
     microbatches: int = 1
+    constants: int = 0
 
     @property
     def num_samples(self) -> int:
@@ -69,9 +73,10 @@ def workload(
     """
     names, sizes = zip(*mesh.axes, strict=True)
     abstract = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
-    with jax.sharding.use_abstract_mesh(abstract):
-        state, batch = abstract_init(init), abstract_inputs(inputs)
-        traced = abstract_step(step, state, batch, by_hand=mode == "manual")
+    enter = functools.partial(jax.sharding.use_abstract_mesh, abstract)
+    state, _ = in_context(enter, lambda: abstract_init(init))
+    batch = abstract_inputs(inputs)
+    traced, _ = in_context(enter, lambda: abstract_step(step, state, batch, by_hand=mode == "manual"))
     jaxpr = traced.jaxpr
     # A step with collectives of its own has no meaning on whole arrays, so there is nothing to count.
     if mode == "manual" and not traced.sums_over_batch:
@@ -85,6 +90,7 @@ def workload(
         frozenset(scan_lengths(jaxpr)),
         product_dtype(jaxpr) or "float32",
         microbatches,
+        sum(const.nbytes for const in jaxpr.consts if hasattr(const, "nbytes")),
     )
 
 

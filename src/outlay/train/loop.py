@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import jax
 
 from outlay.core.errors import OutputError, ProgramError
-from outlay.core.paths import flatten_paths
 from outlay.execute.program import Program
 from outlay.launch.heartbeat import beat
 from outlay.launch.job_folder import AFTER_THE_LAST
 from outlay.train.checkpoint.checkpoints import Checkpoints
+from outlay.train.contract import as_metrics, refuse_unrecordable
 from outlay.train.metrics_file import MetricsFile
 from outlay.train.progress import Progress
 from outlay.train.stop import StopTogether, end_on_request, last_checkpoint_in_words, on_request
@@ -125,8 +125,8 @@ def fit(
     processes it ran on before: with the same batches, and in the same metrics file.
 
     Args:
-        program: its step returns a dictionary of scalars.
-        data: `data[step]` is the batch of a step, such as `TrainData`.
+        program: its step returns a dictionary of numbers; those of dictionaries in it are recorded by path.
+        data: `data[step]` is the batch of a step, such as `TrainData`, or a list.
         num_steps: how many steps in all.
         key: what `program.init` takes.
         metrics_path: a file that gets the metrics of each step as a line of JSON, as soon as they are there; of several
@@ -147,7 +147,8 @@ def fit(
         CheckpointError: a checkpoint cannot be written, which is told after the next step, or the metrics file does not
             hold every step before `start`.
         OutputError: the metrics cannot be written, or would replace a file of something else.
-        ProgramError: there is no step to take, or nowhere to save to.
+        ProgramError: there is no step to take, no batch for one, or nowhere to save to; or the step returns what is no
+            number, and then every such output is named. All of that before the first step.
 
     Example:
         >>> mesh = outlay.mesh(data=8)
@@ -159,9 +160,9 @@ def fit(
     """
     first, state = start or (0, None)
     _refuse_impossible(num_steps, first, checkpoints, every)
-    _refuse_few_batches(data, num_steps)
-    refuse_other_metrics(program)
-    samples_a_step = jax.tree.leaves(program.batch_shapes)[0].shape[0]
+    _refuse_data(data, num_steps)
+    refuse_unrecordable(program.lowered.out_info[1])
+    samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
     in_flight: collections.deque[Any] = collections.deque()
     with contextlib.ExitStack() as stack:
         writes = metrics_path if is_first() else None
@@ -187,7 +188,7 @@ def fit(
             nonlocal finished
             oldest = in_flight.popleft()
             try:
-                fetched = jax.device_get(oldest)
+                fetched = as_metrics(jax.device_get(oldest))
                 metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
             except Exception:
                 in_flight.clear()  # or the metrics of later ones would be taken for those of this step
@@ -247,36 +248,11 @@ def fit(
     return Fit(state, list(history), seconds, samples_a_step * (finished - since))
 
 
-def refuse_other_metrics(program: Program) -> None:
-    """Refuse a step whose outputs are no metrics, before anything is compiled for it.
-
-    Raises:
-        ProgramError: they are no dictionary, or hold what is no scalar; all such outputs are listed.
-    """
-    outputs = program.output_shapes
-    if outputs is None:  # of a step that only makes sense on pieces
-        return
-    cure = 'cure: return (state, {"loss": losses.mean()}), one number for each name'
-    if not isinstance(outputs, Mapping):
-        what = f"the step returns a {type(outputs).__name__} beside the state, where a run records metrics by name"
-        raise ProgramError(f"{what}\n  {cure}")
-    wrong = [(path, leaf) for path, leaf in flatten_paths(outputs)[0] if leaf.shape or path not in outputs]
-    if wrong:
-        lines = [f"  outputs.{path}: {leaf.dtype}{list(leaf.shape)}" for path, leaf in wrong]
-        head = f"a run records scalars, and the step returns {len(wrong)} output(s) that are none:"
-        raise ProgramError("\n".join([head, *lines, f"  {cure}"]))
-
-
 def _batch(data: Data, step: int, num_steps: int) -> Any:
     try:
         return data[step]
     except (IndexError, KeyError) as error:
         raise _ends_early(step, num_steps) from error
-
-
-def _refuse_few_batches(data: Data, num_steps: int) -> None:
-    if isinstance(data, Sequence) and len(data) < num_steps:
-        raise _ends_early(len(data), num_steps)
 
 
 def _ends_early(num_batches: int, num_steps: int) -> ProgramError:
@@ -300,3 +276,14 @@ def _refuse_impossible(num_steps: int, first: int, checkpoints: Checkpoints | No
         raise ProgramError(f"every={every}: checkpoints are 1 step or more apart")
     if every is not None and checkpoints is None:
         raise ProgramError(f"every={every} and nowhere to save to\n  cure: checkpoints=outlay.Checkpoints(folder)")
+
+
+def _refuse_data(data: Any, num_steps: int) -> None:
+    if not hasattr(data, "__getitem__"):
+        raise ProgramError(
+            f"data must give the batch of a global step as data[step], so that a run can go on where it stopped; a "
+            f"{type(data).__name__} does not\n  cure: list(data) if it fits in memory, outlay.TrainData, or a class "
+            "with __getitem__(self, step)"
+        )
+    if isinstance(data, Sequence) and len(data) < num_steps:
+        raise _ends_early(len(data), num_steps)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +17,7 @@ from outlay.core.batch_sum import gradient_of_sums
 from outlay.core.constrain import constrain
 from outlay.core.errors import ProgramError
 from outlay.train.accumulate import sum_over_microbatches
-from outlay.train.contract import num_samples, refuse_fixed_params, refuse_wrong_loss
+from outlay.train.contract import called, num_samples, refuse_fixed_params
 from outlay.train.state import TrainState
 
 Loss = Callable[[Any, Any, jax.Array | None], tuple[jax.Array, dict[str, jax.Array]]]
@@ -35,10 +37,12 @@ def train_step(
     Args:
         loss: `loss(params, batch, keys) -> (losses, metrics)`. The batch is any tree of arrays with leading dim B;
             `keys` are B PRNG keys, or None in evaluation. `losses` has shape (B,), one loss per sample, and
-            `metrics` names further arrays of shape (B,).
-        optimizer: any optax optimizer.
+            `metrics` names further arrays of shape (B,), or Python numbers.
+        optimizer: any optax optimizer. One that asks for more than gradients, such as `optax.lbfgs`, is given `value`
+            (the mean loss), `grad`, and `value_fn`, the mean loss of other parameters over the same batch.
         accumulate: take the gradients in this many microbatches, one after the other, for a fraction of the memory.
-            The result is the same up to rounding: sums are accumulated in float32 and divided once. Microbatches
+            The result is the same up to rounding: sums are accumulated in float32, or in float64 where
+            losses, weights or gradients are, and divided once. Microbatches
             take every n-th sample, so that each stays spread over the devices as long as the microbatch size B/n is
             a multiple of the axis that splits the batch.
 
@@ -46,8 +50,8 @@ def train_step(
         `step(state, batch) -> (state, metrics)`: metrics are scalars, the mean `loss` and the mean of each metric.
 
     Raises:
-        ProgramError: when the program is built: the batch does not divide, the loss has other shapes, or parameters
-            are no floats.
+        ProgramError: when the program is built: the batch does not divide, the loss takes or returns something else,
+            parameters are no real floats, or the optimizer asks for more.
 
     Example:
         >>> def loss(params, batch, keys):
@@ -62,6 +66,8 @@ def train_step(
     if accumulate < 1:
         raise ProgramError(f"accumulate={accumulate}: a step takes its batch in 1 microbatch or more")
 
+    optimizer = optax.with_extra_args_support(optimizer)
+
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         refuse_fixed_params(state.params)
         num = num_samples(batch)
@@ -75,13 +81,21 @@ def train_step(
         gradient = functools.partial(_gradient, accumulate=accumulate)
         grads, total = gradient_of_sums(gradient, sums, state.params, samples)
         num_counted = total.pop("weight")
+        means = {name: value / num_counted for name, value in total.items()}
+
+        def mean_loss(params: Any) -> jax.Array:
+            found = sum_over_microbatches(functools.partial(sums, params), samples, accumulate)
+            return found["loss"] / found["weight"]
+
         with jax.named_scope("optimizer"):  # the name by which reports know this part of the step
             share = 1 / num_counted  # a division for every entry would cost a pass over the gradients
             grads = jax.tree.map(lambda g, p: (g * share).astype(p.dtype), grads, state.params)
-            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            with _asking_for_no_more():
+                updates, opt_state = optimizer.update(
+                    grads, state.opt_state, state.params, value=means["loss"], grad=grads, value_fn=mean_loss
+                )
             params = optax.apply_updates(state.params, updates)
-        new_state = dataclasses.replace(state, params=params, opt_state=opt_state, step=state.step + 1)
-        return new_state, {name: value / num_counted for name, value in total.items()}
+        return dataclasses.replace(state, params=params, opt_state=opt_state, step=state.step + 1), means
 
     return step
 
@@ -89,7 +103,7 @@ def train_step(
 def weighted_sums(
     loss: Loss, params: Any, batch: Any, keys: jax.Array | None, weights: jax.Array
 ) -> dict[str, jax.Array]:
-    """Sums over a batch, in float32: of `loss`, of every metric, and of the `weight` they are weighted by.
+    """Sums over a batch, in float32 or more: of `loss`, of every metric, and of the `weight` they are weighted by.
 
     Args:
         loss: as for `train_step`.
@@ -98,18 +112,36 @@ def weighted_sums(
         keys: B PRNG keys, or None in evaluation.
         weights: how much each sample counts, (B,).
     """
-    losses, metrics = loss(params, batch, keys)
-    refuse_wrong_loss(losses, metrics, weights.shape)
-    per_sample = {"loss": losses, **metrics}
-    sums = {name: jnp.sum(weights * values.astype(jnp.float32)) for name, values in per_sample.items()}
-    return {**sums, "weight": jnp.sum(weights)}
+    per_sample = called(loss, params, batch, keys, weights.shape)
+    sums = {}
+    for name, values in per_sample.items():
+        dtype = _at_least(weights.dtype, values.dtype)
+        sums[name] = jnp.sum(weights.astype(dtype) * values.astype(dtype))
+    return {**sums, "weight": jnp.sum(weights.astype(sums["loss"].dtype))}
 
 
 def sample_weights(batch: Any, num: int) -> jax.Array:
     """How much each of `num` samples counts: the batch's `weight` entry, or 1."""
     if isinstance(batch, Mapping) and "weight" in batch:
-        return batch["weight"].astype(jnp.float32)
+        weights = jnp.asarray(batch["weight"])
+        return weights.astype(_at_least(weights.dtype))
     return jnp.ones(num, jnp.float32)
+
+
+@contextlib.contextmanager
+def _asking_for_no_more() -> Iterator[None]:
+    """Say what an optimizer lacks that asks for more than `train_step` can give."""
+    try:
+        yield
+    except TypeError as error:
+        lacking = re.search(r"(\S+\(\)) missing \d+ required keyword-only arguments?: (.*)", str(error))
+        if lacking is None:
+            raise
+        raise ProgramError(
+            f"the optimizer's {lacking[1]} asks for {lacking[2]}; outlay.train_step gives an optimizer value= (the "
+            "mean loss), grad= and value_fn= (the mean loss of other parameters, over the same batch)"
+            "\n  cure: another optimizer, or a step of your own that calls optimizer.update with what it asks for"
+        ) from error
 
 
 def _gradient(
@@ -129,4 +161,9 @@ def _gradient(
 
 
 def _at_least_float32(grad: jax.Array) -> jax.Array:
-    return grad.astype(jnp.promote_types(grad.dtype, jnp.float32))
+    return grad.astype(_at_least(grad.dtype))
+
+
+def _at_least(*dtypes: Any) -> Any:
+    """The dtype to sum values of these dtypes in."""
+    return functools.reduce(jnp.promote_types, dtypes, jnp.dtype(jnp.float32))

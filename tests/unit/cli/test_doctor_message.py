@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
 from tests.unit.cli.command import environment, outlay_command
 from typer.testing import CliRunner
 
@@ -63,3 +67,12 @@ def test_jax_need_not_even_work(tmp_path):
     path = f"{tmp_path}:{environment()['PYTHONPATH']}"
     explained = outlay_command("doctor", "--message", MISSPELT, cwd=tmp_path, PYTHONPATH=path)
     assert explained.returncode == 0, explained.stderr
+
+
+def test_a_shard_map_over_a_mesh_of_its_own():
+    mesh, own = (jax.sharding.Mesh(jax.devices(), (axis,)) for axis in ("data", "e"))
+    with jax.set_mesh(mesh), pytest.raises(ValueError, match="should match the mesh") as caught:
+        jax.shard_map(jnp.sin, mesh=own, in_specs=P("e"), out_specs=P("e"))(jnp.ones(8))
+    explained = doctor("--message", str(caught.value))
+    assert explained.exit_code == 0, explained.output
+    assert "leave mesh= out" in explained.stdout

@@ -37,11 +37,21 @@ def test_a_process_can_import_what_this_one_can(monkeypatch, tmp_path):
     assert workers("import only_here; print(only_here.VALUE)").answer({}).answer == 7
 
 
-def test_a_failure_is_told_by_its_last_lines():
-    ended = workers("print('noise\\n' * 9, file=sys.stderr); raise ValueError('too bad')").answer({})
+def test_a_failure_is_told_by_its_exception_first_and_by_its_place(tmp_path):
+    (tmp_path / "broken.py").write_text("def go(x):\n    return [one\n        for one in zip(x, [1], strict=True)]\n")
+    code = (
+        f"sys.path.insert(0, {str(tmp_path)!r}); print('noise\\n' * 9, file=sys.stderr); import broken; broken.go([])"
+    )
+    ended = workers(code).answer({})
     assert ended.answer is None
-    assert ended.failure.endswith("ValueError: too bad")
-    assert len(ended.failure.splitlines()) == 4
+    exception, place = ended.failure.splitlines()
+    assert exception == "ValueError: zip() argument 2 is longer than argument 1"
+    assert place.startswith(f'File "{tmp_path / "broken.py"}", line ')
+
+
+def test_a_failure_without_a_traceback_is_told_by_its_last_lines():
+    ended = workers("print('line\\n' * 9, file=sys.stderr); os._exit(1)").answer({})
+    assert ended.failure.splitlines() == ["line"] * 4
 
 
 def test_a_silent_failure_gives_its_exit_code():

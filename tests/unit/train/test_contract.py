@@ -75,5 +75,60 @@ def test_a_batch_without_samples():
         num_samples({"x": np.float32(1.0)})
 
 
+def test_complex_parameters_have_a_gradient_and_are_refused_all_the_same():
+    params = {"w": jnp.zeros(3, jnp.complex64)}
+    with pytest.raises(
+        ProgramError, match=r"(?s)1 parameter\(s\) are complex, .*conjugate.*params\.w.*jax\.lax\.complex"
+    ):
+        build(lambda params, batch, keys: (losses(params, batch), {}), params=params)
+
+
+def test_a_loss_without_metrics():
+    with pytest.raises(
+        ProgramError, match=r"(?s)a pair \(losses, metrics\); it returned shape \(16,\).*return losses, {}"
+    ):
+        build(lambda params, batch, keys: losses(params, batch))
+
+
+def test_a_loss_that_takes_no_keys():
+    with pytest.raises(ProgramError, match=r"(?s)takes \(params, batch\), and is called as .*leaves keys unused"):
+        build(lambda params, batch: (losses(params, batch), {}))
+
+
+def test_a_loss_for_every_token():
+    def loss(params, batch, keys):
+        return batch * params["w"][None], {"nothing": None, "norm": (params["w"] ** 2).sum()}
+
+    message = (
+        r"(?s)3 are other.*the losses: shape \(16, 3\).*a NoneType.*other dims: \.mean\(1\); leave out.*; what is of no"
+    )
+    with pytest.raises(ProgramError, match=message):
+        build(loss)
+
+
+def test_numbers_of_python_are_metrics_like_others():
+    def loss(params, batch, keys):
+        metrics = {"rate": 0.25, "num": 3, "on": True, "scale": np.float64(0.5), "mean": np.full(16, 2.0)}
+        return losses(params, batch), metrics
+
+    build(loss)
+    state = init_state(lambda key: {"w": jnp.ones(3)}, OPTIMIZER)(jax.random.key(0))
+    metrics = train_step(loss, OPTIMIZER)(state, np.ones((16, 3), np.float32))[1]
+    assert {name: float(value) for name, value in metrics.items()} == {
+        **{"loss": 9.0, "rate": 0.25, "num": 3.0, "on": 1.0, "scale": 0.5, "mean": 2.0}
+    }
+
+
+def test_an_optimizer_that_asks_for_more_than_there_is():
+    def update(grads, state, params=None, *, curvature, **more):
+        return grads, state
+
+    optimizer = optax.GradientTransformationExtraArgs(lambda params: (), update)
+    step = train_step(lambda params, batch, keys: (losses(params, batch), {}), optimizer)
+    state = init_state(lambda key: {"w": jnp.zeros(3)}, optimizer)(jax.random.key(0))
+    with pytest.raises(ProgramError, match=r"(?s)asks for 'curvature'; outlay\.train_step gives .*value_fn"):
+        step(state, np.ones((16, 3), np.float32))
+
+
 def test_a_good_loss_is_accepted():
     build(lambda params, batch, keys: (losses(params, batch), {"draw": jax.vmap(jax.random.uniform)(keys)}))

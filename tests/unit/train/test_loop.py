@@ -154,3 +154,56 @@ def test_after_the_last_step_a_program_is_not_taken_to_be_stepping(program, tmp_
     run(program)
     beat = JobFolder(tmp_path).beat(0)
     assert (beat.step, beat.doing) == (6, "what follows the last step")
+
+
+def returning(outputs):
+    def step(state, batch):
+        return state + batch.sum(), outputs(batch)
+
+    return outlay.program(
+        step, lambda key: jnp.zeros(()), BATCHES[0], layout=outlay.data_parallel(), mesh=outlay.mesh(data=8)
+    )
+
+
+def test_outputs_are_recorded_whatever_kind_of_number_they_are():
+    done = run(
+        returning(
+            lambda batch: {
+                "loss": batch.mean(),
+                "rate": 1e-3,
+                "on": True,
+                "num": np.int32(3),
+                "nothing": None,
+                "top/1": batch.max(),
+                "of": {"a": batch.min(), "b": [2.0, batch[0] > 0]},
+            }
+        )
+    )
+    last = done.history[-1]
+    assert last.pop("seconds") >= 0
+    assert last.pop("rate") == pytest.approx(1e-3)
+    assert last == {"step": 6, "loss": 5, "on": 1, "num": 3, "top/1": 5, "of.a": 5, "of.b.0": 2, "of.b.1": 1}
+
+
+def test_outputs_that_are_no_numbers_are_all_named_before_the_first_step():
+    program = returning(
+        lambda batch: {"loss": batch.mean(), "each": batch, "step": 1, "wave": 1j, "key": jax.random.key(0)}
+    )
+    message = r"(?s)4 output\(s\).*: each\n.*shape \(8,\), float32\n.*each\.0.*: key\n.*: step\n.*rename it.*: wave\n"
+    with pytest.raises(ProgramError, match=message):
+        run(program)
+
+
+def test_outputs_without_names():
+    with pytest.raises(ProgramError, match=r'it returns shape \(\)\n  cure: return state, {"loss": loss}'):
+        run(returning(lambda batch: batch.mean()))
+
+
+def test_data_that_is_no_function_of_the_step(program):
+    with pytest.raises(ProgramError, match=r"(?s)a generator does not\n  cure: list\(data\)"):
+        run(program, (batch for batch in BATCHES))
+
+
+def test_data_of_too_few_steps(program):
+    with pytest.raises(ProgramError, match=r"(?s)num_steps=6, but the data holds the batches of 4 steps.*num_steps=4"):
+        run(program, BATCHES[:4])

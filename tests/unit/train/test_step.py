@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 from tests.unit.train import problem
 
@@ -114,3 +115,64 @@ def test_accumulate_must_be_positive():
 def _program(layout, accumulate):
     step = train_step(problem.loss, problem.OPTIMIZER, accumulate=accumulate)
     return outlay.program(step, problem.init, problem.batch(), layout=layout, mesh=outlay.mesh(data=8))
+
+
+QUADRATIC = {
+    "x": np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32),
+    "y": np.random.default_rng(1).normal(size=64).astype(np.float32),
+}
+
+
+def quadratic_losses(params, batch, keys):
+    return (batch["x"] @ params["w"] - batch["y"]) ** 2, {}
+
+
+@pytest.mark.parametrize(("mode", "accumulate"), [("auto", 4), ("manual", 1)])
+def test_optimizers_that_ask_for_the_loss_itself(mode, accumulate):
+    """L-BFGS searches along a line for a lower loss, over the same global batch."""
+    optimizer = optax.chain(optax.contrib.reduce_on_plateau(), optax.lbfgs())
+    init = init_state(lambda key: {"w": jnp.zeros(6)}, optimizer)
+    program = outlay.program(
+        train_step(quadratic_losses, optimizer, accumulate=accumulate),
+        init,
+        QUADRATIC,
+        layout=outlay.data_parallel(),
+        mesh=outlay.mesh(data=8),
+        mode=mode,
+    )
+    state, params = program.init(jax.random.key(0)), {"w": jnp.zeros(6)}
+    expected = optimizer.init(params)
+
+    def mean_loss(params):
+        return quadratic_losses(params, QUADRATIC, None)[0].mean()
+
+    for _ in range(3):
+        state, metrics = program(state, QUADRATIC)
+        value, grads = jax.value_and_grad(mean_loss)(params)
+        updates, expected = optimizer.update(grads, expected, params, value=value, grad=grads, value_fn=mean_loss)
+        params = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(metrics["loss"], value, rtol=1e-5)
+    np.testing.assert_allclose(state.params["w"], params["w"], rtol=1e-4, atol=1e-5)
+
+
+def test_float64_stays_float64():
+    """Weights, their sum and metrics too: one of them in float32 costs the gradient half its digits."""
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        batch = {"x": rng.normal(size=(32, 6)), "y": rng.normal(size=32), "weight": rng.random(32)}
+        optimizer = optax.sgd(1.0)
+        state = init_state(lambda key: {"w": jnp.zeros(6)}, optimizer)(jax.random.key(0))
+        new, metrics = train_step(quadratic_losses, optimizer, accumulate=4)(state, batch)
+        weight = batch["weight"] / batch["weight"].sum()
+        expected = -2 * (weight * -batch["y"]) @ batch["x"]
+        assert metrics["loss"].dtype == jnp.float64
+        np.testing.assert_allclose(metrics["loss"], weight @ batch["y"] ** 2, rtol=1e-14)
+        np.testing.assert_allclose(new.params["w"], expected, rtol=1e-13)
+
+
+def test_no_tracer_leaks():
+    with jax.checking_leaks():
+        step, init = train_step(problem.loss, problem.OPTIMIZER), problem.init
+        mesh = outlay.mesh(data=8)
+        program = outlay.program(step, init, problem.batch(), layout=outlay.data_parallel(), mesh=mesh)
+        assert program.lowered

@@ -51,6 +51,18 @@ def _on(ids: list[str]) -> str:
 
 PLACEMENT = (
     KnownMessage(
+        "shard_map over another mesh",
+        (
+            r"The context mesh (?:Abstract)?Mesh\((?P<context>[^)]*\([^)]*\))?.{0,120}? should match the mesh "
+            r"passed to shard_map (?:Abstract)?Mesh\((?P<own>[^)]*\([^)]*\))?",
+        ),
+        "jax.shard_map was given mesh={own}, inside jax.set_mesh of another one, {context}",
+        "leave mesh= out and use the axis names of the mesh that is set; or call it outside jax.set_mesh, where any "
+        "mesh over the same devices in the same order will do",
+        "outlay.program runs such a step as it is, if all its meshes have the program's devices in order; a mixture of "
+        "that and of P(...) without a mesh it refuses, with the line",
+    ),
+    KnownMessage(
         "incompatible devices",
         (
             r"Received incompatible devices for jitted computation\. Got (?P<what>.{1,200}?) "

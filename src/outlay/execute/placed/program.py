@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from outlay.core.errors import ProgramError
 from outlay.core.jax_compat import is_tracing
 from outlay.core.step_graph import CACHE, INPUTS
-from outlay.execute.abstract import abstract_inputs, abstract_step, named, refuse_other_arguments
+from outlay.execute.abstract import abstract_inputs, abstract_step, as_key, named, refuse_other_arguments
 from outlay.execute.diagnose import check_outputs, diagnose, under_trace
 from outlay.execute.explicit import state_shapes
 from outlay.execute.modes import check_mode
@@ -48,7 +48,8 @@ class PlacedProgram(Program):
         check_mode("placed", mesh)
         _refuse(step, mesh)
         self.step, self.mesh, self.layout, self.mode = step, mesh, layout, "placed"
-        user_shapes = state_shapes(init, mesh)
+        with jax.set_mesh(mesh):
+            user_shapes = state_shapes(init, mesh)
         self.batch_shapes = abstract_inputs(inputs)
         self.output_shapes = abstract_step(step, user_shapes, self.batch_shapes).intermediates.get(OUTPUTS)
         num_steps, info = count_steps(self.batch_shapes), MeshInfo.of(mesh)
@@ -86,6 +87,7 @@ class PlacedProgram(Program):
         refuse_to_run(self.mesh, "a state cannot be made")
         if is_tracing():
             raise under_trace("program.init")
+        key = as_key(key)
         made = [make(jax.device_put(key, place.whole)) for make, place in zip(self._makers, self.places, strict=True)]
         caches = [state.pop(CACHE) for state in made]
         return joined(made, caches)

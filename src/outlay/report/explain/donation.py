@@ -10,6 +10,7 @@ import jax
 from outlay.core.paths import flatten_paths
 from outlay.core.sizes import format_bytes
 from outlay.report.explain.evidence import Evidence
+from outlay.report.explain.leaves import each_sharding
 from outlay.report.finding import Finding
 
 _MAX_NAMED = 4
@@ -77,7 +78,7 @@ def _state(compiled: jax.stages.Compiled | None) -> Any:
     if compiled is None or not isinstance(compiled.args_info, tuple) or not compiled.args_info[0]:
         return None
     before = compiled.args_info[0][0]
-    have = jax.tree.leaves(compiled.input_shardings[0][0], is_leaf=lambda sharding: sharding is None)
+    have = each_sharding(before, compiled.input_shardings[0][0])
     outputs, shardings = compiled.out_info, compiled.output_shardings
     if not (isinstance(outputs, tuple) and len(outputs) > 1 and jax.tree.leaves(before)):
         return None

@@ -91,8 +91,9 @@ class MemoryFacts:
         outputs: all that comes out, donated memory included.
         donated: bytes of arguments whose memory outputs reuse.
         temporaries: what the step holds besides.
-        peak: what must be there at once: arguments, outputs that are not in donated memory, and temporaries, which are
-            allocated in one piece.
+        constants: arrays that are part of the program itself, such as those that the step closes over.
+        peak: what must be there at once: arguments, outputs that are not in donated memory, constants, and temporaries,
+            which are allocated in one piece.
         capacity: the device's memory; None without a target.
         largest: the ten largest values.
     """
@@ -105,6 +106,7 @@ class MemoryFacts:
     outputs: int
     donated: int
     temporaries: int
+    constants: int
     peak: int
     capacity: int | None
     largest: tuple[ValueFacts, ...]

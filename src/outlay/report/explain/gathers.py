@@ -9,6 +9,7 @@ from outlay.execute.program import Program
 from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import LargestDim
+from outlay.report.explain.constraints import at, spread_samples
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.facts import CollectiveFacts
 from outlay.report.explain.words import in_words
@@ -28,7 +29,7 @@ def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
         meant = fsdp_axes(program)
         odd = [one for one in gathers if set(one.axes) - meant]
         if odd:
-            yield _whole_parameter(planned[path], odd)
+            yield _whole_parameter(planned[path], odd, by_hand=program.mode == "manual")
 
 
 def fsdp_axes(program: Program) -> set[str]:
@@ -37,19 +38,24 @@ def fsdp_axes(program: Program) -> set[str]:
     return {policy.axis for policy in policies if isinstance(policy, LargestDim)}
 
 
-def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts]) -> Finding:
+def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, by_hand: bool) -> Finding:
     cost = _bytes(gathers)
     runs = sum(one.count for one in gathers)
     axes = sorted({axis for one in gathers for axis in one.axes})
     source = _source(gathers)
     text = (
         f"{leaf.path} is split as {spec_text(leaf.spec)} by rule {leaf.rule}, but gathered over {'+'.join(axes)} "
-        f"{in_words(runs)} a step{_at(source)}: {format_bytes(cost)}"
+        f"{in_words(runs)} a step{at(source)}: {format_bytes(cost)}"
     )
     cure = (
         "split it along a dim that the operation keeps (columns of one layer, rows of the next), or constrain the "
-        f"operation's other operand{_at(source)}: outlay.constrain(x, P(..., {axes[0]!r}))"
+        f"operation's other operand{at(source)}: outlay.constrain(x, P(..., {axes[0]!r}))"
     )
+    if by_hand:
+        cure = (
+            'mode="auto", which splits the products too: in mode manual every device computes whole layers for its own '
+            f"samples, and splitting parameters over {'+'.join(axes)} only saves memory"
+        )
     return Finding("whole-parameter-gather", text, cure, cost, source)
 
 
@@ -70,10 +76,10 @@ def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
         cost = sum(one.bytes_per_step for one in found)
         axis = next((axis for one in found for axis in one.axes), "data")
         text = (
-            f"{in_words(sum(one.count for one in found))} a step values are exchanged by all-to-all{_at(source)}, "
+            f"{in_words(sum(one.count for one in found))} a step values are exchanged by all-to-all{at(source)}, "
             f"which FSDP never needs: {format_bytes(cost)}; the compiler splits activations like a parameter there"
         )
-        cure = f"constrain the activations{_at(source)} to the batch's axis: outlay.constrain(x, P({axis!r}))"
+        cure = spread_samples(evidence, "the activations", source, axis)
         yield Finding("all-to-all-in-fsdp", text, cure, cost, source)
 
 
@@ -85,10 +91,10 @@ def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
         cost, source = _bytes(gathers), _source(gathers)
         axis = next((axis for one in gathers for axis in one.axes), "data")
         text = (
-            f"{path} is gathered{_at(source)}, {format_bytes(cost)} a step: from there on every device works on all "
+            f"{path} is gathered{at(source)}, {format_bytes(cost)} a step: from there on every device works on all "
             "samples, not on its own"
         )
-        cure = f"constrain what is computed from it{_at(source)}: outlay.constrain(x, P({axis!r}))"
+        cure = spread_samples(evidence, "the values computed from it", source, axis)
         yield Finding("gathered-batch", text, cure, cost, source)
 
 
@@ -108,7 +114,3 @@ def _bytes(found: Sequence[CollectiveFacts]) -> int:
 
 def _source(found: Sequence[CollectiveFacts]) -> SourceLine | None:
     return next((one.source for one in found if one.source), None)
-
-
-def _at(source: SourceLine | None) -> str:
-    return f" at {source}" if source else ""

@@ -75,12 +75,22 @@ def leaves_of(module: HloModule, compiled: jax.stages.Compiled | None, *, of_pro
 
 def _passed(compiled: jax.stages.Compiled, *, of_program: bool) -> list[tuple[str, bool | None]]:
     """Path, of a program's arguments, and donation of every argument that is used: the others are left out by JAX."""
-    kept = jax.tree.leaves(compiled.input_shardings, is_leaf=lambda sharding: sharding is None)
     args = jax.tree.leaves(compiled.args_info)
     paths = _program_paths(compiled.args_info) if of_program else [""] * len(args)
-    if not len(kept) == len(args) == len(paths):
-        return []
-    return [(path, arg.donated) for path, arg, sharding in zip(paths, args, kept, strict=True) if sharding is not None]
+    shardings = each_sharding(compiled.args_info, compiled.input_shardings)
+    return [(path, arg.donated) for path, arg, where in zip(paths, args, shardings, strict=True) if where is not None]
+
+
+def each_sharding(args: Any, shardings: Any) -> list[Any]:
+    """The sharding of every argument, None for one that is not used and so is no parameter.
+
+    To JAX's tree functions such a None is a subtree without leaves, as are those that a tree of arguments holds by
+    itself (what is left out of a filtered model): only the structure of the arguments tells the two apart.
+
+    >>> each_sharding({"w": 1.0, "bias": None, "unused": 2.0}, {"w": "split", "bias": None, "unused": None})
+    [None, 'split']
+    """
+    return jax.tree.structure(args).flatten_up_to(shardings)
 
 
 def _program_paths(args_info: Any) -> list[str]:

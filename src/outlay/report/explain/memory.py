@@ -14,6 +14,7 @@ from outlay.report.explain.leaves import Leaf
 from outlay.report.explain.origin import origin_of
 from outlay.report.hlo.dtypes import shape_bytes
 from outlay.report.hlo.loops import runs_per_step
+from outlay.report.hlo.memory import constant_bytes, peak_bytes
 from outlay.report.hlo.module import HloModule, Instruction, Shape
 
 NUM_LARGEST = 10
@@ -56,8 +57,8 @@ def memory_facts(
         outputs=outputs,
         donated=donated,
         temporaries=temporaries,
-        # Not the compiler's own peak, which on CPU leaves temporaries out.
-        peak=arguments + outputs - donated + temporaries,
+        constants=constant_bytes(module),
+        peak=peak_bytes(module, stats),
         capacity=target.hardware.memory_bytes if target else None,
         largest=largest_values(module, leaves),
     )

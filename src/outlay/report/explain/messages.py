@@ -90,6 +90,8 @@ def _full_resharding(
         f"outlay.constrain(x, {want}), or to {have} where it is used; else go in two steps, "
         "moving one mesh axis at a time"
     )
+    if "vmap(" in op_name:
+        cure += "; inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
     if "maximal" in found["want"]:
         want = "device 0 alone"
         taken = ", which is wanted on device 0 alone, as jax.debug.print and callbacks do,"

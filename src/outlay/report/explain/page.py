@@ -192,6 +192,7 @@ def _memory(memory: MemoryFacts) -> dict[str, Any]:
         ("other state", memory.other_state),
         ("batch", memory.batch),
         ("temporaries", memory.temporaries),
+        ("constants", memory.constants),
     ]
     used = max(memory.peak, sum(size for _, size in parts))
     # Of a step that leaves most of the memory free, the bar shows what it uses.

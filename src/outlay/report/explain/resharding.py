@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlay.core.sizes import format_bytes
+from outlay.report.explain.constraints import at, is_constrained, is_under_vmap, spread_samples
 from outlay.report.explain.elementwise import is_elementwise
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.facts import CollectiveFacts
@@ -28,7 +29,7 @@ def back_and_forth(evidence: Evidence) -> Iterator[Finding]:
             undone = [known[end.name] for end in ends if end.name in known]
             back = [other for other in undone if other.kind == found.kind and other.axes == found.axes]
             if found.kind == "all-to-all" and back:
-                yield _exchanged_twice(found, back[0])
+                yield _exchanged_twice(evidence, found, back[0])
             elif found.kind == "all-gather" and ends and all(_is_own_piece(computation, end) for end in ends):
                 yield _gathered_and_cut(found, evidence, computation, ends)
 
@@ -69,13 +70,19 @@ def _is_own_piece(computation: Computation, one: Instruction) -> bool:
     return False
 
 
-def _exchanged_twice(there: CollectiveFacts, back: CollectiveFacts) -> Finding:
+def _exchanged_twice(evidence: Evidence, there: CollectiveFacts, back: CollectiveFacts) -> Finding:
     cost = there.bytes_per_step + back.bytes_per_step
     text = (
         f"a value is exchanged by all-to-all over {_axes(there)}{_at(there)} and back{_at(back)}, with only "
         f"element-wise operations between: {format_bytes(cost)} a step"
     )
-    cure = f"keep one sharding: take the constraint away{_at(there)}, or write the same spec on both sides"
+    lines = list(dict.fromkeys(one.source for one in (there, back)))
+    said = [source for source in lines if is_constrained(evidence.module, source)]
+    if said:
+        cure = f"keep one sharding: take the constraint away{at(said[0])}, or write the same spec on both sides"
+    else:
+        axis = next(iter(there.axes), "data")
+        cure = f"keep one sharding: {spread_samples(evidence, 'the values', there.source, axis)}"
     return Finding("resharding", text, cure, cost, there.source)
 
 
@@ -87,9 +94,10 @@ def _gathered_and_cut(
         f"{what} is gathered over {_axes(found)}{_at(found)}, and every use cuts a device's own piece out of it again: "
         f"{format_bytes(found.bytes_per_step)} a step"
     )
-    cure = (
-        f"constrain it to the spec that it has on both sides, outlay.constrain(x, P(...)), instead of P(){_at(found)}"
-    )
+    instead = f", instead of P(){_at(found)}" if is_constrained(evidence.module, found.source) else _at(found)
+    cure = f"constrain it to the spec that it has on both sides, outlay.constrain(x, P(...)){instead}"
+    if is_under_vmap(evidence.module, found.source):
+        cure += "; inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
     return Finding("resharding", text, cure, found.bytes_per_step, found.source)
 
 
@@ -98,4 +106,4 @@ def _axes(found: CollectiveFacts) -> str:
 
 
 def _at(found: CollectiveFacts) -> str:
-    return f" at {found.source}" if found.source else ""
+    return at(found.source)

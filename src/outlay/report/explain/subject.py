@@ -56,6 +56,10 @@ class Subject:
     notes: tuple[str, ...] = ()
 
 
+_ON_PIECES = (
+    "the step has collectives of its own, and a meaning on each device's pieces only: what it computes on whole arrays "
+    "is not counted"
+)
 _SEEN_BEFORE = "it was compiled before: what the compiler printed then is not known"
 
 
@@ -88,14 +92,19 @@ def subject_of(x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: M
 def _of_program(program: Program) -> Subject:
     # The user's step knows nothing of rows that fill up what the devices do not divide.
     state = jax.eval_shape(program.crop, program.state_shapes) if program.rows else program.state_shapes
-    with jax.set_mesh(program.mesh):
-        jaxpr = jax.make_jaxpr(program.step)(state, program.batch_shapes)
-    name = getattr(program.step, "__name__", "step")
-    subject = Subject(name, mesh=program.mesh, program=program, jaxpr=jaxpr, traced=traced_work(jaxpr))
+    subject = Subject(getattr(program.step, "__name__", "step"), mesh=program.mesh, program=program)
+    try:
+        with program.context():
+            jaxpr = jax.make_jaxpr(program.step)(state, program.batch_shapes)
+        subject = replace(subject, jaxpr=jaxpr, traced=traced_work(jaxpr))
+    except NameError as error:
+        if program.mode != "manual" or "unbound axis name" not in str(error):
+            raise
+        subject = replace(subject, notes=(_ON_PIECES,))
     if "compiled" in vars(program) and source_lines_may_be_of_another():
         return _compile(subject, lambda: program.lowered)
     if "compiled" in vars(program):
-        notes = (_SEEN_BEFORE,)
+        notes = (*subject.notes, _SEEN_BEFORE)
         return replace(subject, text=program.compiled.as_text() or "", compiled=program.compiled, notes=notes)
     return _compile(subject, lambda: program.lowered, lambda lowered: program.compiled)
 

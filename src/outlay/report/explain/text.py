@@ -109,7 +109,11 @@ def _memory(memory: MemoryFacts) -> Iterator[Any]:
     held += [("batch", memory.batch)]
     yield Text("arguments " + format_bytes(memory.arguments) + ": " + _list(held))
     outputs = f"outputs {format_bytes(memory.outputs)}, {format_bytes(memory.donated)} of it in donated memory"
-    yield Text(f"{outputs}; temporaries {format_bytes(memory.temporaries)}; peak {format_bytes(memory.peak)}")
+    worth_saying = memory.constants > memory.peak / 100
+    constants = f"; constants {format_bytes(memory.constants)}" if worth_saying else ""
+    yield Text(
+        f"{outputs}; temporaries {format_bytes(memory.temporaries)}{constants}; peak {format_bytes(memory.peak)}"
+    )
     cells = [
         [format_bytes(value.num_bytes), f"{value.dtype}{list(value.shape)}", value.what, place(value.source)]
         for value in memory.largest

@@ -14,6 +14,7 @@ from outlay.meshes.info import MeshInfo
 from outlay.meshes.target import Target
 from outlay.report.estimate.price import price
 from outlay.report.estimate.speeds import Range
+from outlay.report.hlo.memory import peak_bytes
 from outlay.report.hlo.parse import parse_hlo
 from outlay.report.placed.exchange import cached_by, sent_by
 from outlay.report.placed.explanation import PlacedExplanation
@@ -66,7 +67,8 @@ def explain_placed(program: PlacedProgram, target: Target | None = None) -> Plac
 
 def _part(program: PlacedProgram, name: str, target: Target | None, unknown: dict[str, list[str]]) -> PartFacts:
     alone = compile_part(program, name)
-    done = compiled_work(parse_hlo(alone.compiled.as_text() or ""))
+    module = parse_hlo(alone.compiled.as_text() or "")
+    done = compiled_work(module)
     stats = alone.compiled.memory_analysis()
     for what in (*done.unknown, *alone.traced.unknown):
         unknown.setdefault(what, []).append(name)
@@ -78,13 +80,7 @@ def _part(program: PlacedProgram, name: str, target: Target | None, unknown: dic
         num_bytes=sum(leaf.bytes_per_device for leaf in leaves),
         flops=alone.traced.flops,
         bytes_accessed=done.bytes_accessed,
-        # Not the compiler's own peak, which on CPU leaves temporaries out.
-        peak=stats.argument_size_in_bytes
-        + stats.output_size_in_bytes
-        - stats.alias_size_in_bytes
-        + stats.temp_size_in_bytes
-        if stats
-        else None,
+        peak=peak_bytes(module, stats) if stats else None,
         seconds=Range(estimate.seconds_low, estimate.seconds_high) if estimate else None,
         share=0.0,
     )

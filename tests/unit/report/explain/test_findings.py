@@ -1,6 +1,7 @@
 """Each finding, provoked for real, and absent where the program is good."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +20,18 @@ from tests.unit.report.explain.programs import (
 )
 
 from outlay.core.constrain import constrain
+from outlay.execute.make import program
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp
 from outlay.meshes.build import mesh
+from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.explain import explain
+from outlay.report.explain.facts import CollectiveFacts
 from outlay.report.explain.findings import ranked
+from outlay.report.explain.resharding import _exchanged_twice
 from outlay.report.finding import Finding
+from outlay.report.hlo.module import HloModule, SourceLine
 
 NOTHING = {}
 
@@ -213,3 +219,45 @@ def test_those_that_cost_next_to_nothing_share_a_line():
     assert "and 1 that cost less than 1% of the first: resharding (896 B)" in text
     assert "constrain it" not in text
     assert "2. resharding: x" in str(replace(explain(training()), findings=(dear, replace(cheap, cost_bytes=900))))
+
+
+def of_samples(inside):
+    """A layer under vmap, as every Equinox model is, that constrains its hidden values in terms of one sample."""
+
+    def step(state, x):
+        def one(x):
+            return jnp.tanh(constrain(x @ state["w"], inside)) @ state["v"]
+
+        return state, {"mean": jax.vmap(one)(x).mean()}
+
+    def init(key):
+        return {"w": jax.random.normal(key, (64, 64)), "v": jax.random.normal(key, (64, 64))}
+
+    layout = fsdp(min_size=8) + data_parallel()
+    return explain(program(step, init, shape(32, 64), layout=layout, mesh=mesh(data=8)))
+
+
+def test_inside_vmap_a_cure_speaks_of_one_sample_and_cures():
+    found = [one for one in of_samples(P("data")).findings if one.kind in ("gathered-batch", "all-to-all-in-fsdp")]
+    assert found
+    for one in found:
+        assert "inside jax.vmap, where a spec speaks of one sample: constrain what vmap returns" in one.cure
+        assert "inside it outlay.constrain(x, P())" in one.cure
+    assert not of_samples(P()).findings
+
+
+def test_a_constraint_is_taken_away_only_where_there_is_one():
+    """Two values that are exchanged and exchanged back: by a constraint in between, or by the compiler's own choice."""
+    there, back = (
+        CollectiveFacts(
+            *("all-to-all", "a", ("data",), 8, None, "f32", 64, 56, 1, True, False, "forward", ""),
+            *(SourceLine(__file__, line, "f"), (), "a value"),
+        )
+        for line in (1, 2)
+    )
+    evidence = Evidence(HloModule("m", 8, True, {}, "main"), (), (), None, None, None, None, None)
+    assert "take the constraint" not in _exchanged_twice(evidence, there, back).cure
+    lines = Path(__file__).read_text().splitlines()
+    where = 1 + next(number for number, line in enumerate(lines) if "jnp.tanh(constrain(" in line)
+    there = replace(there, source=SourceLine(__file__, where, "f"))
+    assert f"take the constraint away at {there.source}" in _exchanged_twice(evidence, there, back).cure

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
+from tests.unit.meshes.compilers import needs_gpu_compiler
 from tests.unit.report.explain.programs import WIDTH, explain_on, shape, training
 
+from outlay.execute.make import program
 from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel
 from outlay.meshes.build import mesh
@@ -23,7 +25,9 @@ def test_the_compilers_figures(layout):
     assert memory.outputs == stats.output_size_in_bytes
     assert memory.donated == stats.alias_size_in_bytes
     assert memory.temporaries == stats.temp_size_in_bytes
-    assert memory.peak == memory.arguments + memory.outputs - memory.donated + memory.temporaries
+    passed = memory.arguments + memory.outputs - memory.donated
+    assert memory.peak == passed + memory.temporaries + memory.constants
+    assert memory.constants < 1024
 
 
 @pytest.mark.parametrize(("layout", "share"), [(None, 8), (data_parallel(), 1)])
@@ -84,3 +88,46 @@ def test_the_capacity_is_the_targets():
     memory = explain(training(), target="h100:1x8").memory
     assert memory.capacity == 84_942_979_072
     assert memory.fits
+
+
+BASE = jnp.arange(512 * 512, dtype=jnp.float32).reshape(512, 512) / 512**2
+LAYERS = jnp.stack([BASE[:256], BASE[256:]] * 2)
+
+
+def frozen(state, batch):
+    """Like a LoRA: what is trained is small, and the rest is closed over."""
+
+    def loss(state):
+        return ((batch @ BASE @ state["down"] @ state["up"]) ** 2).mean()
+
+    return jax.tree.map(lambda x, grad: x - 0.1 * grad, state, jax.grad(loss)(state)), {}
+
+
+def frozen_layers(state, batch):
+    h, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h + (h @ w.T) @ w), None), batch, LAYERS)
+    return jax.tree.map(lambda x: x * h.mean(), state), {}
+
+
+def closed_over(step, target=None):
+    init = lambda key: {"down": jnp.ones((512, 4)), "up": jnp.ones((4, 512))}  # noqa: E731
+    on = mesh(data=8, target=target)
+    return program(step, init, jax.ShapeDtypeStruct((16, 512), jnp.float32), layout=data_parallel(), mesh=on)
+
+
+@pytest.mark.parametrize(("step", "constants"), [(frozen, BASE.nbytes), (frozen_layers, LAYERS.nbytes)])
+def test_what_a_step_closes_over_is_held_too(step, constants):
+    found = explain(closed_over(step))
+    memory = found.memory
+    assert memory.constants == pytest.approx(constants, abs=1024)
+    assert memory.peak == memory.arguments + memory.outputs - memory.donated + memory.temporaries + memory.constants
+    assert "; constants " in str(found)
+    assert found.to_dict()["memory"]["constants"] == memory.constants
+
+
+@needs_gpu_compiler
+@pytest.mark.parametrize("step", [frozen, frozen_layers])
+def test_the_peak_of_a_gpu_is_the_compilers(step):
+    built = closed_over(step, "h100:1x8")
+    memory = explain(built).memory
+    assert memory.peak == pytest.approx(built.compiled.memory_analysis().peak_memory_in_bytes, abs=4096)
+    assert memory.constants > 2**19

@@ -1,0 +1,145 @@
+"""Models that name a mesh of their own, as published code does: run as they are where they can, and refused in words.
+
+A program is traced in the context of its mesh, so that a model may name the mesh's axes and no mesh. A `jax.shard_map`
+over another mesh of the same devices runs only outside of that context, so it is left where a model asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+from jax.extend.core import jaxprs_in_params
+from jax.sharding import Mesh, NamedSharding
+
+from outlay.core.errors import Problem, ProgramError
+from outlay.core.jax_compat import place_of, place_of_error
+
+T = TypeVar("T")
+
+_OTHER_MESH = re.compile(r"context mesh .* should match the mesh passed to shard_map", re.DOTALL)
+_REFUSED = re.compile(
+    r"should match the mesh passed to shard_map"
+    r"|Received incompatible devices for jitted computation"
+    r"|requires a non-empty mesh"
+    r"|Axis: \S+ .*is also found in manual_axes"
+    r"|can only refer to Auto axes"
+    r"|is not found in mesh"
+)
+
+
+def in_context(context: Callable[[], contextlib.AbstractContextManager[Any]], run: Callable[[], T]) -> tuple[T, bool]:
+    """What `run` gives in the context of a mesh, or else without it; and whether it was in it.
+
+    Args:
+        context: enters the mesh.
+        run: traces a step or an init function.
+    """
+    try:
+        with context():
+            return run(), True
+    except ValueError as error:
+        if not _OTHER_MESH.search(str(error)):
+            raise
+        try:
+            return run(), False
+        except ProgramError:
+            raise
+        except Exception:  # it needs the context elsewhere
+            raise error from None
+
+
+@contextlib.contextmanager
+def refusing_in_words(what: str, mesh: Mesh, mode: str = "auto") -> Iterator[None]:
+    """Say what to write where JAX refuses a mesh that a model names itself.
+
+    Args:
+        what: what is being traced or compiled, for the message.
+        mesh: the program's mesh.
+        mode: the program's mode.
+
+    Raises:
+        ProgramError: in place of JAX's error.
+    """
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, ProgramError) or not _REFUSED.search(str(error)):
+            raise
+        place = place_of_error(error)
+        raise ProgramError(
+            f"{what} names a mesh or devices that do not go with the program's, {_in_words(mesh)}"
+            f"{f': {place}' if place else ''}\n  {_cure(mesh, mode)}\n  JAX says: {str(error).strip()}"
+        ) from error
+
+
+def refuse_other_devices(jaxpr: Any, what: str, mesh: Mesh) -> None:
+    """Raise where a traced function names devices that are not the program's, or not in its order.
+
+    Args:
+        jaxpr: the trace; None where there is none.
+        what: what was traced, for the message.
+        mesh: the program's mesh.
+
+    Raises:
+        ProgramError: with every such place.
+    """
+    devices = tuple(mesh.devices.flat)
+    others = (
+        {}
+        if jaxpr is None
+        else {
+            (eqn.primitive.name, place_of(eqn), found): None
+            for eqn, found in _meshes(jaxpr)
+            if isinstance(found, Mesh) and tuple(found.devices.flat) != devices
+        }
+    )
+    if not others:
+        return
+    problems = []
+    for name, place, other in others:
+        same = set(other.devices.flat) == set(devices)
+        why = "the same devices in another order" if same else _devices(other)
+        what_is_wrong = f"it names {_in_words(other)}, {why}; the program runs on {_in_words(mesh)}, {_devices(mesh)}"
+        problems.append(Problem(name, place or "a place that JAX does not know", what_is_wrong, _edit(mesh)))
+    head = f"{len(problems)} place(s) in {what} name other devices than the program's:"
+    raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+
+
+def _meshes(jaxpr: Any) -> Iterator[tuple[Any, Any]]:
+    """Every mesh that an operation names, inner functions included."""
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=_names_a_mesh):
+            if _names_a_mesh(value):
+                yield eqn, value.mesh if isinstance(value, NamedSharding) else value
+        for inner in jaxprs_in_params(eqn.params):
+            yield from _meshes(inner)
+
+
+def _names_a_mesh(value: Any) -> bool:
+    return isinstance(value, Mesh | NamedSharding)
+
+
+def _cure(mesh: Mesh, mode: str) -> str:
+    auto = ', and mode="auto": in mode manual a model runs on each device\'s pieces' if mode == "manual" else ""
+    return f"cure: {_edit(mesh)}{auto}"
+
+
+def _edit(mesh: Mesh) -> str:
+    axes = ", ".join(map(repr, mesh.axis_names))
+    return (
+        "leave mesh= out of jax.shard_map, and the mesh out of shardings (P(...) in place of NamedSharding(mesh, "
+        f"P(...))), and name the program's axes there: {axes}"
+    )
+
+
+def _in_words(mesh: Mesh) -> str:
+    return "mesh " + ",".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+
+
+def _devices(mesh: Mesh) -> str:
+    first, *_, last = (*mesh.devices.flat, mesh.devices.flat[-1])
+    return f"{mesh.size} device(s) from {first} to {last}"

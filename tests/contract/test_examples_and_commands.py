@@ -1,0 +1,88 @@
+"""Every example goes through every command that takes a program: what is shown to users must work in all of them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import jax
+import pytest
+from tests.unit.cli.command import command_here
+
+import outlay
+from outlay.recipes.price import Job, answer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = {"pencil_fft"}
+"""Examples that hold no step: running them is all that can be done, and another test does."""
+
+BRAINS = {"cart_pole.py:recipe", "ab_brain.toml"}
+WRONG = {"planted_fault.py:recipe"}
+"""Examples that are there to be found wrong."""
+
+
+def as_recipe(name: str) -> outlay.Recipe:
+    names = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    layouts = {"fsdp": outlay.fsdp(min_size=64, otherwise="replicate") + outlay.data_parallel()}
+    data = [names["make_batch"]()] * 4
+    return outlay.Recipe(name, names["init"], names["step"], data, num_steps=2, layouts=layouts)
+
+
+def plain_pytree() -> outlay.Recipe:
+    return as_recipe("plain_pytree")
+
+
+def flax_linen_mlp() -> outlay.Recipe:
+    return as_recipe("flax_linen_mlp")
+
+
+def flax_nnx_mlp() -> outlay.Recipe:
+    return as_recipe("flax_nnx_mlp")
+
+
+def haiku_mlp() -> outlay.Recipe:
+    return as_recipe("haiku_mlp")
+
+
+STEPS = {function.__name__: f"{__file__}:{function.__name__}" for function in (plain_pytree, flax_linen_mlp)}
+STEPS |= {function.__name__: f"{__file__}:{function.__name__}" for function in (flax_nnx_mlp, haiku_mlp)}
+RECIPES = {
+    f"{path.name}{':recipe' if path.suffix == '.py' else ''}": str(path) + (":recipe" if path.suffix == ".py" else "")
+    for path in sorted(EXAMPLES.iterdir())
+    if path.suffix == ".toml" or (path.suffix == ".py" and path.stem not in SCRIPTS | set(STEPS))
+}
+ALL = {**STEPS, **RECIPES}
+
+
+def run(tmp_path: Path, command: str, name: str, *options: str, code: int = 0) -> str:
+    with jax.numpy_rank_promotion("allow"):  # as users have it
+        found = command_here(command, ALL[name], "--devices", "8", *options, cwd=tmp_path)
+    assert found.exception is None or isinstance(found.exception, SystemExit), repr(found.exception)
+    assert found.exit_code == code, found.output
+    return found.output
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_lives_where_and_what_it_costs(name, tmp_path):
+    assert "device" in run(tmp_path, "show", name)
+    assert "memory of a device" in run(tmp_path, "explain", name)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "ab_brain.toml"])  # test_brain_parity.py does
+def test_it_computes_what_one_device_computes(name, tmp_path):
+    run(tmp_path, "verify", name, "--steps", "1", code=1 if name in WRONG else 0)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "ab_brain.toml"])
+def test_it_runs(name, tmp_path):
+    run(tmp_path, "run", name, "--steps", "2", "--run-dir", "run")
+    assert any((tmp_path / "run").iterdir())
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in BRAINS])
+def test_it_can_be_chosen_for(name, tmp_path):
+    """What each process of `outlay choose` does."""
+    layout = "fsdp" if name in STEPS else "dp"
+    job = Job(ALL[name], (), layout, "data=8", None, "cpu:8", str(tmp_path))
+    with jax.numpy_rank_promotion("allow"):
+        assert answer(job)["price"]["fits"]
