@@ -118,8 +118,9 @@ class Neuron(Module):
         soma, spikes = self.soma.step(state["soma"], current, dt=dt)
         after = {**state, "delays": delays, "synapses": synapses, "soma": soma}
         if self.learning_rule:
+            read = {**inputs, "inhibitory": state["inhibitory"]}
             after[RULE], kernel = self.learning_rule.step(
-                state[RULE], synapses["kernel"], arrivals, spikes, inputs, dt=dt
+                state[RULE], synapses["kernel"], arrivals, spikes, read, dt=dt
             )
             after["synapses"] = {**synapses, "kernel": kernel}
         sign = jnp.where(state["inhibitory"], jnp.int8(-1), jnp.int8(1))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from outlay.brain.brain import Brain
 from outlay.brain.files.scfg.plain import is_scfg
-from outlay.brain.files.scfg.read import read_scfg
+from outlay.brain.files.scfg.read import read_scfg, read_scfg_neuron
 from outlay.brain.files.toml_read import read_toml
+from outlay.brain.neuron import Neuron
 from outlay.brain.port import Shape
 from outlay.core.errors import BrainError, Problem
 
@@ -39,6 +40,26 @@ def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = 
         what = f"{name} is TOML, which says the shapes of its inputs itself: {', '.join(inputs)}"
         raise BrainError(f"{what}\n  cure: shape = [...] under [inputs.NAME] in the file")
     return read_toml(_decoded(content, name), name=name, folder=file.parent)
+
+
+def read_neuron(path: str | os.PathLike, *, units: int | None = None) -> Neuron:
+    """A neuron from a `.scfg` of Spark that holds one, to put among the modules of a Brain.
+
+    Args:
+        path: the file.
+        units: how many neurons; as many as the file says if None.
+
+    Raises:
+        BrainError: the file cannot be read, holds no neuron, or something that is not understood; all of it is named.
+
+    Example:
+        >>> outlay.read_neuron("tests/data/alif_mod_neuron.scfg", units=12).soma.threshold_delta
+        100.0
+    """
+    content, name = _content(Path(path)), os.fspath(path)
+    if not is_scfg(content):
+        raise _unreadable(name, "not a neuron", "it is no .scfg of Spark", "a file that Spark wrote")
+    return read_scfg_neuron(content, name=name, units=units)
 
 
 def _content(file: Path) -> bytes:
