@@ -57,6 +57,10 @@ class Concat(Module):
         """One step."""
         return state, {"output": inputs["inputs"].reshape(-1 if self.shape is None else self.shape)}
 
+    def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
+        """As they arrive."""
+        return {"output": read["inputs"]} if self.kind == "spikes" else {}
+
     def problems(self, *, dt: float) -> list[str]:
         """A kind that does not exist."""
         return _kind_problems(self.kind)
@@ -108,6 +112,10 @@ class Sampler(Module):
         """One step."""
         samples = inputs["inputs"].reshape(-1)[state["indices"].reshape(-1, self.sample_size)]
         return state, dict(zip(self._ports, samples, strict=True))
+
+    def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
+        """Those of the samples."""
+        return self.step(state, read, dt=1.0)[1] if self.kind == "spikes" else {}
 
     def problems(self, *, dt: float) -> list[str]:
         """Empty samples or none, and a kind that does not exist."""

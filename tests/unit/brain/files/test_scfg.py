@@ -17,7 +17,8 @@ from outlay.brain.initializers import SparseUniform
 from outlay.brain.integrator import ExponentialIntegrator
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.neuron import Neuron
-from outlay.brain.somas.leaky import AdaptiveLeakySoma, RefractoryLeakySoma
+from outlay.brain.somas.composed import ComposedLeakySoma
+from outlay.brain.somas.leaky import RefractoryLeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
 from outlay.brain.synapses.traced import TracedSynapses
 from outlay.core.errors import BrainError
@@ -65,14 +66,14 @@ def test_the_tutorials_model_is_ours_but_for_its_resistance_and_dtype():
 
 def test_the_newest_files_are_xz_and_wire_their_neurons(tmp_path):
     brain = read_brain(NEWEST, inputs={"drive": (4,)})
-    # Spark 1.2 has no tau before the resistance, and is ready a step earlier after a spike.
-    soma = AdaptiveLeakySoma(resistance=0.1 / 20, cooldown=2.0, threshold_delta=100.0)
+    # Spark 1.2 has no tau before the resistance, and a delay of d steps where ours of d is d - 1 after it is read.
+    soma = ComposedLeakySoma(resistance=0.1 / 20, cooldown=3.0, threshold_delta=100.0)
     synapses = TracedSynapses(SparseUniform(1.0, 0.2), tau=5.0)
     rule = HebbianRule(eta=0.01)
     assert brain == Brain(
         {
             "spiker": TopologicalLinearSpiker(tau=30.0, mins=-1.0, maxs=1.0, resolution=16),
-            "A": Neuron(12, soma=soma, synapses=synapses, delays=N2NDelays(8.0), learning_rule=rule),
+            "A": Neuron(12, soma=soma, synapses=synapses, delays=N2NDelays(9.0, min_delay=2.0), learning_rule=rule),
             "out": ExponentialIntegrator(2, tau=20.0),
         },
         [
@@ -88,7 +89,7 @@ def test_the_newest_files_are_xz_and_wire_their_neurons(tmp_path):
 
 
 def test_shapes_of_inputs_that_the_file_does_not_say_are_asked_for():
-    with pytest.raises(BrainError, match="--input drive=4") as error:
+    with pytest.raises(BrainError, match="--shape drive=4") as error:
         read_brain(NEWEST)
     assert [p.where for p in error.value.problems] == [f"{NEWEST} inputs.drive"]
     with pytest.raises(BrainError, match="the file has no input 'drvie'"):
@@ -133,7 +134,7 @@ def test_everything_that_is_not_understood_is_named_at_once(read, older):
     modules = older["__cfg__"]["modules_map"]
     modules["spiker"]["__data__"]["module_cls"]["__module_type__"] = "tanh_spiker"
     modules["A_ex"]["__data__"]["config"]["soma"]["potential_ta"] = 3.0
-    modules["A_in"]["__data__"]["config"]["synapses"]["kernel"]["max_value"] = 2.0
+    modules["A_in"]["__data__"]["config"]["synapses"]["kernel"]["max_valu"] = 2.0
     modules["B_ex"]["__data__"]["config"]["delays"]["delay_initializer"]["scale"] = 0.5
     modules["B_in"]["__data__"]["config"]["learning_rule"]["__type__"] = "btsp_rule_config"
     modules["B_in"]["__data__"]["inputs"]["in_spikes"][0]["__data__"]["origin"] = "C_ex"
@@ -149,8 +150,8 @@ def test_everything_that_is_not_understood_is_named_at_once(read, older):
         ),
         (
             "unknown setting",
-            "model.scfg modules.A_in.config.synapses.kernel.max_value",
-            "normalized_sparse_uniform has no setting 'max_value'",
+            "model.scfg modules.A_in.config.synapses.kernel.max_valu",
+            "normalized_sparse_uniform has no setting 'max_valu'",
         ),
         (
             "not understood",
@@ -160,7 +161,7 @@ def test_everything_that_is_not_understood_is_named_at_once(read, older):
         (
             "unknown component",
             "model.scfg modules.B_in.config.learning_rule",
-            "Outlay has no learning rule 'btsp_rule'",
+            "Outlay has no learning rule 'btsp_rule': it has no behavioural time scale plasticity",
         ),
         ("not understood", "model.scfg dt", "modules differ in dt: 1.0, 2.0"),
         ("connection", "C_ex:out_spikes -> B_in:in_spikes", "there is no module 'C_ex'"),
@@ -181,12 +182,22 @@ def components(data: dict) -> list[dict]:
         (
             lambda parts: parts[3]["__data__"]["module_cls"].update(__module_type__="modulated_btsp_rule"),
             "unknown component",
-            "Outlay has no component 'modulated_btsp_rule' for its neurons",
+            "Outlay has no component 'modulated_btsp_rule': it has no behavioural time scale plasticity",
         ),
         (
-            lambda parts: parts[2]["__data__"]["config"]["__cfg__"].update(adaptation_delta=5.0),
+            lambda parts: parts[3]["__data__"]["inputs"]["pre_spikes"][0]["__data__"].update(origin="__call__"),
             "not understood",
-            "a leaky soma with adaptation_delta, cooldown, threshold_delta",
+            "its pre_spikes are not the spikes that synapses reads",
+        ),
+        (
+            lambda parts: parts[1]["__data__"]["effects"].clear(),
+            "not understood",
+            "the kernel of synapses is not what it writes",
+        ),
+        (
+            lambda parts: parts.append(copy.deepcopy(parts[1])) or parts[-1]["__data__"].update(name="more"),
+            "not understood",
+            "synapses and more are both synapses",
         ),
         (
             lambda parts: parts[2]["__data__"]["inputs"]["current"][0]["__data__"].update(origin="delays"),
