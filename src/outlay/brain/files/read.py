@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from outlay.brain.brain import Brain
@@ -60,6 +60,32 @@ def read_neuron(path: str | os.PathLike, *, units: int | None = None) -> Neuron:
     if not is_scfg(content):
         raise _unreadable(name, "not a neuron", "it is no .scfg of Spark", "a file that Spark wrote")
     return read_scfg_neuron(content, name=name, units=units)
+
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
+    """Shapes of inputs by name, as people write them on a command line.
+
+    Args:
+        texts: such as `drive=4` and `image=28x28`.
+
+    Raises:
+        BrainError: a text is no shape; all of them are listed.
+
+    >>> parse_shapes(["drive=4", "image=28x28"])
+    {'drive': (4,), 'image': (28, 28)}
+    """
+    found, problems = {}, []
+    for text in texts:
+        name, _, shape = text.partition("=")
+        sizes = shape.split("x")
+        if name and all(size.isdecimal() and int(size) for size in sizes):
+            found[name] = tuple(int(size) for size in sizes)
+        else:
+            what = f"{text!r} is no shape"
+            problems.append(Problem("shape", text, what, "write drive=4 or image=28x28"))
+    if problems:
+        raise BrainError("shapes of inputs cannot be read:", problems)
+    return found
 
 
 def _content(file: Path) -> bytes:
