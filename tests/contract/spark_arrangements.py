@@ -105,21 +105,24 @@ def run(brain: Brain, layout, num_devices: int, axis: str, mode: str):
 
 
 def main() -> None:
-    outlay.simulate(6)
+    outlay.simulate(2)
     everywhere = [("**", jax.sharding.PartitionSpec()), ("batch.**", jax.sharding.PartitionSpec())]
-    for brain in (tutorial(), every_component()):
-        places = {name: place % 6 for place, name in enumerate(brain.modules)}
-        arrangements = {
-            "by module": (outlay.by_module(places), 6, "all", "placed"),
-            "by neuron": (outlay.by_neuron(), 3, "neurons", "manual"),
-        }
+    for model, brain in (("tutorial", tutorial()), ("every component", every_component())):
+        places = {name: place % 2 for place, name in enumerate(brain.modules)}
+        arrangements = {"by neuron": (outlay.by_neuron(), 2, "neurons", "manual")}
+        if model == "tutorial":
+            arrangements["by module"] = (outlay.by_module(places), 2, "all", "placed")
         alone = run(brain, everywhere, 1, "all", "auto")
         spikes = {name: int(np.abs(recorded).sum()) for name, recorded in alone[1]["recorded"].items()}
         for name, arrangement in arrangements.items():
             found = run(brain, *arrangement)
             same = jax.tree_util.tree_leaves_with_path(jax.tree.map(np.array_equal, found, alone))
             differing = [jax.tree_util.keystr(path) for path, equal in same if not equal]
-            print(json.dumps({"arrangement": name, "leaves": len(same), "differing": differing, "spikes": spikes}))
+            print(
+                json.dumps(
+                    {"arrangement": f"{model} {name}", "leaves": len(same), "differing": differing, "spikes": spikes}
+                )
+            )
 
 
 if __name__ == "__main__":

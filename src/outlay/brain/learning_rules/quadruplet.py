@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from outlay.brain.component import State
 from outlay.brain.delays.base import Arrivals
-from outlay.brain.learning_rules.base import LearningRule, Modulated, change_kernel, one_number, row_of
+from outlay.brain.learning_rules.base import LearningRule, change_kernel, one_number, row_of
 from outlay.brain.learning_rules.traces import no_past, push_trace, unit_tracer
 from outlay.brain.port import Port
 from outlay.brain.registry import register

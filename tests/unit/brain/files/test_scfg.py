@@ -8,23 +8,27 @@ from pathlib import Path
 
 import pytest
 
+import outlay
 import outlay.recipes.brain
 from outlay.brain.brain import Brain
 from outlay.brain.connection import Connection
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.files.read import read_brain
+from outlay.brain.files.write import write_brain
 from outlay.brain.initializers import SparseUniform
 from outlay.brain.integrator import ExponentialIntegrator
+from outlay.brain.learning_rules.bounded_quadruplet import ModulatedBoundedQuadrupletRule
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.neuron import Neuron
 from outlay.brain.somas.composed import ComposedLeakySoma
-from outlay.brain.somas.leaky import RefractoryLeakySoma
+from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma, RefractoryLeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
 from outlay.brain.synapses.traced import TracedSynapses
 from outlay.core.errors import BrainError
 
 DATA = Path(__file__).parents[3] / "data"
 OLDER, NEWEST = DATA / "example_ab_model.scfg", DATA / "spark_1_2.scfg"
+TUTORIAL, NEURON = DATA / "ab_brain_2026_04.scfg", DATA / "alif_mod_neuron.scfg"
 AB_BRAIN = Path(outlay.recipes.brain.__path__[0]) / "ab_brain.toml"
 
 
@@ -86,6 +90,79 @@ def test_the_newest_files_are_xz_and_wire_their_neurons(tmp_path):
         outputs={"action": "out:signal"},
         dtype="float16",
     )
+
+
+def test_the_file_of_the_tutorial_of_2026_is_read_and_written_as_toml(tmp_path):
+    with pytest.raises(BrainError, match="--shape signal=4") as error:
+        read_brain(TUTORIAL)
+    assert [p.kind for p in error.value.problems] == ["missing shape"], "what a rule reads is one number"
+    brain = read_brain(TUTORIAL, inputs={"signal": (4,)})
+    neurons = brain.modules["A_excitatory"]
+    assert isinstance(neurons, Neuron)
+    assert neurons.delays == N2NDelays(4.0), "as Spark 1.0.0 takes them"
+    assert neurons.synapses.kernel == SparseUniform(6.0, 0.15, min_value=0.0, max_value=10.0)
+    rule = neurons.learning_rule
+    assert isinstance(rule, ModulatedBoundedQuadrupletRule)
+    assert rule.max_clip == (50.0, 50.0, 100.0, 100.0)
+    write_brain(brain, tmp_path / "tutorial.toml")
+    assert read_brain(tmp_path / "tutorial.toml") == brain
+
+
+def test_a_neurons_file_is_no_brain_but_a_neuron_of_as_many_as_one_says():
+    with pytest.raises(BrainError, match=r"a neuron and no Brain\n.*outlay.read_neuron\(.*units=12\)"):
+        read_brain(NEURON)
+    with pytest.raises(BrainError, match="does not say how many neurons"):
+        outlay.read_neuron(NEURON)
+    with pytest.raises(BrainError, match="outlay.read_brain, if it is a Brain"):
+        outlay.read_neuron(NEWEST, units=3)
+    with pytest.raises(BrainError, match="no .scfg of Spark"):
+        outlay.read_neuron(AB_BRAIN)
+    neuron = outlay.read_neuron(NEURON, units=10)
+    assert (neuron.units, neuron.inhibitory_rate) == (10, 0.2)
+    assert neuron.delays == N2NDelays(8.0)
+    assert isinstance(neuron.learning_rule, ModulatedBoundedQuadrupletRule)
+
+
+def test_delays_and_somas_are_those_of_the_version_that_wrote_the_file(read):
+    def neuron(data) -> Neuron:
+        module = read(data, inputs={"drive": (4,)}).modules["A"]
+        assert isinstance(module, Neuron)
+        return module
+
+    older = newest()
+    soma = components(older)[2]["__data__"]["config"]["__cfg__"]
+    for setting in ("clamp_duration", "adaptation_delta", "adaptation_tau", "adaptation_subthreshold"):
+        del soma[setting]
+    assert neuron(older).delays == N2NDelays(8.0), "Spark 1.1.0 has this soma without these settings"
+    assert neuron(older).soma == AdaptiveLeakySoma(resistance=0.1 / 20, cooldown=3.0, threshold_delta=100.0)
+    leaky = copy.deepcopy(older)
+    components(leaky)[2]["__data__"]["module_cls"]["__module_type__"] = "leaky_soma"
+    for setting in ("cooldown", "threshold_delta", "threshold_tau"):
+        del components(leaky)[2]["__data__"]["config"]["__cfg__"][setting]
+    assert neuron(leaky).delays == N2NDelays(9.0, min_delay=2.0), "nothing older is in it"
+    mask = {"origin": "__self__", "port": "inhibition_mask", "is_property": True}
+    components(leaky)[2]["__data__"]["inputs"]["inhibition_mask"] = [{"__type__": "port_map", "__data__": mask}]
+    assert neuron(leaky).delays == N2NDelays(8.0), "only until 1.1.0 a neuron tells its soma who is inhibitory"
+    components(leaky)[0]["__data__"]["config"]["__cfg__"]["seed"] = None
+    assert neuron(leaky).delays == N2NDelays(9.0, min_delay=2.0), "only since 1.2.1 a seed may be missing"
+
+
+def test_a_soma_without_mechanisms_is_a_plain_one_and_ports_of_neurons_may_have_other_names(read):
+    data = newest()
+    soma = components(data)[2]["__data__"]
+    soma["config"]["__cfg__"] |= {"cooldown": None, "threshold_delta": None}
+    soma["outputs"] = {"fired": "spikes"}
+    components(data)[0]["__data__"]["inputs"]["in_spikes"][0]["__data__"]["port"] = "seen"
+    modules = data["__data__"]["__cfg__"]["modules_specs"]
+    modules[1]["__data__"]["inputs"]["seen"] = modules[1]["__data__"]["inputs"].pop("in_spikes")
+    for module in modules:
+        for origins in module["__data__"]["inputs"].values():
+            for origin in origins:
+                if origin["__data__"]["port"] == "out_spikes":
+                    origin["__data__"]["port"] = "fired"
+    brain = read(data, inputs={"drive": (4,)})
+    assert brain.modules["A"].soma == LeakySoma(resistance=0.1 / 20)
+    assert brain.connections == read_brain(NEWEST, inputs={"drive": (4,)}).connections
 
 
 def test_shapes_of_inputs_that_the_file_does_not_say_are_asked_for():

@@ -93,9 +93,7 @@ def _named(
             yield kind, component_table(kind, config[key], (*path, key), wrong, said=None, ports=ports)
 
 
-def _wired(
-    config: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool
-) -> Iterator[tuple[str, Table | None]]:
+def _wired(config: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) -> Iterator[tuple[str, Table | None]]:
     """The components of a newer neuron, which is a graph of them; only the usual graph is known here."""
     specs = {spec["name"]: spec for spec in config[SPECS]}
     kinds = {name: _kind_of(spec) for name, spec in specs.items()}
@@ -113,9 +111,7 @@ def _wired(
         _check_wiring(spec, kind, specs, kinds, at, wrong)
         ports = spec.get("inputs") or ()
         said = _class_of(spec)
-        table = component_table(
-            kind, spec["config"], (*at, "config"), wrong, said=said, ports=ports, is_newer=is_newer
-        )
+        table = component_table(kind, spec["config"], (*at, "config"), wrong, said=said, ports=ports, is_newer=is_newer)
         yield kind, _as_ours(table, spec["config"]) if kind == "soma" and table else table
 
 
@@ -165,7 +161,12 @@ def _as_ours(table: Table, config: Mapping[str, Any]) -> Table:
     four mechanisms has taken the place of several; one without any is a plain soma.
     """
     table, tau = dict(table), table.get("potential_tau")
-    if table[OUR_TYPE] in _LEAKY and isinstance(tau, int | float) and tau and isinstance(table.get("resistance"), int | float):
+    if (
+        table[OUR_TYPE] in _LEAKY
+        and isinstance(tau, int | float)
+        and tau
+        and isinstance(table.get("resistance"), int | float)
+    ):
         table["resistance"] = table["resistance"] / tau
     if not NEWER & config.keys():
         return table
