@@ -109,8 +109,8 @@ def change_kernel(
         kernel: K, (post, pre).
         arrivals: the spikes that arrived.
         spikes: which post neurons spiked.
-        on_arrival: dK, for each post neuron, of a pair where a spike arrived and the post neuron did not spike; of shape
-            (post,), or (post, 2): of an excitatory and of an inhibitory pre neuron.
+        on_arrival: dK, for each post neuron, of a pair where a spike arrived and the post neuron did not spike:
+            (post,), or (post, 2), of an excitatory and of an inhibitory pre neuron.
         on_spike: dK of all pairs of one post neuron that spiked: `on_spike(neuron, its row of K, what arrived at it)`.
         dt: the time of one step, ms.
         ceiling: the greatest value of K, of the shape of `on_arrival`; None for none.

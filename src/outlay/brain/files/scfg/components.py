@@ -62,6 +62,8 @@ def component_table(
         if is_newer:
             _as_newer_delays(settings, config)
     ours = names[said] if said else _most_like(kind, settings, ports, per_pair="units" in config)
+    if ours == "btsp":
+        _check_btsp(settings, ports, path, wrong)
     if ours == "quadruplet" and "max_clip" in settings:
         ours = "modulated_bounded_quadruplet" if "modulation" in ports else "bounded_quadruplet"
     if kind == "learning_rule" and ours != "three_factor" and "gamma" in settings:
@@ -135,6 +137,16 @@ def _as_newer_delays(settings: Table, config: Mapping[str, Any]) -> None:
     dt, longest = config.get("dt", 1.0), settings.get("max_delay")
     if isinstance(longest, int | float) and isinstance(dt, int | float):
         settings["max_delay"], settings["min_delay"] = longest + dt, 2 * dt
+
+
+def _check_btsp(settings: Table, ports: Collection[str], path: Path, wrong: Wrong) -> None:
+    """Take out what a rule of behavioural time scale plasticity does only with ports that it has not here."""
+    if settings.pop("et_post_tau", 0) and "post_spikes" in ports:
+        what = "an eligibility of spikes at both ends"
+        wrong((*path, "et_post_tau"), "not understood", what, "et_post_tau = 0, or no post_spikes")
+    if "sign" in ports:
+        wrong(path, "not understood", "a rule that reads a sign", "a rule without it")
+    settings.pop("k_neg", None)
 
 
 def _check_drawn(settings: Table, path: Path, wrong: Wrong, *, is_newer: bool) -> None:

@@ -48,6 +48,7 @@ COMPONENTS = {
         "oja_rule": "oja",
         "quadruplet_rule": "quadruplet",
         "quadruplet_rule_tensor": "modulated_bounded_quadruplet",
+        "btsp_rule": "btsp",
         "modulated_zenke_rule": "modulated_zenke",
         "modulated_hebbian_rule": "modulated_hebbian",
         "modulated_oja_rule": "modulated_oja",
@@ -58,8 +59,7 @@ COMPONENTS = {
 }
 """The components of neurons by kind."""
 NOT_HERE = {
-    "btsp_rule": "behavioural time scale plasticity",
-    "modulated_btsp_rule": "behavioural time scale plasticity",
+    "modulated_btsp_rule": "modulated behavioural time scale plasticity",
     "ru_short_term_plasticity": "short-term plasticity",
     "leaky_dendrite": "dendrites",
     "coupled_leaky_soma": "somas coupled to dendrites",
