@@ -17,6 +17,7 @@ from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.initializers import LogNormal, Normal, SparseUniform
 from outlay.brain.integrator import TanhIntegrator
 from outlay.brain.learning_rules.bounded_quadruplet import BoundedQuadrupletRule, ModulatedBoundedQuadrupletRule
+from outlay.brain.learning_rules.btsp import BTSPRule
 from outlay.brain.learning_rules.hebbian import ModulatedHebbianRule
 from outlay.brain.learning_rules.oja import ModulatedOjaRule
 from outlay.brain.learning_rules.zenke import ModulatedZenkeRule
@@ -53,6 +54,7 @@ def every_component() -> Brain:
         ),
         "pairs": (ComposedLeakySoma(resistance=0.1), strong, BoundedQuadrupletRule(FOUR, FOUR, max_clip=FOUR)),
         "modulated_pairs": (ComposedLeakySoma(resistance=0.1), strong, ModulatedBoundedQuadrupletRule(FOUR, FOUR)),
+        "plateau": (ComposedLeakySoma(resistance=0.1), strong, BTSPRule(w_max=300.0, k_dep=50.0)),
     }
     modules = {
         name: Neuron(7, inhibitory_rate=0.3, soma=soma, synapses=synapses, delays=delays, learning_rule=rule)
@@ -93,9 +95,9 @@ def stimulus(brain: Brain) -> dict[str, np.ndarray]:
     return {name: abs(waves(shape)) for name, shape in brain.inputs.items()}
 
 
-def run(brain: Brain, layout, num_devices: int, axis: str, mode: str):
+def run(brain: Brain, layout, num_devices, axis, mode):
     neurons = [name for name, module in brain.modules.items() if isinstance(module, Neuron)]
-    record = [f"{name}:out_spikes" for name in neurons]
+    record = tuple(f"{name}:out_spikes" for name in neurons)
     rollout = outlay.Rollout(brain.graph, record=record)
     mesh = outlay.mesh(f"{axis}={num_devices}", devices=jax.devices()[:num_devices])
     inputs = stimulus(brain)

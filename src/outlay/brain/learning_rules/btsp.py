@@ -41,7 +41,7 @@ class BTSPRule(LearningRule):
 
     Sources: `BTSPRule` of Spark (Nogarx/Spark); Milstein et al., eLife 10 (2021) e73046.
 
-    State: `instructive` (1,), I; `pre_trace` (steps, pre): the trace of each pre neuron now and in past steps, which
+    State: `instructive`, I, one number; `pre_trace` (steps, pre): the trace of each pre neuron now and in past steps, which
     delayed is E.
 
     Attributes:
@@ -77,7 +77,7 @@ class BTSPRule(LearningRule):
 
     def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
         """No traces."""
-        return {"instructive": jnp.zeros(1, dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
+        return {"instructive": jnp.zeros((), dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
 
     def step(
         self,

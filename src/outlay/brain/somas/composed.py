@@ -69,24 +69,21 @@ class Mechanisms(Soma, abc.ABC):
 
     def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
         """One step."""
-        since, current = state.get("since_spike"), current.astype(jnp.float32)
-        ready = None if self.cooldown is None else since >= in_steps(self.cooldown, dt)
-        if ready is not None:
-            current = jnp.where(ready, current, 0)
+        ready, released = _over(state, self.cooldown, dt), _over(state, self.clamp_duration, dt)
+        current = jnp.where(ready, current.astype(jnp.float32), 0)
         if self.adaptation_delta is not None:
             current = current - state["adaptation"].astype(jnp.float32)
         charged = self.charge(state, current, dt=dt)
-        if self.clamp_duration is not None:
-            charged = jnp.where(since >= in_steps(self.clamp_duration, dt), charged, self.levels[0])
+        charged = jnp.where(released, charged, self.levels[0])
         # Held back by the cooldown alone, an upstroke could pass what a number holds.
         charged = jnp.minimum(charged, jnp.finfo(state["potential"].dtype).max)
         added = 0 if self.threshold_delta is None else state["threshold"].astype(jnp.float32)
-        spikes = charged > self.levels[1] + added
-        spikes = spikes if ready is None else spikes & ready
+        spikes = (charged > self.levels[1] + added) & ready
         potential = jnp.where(spikes, self.levels[0], charged)
         after = self.advance(state, charged, potential, spikes, dt=dt)
-        if since is not None:
-            after["since_spike"] = jnp.where(spikes, 0, jnp.minimum(since, jnp.iinfo(jnp.int32).max - 1) + 1)
+        if self._waits:
+            most = jnp.iinfo(jnp.int32).max - 1
+            after["since_spike"] = jnp.where(spikes, 0, jnp.minimum(state["since_spike"], most) + 1)
         if self.threshold_delta is not None:
             tracer = Tracer(self.threshold_tau, self.threshold_delta)
             after["threshold"] = tracer.step(state["threshold"], spikes, dt=dt)
@@ -133,6 +130,11 @@ class Mechanisms(Soma, abc.ABC):
     @property
     def _waits(self) -> list[float]:
         return [time for time in (self.cooldown, self.clamp_duration) if time is not None]
+
+
+def _over(state: State, time: float | None, dt: float) -> jax.Array | bool:
+    """Where a time since the last spike is over; everywhere if there is none."""
+    return True if time is None else state["since_spike"] >= in_steps(time, dt)
 
 
 @register("composed_leaky", kind="soma")
