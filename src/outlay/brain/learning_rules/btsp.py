@@ -41,8 +41,8 @@ class BTSPRule(LearningRule):
 
     Sources: `BTSPRule` of Spark (Nogarx/Spark); Milstein et al., eLife 10 (2021) e73046.
 
-    State: `instructive`, I, one number; `pre_trace` (steps, pre): the trace of each pre neuron now and in past steps, which
-    delayed is E.
+    State: `instructive`, I, one number; `pre_trace` (steps, pre): the trace of each pre neuron now and in past steps,
+    which delayed is E.
 
     Attributes:
         et_tau: time constant of the eligibility E, ms.
