@@ -13,7 +13,7 @@ def differences(program: str) -> dict:
     """What differs, by arrangement, compiled as users compile it."""
     script = [sys.executable, str(Path(__file__).with_name(program))]
     done = subprocess.run(
-        script, env=environment(XLA_FLAGS=""), capture_output=True, text=True, timeout=280, check=False
+        script, env=environment(XLA_FLAGS=""), capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = map(json.loads, done.stdout.splitlines())
