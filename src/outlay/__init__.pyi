@@ -78,6 +78,7 @@ from .recipes.choose import choose as choose
 
 # spiking networks
 from .brain.files.read import read_brain as read_brain
+from .brain.files.read import read_neuron as read_neuron
 from .brain.files.write import write_brain as write_brain
 from .brain.files.nir.read import read_nir as read_nir
 from .brain.files.nir.write import write_nir as write_nir

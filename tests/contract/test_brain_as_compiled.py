@@ -9,16 +9,20 @@ import pytest
 from tests.unit.cli.command import environment
 
 
-@pytest.fixture(scope="module")
-def found():
+def differences(program: str) -> dict:
     """What differs, by arrangement, compiled as users compile it."""
-    script = [sys.executable, str(Path(__file__).with_name("brain_arrangements.py"))]
+    script = [sys.executable, str(Path(__file__).with_name(program))]
     done = subprocess.run(
-        script, env=environment(XLA_FLAGS=""), capture_output=True, text=True, timeout=280, check=False
+        script, env=environment(XLA_FLAGS=""), capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = map(json.loads, done.stdout.splitlines())
     return {line["arrangement"]: line for line in lines}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return differences("brain_arrangements.py")
 
 
 @pytest.mark.parametrize("arrangement", ["by module", "mixed", "by neuron over 3", "by neuron over 6"])
@@ -26,3 +30,12 @@ def test_s0_15_it_runs_as_on_one_device_bit_for_bit(found, arrangement):
     assert found[arrangement]["differing"] == []
     assert found[arrangement]["leaves"] > 50
     assert found[arrangement]["spikes"]["A_ex"] + found[arrangement]["spikes"]["B_ex"] > 100
+
+
+def test_the_files_of_sparks_newer_versions_run_as_on_one_device_bit_for_bit():
+    found = differences("spark_arrangements.py")
+    assert list(found) == ["tutorial by neuron", "tutorial by module", "every component by neuron"]
+    for line in found.values():
+        assert line["differing"] == []
+        assert line["leaves"] > 60
+        assert sum(spikes > 10 for spikes in line["spikes"].values()) >= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from outlay.brain.connection import Connection
 from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import Module, State
 from outlay.brain.port import Port, Shape
+from outlay.brain.shapes import port_of
 from outlay.brain.wiring import Wiring, wire
-from outlay.core.step_graph import CACHE, Part, StepGraph
+from outlay.core.step_graph import CACHE, Part, Source, StepGraph
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ class Brain:
         """The state before the first step: each module's own under its name, and under `cache` what was produced last.
 
         Args:
-            key: the PRNG key; a module draws from this key and its name, so other modules change nothing of it.
+            key: the PRNG key; a module draws from this key and its name, so other modules change nothing that it draws.
         """
-        state = {name: self.init_module(name, key) for name in self.modules}
+        state = self._told_signs({name: self.init_module(name, key) for name in self.modules})
         return {**state, CACHE: self.graph.init_cache(self.produced)}
 
     def init_module(self, name: str, key: jax.Array) -> State:
@@ -137,6 +139,28 @@ class Brain:
         from outlay.core.output_file import write_picture
 
         write_picture(Path(path), draw(self), force=force)
+
+    def _told_signs(self, state: State) -> State:
+        """The states of all modules, with what they know of who is inhibitory."""
+        telling = {name: module for name, module in self.modules.items() if type(module).signs is not Module.signs}
+        signs: dict[str, Mapping[str, jax.Array]] = {}
+        # What a module tells may be what it was told: as many rounds as could stand in a row.
+        for _ in telling:
+            signs = {name: module.signs(state[name], self._signs_read(name, signs)) for name, module in telling.items()}
+        return {name: m.told_signs(state[name], self._signs_read(name, signs)) for name, m in self.modules.items()}
+
+    def _signs_read(self, name: str, signs: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, jax.Array]:
+        """For each port of spikes of a module, which of its sources are inhibitory neurons."""
+
+        def of_source(source: Source) -> jax.Array:
+            told = signs.get(source.part, {}).get(source.port)
+            if told is not None:
+                return told.reshape(-1)
+            shape = port_of(self, source, self.wiring.output_ports)
+            return jnp.zeros(math.prod((shape and shape.shape) or ()), bool)
+
+        ports = [port for port, what in self.modules[name].inputs().items() if what.kind == "spikes"]
+        return {port: jnp.concatenate([of_source(s) for s in self.wiring.reads[name][port]]) for port in ports}
 
     def _step_of(self, name: str):
         module, ports = self.modules[name], self.wiring.output_ports[name]

@@ -6,13 +6,14 @@ Every neuron draws its own row from the key and from its number alone, so its ro
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from outlay.brain.registry import register
+from outlay.core.errors import BrainError
 
 
 class Initializer(abc.ABC):
@@ -45,60 +46,145 @@ class Constant(Initializer):
         return jnp.full(shape, self.value, dtype)
 
 
+@dataclass(frozen=True)
+class Bounded(Initializer):
+    """Values that are cut off at bounds, zeros of pairs that are not connected among them.
+
+    Attributes:
+        min_value: smaller values become this one; None for no bound.
+        max_value: larger values become this one; None for no bound.
+    """
+
+    min_value: float | None = field(default=None, kw_only=True)
+    max_value: float | None = field(default=None, kw_only=True)
+
+    def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
+        """The values.
+
+        Raises:
+            BrainError: the lower bound lies above the upper one.
+        """
+        low, high = self.min_value, self.max_value
+        if low is not None and high is not None and low > high:
+            raise BrainError(f"min_value is {low:g} and max_value is {high:g}\n  cure: min_value below max_value")
+        values = self.drawn(key, shape)
+        return (values if low is None and high is None else jnp.clip(values, low, high)).astype(dtype)
+
+    @abc.abstractmethod
+    def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+        """The values before they are cut off, in float32."""
+
+
 @register("uniform", kind="initializer")
 @dataclass(frozen=True)
-class Uniform(Initializer):
+class Uniform(Bounded):
     """Uniform draws: scale × [0, 1).
 
     Attributes:
         scale: what the draws are multiplied with.
+        min_value: smaller values become this one; None for no bound.
+        max_value: larger values become this one; None for no bound.
     """
 
     scale: float = 1.0
 
-    def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
+    def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
         """The draws."""
-        return (self.scale * by_neuron(jax.random.uniform, key, shape)).astype(dtype)
+        return self.scale * by_neuron(jax.random.uniform, key, shape)
 
 
 @register("sparse_uniform", kind="initializer")
 @dataclass(frozen=True)
-class SparseUniform(Initializer):
+class SparseUniform(Bounded):
     """Uniform draws of which some are kept: scale × [0, 1) with probability `density`, else 0.
 
     Attributes:
         scale: what the draws are multiplied with.
         density: the share of values that are not 0, from 0 to 1.
+        min_value: smaller values become this one, zeros too; None for no bound.
+        max_value: larger values become this one; None for no bound.
     """
 
     scale: float = 1.0
     density: float = 0.2
 
-    def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
+    def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
         """The draws."""
-        return (self.scale * _sparse(key, shape, self.density)).astype(dtype)
+        return self.scale * _sparse(key, shape, self.density)
 
 
 @register("normalized_sparse_uniform", kind="initializer")
 @dataclass(frozen=True)
-class NormalizedSparseUniform(Initializer):
+class NormalizedSparseUniform(Bounded):
     """Uniform draws of which some are kept, divided by what they sum to: [0, 1) with probability `density`, else 0.
 
     Attributes:
         scale: what the values sum to along `norm_axes`; nothing but zeros stays zeros.
         density: the share of values that are not 0, from 0 to 1.
         norm_axes: the dims along which they sum to `scale`: 0 post-synaptic, 1 pre-synaptic neurons.
+        min_value: smaller values become this one, zeros too; None for no bound.
+        max_value: larger values become this one; None for no bound.
     """
 
     scale: float = 1.0
     density: float = 0.2
     norm_axes: tuple[int, ...] = (0,)
 
-    def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
+    def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
         """The draws."""
         kept = _sparse(key, shape, self.density)
         total = kept.sum(tuple(self.norm_axes), keepdims=True)
-        return (self.scale * kept / jnp.where(total > 0, total, 1)).astype(dtype)
+        return self.scale * kept / jnp.where(total > 0, total, 1)
+
+
+@register("normal", kind="initializer")
+@dataclass(frozen=True)
+class Normal(Bounded):
+    """Normal draws of which some are kept: mu + sigma × N(0, 1) with probability `density`, else 0.
+
+    Sources: `NormalInitializer` and `SparseNormalInitializer` of Spark (Nogarx/Spark).
+
+    Attributes:
+        mu: the mean.
+        sigma: the standard deviation.
+        density: the share of values that are not 0, from 0 to 1.
+        min_value: smaller values become this one, zeros too; None for no bound.
+        max_value: larger values become this one; None for no bound.
+    """
+
+    mu: float = 0.0
+    sigma: float = 1.0
+    density: float = 1.0
+
+    def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+        """The draws."""
+        return _some(key, shape, self.density, lambda *of: self.mu + self.sigma * jax.random.normal(*of))
+
+
+@register("log_normal", kind="initializer")
+@dataclass(frozen=True)
+class LogNormal(Bounded):
+    """Lognormal draws of which some are kept: mu + exp(sigma × N(0, 1)) with probability `density`, else 0.
+
+    mu moves the draws along; it is not the mean of their logarithm, which is 0.
+
+    Sources: `LogNormalInitializer` and `SparseLogNormalInitializer` of Spark (Nogarx/Spark).
+
+    Attributes:
+        mu: what is added to each draw.
+        sigma: the standard deviation of their logarithm.
+        density: the share of values that are not 0, from 0 to 1.
+        min_value: smaller values become this one, zeros too; None for no bound.
+        max_value: larger values become this one; None for no bound.
+    """
+
+    mu: float = 0.0
+    sigma: float = 1.0
+    density: float = 1.0
+
+    def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+        """The draws."""
+        return _some(key, shape, self.density, lambda *of: self.mu + jnp.exp(self.sigma * jax.random.normal(*of)))
 
 
 def by_neuron(draw: Any, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
@@ -108,6 +194,11 @@ def by_neuron(draw: Any, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
 
 
 def _sparse(key: jax.Array, shape: tuple[int, int], density: float) -> jax.Array:
+    return _some(key, shape, density, jax.random.uniform)
+
+
+def _some(key: jax.Array, shape: tuple[int, int], density: float, draw: Any) -> jax.Array:
+    """Draws, with 0 in place of those that are not kept."""
     values, kept = jax.random.split(key)
-    draws = by_neuron(jax.random.uniform, values, shape)
+    draws = by_neuron(draw, values, shape)
     return jnp.where(by_neuron(jax.random.uniform, kept, shape) < density, draws, 0)

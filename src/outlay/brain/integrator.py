@@ -1,4 +1,4 @@
-"""An integrator: spikes of groups of neurons back to numbers."""
+"""Integrators: spikes of neurons back to numbers."""
 
 from __future__ import annotations
 
@@ -120,3 +120,70 @@ class ExponentialIntegrator(Module):
                 f"num_outputs is {self.num_outputs}, and group(s) {', '.join(map(str, empty))} of the {num_neurons} "
                 "neurons that arrive would be empty\na neuron for each group"
             )
+
+
+@register("tanh_integrator")
+@dataclass(frozen=True)
+class TanhIntegrator(Module):
+    """Which of two populations spikes more, from -1 to 1.
+
+    With x and y the spikes of the populations in this step, m and n their neurons, in every step::
+
+        X'     = clip(exp(-dt/tau) X + (1000 / saturation_freq) / (dt tau m) x, -1, 1)
+        Y'     = clip(exp(-dt/tau) Y + (1000 / saturation_freq) / (dt tau n) y, -1, 1)
+        S'     = clip(exp(-dt/smooth_tau) S + (X' - Y') / smooth_tau, -1, 1) where smooth, else X' - Y'
+        signal = tanh(pi S')
+
+    From Spark (Nogarx/Spark), `TanhIntegrator`. A spike of an inhibitory neuron counts as any other.
+
+    Ports: `x_spikes` and `y_spikes` (any shapes) -> `signal` (1,).
+
+    State: `trace` (2,), X and Y; where smooth `smooth_trace` (1,), S.
+
+    Attributes:
+        saturation_freq: mean rate of a population at which its trace is full, Hz.
+        tau: time constant of what a spike leaves, ms.
+        smooth: whether the difference is smoothed once more.
+        smooth_tau: time constant of that, ms.
+    """
+
+    saturation_freq: float = field(default=50.0, metadata={"unit": "Hz"})
+    tau: float = field(default=5.0, metadata={"unit": "ms"})
+    smooth: bool = True
+    smooth_tau: float = field(default=5.0, metadata={"unit": "ms"})
+
+    def inputs(self) -> Mapping[str, Port]:
+        """It reads `x_spikes` and `y_spikes`."""
+        return {"x_spikes": Port("spikes"), "y_spikes": Port("spikes")}
+
+    def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
+        """It writes `signal`."""
+        return {"signal": Port("values", (1,))}
+
+    def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
+        """Nothing heard yet."""
+        trace = {"trace": jnp.zeros(2, dtype)}
+        return {**trace, "smooth_trace": jnp.zeros(1, dtype)} if self.smooth else trace
+
+    def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
+        """One step of dt ms."""
+        both = [inputs["x_spikes"].reshape(-1), inputs["y_spikes"].reshape(-1)]
+        # Whole numbers: the sum is the same in any order.
+        counts = jnp.stack([jnp.sum((spikes != 0).astype(jnp.int32)) for spikes in both])
+        share = (MS_PER_S / self.saturation_freq) / (dt * self.tau * np.array([spikes.size for spikes in both]))
+        taken = jnp.asarray(share, jnp.float32) * counts
+        after = {"trace": _saturated(Tracer(self.tau).step(state["trace"], taken, dt=dt))}
+        difference = after["trace"][:1] - after["trace"][1:]
+        if self.smooth:
+            tracer = Tracer(self.smooth_tau, 1 / self.smooth_tau)
+            difference = _saturated(tracer.step(state["smooth_trace"], difference, dt=dt))
+            after["smooth_trace"] = difference
+        return after, {"signal": jnp.tanh(jnp.pi * difference)}
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Settings that are not positive."""
+        return not_positive(self, "saturation_freq", "tau", "smooth_tau")
+
+
+def _saturated(trace: jax.Array) -> jax.Array:
+    return jnp.clip(trace, -1, 1)

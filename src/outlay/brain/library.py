@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from outlay.brain import initializers, integrator, kernel_file, neuron, reshape
+from outlay.brain import initializers, integrator, kernel_file, neuron, reshape, signal_traces
 from outlay.brain.delays import drawn, none
-from outlay.brain.learning_rules import hebbian, oja, quadruplet, zenke
-from outlay.brain.somas import adaptive_exponential, exponential, izhikevich, leaky
+from outlay.brain.learning_rules import bounded_quadruplet, btsp, hebbian, oja, quadruplet, zenke
+from outlay.brain.somas import adaptive_exponential, composed, exponential, izhikevich, leaky
 from outlay.brain.spikers import linear, poisson, topological
 from outlay.brain.synapses import linear as linear_synapses
 from outlay.brain.synapses import traced
 
 LIBRARY: tuple[ModuleType, ...] = (
-    *(neuron, linear, poisson, topological, integrator, reshape),
-    *(leaky, exponential, adaptive_exponential, izhikevich),
-    *(linear_synapses, traced, drawn, none, zenke, hebbian, oja, quadruplet, initializers, kernel_file),
+    *(neuron, linear, poisson, topological, integrator, reshape, signal_traces),
+    *(leaky, exponential, adaptive_exponential, izhikevich, composed),
+    *(linear_synapses, traced, drawn, none, zenke, hebbian, oja, quadruplet),
+    *(bounded_quadruplet, btsp, initializers, kernel_file),
 )
 """The files whose classes have names, in the order in which the reference lists them."""

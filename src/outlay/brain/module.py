@@ -63,6 +63,24 @@ class Module(abc.ABC):
             The state after it, and one array for each output port.
         """
 
+    def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
+        """Which of the spikes that it writes are of inhibitory neurons, by port; none of those left out.
+
+        Args:
+            state: before the first step.
+            read: for each port of spikes that it reads, which of them are of inhibitory neurons, (sources,).
+        """
+        return {}
+
+    def told_signs(self, state: State, read: Mapping[str, jax.Array]) -> State:
+        """The state before the first step of a module that knows whom it reads.
+
+        Args:
+            state: as `init` returned it.
+            read: as for `signs`.
+        """
+        return state
+
     def problems(self, *, dt: float) -> list[str]:
         """What is wrong with the settings, one sentence each that names the setting, its value and the cure."""
         return []

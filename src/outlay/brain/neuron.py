@@ -111,6 +111,14 @@ class Neuron(Module):
             state[RULE] = self.learning_rule.init(of_rule, self.units, num_inputs, steps, dt=dt, dtype=dtype)
         return state
 
+    def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
+        """Its inhibitory neurons."""
+        return {"out_spikes": state["inhibitory"]}
+
+    def told_signs(self, state: State, read: Mapping[str, jax.Array]) -> State:
+        """With who is inhibitory among those it reads, as a rule has to know before the first of them spikes."""
+        return {**state, "delays": {**state["delays"], "inhibitory": read["in_spikes"]}}
+
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
         """One step of dt ms."""
         delays, arrivals = self.delays.step(state["delays"], inputs["in_spikes"].reshape(-1))
@@ -118,8 +126,9 @@ class Neuron(Module):
         soma, spikes = self.soma.step(state["soma"], current, dt=dt)
         after = {**state, "delays": delays, "synapses": synapses, "soma": soma}
         if self.learning_rule:
+            read = {**inputs, "inhibitory": state["inhibitory"]}
             after[RULE], kernel = self.learning_rule.step(
-                state[RULE], synapses["kernel"], arrivals, spikes, inputs, dt=dt
+                state[RULE], synapses["kernel"], arrivals, spikes, read, dt=dt
             )
             after["synapses"] = {**synapses, "kernel": kernel}
         sign = jnp.where(state["inhibitory"], jnp.int8(-1), jnp.int8(1))

@@ -57,6 +57,10 @@ class Concat(Module):
         """One step."""
         return state, {"output": inputs["inputs"].reshape(-1 if self.shape is None else self.shape)}
 
+    def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
+        """As they arrive."""
+        return {"output": read["inputs"]} if self.kind == "spikes" else {}
+
     def problems(self, *, dt: float) -> list[str]:
         """A kind that does not exist."""
         return _kind_problems(self.kind)
@@ -65,43 +69,61 @@ class Concat(Module):
 @register("sampler")
 @dataclass(frozen=True)
 class Sampler(Module):
-    """The values of a fixed random sample of what arrives: output[k] = x[indices[k]].
+    """The values of fixed random samples of what arrives: output[k] = x[indices[k]].
 
-    Drawn once, with replacement, so that a sample may be larger than the population. From Spark (Nogarx/Spark),
-    `Sampler`.
+    Drawn once, with replacement, so that a sample may be larger than the population; or, `disjoint`, dealt out, so
+    that nothing is in two samples before everything is in one. From Spark (Nogarx/Spark), `Sampler`.
 
-    Ports: `inputs` (any shape) -> `output` (sample_size,).
+    Ports: `inputs` (any shape) -> `output` (sample_size,); of several samples `output_0`, `output_1` and so on.
 
-    State: `indices` (sample_size,).
+    State: `indices` (sample_size,); of several samples (num_outputs, sample_size).
 
     Attributes:
         sample_size: how many to draw.
         kind: what flows: `spikes` or `values`.
+        num_outputs: how many samples.
+        disjoint: whether samples share nothing, as far as there is enough.
     """
 
     sample_size: int
     kind: Kind = "spikes"
+    num_outputs: int = 1
+    disjoint: bool = False
 
     def inputs(self) -> Mapping[str, Port]:
         """It reads `inputs`."""
         return {"inputs": Port(self.kind)}
 
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
-        """It writes `output`."""
-        return {"output": Port(self.kind, (self.sample_size,))}
+        """It writes `output`, or one port for each sample."""
+        return {port: Port(self.kind, (self.sample_size,)) for port in self._ports}
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
-        """Who is in the sample."""
-        num_values = math.prod(shapes["inputs"])
-        return {"indices": jax.random.randint(key, (self.sample_size,), 0, num_values).astype(jnp.uint32)}
+        """Who is in which sample."""
+        num_values, num_drawn = math.prod(shapes["inputs"]), self.num_outputs * self.sample_size
+        if self.disjoint:
+            drawn = jax.random.permutation(key, num_values)[jnp.arange(num_drawn) % num_values]
+        else:
+            drawn = jax.random.randint(key, (num_drawn,), 0, num_values)
+        shape = (self.sample_size,) if self.num_outputs == 1 else (self.num_outputs, self.sample_size)
+        return {"indices": drawn.astype(jnp.uint32).reshape(shape)}
 
     def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
         """One step."""
-        return state, {"output": inputs["inputs"].reshape(-1)[state["indices"]]}
+        samples = inputs["inputs"].reshape(-1)[state["indices"].reshape(-1, self.sample_size)]
+        return state, dict(zip(self._ports, samples, strict=True))
+
+    def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
+        """Those of the samples."""
+        return self.step(state, read, dt=1.0)[1] if self.kind == "spikes" else {}
 
     def problems(self, *, dt: float) -> list[str]:
-        """An empty sample, and a kind that does not exist."""
-        return not_positive(self, "sample_size") + _kind_problems(self.kind)
+        """Empty samples or none, and a kind that does not exist."""
+        return not_positive(self, "sample_size", "num_outputs") + _kind_problems(self.kind)
+
+    @property
+    def _ports(self) -> list[str]:
+        return ["output"] if self.num_outputs == 1 else [f"output_{sample}" for sample in range(self.num_outputs)]
 
 
 def _kind_problems(kind: str) -> list[str]:

@@ -18,7 +18,11 @@ brain = command_group(
 
 InputsOption = Annotated[
     list[str] | None,
-    typer.Option("--input", metavar="NAME=SHAPE", help="Shape of an input, as drive=4, where a .scfg does not say it."),
+    typer.Option(
+        *("--shape", "--input"),
+        metavar="NAME=SHAPE",
+        help="Shape of an input, as drive=4, where a .scfg does not say it.",
+    ),
 ]
 
 
@@ -33,12 +37,12 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the tree of modules of a Brain: settings with units, shapes of state, and what reads what."""
-    from outlay.brain.files.read import read_brain
+    from outlay.brain.files.read import parse_shapes, read_brain
     from outlay.core.jax_compat import settle_on_cpu
 
     settle_on_cpu()
     refuse_output(picture, force=force)
-    found = read_brain(file, inputs=_shapes(inputs))
+    found = read_brain(file, inputs=parse_shapes(inputs or ()))
     if as_json:
         print_json(found.inspect().to_dict())
     else:
@@ -59,20 +63,9 @@ def convert(
 ) -> None:
     """Convert the file of a Brain. What the other format cannot say is listed, and then nothing is written."""
     from outlay.brain.files.convert import convert_brain
+    from outlay.brain.files.read import parse_shapes
     from outlay.core.jax_compat import settle_on_cpu
 
     settle_on_cpu()
-    for written in convert_brain(source, target, inputs=_shapes(inputs), seed=seed, dt=dt, force=force):
+    for written in convert_brain(source, target, inputs=parse_shapes(inputs or ()), seed=seed, dt=dt, force=force):
         say(f"wrote {written}", err=True)
-
-
-def _shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """`drive=4` and `image=28x28` as shapes."""
-    found = {}
-    for text in texts or ():
-        name, _, shape = text.partition("=")
-        sizes = shape.split("x")
-        if not name or not all(size.isdigit() and int(size) for size in sizes):
-            raise typer.BadParameter(f"{text!r} is no shape; write drive=4 or image=28x28", param_hint="--input")
-        found[name] = tuple(int(size) for size in sizes)
-    return found

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from outlay.brain.initializers import Constant, NormalizedSparseUniform, SparseUniform, Uniform
+from outlay.brain.initializers import Constant, LogNormal, Normal, NormalizedSparseUniform, SparseUniform, Uniform
+from outlay.core.errors import BrainError
 
 SHAPE = (300, 200)
 
@@ -39,3 +40,22 @@ def test_normalized_sparse_uniform_sums_to_the_scale(axes):
 
 def test_nothing_kept_stays_nothing():
     assert not draw(NormalizedSparseUniform(density=0.0)).any()
+
+
+def test_normal_and_log_normal_have_their_moments_and_keep_the_share():
+    values = draw(Normal(3.0, 2.0))
+    assert abs(values.mean() - 3) < 0.05
+    assert abs(values.std() - 2) < 0.05
+    logs = np.log(draw(LogNormal(5.0, 0.5)) - 5)
+    assert abs(logs.mean()) < 0.02
+    assert abs(logs.std() - 0.5) < 0.02
+    for sparse in (Normal(3.0, density=0.3), LogNormal(density=0.3)):
+        assert abs((draw(sparse) != 0).mean() - 0.3) < 0.01
+
+
+def test_bounds_cut_off_zeros_too():
+    plain = draw(SparseUniform(2.0, density=0.3))
+    np.testing.assert_array_equal(draw(SparseUniform(2.0, 0.3, min_value=0.5, max_value=1.5)), plain.clip(0.5, 1.5))
+    assert draw(NormalizedSparseUniform(3.0, max_value=0.01)).max() == np.float32(0.01)
+    with pytest.raises(BrainError, match="min_value is 2 and max_value is 1"):
+        draw(Uniform(min_value=2.0, max_value=1.0))

@@ -10,20 +10,25 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.unit.brain import plain_equations as plain
 
+from outlay.brain.brain import Brain
+from outlay.brain.connection import Connection
 from outlay.brain.delays.drawn import N2NDelays, NDelays
 from outlay.brain.delays.none import NoDelays
 from outlay.brain.initializers import Constant, SparseUniform
+from outlay.brain.learning_rules.bounded_quadruplet import BoundedQuadrupletRule
 from outlay.brain.learning_rules.hebbian import HebbianRule, ThreeFactorRule
 from outlay.brain.learning_rules.oja import OjaRule
 from outlay.brain.learning_rules.quadruplet import QuadrupletRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.neuron import Neuron
+from outlay.brain.reshape import Concat, Sampler
 from outlay.brain.somas.leaky import (
     AdaptiveLeakySoma,
     LeakySoma,
     RefractoryLeakySoma,
     StrictRefractoryLeakySoma,
 )
+from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.synapses.linear import LinearSynapses
 from outlay.brain.synapses.traced import RDTracedSynapses, RFSTracedSynapses, TracedSynapses
 from outlay.core.errors import BrainError
@@ -266,3 +271,44 @@ def test_a_reward_of_several_numbers_is_refused():
     neuron = Neuron(3, learning_rule=ThreeFactorRule())
     with pytest.raises(BrainError, match=r"reward is one number, and what arrives is \(2,\)"):
         neuron.outputs({"in_spikes": (4,), "reward": (2,)})
+
+
+def test_delays_start_at_the_shortest():
+    for delays in (N2NDelays(6.0, min_delay=3.0), NDelays(6.0, min_delay=3.0)):
+        drawn = delays.init(jax.random.key(0), 40, 50, dt=1.0)["delays"]
+        assert set(np.unique(drawn).tolist()) == {3, 4, 5, 6}
+    assert N2NDelays(2.0, min_delay=3.0).problems(dt=1.0) == [
+        "min_delay is 3 ms and max_delay is 2 ms\na min_delay of at most max_delay"
+    ]
+
+
+def test_who_is_inhibitory_is_known_before_the_first_spike():
+    neuron = {"synapses": LinearSynapses(Constant(1.0)), "inhibitory_rate": 0.5}
+    modules = {
+        "eye": LinearSpiker(),
+        "some": Sampler(5),
+        "all": Concat(),
+        "a": Neuron(8, **neuron),
+        "b": Neuron(4, **neuron),
+    }
+    wires = ["inputs:light -> eye:signal", "a:out_spikes -> some:inputs", "some:output -> all:inputs"]
+    wires += ["eye:spikes -> all:inputs", "all:output -> b:in_spikes", "b:out_spikes -> a:in_spikes"]
+    connections = [Connection(*wire.split(" -> ")) for wire in wires]
+    state = Brain(modules, connections, inputs={"light": (3,)}).init(jax.random.key(1))
+    a, b = state["a"]["inhibitory"], state["b"]["inhibitory"]
+    assert (a.sum(), b.sum()) == (4, 2)
+    np.testing.assert_array_equal(state["a"]["delays"]["inhibitory"], b)
+    expected = [*a[state["some"]["indices"]].tolist(), False, False, False]
+    assert state["b"]["delays"]["inhibitory"].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        (BoundedQuadrupletRule(q_alpha=(1.0, 2.0)), "q_alpha has 2 values\none number, or four: EE, EI, IE, II"),  # type: ignore[arg-type]
+        (BoundedQuadrupletRule(pre_tau=(1.0, 0.0, 1.0, 1.0)), "pre_tau is (1.0, 0.0, 1.0, 1.0)\npositive numbers"),
+    ],
+)
+def test_settings_by_kind_of_pair_that_cannot_be(rule, problem):
+    (found,) = rule.problems(dt=1.0)
+    assert found.startswith(problem)

@@ -28,6 +28,14 @@ def test_a_sample_may_be_larger_than_the_population_and_stays_the_same():
     np.testing.assert_array_equal(after["indices"], state["indices"])
 
 
+def test_several_samples_have_a_port_each_and_may_share_nothing():
+    sampler, values = Sampler(4, "values", num_outputs=3, disjoint=True), jnp.arange(12.0)
+    assert sampler.outputs({"inputs": (12,)}) == {f"output_{k}": Port("values", (4,)) for k in range(3)}
+    state = sampler.init(jax.random.key(0), {"inputs": (12,)}, dt=1.0, dtype=jnp.float32)
+    _, outputs = sampler.step(state, {"inputs": values}, dt=1.0)
+    assert sorted(value for sample in outputs.values() for value in sample.tolist()) == list(range(12))
+
+
 @pytest.mark.parametrize(
     ("module", "problem"),
     [

@@ -55,8 +55,8 @@ def test_what_cannot_be_converted_is_listed_and_nothing_is_written(run, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["show", NEWEST], "--input drive=4"),
-        (["show", NEWEST, "--input", "drive"], "'drive' is no shape; write drive=4"),
+        (["show", NEWEST], "--shape drive=4"),
+        (["show", NEWEST, "--shape", "drive"], "'drive' is no shape"),
         (["show", NEWEST, "--input", "drive=0"], "'drive=0' is no shape"),
         (["show", "missing.toml"], "No such file"),
         (["convert", AB_BRAIN, "model.png"], "a name that ends in .toml or .nir"),

@@ -1,6 +1,7 @@
 """`outlay run` of a Brain's file, inside this process, which has eight simulated devices."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,3 +147,15 @@ def test_a_file_that_is_not_there(pair):
     missing = outlay("run", "none.toml")
     assert missing.exit_code == 2
     assert "none.toml" in missing.stderr
+
+
+def test_a_file_that_does_not_say_the_shapes_of_its_inputs_runs_with_shape(pair):
+    newest = str(Path(__file__).parents[2] / "data" / "spark_1_2.scfg")
+    for command in ("run", "show", "verify"):
+        asked = outlay(command, newest, "--input", "drive=0.5", *([] if command == "show" else ["--steps", "2"]))
+        assert asked.exit_code == 2
+        assert "--shape drive=4" in asked.stderr
+    done = outlay("run", newest, "--input", "drive=0.5", "--shape", "drive=4", "--steps", "20", "--json")
+    assert done.exit_code == 0, done.output
+    shown = outlay("show", newest, "--shape", "drive=4")
+    assert shown.exit_code == 0, shown.output

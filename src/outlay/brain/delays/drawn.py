@@ -12,27 +12,37 @@ from outlay.brain.component import State
 from outlay.brain.delays.base import Delays, delay_dtype, nothing_sent
 from outlay.brain.initializers import by_neuron
 from outlay.brain.registry import register
-from outlay.brain.spikers.settings import not_positive
+from outlay.brain.spikers.settings import negative, not_positive
 
 
 @dataclass(frozen=True)
 class DrawnDelays(Delays):
-    """Delays of 1 to B steps, all as likely, with B = ⌈max_delay / dt⌉.
+    """Delays of A to B steps, all as likely, with A = ⌈min_delay / dt⌉, at least 1, and B = ⌈max_delay / dt⌉.
 
     Attributes:
         max_delay: the longest delay, ms.
+        min_delay: the shortest delay, ms; that of one step if it is shorter.
     """
 
     max_delay: float = field(default=8.0, metadata={"unit": "ms"})
+    min_delay: float = field(default=0.0, metadata={"unit": "ms"})
 
     def num_steps(self, *, dt: float) -> int:
         """B."""
-        # 0.3 / 0.1 is 2.9999999999999996, and 0.7 / 0.1 is 6.999999999999999: both mean what people wrote.
-        return max(1, math.ceil(round(self.max_delay / dt, 6)))
+        return _whole_steps(self.max_delay, dt)
+
+    def draw(self, key: jax.Array, shape: tuple[int, ...], *, dt: float) -> jax.Array:
+        """Delays in steps, A to B."""
+        return jax.random.randint(key, shape, _whole_steps(self.min_delay, dt), self.num_steps(dt=dt) + 1)
 
     def problems(self, *, dt: float) -> list[str]:
-        """A longest delay that is not positive, or shorter than a step."""
-        wrong = not_positive(self, "max_delay")
+        """A longest delay that is not positive, or shorter than a step or than the shortest."""
+        wrong = not_positive(self, "max_delay") + negative(self, "min_delay")
+        if not wrong and self.min_delay > self.max_delay:
+            wrong.append(
+                f"min_delay is {self.min_delay:g} ms and max_delay is {self.max_delay:g} ms\n"
+                "a min_delay of at most max_delay"
+            )
         if not wrong and self.max_delay < dt:
             wrong.append(
                 f"max_delay is {self.max_delay:g} ms, shorter than a step of {dt:g} ms\n"
@@ -41,12 +51,18 @@ class DrawnDelays(Delays):
         return wrong
 
 
+def _whole_steps(delay: float, dt: float) -> int:
+    # 0.3 / 0.1 is 2.9999999999999996, and 0.7 / 0.1 is 6.999999999999999: both mean what people wrote.
+    return max(1, math.ceil(round(delay / dt, 6)))
+
+
 @register("n2n", kind="delays")
 @dataclass(frozen=True)
 class N2NDelays(DrawnDelays):
     """A delay for each pair of neurons.
 
-    A spike of pre neuron j arrives at post neuron i in step t + d[i,j] - 1 if it is read in step t, with d from 1 to B.
+    A spike of pre neuron j arrives at post neuron i in step t + d[i,j] - 1 if it is read in step t, with d from A to B,
+    all as likely, A = ⌈min_delay / dt⌉, at least 1, and B = ⌈max_delay / dt⌉.
 
     Source: `N2NDelays` of Spark (Nogarx/Spark).
 
@@ -55,6 +71,7 @@ class N2NDelays(DrawnDelays):
 
     Attributes:
         max_delay: the longest delay, ms.
+        min_delay: the shortest delay, ms; that of one step if it is shorter.
     """
 
     by_neuron: ClassVar[tuple[str, ...]] = ("delays",)
@@ -62,7 +79,7 @@ class N2NDelays(DrawnDelays):
     def init(self, key: jax.Array, units: int, num_inputs: int, *, dt: float) -> State:
         """Delays drawn, and nothing on its way."""
         steps = self.num_steps(dt=dt)
-        drawn = by_neuron(lambda key, shape: jax.random.randint(key, shape, 1, steps + 1), key, (units, num_inputs))
+        drawn = by_neuron(lambda key, shape: self.draw(key, shape, dt=dt), key, (units, num_inputs))
         return {"delays": drawn.astype(delay_dtype(steps)), **nothing_sent(num_inputs, steps)}
 
 
@@ -71,7 +88,8 @@ class N2NDelays(DrawnDelays):
 class NDelays(DrawnDelays):
     """A delay for each pre neuron, the same to all post neurons.
 
-    A spike of pre neuron j arrives everywhere in step t + d[j] - 1 if it is read in step t, with d from 1 to B.
+    A spike of pre neuron j arrives everywhere in step t + d[j] - 1 if it is read in step t, with d from A to B, all as
+    likely, A = ⌈min_delay / dt⌉, at least 1, and B = ⌈max_delay / dt⌉.
 
     Source: `NDelays` of Spark (Nogarx/Spark).
 
@@ -79,10 +97,11 @@ class NDelays(DrawnDelays):
 
     Attributes:
         max_delay: the longest delay, ms.
+        min_delay: the shortest delay, ms; that of one step if it is shorter.
     """
 
     def init(self, key: jax.Array, units: int, num_inputs: int, *, dt: float) -> State:
         """Delays drawn, and nothing on its way."""
         steps = self.num_steps(dt=dt)
-        drawn = jax.random.randint(key, (num_inputs,), 1, steps + 1)
+        drawn = self.draw(key, (num_inputs,), dt=dt)
         return {"delays": drawn.astype(delay_dtype(steps)), **nothing_sent(num_inputs, steps)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from outlay.brain.brain import Brain
 from outlay.brain.files.scfg.plain import is_scfg
-from outlay.brain.files.scfg.read import read_scfg
+from outlay.brain.files.scfg.read import read_scfg, read_scfg_neuron
 from outlay.brain.files.toml_read import read_toml
+from outlay.brain.neuron import Neuron
 from outlay.brain.port import Shape
 from outlay.core.errors import BrainError, Problem
 
@@ -41,6 +42,52 @@ def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = 
         what = f"{name} is TOML, which says the shapes of its inputs itself: {', '.join(inputs)}"
         raise BrainError(f"{what}\n  cure: shape = [...] under [inputs.NAME] in the file")
     return read_toml(_decoded(content, name), name=name, folder=file.parent, trust=trust)
+
+
+def read_neuron(path: str | os.PathLike, *, units: int | None = None) -> Neuron:
+    """A neuron from a `.scfg` of Spark that holds one, to put among the modules of a Brain.
+
+    Args:
+        path: the file.
+        units: how many neurons; as many as the file says if None.
+
+    Raises:
+        BrainError: the file cannot be read, holds no neuron, or something that is not understood; all of it is named.
+
+    Example:
+        >>> outlay.read_neuron("tests/data/alif_mod_neuron.scfg", units=12).soma.threshold_delta
+        100.0
+    """
+    content, name = _content(Path(path)), os.fspath(path)
+    if not is_scfg(content):
+        raise _unreadable(name, "not a neuron", "it is no .scfg of Spark", "a file that Spark wrote")
+    return read_scfg_neuron(content, name=name, units=units)
+
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
+    """Shapes of inputs by name, as people write them on a command line.
+
+    Args:
+        texts: such as `drive=4` and `image=28x28`.
+
+    Raises:
+        BrainError: a text is no shape; all of them are listed.
+
+    >>> parse_shapes(["drive=4", "image=28x28"])
+    {'drive': (4,), 'image': (28, 28)}
+    """
+    found, problems = {}, []
+    for text in texts:
+        name, _, shape = text.partition("=")
+        sizes = shape.split("x")
+        if name and all(size.isdecimal() and int(size) for size in sizes):
+            found[name] = tuple(int(size) for size in sizes)
+        else:
+            what = f"{text!r} is no shape"
+            problems.append(Problem("shape", text, what, "write drive=4 or image=28x28"))
+    if problems:
+        raise BrainError("shapes of inputs cannot be read:", problems)
+    return found
 
 
 def _content(file: Path) -> bytes:

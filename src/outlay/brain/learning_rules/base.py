@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -26,9 +27,19 @@ class LearningRule(Component, abc.ABC):
 
     Attributes:
         reads: ports that the neuron reads for the rule.
+        eta: the learning rate, unless the rule says another `rate`.
     """
 
     reads: ClassVar[Mapping[str, Port]] = {}
+    eta: float
+
+    def rate(self, read: Mapping[str, jax.Array]) -> Any:
+        """The learning rate of this step: the rule's `eta`.
+
+        Args:
+            read: what the neuron read in it.
+        """
+        return self.eta
 
     @abc.abstractmethod
     def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
@@ -61,9 +72,25 @@ class LearningRule(Component, abc.ABC):
             kernel: the kernel that was used in it, (post, pre).
             arrivals: the spikes that arrived in it.
             spikes: which post neurons spiked in it, bool.
-            read: what the neuron read in it from the ports of `reads`.
+            read: what the neuron read in it from the ports of `reads`; and, as `inhibitory`, which post neurons are.
             dt: the time of one step, ms.
         """
+
+
+@dataclass(frozen=True)
+class Modulated(LearningRule, abc.ABC):
+    """A rule whose learning rate is multiplied by a number that the neuron reads in every step, its third factor."""
+
+    reads: ClassVar[Mapping[str, Port]] = {"modulation": Port("values")}
+
+    def rate(self, read: Mapping[str, jax.Array]) -> Any:
+        """The learning rate of this step: eta × modulation."""
+        return super().rate(read) * one_number(read["modulation"])
+
+
+def one_number(value: jax.Array) -> jax.Array:
+    """What a port for one number reads, in float32."""
+    return value.reshape(()).astype(jnp.float32)
 
 
 def change_kernel(
@@ -74,16 +101,19 @@ def change_kernel(
     on_spike: Callable[[jax.Array, Row, Arrivals], Row],
     *,
     dt: float,
+    ceiling: jax.Array | None = None,
 ) -> jax.Array:
-    """The kernel after a step: max(K + dt dK, 0).
+    """The kernel after a step: max(K + dt dK, 0), and at most the ceiling.
 
     Args:
         kernel: K, (post, pre).
         arrivals: the spikes that arrived.
         spikes: which post neurons spiked.
-        on_arrival: dK, for each post neuron, of a pair where a spike arrived and the post neuron did not spike.
+        on_arrival: dK, for each post neuron, of a pair where a spike arrived and the post neuron did not spike:
+            (post,), or (post, 2), of an excitatory and of an inhibitory pre neuron.
         on_spike: dK of all pairs of one post neuron that spiked: `on_spike(neuron, its row of K, what arrived at it)`.
         dt: the time of one step, ms.
+        ceiling: the greatest value of K, of the shape of `on_arrival`; None for none.
     """
     units, dtype = len(kernel), kernel.dtype
     # Those that spiked, then `units` as often as there are others, and once more after all.
@@ -102,9 +132,24 @@ def change_kernel(
         lambda carried: row_of(spiked, carried[0]) < units, change_row, (jnp.uint32(0), kernel)
     )
     # Their rows are done but for the maximum: nothing is added to them.
-    on_arrival = jnp.where(spikes, 0, dt * on_arrival)
-    arrived = jnp.where(arrivals.arrived, on_arrival[:, None], 0)
-    return jnp.maximum(kernel.astype(jnp.float32) + arrived, 0).astype(dtype)
+    on_arrival = jnp.where(spikes if on_arrival.ndim == 1 else spikes[:, None], 0, dt * on_arrival)
+    arrived = jnp.where(arrivals.arrived, to_pairs(on_arrival, arrivals.inhibitory), 0)
+    changed = jnp.maximum(kernel.astype(jnp.float32) + arrived, 0)
+    if ceiling is not None:
+        changed = jnp.minimum(changed, to_pairs(ceiling, arrivals.inhibitory))
+    return changed.astype(dtype)
+
+
+def to_pairs(by_post: jax.Array, inhibitory: jax.Array) -> jax.Array:
+    """What post neurons have, for their pairs: (post, 1) of (post,), and (post, pre) of (post, 2).
+
+    Args:
+        by_post: (post,), or (post, 2): for excitatory and for inhibitory pre neurons.
+        inhibitory: which pre neurons are inhibitory.
+    """
+    if by_post.ndim == 1:
+        return by_post[:, None]
+    return jnp.where(inhibitory[None], by_post[:, 1:], by_post[:, :1])
 
 
 def row_of(array: jax.Array, neuron: jax.Array) -> jax.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 
 from outlay.brain.component import State
 from outlay.brain.delays.base import Arrivals
-from outlay.brain.learning_rules.base import LearningRule, change_kernel, row_of
+from outlay.brain.learning_rules.base import LearningRule, Modulated, change_kernel, one_number, row_of
 from outlay.brain.learning_rules.traces import no_past, push_trace, unit_tracer
 from outlay.brain.port import Port
 from outlay.brain.registry import register
@@ -32,10 +31,6 @@ class PairRule(LearningRule):
 
     pre_tau: float = field(default=20.0, metadata={"unit": "ms"})
     post_tau: float = field(default=20.0, metadata={"unit": "ms"})
-
-    @abc.abstractmethod
-    def rate(self, read: Mapping[str, jax.Array]) -> Any:
-        """The learning rate of this step."""
 
     def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
         """No traces."""
@@ -91,10 +86,6 @@ class HebbianRule(PairRule):
 
     eta: float = 0.1
 
-    def rate(self, read: Mapping[str, jax.Array]) -> Any:
-        """The learning rate."""
-        return self.eta
-
 
 @register("three_factor", kind="learning_rule")
 @dataclass(frozen=True)
@@ -129,6 +120,25 @@ class ThreeFactorRule(PairRule):
         return self.gamma * (one_number(read["reward"]) + 0.1)
 
 
-def one_number(value: jax.Array) -> jax.Array:
-    """What a port for one number reads, in float32."""
-    return value.reshape(()).astype(jnp.float32)
+@register("modulated_hebbian", kind="learning_rule")
+@dataclass(frozen=True)
+class ModulatedHebbianRule(Modulated, HebbianRule):
+    """Hebb's rule, as fast as a modulation M says, and backwards where it is negative.
+
+    In every step::
+
+        dK[i,j] = eta M (post'[i] s[i,j] + z[i] pre'[i,j])
+        K'      = max(K + dt dK, 0)
+
+    with traces to which a spike adds 1/tau. The neuron reads `modulation`, one number.
+
+    Sources: `ModulatedHebbianRule` of Spark (Nogarx/Spark) since 1.1.1; Gerstner et al., Neuronal Dynamics, chapter
+    19.4.
+
+    State: `post_trace` (post,), 1/ms; `pre_trace` (steps, pre), 1/ms: that of each pre neuron now and in past steps.
+
+    Attributes:
+        pre_tau: time constant of the pre trace, ms.
+        post_tau: time constant of the post trace, ms.
+        eta: the learning rate.
+    """

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from outlay.brain.component import State
 from outlay.brain.delays.base import Arrivals
-from outlay.brain.learning_rules.base import LearningRule, change_kernel, row_of
-from outlay.brain.learning_rules.hebbian import one_number
+from outlay.brain.learning_rules.base import LearningRule, change_kernel, one_number, row_of
 from outlay.brain.learning_rules.traces import no_past, push_trace, unit_tracer
 from outlay.brain.port import Port
 from outlay.brain.registry import register
@@ -32,7 +31,8 @@ class QuadrupletRule(LearningRule):
 
     with traces to which a spike adds 1/tau. The neuron reads `modulation`, one number.
 
-    Source: `QuadrupletRule` of Spark (Nogarx/Spark).
+    Source: `QuadrupletRule` of Spark (Nogarx/Spark) until 1.0.0; for that of later versions see
+    `BoundedQuadrupletRule`.
 
     State: `post_trace` (post,), 1/ms; `pre_trace` (steps, pre), 1/ms: that of each pre neuron now and in past steps.
 
@@ -57,6 +57,10 @@ class QuadrupletRule(LearningRule):
     q_delta: float = 1.0
     eta: float = 0.1
 
+    def rate(self, read: Mapping[str, jax.Array]) -> Any:
+        """The learning rate of this step."""
+        return self.eta * (one_number(read["modulation"]) + 0.1)
+
     def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
         """No traces."""
         return {"post_trace": jnp.zeros(units, dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
@@ -74,7 +78,7 @@ class QuadrupletRule(LearningRule):
         """One step."""
         past = push_trace(state["pre_trace"], arrivals, self.pre_tau, dt=dt)
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
-        rate = self.eta * (one_number(read["modulation"]) + 0.1)
+        rate = self.rate(read)
         arrival = rate * (self.q_alpha + self.q_beta * post.astype(jnp.float32))
 
         def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from outlay.brain.component import State
 from outlay.brain.delays.base import Arrivals
-from outlay.brain.learning_rules.base import LearningRule, change_kernel, row_of
+from outlay.brain.learning_rules.base import LearningRule, Modulated, change_kernel, row_of
 from outlay.brain.learning_rules.traces import no_past, push_trace, unit_tracer
 from outlay.brain.registry import register
 from outlay.brain.spikers.settings import not_positive
@@ -88,9 +88,10 @@ class ZenkeRule(LearningRule):
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
         slow = unit_tracer(self.post_slow_tau).step(state["post_slow_trace"], spikes, dt=dt)
         target = self._target(state["target_trace"], kernel, dt)
-        arrival = self.eta * (self.b * post.astype(jnp.float32) + self.d)
-        triplet = self.eta * self.a * slow.astype(jnp.float32)
-        pull = self.eta * self.c * post.astype(jnp.float32) ** 3
+        rate = self.rate(read)
+        arrival = rate * (self.b * post.astype(jnp.float32) + self.d)
+        triplet = rate * self.a * slow.astype(jnp.float32)
+        pull = rate * self.c * post.astype(jnp.float32) ** 3
 
         def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
             of_arrival = jnp.where(arrived.arrived, row_of(arrival, neuron), 0)
@@ -112,3 +113,37 @@ class ZenkeRule(LearningRule):
     def problems(self, *, dt: float) -> list[str]:
         """Time constants that are not positive."""
         return not_positive(self, "pre_tau", "post_tau", "post_slow_tau", "target_tau")
+
+
+@register("modulated_zenke", kind="learning_rule")
+@dataclass(frozen=True)
+class ModulatedZenkeRule(Modulated, ZenkeRule):
+    """Zenke's rule, what keeps it stable too, as fast as a modulation M says; the target moves on by itself.
+
+    In every step::
+
+        T'      = Tracer(target_tau, scale 1/target_tau) of K - p T (1/4 - T) (1/2 - T)
+        dK[i,j] = eta M (a post_slow'[i] z[i] pre'[i,j]  +  b post'[i] s[i,j]
+                         + c (K - T')[i,j] post'[i]³ z[i]  +  d s[i,j])
+        K'      = max(K + dt dK, 0)
+
+    with traces to which a spike adds 1/tau. The neuron reads `modulation`, one number.
+
+    Sources: `ModulatedZenkeRule` of Spark (Nogarx/Spark) since 1.1.1; Zenke, Agnes and Gerstner, Nature Communications
+    6 (2015) 6922.
+
+    State: `post_trace` and `post_slow_trace` (post,), 1/ms; `target_trace` (post, pre), T in pA; `pre_trace`
+    (steps, pre), 1/ms: that of each pre neuron now and in past steps.
+
+    Attributes:
+        pre_tau: time constant of the pre trace, ms.
+        post_tau: time constant of the post trace, ms.
+        post_slow_tau: time constant of the slow post trace, ms.
+        target_tau: time constant of the target, ms.
+        a: weight of triplet potentiation.
+        b: weight of doublet depression.
+        c: weight of the pull to the target.
+        d: weight of what a spike that arrives adds.
+        p: strength of the two stable values of the target.
+        eta: the learning rate.
+    """

@@ -56,16 +56,26 @@ class IzhikevichSoma(Soma):
 
     def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
         """One step."""
+        charged = self._charged(state, current.astype(jnp.float32), dt)
+        spikes = charged > self.threshold
+        return self._after(state, charged, jnp.where(spikes, self.potential_reset, charged), spikes, dt), spikes
+
+    def _charged(self, state: State, current: jax.Array, dt: float) -> jax.Array:
+        """The potential before a spike, in float32."""
         u = state["recovery"].astype(jnp.float32)
         v = state["potential"].astype(jnp.float32) + self.potential_rest
-        v = v + dt * (0.04 * v * v + 5 * v + 140 - u + self.resistance * current.astype(jnp.float32))
+        v = v + dt * (0.04 * v * v + 5 * v + 140 - u + self.resistance * current)
         # A step far above the threshold ends in the reset anyway, and u must not see it as infinite.
-        v = jnp.minimum(v, jnp.finfo(jnp.float16).max)
-        u = u + dt * self.recovery_timescale * (self.recovery_sensitivity * v - u)
-        spikes = v > self.threshold
+        return jnp.minimum(v, jnp.finfo(jnp.float16).max)
+
+    def _after(
+        self, state: State, charged: jax.Array, potential: jax.Array, spikes: jax.Array, dt: float
+    ) -> dict[str, jax.Array]:
+        """The state after a step with this potential before spikes reset it, and after that."""
+        u = state["recovery"].astype(jnp.float32)
+        u = u + dt * self.recovery_timescale * (self.recovery_sensitivity * charged - u)
         dtype = state["potential"].dtype
-        after = {
-            "potential": (jnp.where(spikes, self.potential_reset, v) - self.potential_rest).astype(dtype),
+        return {
+            "potential": (potential - self.potential_rest).astype(dtype),
             "recovery": jnp.where(spikes, u + self.recovery_update, u).astype(dtype),
         }
-        return after, spikes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outlay.brain.address import addresses
 from outlay.brain.brain import Brain
-from outlay.brain.files.read import read_brain
+from outlay.brain.files.read import parse_shapes, read_brain
 from outlay.core.patterns import matches
 from outlay.recipes.brain.brain_recipe import CHUNK, BrainRecipe
 from outlay.recipes.brain.inputs.files import read_inputs
@@ -20,7 +20,8 @@ EXAMPLE = Path(__file__).with_name("ab_brain.toml")
 def recipe_of(path: Path) -> Callable[..., BrainRecipe]:
     """The recipe function of a file, whose parameters are options on the command line.
 
-    They are `--input NAME=FILE` or `NAME=NUMBER`; `--record PATTERN` and `--stride N`; `--window FROM..TO` in ms and
+    They are `--input NAME=FILE` or `NAME=NUMBER`; `--shape NAME=4` or `NAME=28x28`, of an input whose shape a `.scfg`
+    does not say; `--record PATTERN` and `--stride N`; `--window FROM..TO` in ms and
     `--trigger 'MODULE:PORT > RATE +- MS'`, outside of which nothing is recorded; `--chunk N` steps in one call of the
     program; `--seed N` of what is drawn at random in the state; `--trust` to run the Python files that
     the file imports. Those that take a text may be repeated. Without
@@ -38,9 +39,10 @@ def recipe_of(path: Path) -> Callable[..., BrainRecipe]:
         trigger: list[str] | None = None,
         chunk: int = CHUNK,
         seed: int = 0,
+        shape: list[str] | None = None,
         trust: bool = False,
     ) -> BrainRecipe:
-        brain = read_brain(path, trust=trust)
+        brain = read_brain(path, inputs=parse_shapes(shape or ()), trust=trust)
         looks = record is None and not window and not trigger
         return BrainRecipe.of(
             brain,

@@ -8,23 +8,28 @@ from pathlib import Path
 
 import pytest
 
+import outlay
 import outlay.recipes.brain
 from outlay.brain.brain import Brain
 from outlay.brain.connection import Connection
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.files.read import read_brain
 from outlay.brain.files.scfg import plain
+from outlay.brain.files.write import write_brain
 from outlay.brain.initializers import SparseUniform
 from outlay.brain.integrator import ExponentialIntegrator
+from outlay.brain.learning_rules.bounded_quadruplet import ModulatedBoundedQuadrupletRule
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.neuron import Neuron
-from outlay.brain.somas.leaky import AdaptiveLeakySoma, RefractoryLeakySoma
+from outlay.brain.somas.composed import ComposedLeakySoma
+from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma, RefractoryLeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
 from outlay.brain.synapses.traced import TracedSynapses
 from outlay.core.errors import BrainError
 
 DATA = Path(__file__).parents[3] / "data"
 OLDER, NEWEST = DATA / "example_ab_model.scfg", DATA / "spark_1_2.scfg"
+TUTORIAL, NEURON = DATA / "ab_brain_2026_04.scfg", DATA / "alif_mod_neuron.scfg"
 AB_BRAIN = Path(outlay.recipes.brain.__path__[0]) / "ab_brain.toml"
 
 
@@ -66,14 +71,14 @@ def test_the_tutorials_model_is_ours_but_for_its_resistance_and_dtype():
 
 def test_the_newest_files_are_xz_and_wire_their_neurons(tmp_path):
     brain = read_brain(NEWEST, inputs={"drive": (4,)})
-    # Spark 1.2 has no tau before the resistance, and is ready a step earlier after a spike.
-    soma = AdaptiveLeakySoma(resistance=0.1 / 20, cooldown=2.0, threshold_delta=100.0)
+    # Spark 1.2 has no tau before the resistance, and a delay of d steps where ours of d is d - 1 after it is read.
+    soma = ComposedLeakySoma(resistance=0.1 / 20, cooldown=3.0, threshold_delta=100.0)
     synapses = TracedSynapses(SparseUniform(1.0, 0.2), tau=5.0)
     rule = HebbianRule(eta=0.01)
     assert brain == Brain(
         {
             "spiker": TopologicalLinearSpiker(tau=30.0, mins=-1.0, maxs=1.0, resolution=16),
-            "A": Neuron(12, soma=soma, synapses=synapses, delays=N2NDelays(8.0), learning_rule=rule),
+            "A": Neuron(12, soma=soma, synapses=synapses, delays=N2NDelays(9.0, min_delay=2.0), learning_rule=rule),
             "out": ExponentialIntegrator(2, tau=20.0),
         },
         [
@@ -88,8 +93,81 @@ def test_the_newest_files_are_xz_and_wire_their_neurons(tmp_path):
     )
 
 
+def test_the_file_of_the_tutorial_of_2026_is_read_and_written_as_toml(tmp_path):
+    with pytest.raises(BrainError, match="--shape signal=4") as error:
+        read_brain(TUTORIAL)
+    assert [p.kind for p in error.value.problems] == ["missing shape"], "what a rule reads is one number"
+    brain = read_brain(TUTORIAL, inputs={"signal": (4,)})
+    neurons = brain.modules["A_excitatory"]
+    assert isinstance(neurons, Neuron)
+    assert neurons.delays == N2NDelays(4.0), "as Spark 1.0.0 takes them"
+    assert neurons.synapses.kernel == SparseUniform(6.0, 0.15, min_value=0.0, max_value=10.0)
+    rule = neurons.learning_rule
+    assert isinstance(rule, ModulatedBoundedQuadrupletRule)
+    assert rule.max_clip == (50.0, 50.0, 100.0, 100.0)
+    write_brain(brain, tmp_path / "tutorial.toml")
+    assert read_brain(tmp_path / "tutorial.toml") == brain
+
+
+def test_a_neurons_file_is_no_brain_but_a_neuron_of_as_many_as_one_says():
+    with pytest.raises(BrainError, match=r"a neuron and no Brain\n.*outlay.read_neuron\(.*units=12\)"):
+        read_brain(NEURON)
+    with pytest.raises(BrainError, match="does not say how many neurons"):
+        outlay.read_neuron(NEURON)
+    with pytest.raises(BrainError, match="if it is a Brain"):
+        outlay.read_neuron(NEWEST, units=3)
+    with pytest.raises(BrainError, match="of Spark"):
+        outlay.read_neuron(AB_BRAIN)
+    neuron = outlay.read_neuron(NEURON, units=10)
+    assert (neuron.units, neuron.inhibitory_rate) == (10, 0.2)
+    assert neuron.delays == N2NDelays(8.0)
+    assert isinstance(neuron.learning_rule, ModulatedBoundedQuadrupletRule)
+
+
+def test_delays_and_somas_are_those_of_the_version_that_wrote_the_file(read):
+    def neuron(data) -> Neuron:
+        module = read(data, inputs={"drive": (4,)}).modules["A"]
+        assert isinstance(module, Neuron)
+        return module
+
+    older = newest()
+    soma = components(older)[2]["__data__"]["config"]["__cfg__"]
+    for setting in ("clamp_duration", "adaptation_delta", "adaptation_tau", "adaptation_subthreshold"):
+        del soma[setting]
+    assert neuron(older).delays == N2NDelays(8.0), "Spark 1.1.0 has this soma without these settings"
+    assert neuron(older).soma == AdaptiveLeakySoma(resistance=0.1 / 20, cooldown=3.0, threshold_delta=100.0)
+    leaky = copy.deepcopy(older)
+    components(leaky)[2]["__data__"]["module_cls"]["__module_type__"] = "leaky_soma"
+    for setting in ("cooldown", "threshold_delta", "threshold_tau"):
+        del components(leaky)[2]["__data__"]["config"]["__cfg__"][setting]
+    assert neuron(leaky).delays == N2NDelays(9.0, min_delay=2.0), "nothing older is in it"
+    mask = {"origin": "__self__", "port": "inhibition_mask", "is_property": True}
+    components(leaky)[2]["__data__"]["inputs"]["inhibition_mask"] = [{"__type__": "port_map", "__data__": mask}]
+    assert neuron(leaky).delays == N2NDelays(8.0), "only until 1.1.0 a neuron tells its soma who is inhibitory"
+    components(leaky)[0]["__data__"]["config"]["__cfg__"]["seed"] = None
+    assert neuron(leaky).delays == N2NDelays(9.0, min_delay=2.0), "only since 1.2.1 a seed may be missing"
+
+
+def test_a_soma_without_mechanisms_is_a_plain_one_and_ports_of_neurons_may_have_other_names(read):
+    data = newest()
+    soma = components(data)[2]["__data__"]
+    soma["config"]["__cfg__"] |= {"cooldown": None, "threshold_delta": None}
+    soma["outputs"] = {"fired": "spikes"}
+    components(data)[0]["__data__"]["inputs"]["in_spikes"][0]["__data__"]["port"] = "seen"
+    modules = data["__data__"]["__cfg__"]["modules_specs"]
+    modules[1]["__data__"]["inputs"]["seen"] = modules[1]["__data__"]["inputs"].pop("in_spikes")
+    for module in modules:
+        for origins in module["__data__"]["inputs"].values():
+            for origin in origins:
+                if origin["__data__"]["port"] == "out_spikes":
+                    origin["__data__"]["port"] = "fired"
+    brain = read(data, inputs={"drive": (4,)})
+    assert brain.modules["A"].soma == LeakySoma(resistance=0.1 / 20)
+    assert brain.connections == read_brain(NEWEST, inputs={"drive": (4,)}).connections
+
+
 def test_shapes_of_inputs_that_the_file_does_not_say_are_asked_for():
-    with pytest.raises(BrainError, match="--input drive=4") as error:
+    with pytest.raises(BrainError, match="--shape drive=4") as error:
         read_brain(NEWEST)
     assert [p.where for p in error.value.problems] == [f"{NEWEST} inputs.drive"]
     with pytest.raises(BrainError, match="the file has no input 'drvie'"):
@@ -134,9 +212,9 @@ def test_everything_that_is_not_understood_is_named_at_once(read, older):
     modules = older["__cfg__"]["modules_map"]
     modules["spiker"]["__data__"]["module_cls"]["__module_type__"] = "tanh_spiker"
     modules["A_ex"]["__data__"]["config"]["soma"]["potential_ta"] = 3.0
-    modules["A_in"]["__data__"]["config"]["synapses"]["kernel"]["max_value"] = 2.0
+    modules["A_in"]["__data__"]["config"]["synapses"]["kernel"]["max_valu"] = 2.0
     modules["B_ex"]["__data__"]["config"]["delays"]["delay_initializer"]["scale"] = 0.5
-    modules["B_in"]["__data__"]["config"]["learning_rule"]["__type__"] = "btsp_rule_config"
+    modules["B_in"]["__data__"]["config"]["learning_rule"]["__type__"] = "modulated_btsp_rule_config"
     modules["B_in"]["__data__"]["inputs"]["in_spikes"][0]["__data__"]["origin"] = "C_ex"
     modules["integrator"]["__data__"]["config"]["dt"] = 2.0
     with pytest.raises(BrainError) as error:
@@ -150,8 +228,8 @@ def test_everything_that_is_not_understood_is_named_at_once(read, older):
         ),
         (
             "unknown setting",
-            "model.scfg modules.A_in.config.synapses.kernel.max_value",
-            "normalized_sparse_uniform has no setting 'max_value'",
+            "model.scfg modules.A_in.config.synapses.kernel.max_valu",
+            "normalized_sparse_uniform has no setting 'max_valu'",
         ),
         (
             "not understood",
@@ -161,7 +239,7 @@ def test_everything_that_is_not_understood_is_named_at_once(read, older):
         (
             "unknown component",
             "model.scfg modules.B_in.config.learning_rule",
-            "Outlay has no learning rule 'btsp_rule'",
+            "Outlay has no learning rule 'modulated_btsp_rule': it has no modulated behavioural time scale plasticity",
         ),
         ("not understood", "model.scfg dt", "modules differ in dt: 1.0, 2.0"),
         ("connection", "C_ex:out_spikes -> B_in:in_spikes", "there is no module 'C_ex'"),
@@ -182,12 +260,22 @@ def components(data: dict) -> list[dict]:
         (
             lambda parts: parts[3]["__data__"]["module_cls"].update(__module_type__="modulated_btsp_rule"),
             "unknown component",
-            "Outlay has no component 'modulated_btsp_rule' for its neurons",
+            "Outlay has no component 'modulated_btsp_rule': it has no modulated behavioural time scale plasticity",
         ),
         (
-            lambda parts: parts[2]["__data__"]["config"]["__cfg__"].update(adaptation_delta=5.0),
+            lambda parts: parts[3]["__data__"]["inputs"]["pre_spikes"][0]["__data__"].update(origin="__call__"),
             "not understood",
-            "a leaky soma with adaptation_delta, cooldown, threshold_delta",
+            "its pre_spikes are not the spikes that synapses reads",
+        ),
+        (
+            lambda parts: parts[1]["__data__"]["effects"].clear(),
+            "not understood",
+            "the kernel of synapses is not what it writes",
+        ),
+        (
+            lambda parts: parts.append(copy.deepcopy(parts[1])) or parts[-1]["__data__"].update(name="more"),
+            "not understood",
+            "synapses and more are both synapses",
         ),
         (
             lambda parts: parts[2]["__data__"]["inputs"]["current"][0]["__data__"].update(origin="delays"),

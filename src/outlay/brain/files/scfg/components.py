@@ -6,11 +6,19 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from outlay.brain.files.scfg.names import COMPONENTS, INITIALIZERS, NOT_OURS, SETTINGS, snake_case
+from outlay.brain.files.scfg.names import (
+    COMPONENTS,
+    INITIALIZERS,
+    NOT_HERE,
+    NOT_OURS,
+    SETTINGS,
+    UNUSED,
+    known_names,
+    snake_case,
+)
 from outlay.brain.files.scfg.plain import EDITOR, TYPE
 from outlay.brain.files.settings import TYPE as OUR_TYPE
 from outlay.brain.registry import registered
-from outlay.core.suggest import did_you_mean
 
 Path = tuple[str, ...]
 Wrong = Callable[[Path, str, str, str], None]
@@ -23,7 +31,14 @@ _DRAWN = ("delays", "delay_initializer")
 
 
 def component_table(
-    kind: str, config: Mapping[str, Any], path: Path, wrong: Wrong, *, said: str | None, ports: Collection[str]
+    kind: str,
+    config: Mapping[str, Any],
+    path: Path,
+    wrong: Wrong,
+    *,
+    said: str | None,
+    ports: Collection[str],
+    is_newer: bool = False,
 ) -> Table | None:
     """The table of one component of a neuron; None if it is not known here.
 
@@ -33,18 +48,24 @@ def component_table(
         path: where they are, for messages.
         wrong: takes what is wrong.
         said: its class in Spark, if the file says it.
-        ports: what its neuron reads.
+        ports: what it reads.
+        is_newer: whether Spark 1.1.1 or a later version wrote it.
     """
     said = said or _class_of(config)
     names = COMPONENTS[kind]
     if said is not None and said not in names:
-        what = f"Outlay has no {kind.replace('_', ' ')} {said!r}"
-        wrong(path, "unknown component", what, did_you_mean(said, names))
+        wrong(path, "unknown component", not_here(kind.replace("_", " "), said), known_names(names))
         return None
-    settings = own_settings(config)
+    settings = {key: _constant(value) if key != "kernel" else value for key, value in own_settings(config).items()}
     if kind == "delays":
-        _check_drawn(settings, path, wrong)
+        _check_drawn(settings, path, wrong, is_newer=is_newer)
+        if is_newer:
+            _as_newer_delays(settings, config)
     ours = names[said] if said else _most_like(kind, settings, ports, per_pair="units" in config)
+    if ours == "btsp":
+        _check_btsp(settings, ports, path, wrong)
+    if ours == "quadruplet" and "max_clip" in settings:
+        ours = "modulated_bounded_quadruplet" if "modulation" in ports else "bounded_quadruplet"
     if kind == "learning_rule" and ours != "three_factor" and "gamma" in settings:
         settings["eta"] = settings.pop("gamma")
     if "kernel" in settings:
@@ -74,6 +95,7 @@ def initializer_table(value: Any, path: Path, wrong: Wrong) -> Any:
     settings = {key: item for key, item in own_settings(value).items() if key != "name"}
     if name == "constant" and "scale" in settings:
         settings["value"] = settings.pop("scale")
+    settings = {key: item for key, item in settings.items() if key not in UNUSED.get(name, ())}
     return {OUR_TYPE: INITIALIZERS.get(name, name), **settings}
 
 
@@ -98,13 +120,45 @@ def _most_like(kind: str, settings: Mapping[str, Any], ports: Collection[str], *
     return min(dict.fromkeys(COMPONENTS[kind].values()), key=unlike)
 
 
-def _check_drawn(settings: Table, path: Path, wrong: Wrong) -> None:
-    """Take out how delays are drawn: here always uniformly, from one step to the longest."""
+def not_here(kind: str, said: str) -> str:
+    """That Outlay has no such thing, and what it is if Spark has it."""
+    return f"Outlay has no {kind} {said!r}" + (f": it has no {NOT_HERE[said]}" if said in NOT_HERE else "")
+
+
+def _constant(value: Any) -> Any:
+    """A setting; the same for all neurons as a number."""
+    if isinstance(value, Mapping) and (_class_of(value) or "").startswith("constant_init"):
+        return value.get("scale")
+    return value
+
+
+def _as_newer_delays(settings: Table, config: Mapping[str, Any]) -> None:
+    """Delays as Spark takes them since 1.2.1: of d steps, where until then d = 1 was no step at all."""
+    dt, longest = config.get("dt", 1.0), settings.get("max_delay")
+    if isinstance(longest, int | float) and isinstance(dt, int | float):
+        settings["max_delay"], settings["min_delay"] = longest + dt, 2 * dt
+
+
+def _check_btsp(settings: Table, ports: Collection[str], path: Path, wrong: Wrong) -> None:
+    """Take out what a rule of behavioural time scale plasticity does only with ports that it has not here."""
+    if settings.pop("et_post_tau", 0) and "post_spikes" in ports:
+        what = "an eligibility of spikes at both ends"
+        wrong((*path, "et_post_tau"), "not understood", what, "et_post_tau = 0, or no post_spikes")
+    if "sign" in ports:
+        wrong(path, "not understood", "a rule that reads a sign", "a rule without it")
+    settings.pop("k_neg", None)
+
+
+def _check_drawn(settings: Table, path: Path, wrong: Wrong, *, is_newer: bool) -> None:
+    """Take out how delays are drawn: here always uniformly, up to the longest."""
     for key in _DRAWN:
         drawn = settings.pop(key, None)
         if drawn is None:
             continue
         table = initializer_table(drawn, (*path, key), wrong)
+        if is_newer and table.get(OUR_TYPE) == "uniform":
+            table.pop("scale", None)  # Spark takes the longest delay in its place
+            table = {name: value for name, value in table.items() if name != "min_value"}
         if table != {OUR_TYPE: "uniform", "scale": 1} and table != {OUR_TYPE: "uniform"}:
             said = ", ".join(f"{name} = {value}" for name, value in table.items() if name != OUR_TYPE)
             what = f"delays are drawn by {table[OUR_TYPE]} with {said}, and here uniformly up to max_delay"

@@ -4,21 +4,57 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from outlay.brain.files.scfg.components import Path, Table, Wrong, component_table, own_settings
-from outlay.brain.files.scfg.names import COMPONENTS
+from outlay.brain.files.scfg.components import Path, Table, Wrong, component_table, not_here, own_settings
+from outlay.brain.files.scfg.names import COMPONENTS, known_names
+from outlay.brain.files.scfg.plain import NEWER
 from outlay.brain.files.settings import TYPE as OUR_TYPE
 
 KINDS = ("delays", "synapses", "soma", "learning_rule")
 SPECS = "modules_specs"
 CALL = "__call__"
-_READS = {"delays": {CALL}, "synapses": {CALL, "delays"}, "soma": {"synapses"}}
-"""What each component may read of; a learning rule reads of all."""
+_READS = {
+    "delays": {CALL},
+    "synapses": {CALL, "delays"},
+    "soma": {"synapses"},
+    "pre_spikes": {CALL, "delays"},
+    "post_spikes": {"soma"},
+}
+"""What each component may read of; a learning rule by port, of others of outside."""
 _LEAKY = ("leaky", "refractory_leaky", "strict_refractory_leaky", "adaptive_leaky")
 
 
-def neuron_table(config: Mapping[str, Any], path: Path, wrong: Wrong, *, ports: Collection[str]) -> Table:
+@dataclass(frozen=True)
+class Ports:
+    """How a neuron's own ports are called here.
+
+    Attributes:
+        inputs: those that it reads.
+        outputs: those that it writes.
+    """
+
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+def ports_of(config: Mapping[str, Any]) -> Ports:
+    """The ports of a neuron that wires its components: what they read of outside, and what its soma writes."""
+    inputs, outputs = {}, {}
+    for spec in config.get(SPECS) or ():
+        kind = _kind_of(spec)
+        for port, origins in (spec.get("inputs") or {}).items():
+            ours = port if kind == "learning_rule" else "in_spikes"
+            inputs |= {o["port"]: ours for o in origins if o["origin"] == CALL and port != "pre_spikes"}
+        if kind == "soma":
+            outputs |= {name: "out_spikes" for name, port in (spec.get("outputs") or {}).items() if port == "spikes"}
+    return Ports(inputs, outputs)
+
+
+def neuron_table(
+    config: Mapping[str, Any], path: Path, wrong: Wrong, *, ports: Collection[str], is_newer: bool
+) -> Table:
     """The table of a neuron.
 
     Args:
@@ -26,13 +62,25 @@ def neuron_table(config: Mapping[str, Any], path: Path, wrong: Wrong, *, ports: 
         path: where they are, for messages.
         wrong: takes what is wrong.
         ports: what is connected to it.
+        is_newer: whether Spark 1.1.1 or a later version wrote it.
     """
-    components = _wired(config, path, wrong, ports) if SPECS in config else _named(config, path, wrong, ports)
+    wired = SPECS in config
+    components = _wired(config, path, wrong, is_newer) if wired else _named(config, path, wrong, ports)
     named = {SPECS, "max_delay", *KINDS, *(f"{kind}_config" for kind in KINDS)}
     rest = {key: value for key, value in own_settings(config).items() if key not in named}
+    count, rate = count_of(config), rest.get("inhibitory_rate")
+    if wired and not is_newer and not any("inhibition_mask" in (spec.get("inputs") or {}) for spec in config[SPECS]):
+        rate = 0.0  # these tell their soma themselves who is inhibitory
+    if count and isinstance(rate, int | float):
+        rest["inhibitory_rate"] = int(count * rate) / count  # Spark rounds down
+    tables = {kind: table for kind, table in components if table is not None}
+    return {OUR_TYPE: "neuron", **({"count": count} if count else {}), **rest, **tables}
+
+
+def count_of(config: Mapping[str, Any]) -> int | None:
+    """How many neurons there are; None where the file does not say it."""
     units = config.get("units")
-    count = {"count": math.prod(units)} if isinstance(units, list) else {"count": units} if units else {}
-    return {OUR_TYPE: "neuron", **count, **rest, **{kind: table for kind, table in components if table is not None}}
+    return (math.prod(units) if isinstance(units, list) else units) if units else None
 
 
 def _named(
@@ -45,21 +93,26 @@ def _named(
             yield kind, component_table(kind, config[key], (*path, key), wrong, said=None, ports=ports)
 
 
-def _wired(
-    config: Mapping[str, Any], path: Path, wrong: Wrong, ports: Collection[str]
-) -> Iterator[tuple[str, Table | None]]:
+def _wired(config: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) -> Iterator[tuple[str, Table | None]]:
     """The components of a newer neuron, which is a graph of them; only the usual graph is known here."""
     specs = {spec["name"]: spec for spec in config[SPECS]}
     kinds = {name: _kind_of(spec) for name, spec in specs.items()}
+    of_kind: dict[str, str] = {}
     for name, spec in specs.items():
         at, kind = (*path, SPECS, name), kinds[name]
         if kind is None:
-            what = f"Outlay has no component {_class_of(spec)!r} for its neurons"
-            wrong(at, "unknown component", what, "a neuron of delays, synapses, a soma and a learning rule")
+            known = known_names(known for names in COMPONENTS.values() for known in names)
+            wrong(at, "unknown component", not_here("component", _class_of(spec)), known)
             continue
-        _check_wiring(spec, kind, kinds, at, wrong)
-        table = component_table(kind, spec["config"], (*at, "config"), wrong, said=_class_of(spec), ports=ports)
-        yield kind, _as_before(table, spec["config"], at, wrong) if kind == "soma" and table else table
+        if of_kind.setdefault(kind, name) != name:
+            what = f"{of_kind[kind]} and {name} are both {kind}"
+            wrong(at, "not understood", what, f"one {kind.replace('_', ' ')} for a neuron")
+            continue
+        _check_wiring(spec, kind, specs, kinds, at, wrong)
+        ports = spec.get("inputs") or ()
+        said = _class_of(spec)
+        table = component_table(kind, spec["config"], (*at, "config"), wrong, said=said, ports=ports, is_newer=is_newer)
+        yield kind, _as_ours(table, spec["config"]) if kind == "soma" and table else table
 
 
 def _kind_of(spec: Mapping[str, Any]) -> str | None:
@@ -71,42 +124,58 @@ def _class_of(spec: Mapping[str, Any]) -> str:
 
 
 def _check_wiring(
-    spec: Mapping[str, Any], kind: str, kinds: Mapping[str, str | None], path: Path, wrong: Wrong
+    spec: Mapping[str, Any],
+    kind: str,
+    specs: Mapping[str, Any],
+    kinds: Mapping[str, str | None],
+    path: Path,
+    wrong: Wrong,
 ) -> None:
-    for port, origins in spec.get("inputs", {}).items():
+    """That a component reads what it reads here."""
+    for port, origins in (spec.get("inputs") or {}).items():
         of = {kinds.get(origin["origin"], origin["origin"]) for origin in origins if not origin.get("is_property")}
-        if kind in _READS and of - _READS[kind]:
+        if of - _READS.get(kind, _READS.get(port, {CALL})):
             what = f"{kind} reads {port} of {', '.join(map(str, sorted(of, key=str)))}"
             wrong(path, "not understood", what, "the usual order: delays, synapses, soma, learning rule")
+    if kind != "learning_rule":
+        return
+    for name, other in specs.items():
+        if kinds[name] != "synapses":
+            continue
+        if _origins(spec, "pre_spikes") != _origins(other, "spikes"):
+            what = f"its pre_spikes are not the spikes that {name} reads"
+            wrong(path, "not understood", what, "a rule that sees what its synapses see")
+        if _origins(other, "kernel", of="effects") != {spec["name"]}:
+            what = f"the kernel of {name} is not what it writes"
+            wrong(path, "not understood", what, f"the effect {spec['name']}:kernel on {name}, or no rule")
 
 
-def _as_before(table: Table, config: Mapping[str, Any], path: Path, wrong: Wrong) -> Table:
-    """A newer soma by the equations of the older ones.
+def _origins(spec: Mapping[str, Any], port: str, *, of: str = "inputs") -> set[str]:
+    return {origin["origin"] for origin in (spec.get(of) or {}).get(port, ())}
 
-    Newer leaky somas take resistance × current in place of tau × resistance × current. The newest have one class for
-    what once were four: `cooldown`, `clamp_duration` and the threshold's and the current's `_delta` say which one it
-    is; and they are ready in the step at which older ones would become ready in the next.
+
+def _as_ours(table: Table, config: Mapping[str, Any]) -> Table:
+    """A soma of a neuron that is a graph.
+
+    Its leaky ones take resistance × current in place of tau × resistance × current. Since Spark 1.1.1, one class with
+    four mechanisms has taken the place of several; one without any is a plain soma.
     """
-    table = dict(table)
-    if table[OUR_TYPE] in _LEAKY and {"resistance", "potential_tau"} <= table.keys():
-        table["resistance"] = table["resistance"] / table["potential_tau"]
-    if "adaptation_subthreshold" not in config or table[OUR_TYPE] not in _LEAKY:
+    table, tau = dict(table), table.get("potential_tau")
+    if (
+        table[OUR_TYPE] in _LEAKY
+        and isinstance(tau, int | float)
+        and tau
+        and isinstance(table.get("resistance"), int | float)
+    ):
+        table["resistance"] = table["resistance"] / tau
+    if not NEWER & config.keys():
         return table
-    mechanisms = {key for key in ("cooldown", "clamp_duration", "threshold_delta", "adaptation_delta") if key in table}
-    names = {
-        frozenset(): "leaky",
-        frozenset({"cooldown"}): "refractory_leaky",
-        frozenset({"cooldown", "threshold_delta"}): "adaptive_leaky",
-    }
-    if frozenset(mechanisms) not in names:
-        what = f"a leaky soma with {', '.join(sorted(mechanisms))}"
-        wrong(path, "not understood", what, "cooldown alone, or cooldown and threshold_delta, or neither")
-        return table
-    kept = {"threshold_tau"} if "threshold_delta" in mechanisms else set()
-    table = {key: v for key, v in table.items() if key in kept or key not in ("threshold_tau", *_CURRENT)}
-    if "cooldown" in table:
-        table["cooldown"] = max(0.0, table["cooldown"] - config.get("dt", 1.0))
-    return {**table, OUR_TYPE: names[frozenset(mechanisms)]}
+    membrane = next(name for name in ("exponential", "leaky", "izhikevich") if table[OUR_TYPE].endswith(name))
+    if any(mechanism in table for mechanism in _MECHANISMS):
+        return {**table, OUR_TYPE: f"composed_{membrane}"}
+    idle = ("threshold_tau", "adaptation_tau", "adaptation_subthreshold")
+    return {**{key: value for key, value in table.items() if key not in idle}, OUR_TYPE: membrane}
 
 
-_CURRENT = ("adaptation_tau", "adaptation_subthreshold")
+_MECHANISMS = ("cooldown", "clamp_duration", "threshold_delta", "adaptation_delta")
+"""What switches the mechanisms of a newer soma on."""

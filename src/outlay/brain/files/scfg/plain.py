@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from outlay.core.errors import BrainError, Problem
 
 XZ = b"\xfd7zXZ\x00"
 TYPE = "__type__"
+ARRAYS = ("array", "jax_array", "numpy_array")
 _CONTENTS = ("__cfg__", "__data__")
 _EDITORS = ("__config_delimiter__", "__shared_config_delimiter__", "__schema_version__")
 LARGEST = 2**28
@@ -24,7 +28,22 @@ def is_scfg(content: bytes) -> bool:
     return content.startswith(XZ) or content.lstrip()[:1] in (b"{", b'"')
 
 
-def plain(content: bytes, *, name: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Plain:
+    """What a file holds.
+
+    Attributes:
+        config: the configuration of a Brain or of a neuron.
+        is_neuron: whether it is that of a neuron.
+        is_newer: whether Spark 1.1.1 or a later version wrote it.
+    """
+
+    config: dict[str, Any]
+    is_neuron: bool
+    is_newer: bool
+
+
+def plain(content: bytes, *, name: str) -> Plain:
     """The configuration in a `.scfg` file.
 
     Args:
@@ -32,18 +51,54 @@ def plain(content: bytes, *, name: str) -> dict[str, Any]:
         name: of the file, for messages.
 
     Raises:
-        BrainError: the file is damaged, or holds no configuration of a Brain.
+        BrainError: the file is damaged, or holds no configuration of a Brain or a neuron.
     """
     try:
-        unwrapped = _unwrapped(_parsed(_text(content, name), name))
+        parsed = _parsed(_text(content, name), name)
+        unwrapped = _unwrapped(parsed)
+        newer = _is_newer(parsed)
     except RecursionError as error:
         what = "its objects or lists stand in one another, hundreds deep"
         raise _refusal(name, "nested too deeply", what, "a file as Spark writes it") from error
+    kind = str(unwrapped.get(TYPE)) if isinstance(unwrapped, dict) else ""
+    if isinstance(unwrapped, dict) and kind.endswith("neuron_config"):
+        return Plain(unwrapped, True, newer)
     if not isinstance(unwrapped, dict) or not unwrapped.keys() & {"modules_map", "modules_specs"}:
         what = unwrapped.get(TYPE) if isinstance(unwrapped, dict) else None
         said = f"it holds {what!r}" if what else "it holds neither modules_map nor modules_specs"
         raise _refusal(name, "not a Brain", said, "the file of a Brain, as Spark's BrainConfig.to_file writes it")
-    return unwrapped
+    return Plain(unwrapped, "units" in unwrapped, newer)
+
+
+NEWER = frozenset({"adaptation_subthreshold", "clamp_duration"})
+"""Settings that every soma with mechanisms has since Spark 1.1.1."""
+_OLDER_CLASSES = re.compile(r"three_factor|rule_tensor|refractory|simplified|adaptive_(leaky|exponential)_soma")
+_OLDER_REGISTRIES = ("MODULES", "NEURONS", "INTERFACES", "COMPONENTS")
+
+
+def _is_newer(parsed: Any) -> bool:
+    """Whether Spark 1.1.1 or a later version wrote a file, which does not say it.
+
+    What only newer versions write decides first, then what only older ones did. A file with neither has nothing in it
+    that they take differently but delays, and is taken for a newer one.
+    """
+    newer, older = False, False
+    for key, value in _items(parsed):
+        newer |= key in NEWER or (key == "seed" and value is None)
+        older |= (key == TYPE and value in ARRAYS[1:]) or (key == "__subregistry__" and value in _OLDER_REGISTRIES)
+        older |= key == "__module_type__" and bool(_OLDER_CLASSES.match(str(value)))
+        older |= (key, value) == ("origin", "__self__")
+    return newer or not older
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key of all tables within a value, but for what is the editor's."""
+    for key, item in value.items() if isinstance(value, dict) else ():
+        if key != EDITOR:
+            yield key, item
+            yield from _items(item)
+    for item in value if isinstance(value, list) else ():
+        yield from _items(item)
 
 
 def _text(content: bytes, name: str) -> str:
@@ -98,7 +153,7 @@ def _unwrapped(value: Any) -> Any:
     if "__version__" in value and "__data__" in value:
         return _unwrapped(value["__data__"])
     kind = value.get(TYPE)
-    if kind in ("array", "jax_array"):
+    if kind in ARRAYS:
         return _number_or_list(value.get("data"))
     if kind in ("dtype", "jax_dtype"):
         return value.get("name")

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
-from outlay.brain.files.scfg.components import Path, Table, Wrong, own_settings
-from outlay.brain.files.scfg.names import MODULES, NEURONS, PORTS
-from outlay.brain.files.scfg.neurons import CALL, neuron_table
-from outlay.brain.files.scfg.plain import EDITOR, plain
+from outlay.brain.connection import Connection, split_end
+from outlay.brain.files.scfg.components import Path, Table, Wrong, not_here, own_settings
+from outlay.brain.files.scfg.names import MODULES, NEURONS, ONE_PORT, known_names
+from outlay.brain.files.scfg.neurons import CALL, SPECS, count_of, neuron_table, ports_of
+from outlay.brain.files.scfg.plain import EDITOR, TYPE, plain
 from outlay.brain.files.settings import TYPE as OUR_TYPE
 from outlay.brain.files.settings import read_table
 from outlay.brain.files.unread import Unread
 from outlay.brain.library import LIBRARY
 from outlay.brain.module import Module
+from outlay.brain.neuron import Neuron
 from outlay.brain.port import Shape
 from outlay.brain.registry import MODULE
 from outlay.core.errors import BrainError, Problem
@@ -35,16 +36,21 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
         BrainError: the file is damaged, or holds something that is not understood; every such thing is named.
     """
     assert LIBRARY  # importing it has given names to what Outlay brings
-    config, problems = plain(content, name=name), []
+    held, problems = plain(content, name=name), []
+    config = held.config
+    if held.is_neuron:
+        what = f"it holds {config.get(TYPE)!r}, which is a neuron and no Brain"
+        cure = f"outlay.read_neuron({name!r}, units=12) makes a Neuron of it, to put among the modules of a Brain"
+        raise BrainError("the .scfg file cannot be read:", [Problem("not a Brain", name, what, cure)])
 
     def wrong(path: Path, kind: str, what: str, cure: str) -> None:
         problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, cure))
 
     specs = _specs(config, wrong)
-    modules = {part: _module(part, spec, wrong) for part, spec in specs.items()}
-    connections = [connection for part, spec in specs.items() for connection in _connections(part, spec, wrong)]
+    modules = {part: _module(part, spec, wrong, held.is_newer) for part, spec in specs.items()}
+    connections = [c for part, spec in specs.items() for c in _connections(part, spec, specs, wrong)]
     settings = {
-        "inputs": _inputs(config, connections, inputs, wrong),
+        "inputs": _inputs(config, modules, connections, inputs, wrong),
         "outputs": _outputs(config, specs),
         **{key: value for key in ("dt", "dtype") if (value := _one(key, config, specs, wrong)) is not None},
     }
@@ -56,6 +62,37 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
     if problems:
         raise BrainError(f"{name} cannot be read: {len(problems)} problem(s)", problems)
     return brain
+
+
+def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
+    """The neuron in a `.scfg` file.
+
+    Args:
+        content: of the file.
+        name: of the file, for messages.
+        units: how many neurons; as many as the file says if None.
+
+    Raises:
+        BrainError: the file is damaged, or holds no neuron, or something that is not understood; all of it is named.
+    """
+    assert LIBRARY  # importing it has given names to what Outlay brings
+    held, problems = plain(content, name=name), []
+
+    def wrong(path: Path, kind: str, what: str, cure: str) -> None:
+        problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, cure))
+
+    if not held.is_neuron:
+        wrong((), "not a neuron", f"it holds {held.config.get(TYPE)!r}", "outlay.read_brain, if it is a Brain")
+    elif units is None and count_of(held.config) is None:
+        wrong((), "missing units", "the file does not say how many neurons", f"outlay.read_neuron({name!r}, units=12)")
+    else:
+        said = {**held.config, **({} if units is None else {"units": [units]})}
+        ports = ports_of(said).inputs.values()
+        table = neuron_table(said, (), wrong, ports=ports, is_newer=held.is_newer)
+        neuron = read_table(table, MODULE, (), wrong)
+    if problems:
+        raise BrainError(f"{name} cannot be read: {len(problems)} problem(s)", problems)
+    return neuron
 
 
 def _specs(config: Mapping[str, Any], wrong: Wrong) -> dict[str, Mapping[str, Any]]:
@@ -79,17 +116,33 @@ def _name(at: int, spec: Any) -> str:
     return str(spec.get("name", at)) if isinstance(spec, Mapping) else str(at)
 
 
-def _module(name: str, spec: Mapping[str, Any], wrong: Wrong) -> Module:
+def _module(name: str, spec: Mapping[str, Any], wrong: Wrong, is_newer: bool) -> Module:
     """The module that a spec describes, or a stand-in for one that is not understood."""
     path = ("modules", name, "config")
-    table = _table(spec, path, wrong)
+    table = _table(spec, path, wrong, is_newer)
     module = None if table is None else read_table(table, MODULE, (), lambda at, *said: wrong((*path, *at), *said))
     return module or Unread(tuple(_port(spec, port) for port in spec.get("inputs") or ()))
 
 
 def _port(spec: Mapping[str, Any], port: str) -> str:
     """An input port of a module by our name."""
-    return PORTS.get((MODULES.get(_said(spec), ""), port), port)
+    if _is_wired(spec):
+        return ports_of(spec["config"]).inputs.get(port, port)
+    return ONE_PORT.get(MODULES.get(_said(spec), ""), port)
+
+
+def _written(spec: Mapping[str, Any] | None, port: str) -> str:
+    """An output port of a module by our name."""
+    if spec is None:
+        return port
+    if _is_wired(spec):
+        return ports_of(spec["config"]).outputs.get(port, port)
+    is_only = MODULES.get(_said(spec)) == "sampler" and spec["config"].get("num_outputs", 1) == 1
+    return "output" if is_only and port == "output_0" else port
+
+
+def _is_wired(spec: Mapping[str, Any]) -> bool:
+    return SPECS in spec["config"]
 
 
 def _said(spec: Mapping[str, Any]) -> str:
@@ -97,22 +150,26 @@ def _said(spec: Mapping[str, Any]) -> str:
     return str(cls.get("__module_type__")) if isinstance(cls, Mapping) else str(cls)
 
 
-def _table(spec: Mapping[str, Any], path: Path, wrong: Wrong) -> Table | None:
+def _table(spec: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) -> Table | None:
     said, config = _said(spec), spec["config"]
-    if said in NEURONS or "modules_specs" in config:
-        return neuron_table(config, path, wrong, ports=spec.get("inputs") or ())
+    if said in NEURONS or _is_wired(spec):
+        return neuron_table(config, path, wrong, ports=spec.get("inputs") or (), is_newer=is_newer)
     if said not in MODULES:
-        what = f"Outlay has no module {said!r}"
-        wrong(path[:-1], "unknown module", what, did_you_mean(said, [*MODULES, *NEURONS]))
+        known = known_names([*MODULES, *NEURONS])
+        wrong(path[:-1], "unknown module", not_here("module", said), known)
         return None
     table = {OUR_TYPE: MODULES[said], **own_settings(config)}
     if "glue" in table:
         glue = table["glue"]
         table["glue"] = [bool(each) for each in glue] if isinstance(glue, list) else bool(glue)
+    if said.startswith("signal_") and "trace" in (spec.get("inputs") or ()):
+        table["chained"] = True
     return table
 
 
-def _connections(name: str, spec: Mapping[str, Any], wrong: Wrong) -> Iterator[Connection]:
+def _connections(
+    name: str, spec: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]], wrong: Wrong
+) -> Iterator[Connection]:
     for port, origins in (spec.get("inputs") or {}).items():
         target = f"{name}:{_port(spec, port)}"
         for origin in origins:
@@ -121,21 +178,28 @@ def _connections(name: str, spec: Mapping[str, Any], wrong: Wrong) -> Iterator[C
                 wrong(("modules", name, "inputs", port), "not understood", what, "connections between ports")
                 continue
             part = INPUTS if origin["origin"] == CALL else origin["origin"]
-            yield Connection(f"{part}:{origin['port']}", target)
+            yield Connection(f"{part}:{_written(specs.get(part), origin['port'])}", target)
     if spec.get("effects"):
         wrong(("modules", name, "effects"), "not understood", "modules that write into others", "ports")
 
 
 def _inputs(
-    config: Mapping[str, Any], connections: list[Connection], given: Mapping[str, Shape], wrong: Wrong
+    config: Mapping[str, Any],
+    modules: Mapping[str, Module],
+    connections: list[Connection],
+    given: Mapping[str, Shape],
+    wrong: Wrong,
 ) -> dict[str, Shape]:
-    said = {**config.get(EDITOR, {}), **config.get("input_map", {})}
+    """The shape of each input: as given, as the file says, or of one number where only such is read of it."""
+    said, drawn = config.get("input_map") or {}, config.get(EDITOR) or {}
     found = {}
     for name in dict.fromkeys(c.origin.partition(":")[2] for c in connections if c.origin.startswith(f"{INPUTS}:")):
-        spec = said.get(name) or {}
-        shape = spec.get("shape") or (spec.get("spec") or {}).get("shape")
-        if name not in given and not shape:
-            cure = f'outlay.read_brain(path, inputs={{"{name}": (4,)}}), or --input {name}=4'
+        readers = [split_end(c.target) for c in connections if c.origin == f"{INPUTS}:{name}"]
+        one_number = all(_reads_one_number(modules[part], port) for part, port in readers)
+        shape = _shape_in(said.get(name)) or ((1,) if one_number else _shape_in(drawn.get(name)))
+        # Where nobody said a shape, the graph editor writes this one.
+        if name not in given and not (shape and (one_number or name in said or list(shape) != [1])):
+            cure = f'outlay.read_brain(path, inputs={{"{name}": (4,)}}), or --shape {name}=4'
             wrong(("inputs", name), "missing shape", "the file does not say the shape of this input", cure)
         found[name] = tuple(given.get(name) or shape or (1,))
     for name in given.keys() - found.keys():
@@ -143,15 +207,25 @@ def _inputs(
     return found
 
 
+def _reads_one_number(module: Module, port: str) -> bool:
+    return isinstance(module, Neuron) and module.learning_rule is not None and port in module.learning_rule.reads
+
+
+def _shape_in(spec: Any) -> Shape | None:
+    """The shape that the file says of a port."""
+    return (spec.get("shape") or (spec.get("spec") or {}).get("shape")) if isinstance(spec, Mapping) else None
+
+
 def _outputs(config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     found = {}
     for name, said in (config.get("output_map") or {}).items():
         if "input" in said:
-            found[name] = f"{said['input']['origin']}:{said['input']['port']}"
+            origin = said["input"]["origin"]
+            found[name] = f"{origin}:{_written(specs.get(origin), said['input']['port'])}"
         else:  # the oldest files list the ports of a module
             found |= {f"{name}_{port}" if len(said) > 1 else name: f"{name}:{port}" for port in said}
     for part, spec in specs.items():
-        found |= {name: f"{part}:{port}" for name, port in (spec.get("outputs") or {}).items()}
+        found |= {name: f"{part}:{_written(spec, port)}" for name, port in (spec.get("outputs") or {}).items()}
     return found
 
 

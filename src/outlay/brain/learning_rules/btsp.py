@@ -1,0 +1,114 @@
+"""Behavioural time scale plasticity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from outlay.brain.component import State
+from outlay.brain.delays.base import Arrivals
+from outlay.brain.learning_rules.base import LearningRule, one_number
+from outlay.brain.learning_rules.traces import no_past
+from outlay.brain.port import Port
+from outlay.brain.registry import register
+from outlay.brain.spikers.settings import not_positive
+from outlay.brain.traces import Tracer
+
+PER_SECOND = 1e-3
+
+
+@register("btsp", kind="learning_rule")
+@dataclass(frozen=True)
+class BTSPRule(LearningRule):
+    """Synapses that were active seconds around a plateau change towards it; no spike of the post neuron is needed.
+
+    With M the modulation, such as a plateau of 0 to 1, in every step::
+
+        E'      = Tracer(et_tau, scale = et_scale) of s[i,j]
+        I'      = Tracer(is_tau, scale = (1 - exp(-dt/is_tau)) is_scale) of M
+        x       = E' I', cut off at 0 and 1
+        q(x)    = (σ(beta (x - alpha)) - σ(-beta alpha)) / (σ(beta (1 - alpha)) - σ(-beta alpha))
+        dK[i,j] = eta ((w_max - K[i,j]) k_pot q_pot(x) - K[i,j] k_dep q_dep(x))
+        K'      = min(max(K + dt dK, 0), w_max)
+
+    with σ the logistic function, 0 to 1, and q once with alpha_pot and beta_pot, once with alpha_dep and beta_dep. The
+    neuron reads `modulation`, one number.
+
+    Sources: `BTSPRule` of Spark (Nogarx/Spark); Milstein et al., eLife 10 (2021) e73046.
+
+    State: `instructive`, I, one number; `pre_trace` (steps, pre): the trace of each pre neuron now and in past steps,
+    which delayed is E.
+
+    Attributes:
+        et_tau: time constant of the eligibility E, ms.
+        et_scale: how much a spike adds to it.
+        is_tau: time constant of the instructive signal I, ms.
+        is_scale: what a steady modulation of 1 makes of it.
+        w_max: the greatest kernel, pA.
+        k_pot: how fast potentiation is, 1/s.
+        k_dep: how fast depression is, 1/s.
+        alpha_pot: the x at which potentiation is halfway.
+        beta_pot: how steep it is there.
+        alpha_dep: the x at which depression is halfway.
+        beta_dep: how steep it is there.
+        eta: the learning rate.
+    """
+
+    by_neuron: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[Mapping[str, Port]] = {"modulation": Port("values")}
+
+    et_tau: float = field(default=863.91, metadata={"unit": "ms"})
+    et_scale: float = 0.05
+    is_tau: float = field(default=542.76, metadata={"unit": "ms"})
+    is_scale: float = 2.36
+    w_max: float = field(default=4.02, metadata={"unit": "pA"})
+    k_pot: float = 2.27
+    k_dep: float = 0.33
+    alpha_pot: float = 0.24
+    beta_pot: float = 30.32
+    alpha_dep: float = 0.09
+    beta_dep: float = 2260.61
+    eta: float = 1.0
+
+    def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
+        """No traces."""
+        return {"instructive": jnp.zeros((), dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
+
+    def step(
+        self,
+        state: State,
+        kernel: jax.Array,
+        arrivals: Arrivals,
+        spikes: jax.Array,
+        read: Mapping[str, jax.Array],
+        *,
+        dt: float,
+    ) -> tuple[State, jax.Array]:
+        """One step."""
+        newest = Tracer(self.et_tau, self.et_scale).step(state["pre_trace"][0], arrivals.sent, dt=dt)
+        # Else every pair would compute the trace of its pre neuron anew.
+        past = jax.lax.optimization_barrier(jnp.concatenate([newest[None], state["pre_trace"][:-1]]))
+        tracer = Tracer(self.is_tau, -math.expm1(-dt / self.is_tau) * self.is_scale)
+        instructive = tracer.step(state["instructive"], one_number(read["modulation"]), dt=dt)
+        overlap = jnp.clip(arrivals.delayed(past).astype(jnp.float32) * instructive.astype(jnp.float32), 0, 1)
+        up, before = _halfway(overlap, self.alpha_pot, self.beta_pot), kernel.astype(jnp.float32)
+        down = _halfway(overlap, self.alpha_dep, self.beta_dep)
+        potentiation = (self.w_max - before) * (PER_SECOND * self.k_pot * up)
+        change = self.rate(read) * (potentiation - before * (PER_SECOND * self.k_dep * down))
+        kernel = jnp.clip(before + dt * change, 0, self.w_max).astype(kernel.dtype)
+        return {"instructive": instructive, "pre_trace": past}, kernel
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Time constants, a greatest kernel and steepnesses that are not positive."""
+        return not_positive(self, "et_tau", "is_tau", "w_max", "beta_pot", "beta_dep")
+
+
+def _halfway(x: jax.Array, alpha: float, beta: float) -> jax.Array:
+    """A logistic function that is 0 at 0 and 1 at 1."""
+    low, high = jax.nn.sigmoid(-beta * alpha), jax.nn.sigmoid(beta * (1 - alpha))
+    return (jax.nn.sigmoid(beta * (x - alpha)) - low) / (high - low)

@@ -1,0 +1,289 @@
+"""Somas composed of an equation of the membrane and of mechanisms that may be there or not."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.brain.component import State
+from outlay.brain.registry import register
+from outlay.brain.somas.base import Soma, in_steps
+from outlay.brain.somas.exponential import ExponentialSoma
+from outlay.brain.somas.izhikevich import IzhikevichSoma
+from outlay.brain.somas.leaky import LeakySoma
+from outlay.brain.spikers.settings import negative, not_positive
+from outlay.brain.traces import Tracer
+
+
+@dataclass(frozen=True)
+class Mechanisms(Soma, abc.ABC):
+    """Four mechanisms around the equation of a membrane; each is there if its first setting is.
+
+    With n the steps since the last spike, at first as many as any mechanism waits for, v the potential and I the
+    current, in this order::
+
+        I'    = I if n >= round(cooldown/dt), else 0                      (cooldown)
+        I'    = I' - w                                                    (adaptation)
+        v'    = the equation of the membrane, with I'
+        v'    = reset unless n >= round(clamp_duration/dt)                (clamp)
+        spike = v' > threshold + θ                                        (adaptive threshold)
+                and n >= round(cooldown/dt),     and then v' = reset      (cooldown)
+        n'    = 0 on a spike, else n + 1
+        θ'    = Tracer(threshold_tau, scale = threshold_delta) of the spike
+        w'    = w + dt/adaptation_tau (adaptation_subthreshold v' - w) + adaptation_delta spike
+
+    Source: `AdaptiveSoma` of Spark (Nogarx/Spark) since 1.1.1.
+
+    Attributes:
+        cooldown: how long a neuron takes nothing in after a spike, ms; None for no such time.
+        clamp_duration: how long it is held at its reset after a spike, ms; None for no such time.
+        threshold_delta: how much a spike adds to the threshold, mV; None for a fixed threshold.
+        threshold_tau: time constant of what is added to the threshold, ms.
+        adaptation_delta: how much a spike adds to the adaptation current w, pA; None for no such current.
+        adaptation_tau: time constant of w, ms.
+        adaptation_subthreshold: how much w grows with the potential, nS.
+    """
+
+    cooldown: float | None = field(default=None, metadata={"unit": "ms"}, kw_only=True)
+    clamp_duration: float | None = field(default=None, metadata={"unit": "ms"}, kw_only=True)
+    threshold_delta: float | None = field(default=None, metadata={"unit": "mV"}, kw_only=True)
+    threshold_tau: float = field(default=20.0, metadata={"unit": "ms"}, kw_only=True)
+    adaptation_delta: float | None = field(default=None, metadata={"unit": "pA"}, kw_only=True)
+    adaptation_tau: float = field(default=100.0, metadata={"unit": "ms"}, kw_only=True)
+    adaptation_subthreshold: float = field(default=0.5, metadata={"unit": "nS"}, kw_only=True)
+
+    def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
+        """At rest, ready, and without adaptation."""
+        state = super().init(key, units, dt=dt, dtype=dtype)
+        if self._waits:
+            state["since_spike"] = jnp.full(units, max(in_steps(time, dt) for time in self._waits), jnp.int32)
+        if self.threshold_delta is not None:
+            state["threshold"] = jnp.zeros(units, dtype)
+        if self.adaptation_delta is not None:
+            state["adaptation"] = jnp.zeros(units, dtype)
+        return state
+
+    def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
+        """One step."""
+        ready, released = _over(state, self.cooldown, dt), _over(state, self.clamp_duration, dt)
+        current = jnp.where(ready, current.astype(jnp.float32), 0)
+        if self.adaptation_delta is not None:
+            current = current - state["adaptation"].astype(jnp.float32)
+        charged = self.charge(state, current, dt=dt)
+        charged = jnp.where(released, charged, self.levels[0])
+        # Held back by the cooldown alone, an upstroke could pass what a number holds.
+        charged = jnp.minimum(charged, jnp.finfo(state["potential"].dtype).max)
+        added = 0 if self.threshold_delta is None else state["threshold"].astype(jnp.float32)
+        spikes = (charged > self.levels[1] + added) & ready
+        potential = jnp.where(spikes, self.levels[0], charged)
+        after = self.advance(state, charged, potential, spikes, dt=dt)
+        if self._waits:
+            most = jnp.iinfo(jnp.int32).max - 1
+            after["since_spike"] = jnp.where(spikes, 0, jnp.minimum(state["since_spike"], most) + 1)
+        if self.threshold_delta is not None:
+            tracer = Tracer(self.threshold_tau, self.threshold_delta)
+            after["threshold"] = tracer.step(state["threshold"], spikes, dt=dt)
+        if self.adaptation_delta is not None:
+            w = state["adaptation"].astype(jnp.float32)
+            drawn = self.adaptation_subthreshold * potential - w
+            w = w + (dt / self.adaptation_tau) * drawn + jnp.where(spikes, self.adaptation_delta, 0)
+            after["adaptation"] = w.astype(state["adaptation"].dtype)
+        return after, spikes
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Those of its equation, and times of the wrong sign."""
+        times = [name for name in ("cooldown", "clamp_duration") if getattr(self, name) is not None]
+        wrong = not_positive(self, "threshold_tau", "adaptation_tau") + negative(self, *times)
+        return [*self.membrane_problems(dt=dt), *wrong]
+
+    @property
+    @abc.abstractmethod
+    def levels(self) -> tuple[float, float]:
+        """The reset and the threshold of the potential, mV, as the equation counts it."""
+
+    @abc.abstractmethod
+    def charge(self, state: State, current: jax.Array, *, dt: float) -> jax.Array:
+        """The potential after the equation of the membrane, in float32."""
+
+    @abc.abstractmethod
+    def membrane_problems(self, *, dt: float) -> list[str]:
+        """What is wrong with the settings of the equation."""
+
+    def advance(
+        self, state: State, charged: jax.Array, potential: jax.Array, spikes: jax.Array, *, dt: float
+    ) -> dict[str, jax.Array]:
+        """The state of the membrane itself after a step.
+
+        Args:
+            state: before it.
+            charged: the potential before spikes reset it.
+            potential: the potential after that.
+            spikes: who spiked.
+            dt: the time of one step, ms.
+        """
+        return {"potential": potential.astype(state["potential"].dtype)}
+
+    @property
+    def _waits(self) -> list[float]:
+        return [time for time in (self.cooldown, self.clamp_duration) if time is not None]
+
+
+def _over(state: State, time: float | None, dt: float) -> jax.Array | bool:
+    """Where a time since the last spike is over; everywhere if there is none."""
+    return True if time is None else state["since_spike"] >= in_steps(time, dt)
+
+
+@register("composed_leaky", kind="soma")
+@dataclass(frozen=True)
+class ComposedLeakySoma(Mechanisms, LeakySoma):
+    """A leaky integrator with any of four mechanisms.
+
+    The equation of the membrane, with v the potential above rest and e = exp(-dt/tau), is that of `LeakySoma`::
+
+        v' = e v + (1 - e) tau resistance I'
+
+    and the mechanisms, in the order in which they act, are those of `Mechanisms`: cooldown, adaptation, clamp, adaptive
+    threshold.
+
+    Sources: `AdaptiveLeakySoma` of Spark (Nogarx/Spark) since 1.1.1, where the resistance is tau × ours; Gerstner et
+    al., Neuronal Dynamics, chapters 1.3, 5.1 and 6.1.
+
+    State: `potential` (units,), mV above rest; where there is the mechanism `since_spike` (units,), steps; `threshold`
+    (units,), what is added to it, mV; `adaptation` (units,), w in pA.
+
+    Attributes:
+        potential_rest: the potential at rest, mV.
+        potential_reset: the potential after a spike, mV.
+        potential_tau: time constant of the membrane, ms.
+        resistance: of the membrane, MOhm.
+        threshold: the potential above which it spikes when it has not spiked for long, mV.
+        cooldown: how long a neuron takes nothing in after a spike, ms; None for no such time.
+        clamp_duration: how long it is held at its reset after a spike, ms; None for no such time.
+        threshold_delta: how much a spike adds to the threshold, mV; None for a fixed threshold.
+        threshold_tau: time constant of what is added to the threshold, ms.
+        adaptation_delta: how much a spike adds to the adaptation current w, pA; None for no such current.
+        adaptation_tau: time constant of w, ms.
+        adaptation_subthreshold: how much w grows with the potential above rest, nS.
+    """
+
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Reset and threshold above rest."""
+        return self.potential_reset - self.potential_rest, self.threshold - self.potential_rest
+
+    def charge(self, state: State, current: jax.Array, *, dt: float) -> jax.Array:
+        """The leaky integrator."""
+        return self._charged(state["potential"], current, True, dt)
+
+    def membrane_problems(self, *, dt: float) -> list[str]:
+        """A time constant that is not positive."""
+        return not_positive(self, "potential_tau")
+
+
+@register("composed_exponential", kind="soma")
+@dataclass(frozen=True)
+class ComposedExponentialSoma(Mechanisms, ExponentialSoma):
+    """An exponential soma with any of four mechanisms; with adaptation it is the AdEx model.
+
+    The equation of the membrane, with v the potential above rest, is that of `ExponentialSoma`::
+
+        v' = v + dt/tau (-v + slope exp((v - rheobase + rest) / slope) + resistance I')
+
+    and the mechanisms, in the order in which they act, are those of `Mechanisms`: cooldown, adaptation, clamp, adaptive
+    threshold.
+
+    Sources: `AdaptiveExponentialSoma` of Spark (Nogarx/Spark) since 1.1.1; Brette and Gerstner, J. Neurophysiol. 94
+    (2005) 3637; Gerstner et al., Neuronal Dynamics, chapters 5.2 and 6.1.
+
+    State: `potential` (units,), mV above rest; where there is the mechanism `since_spike` (units,), steps; `threshold`
+    (units,), what is added to it, mV; `adaptation` (units,), w in pA.
+
+    Attributes:
+        potential_rest: the potential at rest, mV.
+        potential_reset: the potential after a spike, mV.
+        potential_tau: time constant of the membrane, ms.
+        resistance: of the membrane, GOhm.
+        threshold: the potential above which it spikes when it has not spiked for long, mV.
+        rheobase_threshold: the potential at which the exponential takes over, mV.
+        spike_slope: sharpness of the upstroke, mV.
+        cooldown: how long a neuron takes nothing in after a spike, ms; None for no such time.
+        clamp_duration: how long it is held at its reset after a spike, ms; None for no such time.
+        threshold_delta: how much a spike adds to the threshold, mV; None for a fixed threshold.
+        threshold_tau: time constant of what is added to the threshold, ms.
+        adaptation_delta: how much a spike adds to the adaptation current w, pA; None for no such current.
+        adaptation_tau: time constant of w, ms.
+        adaptation_subthreshold: how much w grows with the potential above rest, nS.
+    """
+
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Reset and threshold above rest."""
+        return self.potential_reset - self.potential_rest, self.threshold - self.potential_rest
+
+    def charge(self, state: State, current: jax.Array, *, dt: float) -> jax.Array:
+        """The exponential integrator."""
+        return self._charged(state["potential"], current, dt)
+
+    def membrane_problems(self, *, dt: float) -> list[str]:
+        """A time constant or a slope that is not positive."""
+        return not_positive(self, "potential_tau", "spike_slope")
+
+
+@register("composed_izhikevich", kind="soma")
+@dataclass(frozen=True)
+class ComposedIzhikevichSoma(Mechanisms, IzhikevichSoma):
+    """Izhikevich's soma with any of four mechanisms.
+
+    The equations of the membrane, with V the potential itself, are those of `IzhikevichSoma`, and u takes in the
+    potential after a clamp and before the reset::
+
+        V' = V + dt (0.04 V² + 5 V + 140 - u + resistance I')
+        u' = u + dt a (b V' - u),    and on a spike u' = u' + d
+
+    and the mechanisms, in the order in which they act, are those of `Mechanisms`: cooldown, adaptation, clamp, adaptive
+    threshold.
+
+    Sources: `AdaptiveIzhikevichSoma` of Spark (Nogarx/Spark); Izhikevich, IEEE Trans. Neural Networks 14 (2003) 1569.
+
+    State: `potential` (units,), mV above rest; `recovery` (units,), u; where there is the mechanism `since_spike`
+    (units,), steps; `threshold` (units,), what is added to it, mV; `adaptation` (units,), w in pA.
+
+    Attributes:
+        potential_rest: where the potential starts, mV.
+        potential_reset: the potential after a spike, mV.
+        resistance: what the current is multiplied with; the paper's input current has no unit.
+        threshold: the potential above which it spikes when it has not spiked for long, mV.
+        recovery_timescale: how fast u follows (the paper's a), 1/ms.
+        recovery_sensitivity: how much u follows the potential (the paper's b).
+        recovery_update: how much a spike adds to u (the paper's d).
+        cooldown: how long a neuron takes nothing in after a spike, ms; None for no such time.
+        clamp_duration: how long it is held at its reset after a spike, ms; None for no such time.
+        threshold_delta: how much a spike adds to the threshold, mV; None for a fixed threshold.
+        threshold_tau: time constant of what is added to the threshold, ms.
+        adaptation_delta: how much a spike adds to the adaptation current w, pA; None for no such current.
+        adaptation_tau: time constant of w, ms.
+        adaptation_subthreshold: how much w grows with the potential itself, nS.
+    """
+
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Reset and threshold."""
+        return self.potential_reset, self.threshold
+
+    def charge(self, state: State, current: jax.Array, *, dt: float) -> jax.Array:
+        """Izhikevich's first equation."""
+        return self._charged(state, current, dt)
+
+    def advance(
+        self, state: State, charged: jax.Array, potential: jax.Array, spikes: jax.Array, *, dt: float
+    ) -> dict[str, jax.Array]:
+        """The potential above rest, and u."""
+        return self._after(state, charged, potential, spikes, dt)
+
+    def membrane_problems(self, *, dt: float) -> list[str]:
+        """Nothing: every number goes."""
+        return []
