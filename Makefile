@@ -12,10 +12,11 @@ NEWEST_VENV := .venv-newest/.installed
 PYTEST := python -m pytest -q -n 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs lock snapshots clean
+.PHONY: help demo check test lint bench docs lock snapshots clean
 
 help:
 	@echo 'make demo       train the digits classifier over 8 simulated devices; the results are in runs/demo'
+	@echo 'make check      lint, then the tests that are quick: for use while working'
 	@echo 'make test       lint, then every test, on this Python and on the newest one'
 	@echo 'make lint       format, style, layers, types'
 	@echo 'make bench      every benchmark, one after the other'
@@ -27,10 +28,14 @@ help:
 demo: $(VENV)
 	@$(BIN)/outlay run digits --devices 8 --layout fsdp --run-dir runs/demo --force
 
+# Every test that starts no process, compiles little and builds no page; CONTRIBUTING.md says what runs where.
+check: lint
+	@$(RUN); run $(BIN)/$(PYTEST) -m 'not processes and not compiles and not pages'
+
 # Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both.
 # The site, which takes minutes, is built and its pages executed once.
 test: lint
-	@newer=$$($(FIND_NEWER_PYTHON)); \
+	@$(RUN); newer=$$($(FIND_NEWER_PYTHON)); \
 	if [ "$$newer" = same ]; then \
 	  echo 'python3 is 3.12 or newer, so it has the newest JAX: one run of the suite covers it.'; \
 	elif [ -n "$$newer" ]; then \
@@ -41,9 +46,10 @@ test: lint
 	  echo 'No Python 3.12 or newer is on this machine: the newest JAX is not tested.'; \
 	fi && \
 	echo "Testing with $$($(BIN)/python --version) ..." && \
-	$(BIN)/$(PYTEST) && \
+	run $(BIN)/$(PYTEST) && \
 	if [ -x "$$newer" ]; then \
-	  echo "Testing with $$(.venv-newest/bin/python --version) ..." && .venv-newest/bin/$(PYTEST) --ignore tests/docs/test_site.py; \
+	  echo "Testing with $$(.venv-newest/bin/python --version) ..." && \
+	  run .venv-newest/bin/$(PYTEST) --ignore tests/docs/test_site.py; \
 	fi
 
 lint: $(VENV)
@@ -71,7 +77,7 @@ snapshots: $(VENV)
 
 clean:
 	rm -rf .venv .venv-newest build dist docs/_build docs/jupyter_execute runs/demo
-	rm -rf .hypothesis .pytest_cache .ruff_cache
+	rm -rf .hypothesis .jax_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV) $(NEWEST_VENV): %/.installed: requirements/dev.txt pyproject.toml
@@ -81,6 +87,15 @@ $(VENV) $(NEWEST_VENV): %/.installed: requirements/dev.txt pyproject.toml
 	@$*/bin/pip install -qq -r requirements/dev.txt
 	@$*/bin/pip install -qq --no-deps --no-build-isolation -e .
 	@touch $@
+
+# A shell that is asked to end would leave the tests running: it passes the signal on, and waits for them.
+define RUN
+run() { \
+  "$$@" & child=$$!; trap "kill $$child 2>/dev/null" INT TERM; \
+  wait $$child; code=$$?; while kill -0 $$child 2>/dev/null; do wait $$child; code=$$?; done; \
+  trap - INT TERM; return $$code; \
+}
+endef
 
 # The path of the newest Python that really starts (a name on PATH may be a version manager's empty shim) and can make an
 # environment; `same` if `python3` is new enough itself; nothing if there is none.

@@ -3,11 +3,18 @@
 It stands at the root, not in tests/, because the doctests of src/ need it too.
 """
 
+import hashlib
 import importlib.metadata
 import os
+import platform
 import signal
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
 
 import hypothesis
+import psutil
 import pytest
 
 import outlay
@@ -20,10 +27,34 @@ QUICK_COMPILES = {"xla_backend_optimization_level": "0"}
 if importlib.metadata.version("jax").startswith("0.10."):  # later ones know no other way, and stop at the flag
     QUICK_COMPILES["xla_cpu_use_fusion_emitters"] = "false"
 os.environ["XLA_FLAGS"] = merge_flags(os.environ.get("XLA_FLAGS", ""), QUICK_COMPILES)
+
+
+def cache_folder() -> Path:
+    """Where compiled programs stay from run to run: machine code, so each kind of processor has a folder of its own."""
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = [line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")] if cpuinfo.exists() else []
+    kind = hashlib.sha256("".join([platform.processor(), *flags[:1]]).encode()).hexdigest()[:8]
+    return Path(__file__).parent / ".jax_cache" / f"{platform.machine()}-{kind}"
+
+
+# Processes that tests start inherit it too. Equal programs of other lines are other entries: tests look at the lines.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder())
+os.environ["JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY"] = "true"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 outlay.simulate(8)
-# A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: the tests that send it to
-# commands would wait for ever.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def interrupt(*_: object) -> None:
+    # Once: a terminal sends Ctrl-C to make, its shell and this process, and the shell passes it on as well.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+# Also because a shell starts what runs in the background with Ctrl-C ignored, and children inherit that: the tests that
+# send it to commands would wait for ever.
+signal.signal(signal.SIGINT, interrupt)
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +67,64 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Compiling takes longer than hypothesis's deadline, and a gate must try the same examples every time.
 hypothesis.settings.register_profile("outlay", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("outlay")
+
+
+# Jobs of tests have sessions of their own, so neither Ctrl-C nor the end of this process reaches them. All that a run of
+# the tests starts carries its name, and what is left when the run ends, for whatever reason, is killed.
+RUN = "OUTLAY_TEST_RUN"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return
+    os.environ[RUN] = f"{os.getpid()}-{time.time_ns()}"
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def pytest_keyboard_interrupt() -> None:
+    kill_what_is_left()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        kill_what_is_left()
+
+
+def kill_what_is_left() -> None:
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(RUN) == os.environ[RUN]:
+                process.kill()
+        except psutil.Error:  # it has ended, or is somebody else's
+            continue
+
+
+# The tiers: CONTRIBUTING.md says what runs where.
+FOLDERS = {"tests/multiprocess": "processes", "tests/docs": "pages", "tests/contract": "compiles"}
+STARTS = {"subprocess.Popen", "os.fork", "os.posix_spawn"}
+started: list[str] = []
+sys.addaudithook(lambda event, _: started.append(event) if event in STARTS else None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = "/".join(item.path.relative_to(Path(__file__).parent).parts[:2])
+        if folder in FOLDERS:
+            item.add_marker(FOLDERS[folder])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    started.clear()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
+    if started and not any(map(item.get_closest_marker, ("processes", "pages"))):
+        pytest.fail(f"{item.nodeid} starts processes: mark it with pytest.mark.processes, `make check` has none")
+    return result
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -56,8 +56,8 @@ def test_s3_10_an_array_of_one_process_is_shown_as_its_own(seen: Any) -> None:
 
 def test_s3_13_numpy_is_put_without_comparing(seen: Any) -> None:
     for process, one in enumerate(seen("put_without_comparing")):
-        assert one["seconds"]["put"] < one["seconds"]["device_put"] / 3
-        assert one["mine"] == 4 * [process]
+        assert one["mine"] == 4 * [process]  # each keeps its own; jax.device_put compares, and refuses them
+        assert "device_put" in one["device_put"]
 
 
 def test_s3_13_what_processes_put_is_compared_on_request(seen: Any) -> None:
