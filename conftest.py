@@ -69,8 +69,8 @@ hypothesis.settings.register_profile("outlay", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("outlay")
 
 
-# Jobs of tests have sessions of their own, so neither Ctrl-C nor the end of this process reaches them. All that a run of
-# the tests starts carries its name, and what is left when the run ends, for whatever reason, is killed.
+# Jobs of tests have sessions of their own, so neither Ctrl-C nor the end of this process reaches them. All that a run
+# of the tests starts carries its name, and what is left when the run ends, for whatever reason, is killed.
 RUN = "OUTLAY_TEST_RUN"
 
 

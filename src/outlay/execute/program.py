@@ -52,7 +52,10 @@ class Program:
         batch_shapes: the batch as shapes and dtypes.
         output_shapes: the step's outputs, likewise; None where the step only makes sense on pieces.
         plan: where every leaf of the state and the batch lives, and why.
+        steps_in_mesh: whether the step is traced in the context of the mesh; not where it names another.
     """
+
+    steps_in_mesh = True
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class Program:
             self.state_shapes, self._inits_in_mesh = in_context(enter, lambda: state_shapes(init, mesh))
         self.batch_shapes = abstract_inputs(inputs)
         with refusing_in_words(named(step), mesh, mode):
-            traced, self._steps_in_mesh = in_context(
+            traced, self.steps_in_mesh = in_context(
                 enter, lambda: abstract_step(step, self.state_shapes, self.batch_shapes, by_hand=mode == "manual")
             )
         refuse_other_devices(traced.jaxpr, named(step), mesh)
@@ -205,7 +208,7 @@ class Program:
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """What the step is traced in: the mesh, so that a model may name its axes, unless the step names another."""
-        return self._context(self._steps_in_mesh)
+        return self._context(self.steps_in_mesh)
 
     def _context(self, in_mesh: bool) -> contextlib.AbstractContextManager[Any]:
         return jax.set_mesh(self.mesh) if in_mesh else contextlib.nullcontext()

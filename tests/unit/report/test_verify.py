@@ -238,17 +238,19 @@ def test_made_up_tokens_and_labels_are_below_the_size_of_what_they_index() -> No
     assert "integers random, label < 10, tokens < 32" in found.batches
 
 
-def test_a_step_that_names_the_mesh_itself_is_compared_with_one_device() -> None:
+@pytest.mark.parametrize("axis", ["data", "own"])
+def test_a_step_that_names_its_mesh_is_compared_with_one_device(axis: str) -> None:
     mesh = outlay.mesh(data=8)
+    named = jax.make_mesh((8,), (axis,), axis_types=(jax.sharding.AxisType.Auto,))
 
     def step(state: Any, batch: Any, wrong: float = 1.0) -> Any:
         local = jax.shard_map(
-            lambda b: jax.lax.pmean(b.mean(), "data") * jax.lax.axis_size("data") ** wrong,
-            mesh=mesh,
-            in_specs=jax.P("data"),
+            lambda b: jax.lax.pmean(b.mean(), axis) * jax.lax.axis_size(axis) ** wrong,
+            mesh=named,
+            in_specs=jax.P(axis),
             out_specs=jax.P(),
         )
-        held = jax.lax.with_sharding_constraint(batch, jax.NamedSharding(mesh, jax.P("data")))
+        held = jax.lax.with_sharding_constraint(batch, jax.NamedSharding(named, jax.P(axis)))
         return state - local(batch), {"mean": held.mean()}
 
     def init(key: Any) -> Any:

@@ -5,6 +5,7 @@ Each way runs the step as it is, in its own dtypes, and replays it in float64 (`
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -71,17 +72,20 @@ _NAMES_DEVICES = ("context mesh", "incompatible devices")
 class Way:
     """A step on a mesh, to run in its own dtypes or to replay in float64."""
 
-    def __init__(self, stepped: Stepped, mesh: Mesh, places: Any, shapes: Any, instead_of: Mesh | None = None) -> None:
+    def __init__(
+        self, program: Program, stepped: Stepped, mesh: Mesh, places: Any, instead_of: Mesh | None = None
+    ) -> None:
         """A way to run a step.
 
         Args:
+            program: whose step it is.
             stepped: the step and its gradients.
             mesh: the mesh that it runs on.
             places: where the leaves of state and batch live.
-            shapes: those of state and batch.
             instead_of: where `mesh` is a single device, the mesh that the step was written for.
         """
-        self._stepped, self._mesh, self._places, self._shapes = stepped, mesh, places, shapes
+        self._stepped, self._mesh, self._places, self._shapes = stepped, mesh, places, _shapes(program)
+        self._in_mesh = program.steps_in_mesh
         self._instead_of = instead_of
         self._traces: dict[str, tuple[ClosedJaxpr, Any]] = {}
         self._replays: dict[Any, tuple[Callable[..., Any], Replay]] = {}
@@ -101,7 +105,7 @@ class Way:
     def run(self, state: Any, batch: Any) -> Result:
         """The step in its own dtypes."""
         try:
-            with jax.set_mesh(self._mesh):
+            with self._context():
                 return _result(self._jitted(*self._placed(state, batch, self._shapes)))
         except ValueError as error:
             # The step names devices itself, which one device cannot follow, but a replay can leave out.
@@ -121,6 +125,10 @@ class Way:
     @functools.cached_property
     def _jitted(self) -> Callable[..., Any]:
         return jax.jit(lambda *args: self._stepped(*args))
+
+    def _context(self) -> contextlib.AbstractContextManager[Any]:
+        """What the program traces its step in: not its mesh where the step names another."""
+        return jax.set_mesh(self._mesh) if self._in_mesh else contextlib.nullcontext()
 
     def _shapes_with(self, batch: Any) -> tuple[Any, Any]:
         """The shapes, with as many samples as a batch has; its keys are their bits."""
@@ -142,8 +150,11 @@ class Way:
             types = jax.tree.map(
                 lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), tuple(shapes), tuple(self._places)
             )
+        if self._instead_of and not self._in_mesh:  # the mesh that the step names has devices that are not here
+            found = self._traced_as_if(types)
+            return found.jaxpr, found.out_info
         try:
-            with jax.set_mesh(self._mesh):
+            with self._context():
                 found = jax.jit(lambda *args: self._stepped(*args)).trace(*types)
         except ValueError as error:
             if not self._instead_of or _NAMES_DEVICES[0] not in str(error):
@@ -163,7 +174,9 @@ class Way:
 
         def instead(primitive: Any, bind: Callable[..., Any], args: Any, params: dict[str, Any]) -> Any:
             if primitive.name == "shard_map":
-                params = {**params, "mesh": self._mesh}
+                names = params["mesh"].axis_names
+                alone = self._mesh.devices.reshape((1,) * len(names))
+                params = {**params, "mesh": Mesh(alone, names, axis_types=params["mesh"].axis_types)}
             return bind(*args, **params)
 
         jax.clear_caches()  # inner jitted functions were traced for all devices
@@ -185,7 +198,7 @@ class Way:
                 return replay(jaxpr, *leaves)
 
             self._replays[key] = jax.jit(evaluate), replay
-        with jax.enable_x64(precise or jax.config.values["jax_enable_x64"]), jax.set_mesh(self._mesh):
+        with jax.enable_x64(precise or jax.config.values["jax_enable_x64"]), self._context():
             placed = self._placed(state, batch, _widely(shapes) if precise else shapes)
             results = to_host(self._replays[key][0](given, *jax.tree.leaves(placed)))
         return _result(jax.tree.unflatten(jax.tree.structure(info), results))
@@ -193,7 +206,7 @@ class Way:
 
 def laid_out(program: Program) -> tuple[Run, Way]:
     """The program as it is, what a call of it runs; and the same to replay."""
-    way = Way(_in_mode(program, program.mode), program.mesh, _places(program), _shapes(program))
+    way = Way(program, _in_mode(program, program.mode), program.mesh, _places(program))
     gradients = jax.jit(lambda state, batch: way._stepped(state, batch)[2]) if _sums_over_batch(program) else None
 
     def run(state: Any, batch: Any) -> Result:
@@ -207,7 +220,7 @@ def laid_out(program: Program) -> tuple[Run, Way]:
         placed_batch = batch if program.mode == "placed" else to_devices(batch, program.batch_shapes, batch_at)
         grads: Any = {}
         if gradients:
-            with jax.set_mesh(program.mesh):
+            with program.context():
                 grads = gradients(place(state), placed_batch)
         new_state, outputs = program(place(state), placed_batch)
         everything = {**by_path(grads), **by_path(outputs, "outputs"), **by_path(new_state)}
@@ -226,7 +239,7 @@ def other_mode(program: Program, mode: Mode) -> Way:
         ProgramError: the step cannot run in that mode.
     """
     check_mode(mode, program.mesh)
-    return Way(_in_mode(program, mode), program.mesh, _places(program), _shapes(program))
+    return Way(program, _in_mode(program, mode), program.mesh, _places(program))
 
 
 def one_device(program: Program) -> Way:
@@ -242,7 +255,7 @@ def one_device(program: Program) -> Way:
     if program.mode == "manual" and not program.rows and not _sums_over_batch(program):
         step = in_mode("manual", step, program.plan, alone, sums_over_batch=False)
     whole = NamedSharding(alone, PartitionSpec())
-    return Way(_with_gradients(step, _directly), alone, (whole, whole), _shapes(program), instead_of=mesh)
+    return Way(program, _with_gradients(step, _directly), alone, (whole, whole), instead_of=mesh)
 
 
 def _in_mode(program: Program, mode: Mode) -> Stepped:
@@ -267,7 +280,7 @@ def _places(program: Program) -> tuple[Any, Any]:
 def _sums_over_batch(program: Program) -> bool:
     if isinstance(program.step, Rollout):
         return False
-    with jax.set_mesh(program.mesh):
+    with program.context():
         return abstract_step(program.step, program.state_shapes, program.batch_shapes, by_hand=True).sums_over_batch
 
 
