@@ -94,7 +94,8 @@ def refuse_other_devices(jaxpr: Any, what: str, mesh: Mesh) -> None:
         else {
             (eqn.primitive.name, place_of(eqn), found): None
             for eqn, found in _meshes(jaxpr)
-            if isinstance(found, Mesh) and tuple(found.devices.flat) != devices
+            # An empty mesh is what a constraint holds as its context where there is none.
+            if isinstance(found, Mesh) and found.size and tuple(found.devices.flat) != devices
         }
     )
     if not others:
