@@ -159,7 +159,7 @@ def test_a_signal_before_the_time_limit_saves_and_the_next_job_goes_on(uninterru
     said = first[0][0][1]
     assert "stopped on request after step " in said
     step = int(said.partition("stopped on request after step ")[2].split()[0])
-    assert os.listdir(tmp_path / "slurm" / "checkpoints") == [str(step)]
+    assert sorted(os.listdir(tmp_path / "slurm" / "checkpoints")) == [str(step), "outlay.txt"]
     assert len(losses(tmp_path / "slurm")) == step
     second = job()
     assert [code for _, code in second] == [0, 0], second
@@ -191,5 +191,5 @@ def test_a_signal_to_the_launcher_has_the_run_saved(tmp_path, number, code):
     assert job.returncode == code, said
     assert "stopped on request after step " in said
     step = said.partition("stopped on request after step ")[2].split()[0]
-    assert os.listdir(tmp_path / "saved" / "checkpoints") == [step]
+    assert sorted(os.listdir(tmp_path / "saved" / "checkpoints")) == [step, "outlay.txt"]
     assert "restart" not in said

@@ -58,6 +58,12 @@ LOGS = [
 # Words of other versions and of hardware that no test has: from JAX's source and from public reports.
 QUOTED = [
     (
+        "ValueError: The context mesh AbstractMesh('data': 8, axis_types=(Auto,), device_kind=cpu, num_cores=None, "
+        "platform=cpu) should match the mesh passed to shard_map Mesh('e': 8, axis_types=(Auto,))",
+        "shard_map over another mesh",
+        "leave mesh= out",
+    ),
+    (
         "shape=[2, 4] is incompatible with mesh_shape=OrderedDict({'data': 4, 'model': 2}): dim_size=2 is not "
         "divisible by axis_size=4.",
         "constraint does not divide",
