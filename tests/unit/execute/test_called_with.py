@@ -112,26 +112,6 @@ def test_a_batch_of_float64_from_numpy():
         assert float(built(built.init(jax.random.key(0)), x)[1]["mean"]) == 1
 
 
-def test_a_mesh_that_is_none():
-    for mesh, edit in ((None, "data=-1"), ("data=8", "'data=8'"), ({"data": 8}, "data=-1")):
-        with pytest.raises(
-            ProgramError, match=rf"must be a mesh of devices, not a .*\n  cure: mesh=outlay\.mesh\({edit}"
-        ):
-            outlay.program(step, init, X, layout=outlay.data_parallel(), mesh=mesh)
-
-
-def test_a_program_inside_another_function():
-    built = program()
-    state = built.init(jax.random.key(0))
-
-    def scanned(state):
-        return jax.lax.scan(lambda state, x: built(state, x), state, jnp.stack([X] * 2))
-
-    for call in (jax.jit(built), jax.vmap(built, (None, 0)), lambda state, x: scanned(state)):
-        with pytest.raises(ProgramError, match=r"inside jax\.jit, .*\n  cure: .*program\.step\(state, batch\)"):
-            call(state, X[None])
-
-
 def test_without_compiling_there_is_no_program():
     built = program()
     with jax.disable_jit():
