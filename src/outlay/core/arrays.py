@@ -20,11 +20,12 @@ def non_arrays(tree: Any) -> list[Problem]:
     return [
         Problem("not an array", path or "the tree itself", f"a {type(leaf).__name__}: {leaf!r:.60}", cure)
         for path, leaf in flatten_paths(tree)[0]
-        if not _is_array(leaf)
+        if not is_array(leaf)
     ]
 
 
-def _is_array(leaf: Any) -> bool:
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array, or a number that JAX takes for one."""
     if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":  # objects and texts
         return False
     return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))

@@ -86,6 +86,7 @@ _PIECE = re.compile(r"'(?:[^'\\]|\\.)*'|[^.]+")
 _PLAIN = re.compile(r"[^.*'\\\s]+")
 
 
+@functools.lru_cache(maxsize=65536)
 def _quoted(part: str) -> str:
     if _PLAIN.fullmatch(part):
         return part

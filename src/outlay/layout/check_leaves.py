@@ -22,10 +22,11 @@ MAX_NAMED = 3
 """Leaves that a message names before it counts the others."""
 
 
-def check_leaves(leaves: Sequence[LeafPlan], resolution: Resolution, max_whole_bytes: int) -> list[Problem]:
+def check_leaves(
+    leaves: Sequence[LeafPlan], resolution: Resolution, max_whole_bytes: int, copies: Sequence[Copies]
+) -> list[Problem]:
     """Leaves that no rule covers; copies of split leaves left whole; many bytes left whole while others are split."""
     uncovered = [leaf for leaf in leaves if _is_uncovered(leaf, resolution)]
-    copies = copies_at_odds(leaves, resolution)
     whole = [copy for copy in copies if _is_whole(copy, resolution)]
     settled = {leaf.path for leaf in uncovered}.union(*(copy.leaves for copy in whole))
     return [

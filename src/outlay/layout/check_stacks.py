@@ -61,7 +61,7 @@ def find_stacks(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
 
 def check_stacks(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Problem]:
     """Rules that split stacked layers by layer without having said so."""
-    stacks = find_stacks(resolution.shapes)
+    stacks = resolution.stacks
     if not stacks:
         return []
     split: dict[int, list[LeafPlan]] = collections.defaultdict(list)

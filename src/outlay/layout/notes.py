@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from outlay.core.paths import split_path
 from outlay.core.patterns import pattern_parts
 from outlay.core.sizes import format_bytes
-from outlay.layout.check_leaves import MAX_NAMED, copies_at_odds, follow_text, left_whole
-from outlay.layout.check_stacks import find_stacks, splits_by_layer
+from outlay.layout.check_leaves import MAX_NAMED, follow_text, left_whole
+from outlay.layout.check_stacks import splits_by_layer
+from outlay.layout.mirror import Copies
 from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import OneDim, fitting_spec
@@ -31,19 +32,22 @@ def notes(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:
     return (*_idle_axes(mesh, used), *_axes_of_one(mesh, leaves))
 
 
-def notes_on_rules(leaves: Sequence[LeafPlan], resolution: Resolution, max_whole_bytes: int) -> tuple[str, ...]:
+def notes_on_rules(
+    leaves: Sequence[LeafPlan], resolution: Resolution, max_whole_bytes: int, copies: Sequence[Copies]
+) -> tuple[str, ...]:
     """The notes that need to know the rules: how they read the tree, and what they left.
 
     Args:
         leaves: the plan's leaves.
         resolution: what each rule got of them.
         max_whole_bytes: bytes left whole in all from which they are worth a word.
+        copies: what takes more bytes than what it mirrors.
     """
     if resolution.mesh.num_devices == 1:
         return ()
     return (
         *_too_small_each(leaves, resolution, max_whole_bytes),
-        *_copies_split_less(leaves, resolution),
+        *_copies_split_less(leaves, copies),
         *_by_layer(resolution),
         *_unlike_samples(leaves, resolution),
         *_more_than_meant(resolution),
@@ -97,9 +101,9 @@ def _too_small_each(leaves: Sequence[LeafPlan], resolution: Resolution, limit: i
         )
 
 
-def _copies_split_less(leaves: Sequence[LeafPlan], resolution: Resolution) -> Iterable[str]:
+def _copies_split_less(leaves: Sequence[LeafPlan], copies: Sequence[Copies]) -> Iterable[str]:
     state = {leaf.path: leaf for leaf in leaves if leaf.kind == "state"}
-    for copy in copies_at_odds(leaves, resolution):
+    for copy in copies:
         more = sum(state[a].bytes_per_device - state[b].bytes_per_device for a, b in copy.leaves.items())
         yield (
             f"{len(copy.leaves)} leaf(s) under {copy.below} take {format_bytes(more)} of a device more than they would "
@@ -109,7 +113,7 @@ def _copies_split_less(leaves: Sequence[LeafPlan], resolution: Resolution) -> It
 
 
 def _by_layer(resolution: Resolution) -> Iterable[str]:
-    stacks = find_stacks(resolution.shapes)
+    stacks = resolution.stacks
     for number, rule in enumerate(resolution.rules):
         if paths := splits_by_layer(number, stacks, resolution):
             yield (

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from outlay.core.arrays import non_arrays
+from outlay.core.arrays import is_array, non_arrays
 from outlay.core.errors import LayoutError, Problem
 from outlay.core.paths import flatten_paths, split_path
 from outlay.layout.apply import Application, apply_rule, claim
-from outlay.layout.check_leaves import check_leaves
+from outlay.layout.check_leaves import check_leaves, copies_at_odds
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, check_rules, unknown_axes, unknown_positions
-from outlay.layout.check_stacks import check_stacks
+from outlay.layout.check_stacks import check_stacks, find_stacks
 from outlay.layout.claims import Claims
 from outlay.layout.mirror import Mirrors, is_optimizer
 from outlay.layout.near_misses import TreeFacts
@@ -49,9 +50,10 @@ def resolve(
     givens = (("batch", batch), (GRADIENTS, intermediates), (OUTPUTS, intermediates))
     not_given = {name for name, given in givens if given is None}
     tree = TreeFacts(leaves, names, not_given, none_paths(state) + none_paths({"batch": batch}))
+    copies = copies_at_odds(leaves, resolution)
     problems = [
         *resolution.problems,
-        *check_leaves(leaves, resolution, max_whole_bytes),
+        *check_leaves(leaves, resolution, max_whole_bytes, copies),
         *check_stacks(leaves, resolution),
         *check_rules(resolution, tree),
     ]
@@ -59,7 +61,7 @@ def resolve(
         raise LayoutError(f"the layout does not fit this tree on {mesh}: {len(problems)} problem(s)", problems)
     # An intermediate value that no rule speaks of has no place to report: the compiler finds one.
     placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or resolution.matched[leaf.path])
-    return Plan(mesh, placed, (*notes(mesh, placed), *notes_on_rules(placed, resolution, max_whole_bytes)))
+    return Plan(mesh, placed, (*notes(mesh, placed), *notes_on_rules(placed, resolution, max_whole_bytes, copies)))
 
 
 class Resolution:
@@ -85,6 +87,11 @@ class Resolution:
         for kind, found in leaves.items():
             for path in sorted(found, key=self.turn):
                 self.place(path, *found[path], kind)
+
+    @functools.cached_property
+    def stacks(self) -> dict[str, int]:
+        """The leaves whose dim 0 counts layers, each with their number."""
+        return find_stacks(self.shapes)
 
     def again(self, rules: Sequence[Rule]) -> Resolution:
         """The same leaves under other rules: what an edit would do."""
@@ -205,13 +212,17 @@ def _ambiguous(path: str, found: Sequence[str]) -> Problem:
 
 def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
     """Path to (shape, dtype name) of every leaf; leaves that are no arrays are refused, all at once."""
-    if problems := non_arrays(tree):
+    named = flatten_paths(tree)[0]
+    if not all(is_array(leaf) for _, leaf in named):
+        problems = non_arrays(tree)
         raise LayoutError(f"{len(problems)} leaf(s) of the tree are no arrays, so they cannot be laid out:", problems)
-    return {path: _shape_of(leaf) for path, leaf in flatten_paths(tree)[0]}
+    return {path: _shape_of(leaf) for path, leaf in named}
 
 
 def none_paths(tree: Any) -> list[str]:
     """The paths at which a tree holds `None`, which is no leaf."""
+    if len(jax.tree.leaves(tree, is_leaf=lambda x: x is None)) == len(jax.tree.leaves(tree)):
+        return []
     marked = jax.tree.map(lambda x: 0 if x is None else x, tree, is_leaf=lambda x: x is None)
     leaves = {path for path, _ in flatten_paths(tree)[0]}
     return [path for path, _ in flatten_paths(marked)[0] if path not in leaves]
@@ -219,7 +230,12 @@ def none_paths(tree: Any) -> list[str]:
 
 def _shape_of(leaf: Any) -> tuple[tuple[int, ...], str]:
     if hasattr(leaf, "shape"):
-        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        # JAX will hold a host's float64 as float32 unless told otherwise, and that is what has to fit.
-        return tuple(leaf.shape), str(leaf.dtype if is_key else jax.dtypes.canonicalize_dtype(leaf.dtype))
+        return tuple(leaf.shape), _dtype_name(leaf.dtype, jax.config.values["jax_enable_x64"])
     return (), str(jnp.result_type(leaf))
+
+
+@functools.lru_cache(maxsize=256)
+def _dtype_name(dtype: Any, x64: bool) -> str:
+    """As JAX will hold it: a host's float64 as float32 unless told otherwise, and that is what has to fit."""
+    is_key = jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return str(dtype if is_key else jax.dtypes.canonicalize_dtype(dtype))

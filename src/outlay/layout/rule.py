@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -150,15 +151,24 @@ class Rule:
 
 def spec_problem(spec: P, where: str) -> Problem | None:
     """What is wrong with a spec on any mesh, or None: an entry that names no axes, or one axis twice."""
+    try:
+        fault = _spec_fault(spec)
+    except TypeError:  # an entry that cannot even be hashed
+        fault = _spec_fault.__wrapped__(spec)
+    return None if fault is None else Problem(fault[0], where, *fault[1:])
+
+
+@functools.lru_cache(maxsize=1024)
+def _spec_fault(spec: P) -> tuple[str, str, str] | None:
     odd = [entry for entry in spec if not _names_axes(entry)]
     if odd:
         what = f"{spec} holds {odd[0]!r}, which names no mesh axis"
-        return Problem("not a spec", where, what, "use an axis, a tuple of axes, or None for a dim left free")
+        return "not a spec", what, "use an axis, a tuple of axes, or None for a dim left free"
     counted = collections.Counter(axis for axes in spec_dims(spec, 0) for axis in axes)
     twice = [axis for axis, count in counted.items() if count > 1]
     if twice:
         what = f"axis {twice[0]!r} stands {counted[twice[0]]} times in {spec}; it can split one dim"
-        return Problem("one axis twice", where, what, "keep it for one dim, use None for the others")
+        return "one axis twice", what, "keep it for one dim, use None for the others"
     return None
 
 
