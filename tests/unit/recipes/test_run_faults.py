@@ -9,7 +9,9 @@ import resource
 import time
 from pathlib import Path
 
+import jax
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from tests.unit.cli.command import LINE, command_here
 from tests.unit.recipes import small
 
@@ -24,11 +26,17 @@ from outlay.train.run_folder import RunFolder
 @contextlib.contextmanager
 def disk_that_may_fill_up():
     """Gives what sets how long a file may become; more is refused by the kernel as on a full disk."""
+    # JAX's cache of compiled programs, which the tests have, would complain of the full disk too.
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    reset_cache()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        jax.config.update("jax_enable_compilation_cache", before)
+        reset_cache()
 
 
 def at_step(step, event):

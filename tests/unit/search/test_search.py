@@ -60,7 +60,7 @@ def test_one_that_fails_does_not_end_the_search():
     assert found.chosen.candidate.layout == "dp"
     failed = {each.candidate.layout: each.why for each in found if each.verdict == "failed"}
     assert failed["tp"] == "no such thing"
-    assert failed["fsdp"].endswith("KeyError: 'fsdp'")
+    assert failed["fsdp"].startswith("KeyError: 'fsdp'")
 
 
 def test_a_target_without_its_compiler_ends_it():

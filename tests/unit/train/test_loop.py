@@ -205,5 +205,5 @@ def test_data_that_is_no_function_of_the_step(program):
 
 
 def test_data_of_too_few_steps(program):
-    with pytest.raises(ProgramError, match=r"(?s)num_steps=6, but the data holds the batches of 4 steps.*num_steps=4"):
+    with pytest.raises(ProgramError, match=r"(?s)data\[4\] is not there, and 6 steps take .*num_steps=4"):
         run(program, BATCHES[:4])
