@@ -34,5 +34,6 @@ def test_nothing_heavy_is_imported(program):
     assert not set(HEAVY) & set(loaded)
 
 
+@pytest.mark.processes
 def test_help_loads_few_modules():
     assert len(run(SHOW_HELP + REPORT).rpartition("loaded:")[2].split()) < MAX_MODULES

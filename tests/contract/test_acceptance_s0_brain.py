@@ -47,6 +47,7 @@ def explained(placed):
     return outlay.explain(placed)
 
 
+@pytest.mark.processes
 def test_s0_01_six_simulated_devices() -> None:
     program = (
         "import outlay; outlay.simulate(6); import jax; print([d.id for d in jax.devices()], jax.default_backend())"

@@ -32,6 +32,7 @@ def test_s0_15_it_runs_as_on_one_device_bit_for_bit(found, arrangement):
     assert found[arrangement]["spikes"]["A_ex"] + found[arrangement]["spikes"]["B_ex"] > 100
 
 
+@pytest.mark.processes
 def test_the_files_of_sparks_newer_versions_run_as_on_one_device_bit_for_bit():
     found = differences("spark_arrangements.py")
     assert list(found) == ["tutorial by neuron", "tutorial by module", "every component by neuron"]

@@ -17,6 +17,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.processes
 def test_a_checkpoint_is_shown_without_devices(folder):
     shown = outlay_command("checkpoint", "show", "line", cwd=folder, JAX_PLATFORMS="none there")
     assert shown.returncode == 0, shown.stderr
@@ -41,6 +42,7 @@ def test_an_older_one_as_json(folder):
     assert (facts["steps"], facts["damaged"], facts["checkpoint"]["step"]) == ([2, 4], {}, 2)
 
 
+@pytest.mark.processes
 def test_a_damaged_one_is_named_and_the_check_fails(folder, tmp_path):
     subprocess.run(["cp", "-r", str(folder / "line" / "checkpoints"), str(tmp_path)], check=True)
     (tmp_path / "checkpoints" / "4" / "arrays" / "manifest.ocdbt").unlink()
@@ -71,6 +73,7 @@ def losses(path):
     return [json.loads(line)["loss"] for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.processes
 def test_a_killed_run_is_continued_on_fewer_devices_with_the_same_losses(folder):
     options = ["--steps", "120", "--checkpoint-every", "5", "--run-dir"]
     killed = subprocess.Popen(

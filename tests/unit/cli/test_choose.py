@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from outlay.cli.main import app
 
+pytestmark = pytest.mark.processes
+
 VARIED = f"{ROOT}/tests/unit/recipes/varied.py:varied"
 FEW = ("--layout", "dp", "--layout", "fsdp", "--accumulate", "1", "--no-remat", "--processes", "2")
 

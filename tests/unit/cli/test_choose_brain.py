@@ -8,6 +8,8 @@ from tests.unit.cli.command import outlay_command
 import outlay
 from outlay.core.errors import RecipeError
 
+pytestmark = pytest.mark.processes
+
 BRAIN = """\
 dt = "1 ms"
 connections = ["inputs:light -> eye:signal", "eye:spikes -> left:in_spikes", "left:out_spikes -> right:in_spikes"]

@@ -8,6 +8,8 @@ import time
 import pytest
 from tests.unit.cli.command import LINE, OUTLAY, environment, outlay_command
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -52,6 +52,7 @@ def test_no_message_is_wrong_use():
     assert "the text is empty" in empty.stderr
 
 
+@pytest.mark.processes
 def test_bytes_that_are_no_text_do_not_matter(tmp_path):
     command = [sys.executable, "-c", "from outlay.cli.main import main; main()", "doctor", "--message", "-"]
     pasted = b"\xff\xfe\n" + MISSPELT.encode()
@@ -62,6 +63,7 @@ def test_bytes_that_are_no_text_do_not_matter(tmp_path):
     assert b"axis not in the mesh (line 2)" in done.stdout
 
 
+@pytest.mark.processes
 def test_jax_need_not_even_work(tmp_path):
     (tmp_path / "jax.py").write_text("raise RuntimeError('jax was imported')")
     path = f"{tmp_path}:{environment()['PYTHONPATH']}"

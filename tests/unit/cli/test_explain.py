@@ -6,6 +6,8 @@ import json
 import pytest
 from tests.unit.cli.command import LINE, ROOT, command_here, outlay_command
 
+pytestmark = pytest.mark.processes
+
 SAVED = f"{ROOT}/tests/golden/hlo/gpu-0.12.0.1-fsdp.hlo.gz"
 LAID_OUT = (LINE, "--devices", "4", "--layout", "fsdp")
 

@@ -138,6 +138,7 @@ def test_version_and_traceback_can_be_asked_for(tmp_path):
     assert "Traceback (most recent call last)" in failed.stderr
 
 
+@pytest.mark.processes
 def test_a_command_of_its_own_outlives_its_readers(tmp_path):
     """In one process after another: nobody reads, no room, no stdout at all, processes of a job, noise of a child."""
     words = [f"{RECIPES}:noisy", "--steps", "3"]

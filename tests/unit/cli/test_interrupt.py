@@ -75,6 +75,7 @@ def test_ctrl_c(tmp_path, program, code, stderr):
     assert (done.returncode, done.stderr) == (code, stderr)
 
 
+@pytest.mark.processes
 def test_ctrl_c_while_imports_run(tmp_path):
     """The command is stopped as soon as it has begun, long before JAX is there."""
     command = [sys.executable, "-c", "from outlay.__main__ import main; print(flush=True); main()", "show", "digits"]

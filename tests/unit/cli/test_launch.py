@@ -9,6 +9,8 @@ import psutil
 import pytest
 from tests.unit.cli.command import OUTLAY, environment, outlay_command
 
+pytestmark = pytest.mark.processes
+
 LONGEST = 60  # seconds after which a launcher hangs
 
 

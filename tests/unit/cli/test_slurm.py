@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from outlay.cli.main import app
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(autouse=True)
 def no_site_template(tmp_path, monkeypatch):

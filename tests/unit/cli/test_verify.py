@@ -41,6 +41,8 @@ def test_a_mode_or_a_reference_that_does_not_exist_is_wrong_use(tmp_path):
 NAN = """
 import jax.numpy as jnp, numpy as np, optax, outlay
 
+pytestmark = pytest.mark.processes
+
 def recipe():
     x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
     data = {"x": x, "y": x.sum(-1)}

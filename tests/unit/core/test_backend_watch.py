@@ -9,6 +9,8 @@ import pytest
 
 from outlay.core import backend_watch
 
+pytestmark = pytest.mark.processes
+
 
 def run(tmp_path, program: str) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "train.py"

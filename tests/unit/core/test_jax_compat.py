@@ -34,6 +34,7 @@ assert backend_is_started()
 """
 
 
+@pytest.mark.processes
 def test_the_backend_counts_as_started_from_the_first_use_of_devices():
     subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True, timeout=60)
 
@@ -111,6 +112,7 @@ print(jax.config.jax_platforms)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="with a GPU JAX has to look")
 @pytest.mark.parametrize(("chosen", "settled"), [("", "cpu"), ("cuda,cpu", "cuda,cpu")])
 def test_jax_settles_on_the_cpu_where_nobody_chose(chosen, settled):

@@ -38,6 +38,7 @@ print(faults(8))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
 def test_freed_memory_is_taken_again_without_page_faults():
     def faults(how):

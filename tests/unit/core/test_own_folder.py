@@ -92,6 +92,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.processes
 def test_a_process_that_is_killed_holds_it_no_longer(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -110,6 +111,7 @@ def _wait(begun, can_end, its):
     can_end.wait(60)
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:.*fork.*")
 def test_a_forked_child_does_not_hold_it_after_its_parent(tmp_path):
     context = multiprocessing.get_context("fork")

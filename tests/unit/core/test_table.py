@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from outlay.core.table import table, to_text
 
 IN_A_NOTEBOOK = """
@@ -24,6 +26,7 @@ def test_cells_are_plain_text_and_columns_align():
     assert to_text(built).splitlines() == ["path            bytes", "[bold]w[/bold]      4", "b                1024"]
 
 
+@pytest.mark.processes
 def test_in_a_notebook_a_table_is_still_returned_as_text():
     """rich takes a kernel for a display, and would show the table instead of writing it."""
     done = subprocess.run([sys.executable, "-c", IN_A_NOTEBOOK], capture_output=True, text=True, check=True, timeout=60)

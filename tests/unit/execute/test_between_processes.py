@@ -144,6 +144,7 @@ def said():
     return [line.split() for line in said[0][0].splitlines()]  # gloo says there, too, that it has connected
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("num_devices", "whole"), [(1, "collective_permute"), (2, "all_reduce")])
 def test_two_processes_train_as_one_device_does(said, num_devices, whole):

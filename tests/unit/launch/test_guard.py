@@ -10,6 +10,8 @@ import pytest
 from outlay.launch.free_port import free_port
 from outlay.launch.guard import LOST
 
+pytestmark = pytest.mark.processes
+
 WORKER = str(Path(__file__).parent / "guarded.py")
 HANGS = 90  # seconds
 

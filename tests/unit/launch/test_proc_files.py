@@ -9,6 +9,8 @@ import pytest
 
 from outlay.launch.proc_files import MARK, end_marked, find, is_stopped, marked, send, waits_in_jax
 
+pytestmark = pytest.mark.processes
+
 WAITS = "import threading; print(1, flush=True); lock = threading.Lock(); lock.acquire(); lock.acquire()"
 
 

@@ -49,6 +49,7 @@ def no_site_template(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_golden(name):
     text, golden = render(SCRIPTS[name]), GOLDEN / f"{name}.sh"
@@ -79,6 +80,7 @@ def with_commands(folder, **commands):
     return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77"}
 
 
+@pytest.mark.processes
 def test_srun_gets_the_words_and_the_environment_as_they_were_given(tmp_path):
     script = SCRIPTS["everything"]
     commands = {"srun": 'printf "%s\\n" "$@" "$DATA" "$XLA_FLAGS" "$SRUN_CPUS_PER_TASK"', "module": 'echo "module $@"'}
@@ -97,6 +99,7 @@ def test_srun_gets_the_words_and_the_environment_as_they_were_given(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("requeue", [False, True])
 def test_the_job_fails_as_srun_fails(tmp_path, requeue):
     script = render(Script("digits", ("--checkpoint-every=1",), requeue=requeue))
@@ -105,6 +108,7 @@ def test_the_job_fails_as_srun_fails(tmp_path, requeue):
     )
 
 
+@pytest.mark.processes
 def test_a_module_that_is_not_there_ends_the_job(tmp_path):
     env = with_commands(tmp_path, srun="echo started", module='[ "$1" = purge ]')
     done = subprocess.run(
@@ -113,6 +117,7 @@ def test_a_module_that_is_not_there_ends_the_job(tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("code", "said"), [(75, "requeue 77\n"), (0, ""), (13, ""), (143, "")])
 def test_a_run_that_was_stopped_and_saved_goes_back_into_the_queue(tmp_path, code, said):
     env = with_commands(tmp_path, srun=f"exit {code}", scontrol='echo "$@"')
@@ -236,6 +241,7 @@ def test_a_template_that_cannot_be_read(tmp_path):
         render(Script("digits"), tmp_path / "binary.j2")
 
 
+@pytest.mark.processes
 def test_what_is_submitted_is_the_script(tmp_path, monkeypatch):
     env = with_commands(tmp_path, sbatch=f'cat > "{tmp_path}/got"; echo Submitted batch job 12')
     monkeypatch.setenv("PATH", env["PATH"])
@@ -243,6 +249,7 @@ def test_what_is_submitted_is_the_script(tmp_path, monkeypatch):
     assert (tmp_path / "got").read_text() == "#!/bin/bash\n"
 
 
+@pytest.mark.processes
 def test_what_sbatch_says_against_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", with_commands(tmp_path, sbatch="echo no such partition >&2; exit 1")["PATH"])
     with pytest.raises(LaunchError, match="sbatch refused the script, exit code 1\n  no such partition"):

@@ -91,6 +91,7 @@ with listening():
 """
 
 
+@pytest.mark.processes
 def test_a_second_sigterm_ends_at_once():
     done = subprocess.run([sys.executable, "-c", SECOND], timeout=120, check=False)
     assert done.returncode == 143

@@ -101,6 +101,7 @@ for text in ("h100:2x4", "tpu-v5e:2x4"):
 """
 
 
+@pytest.mark.processes
 def test_without_its_compiler_a_target_says_what_to_install():
     for extra, text in (("gpu-plan", "h100:2x4"), ("tpu-plan", "tpu-v5e:2x4")):
         what = f"no devices of {text}: the {extra[:3].upper()} compiler is not installed"
@@ -122,6 +123,7 @@ print(len(jax.devices()), jax.default_backend())
 """
 
 
+@pytest.mark.processes
 @needs_gpu_compiler
 @needs_tpu_compiler
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="where there is a GPU, JAX looks at it, and may speak")

@@ -32,6 +32,7 @@ def test_pretended_hosts_are_reported_in_the_order_of_the_devices(two_hosts):
     assert str(info) == "mesh model=2, data=4 (8 simulated devices on 2 hosts)"
 
 
+@pytest.mark.processes
 def test_the_one_cpu_device_that_a_machine_has_is_attached():
     program = "import outlay; from outlay.meshes.info import MeshInfo; print(MeshInfo.of(outlay.mesh(data=1)))"
     env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}

@@ -10,6 +10,8 @@ import pytest
 import outlay
 from outlay.core.errors import MeshError
 
+pytestmark = pytest.mark.processes
+
 SET_BY_SIMULATE = ("XLA_FLAGS", "NPROC", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 
 

@@ -73,6 +73,7 @@ def test_a_misspelt_declaration_is_answered_with_the_axis_meant():
         MeshSpec({"data": 4, "model": 2}, over={"modle": "host"})
 
 
+@pytest.mark.processes
 def test_the_spec_is_pure():
     program = "import sys, outlay.meshes.spec; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -99,6 +99,7 @@ def test_a_target_made_by_hand_is_checked_too():
         Target(known_hardware()["cpu"], (0,))
 
 
+@pytest.mark.processes
 def test_targets_do_without_jax():
     program = "import sys, outlay.meshes.target; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

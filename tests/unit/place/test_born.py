@@ -88,12 +88,14 @@ def peak_growth(way: str) -> float:
     return float(done.stdout.split()[-1])
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as Linux tells it")
 def test_a_process_grows_by_the_state_once() -> None:
     # Simulated devices share one memory: the state is there once, plus the generator's work on one leaf.
     assert 1.0 <= peak_growth("born") < 1.5
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as Linux tells it")
 def test_the_measure_sees_a_state_made_whole_and_then_put() -> None:
     assert peak_growth("whole") > 1.9

@@ -13,6 +13,8 @@ from outlay.meshes.target import Target
 from outlay.recipes.choose import ask
 from outlay.search.search import search
 
+pytestmark = pytest.mark.processes
+
 
 def answering(**answers: object) -> tuple[str, ...]:
     """A command whose answer depends on the layout; without one it fails."""

@@ -9,6 +9,8 @@ import pytest
 
 from outlay.search.workers import Workers
 
+pytestmark = pytest.mark.processes
+
 
 def workers(code: str, timeout: float = 60, num_processes: int = 1) -> Workers:
     return Workers(
