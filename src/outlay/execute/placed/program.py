@@ -101,6 +101,7 @@ class PlacedProgram(Program):
         if is_tracing():
             raise under_trace("program.init")
         key = as_key(key)
+        self.refuse_too_large()
         made = [make(jax.device_put(key, place.whole)) for make, place in zip(self._makers, self.places, strict=True)]
         caches = [state.pop(CACHE) for state in made]
         return joined(made, caches)
