@@ -164,7 +164,10 @@ def _laid_out(state: Any, brain: Brain, program: Program) -> Any:
     if same and all(jax.tree.leaves(jax.tree.map(_is_there, state, program.state_shapes, there))):
         return state
     shapes = jax.eval_shape(brain.init, jax.random.key(0))
-    whole = jax.tree.map(np.asarray, gather(state))
+    own = {path: leaf.shape for path, leaf in flatten_paths(shapes)[0]}
+    numbers = [_num_rows(leaf, own.get(path)) for path, leaf in leaves]
+    host = [np.asarray(leaf)[:num] for leaf, num in zip(jax.tree.leaves(gather(state)), numbers, strict=True)]
+    whole = jax.tree.unflatten(jax.tree.structure(state), host)
     if problems := _differences(whole, shapes):
         raise BrainError(f"the state is none of this Brain: {len(problems)} problem(s)", problems)
     whole = jax.tree.unflatten(jax.tree.structure(shapes), jax.tree.leaves(whole))
@@ -177,6 +180,14 @@ def _is_there(leaf: Any, shape: jax.ShapeDtypeStruct, where: jax.sharding.Shardi
         and (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
         and leaf.sharding.is_equivalent_to(where, leaf.ndim)
     )
+
+
+def _num_rows(leaf: Any, shape: tuple[int, ...] | None) -> int | None:
+    """How many rows of a leaf are neurons, where a layout has filled it up to what its devices divide."""
+    if not (shape and isinstance(leaf, jax.Array) and leaf.shape[1:] == shape[1:]):
+        return None
+    num_devices = leaf.shape[0] // leaf.sharding.shard_shape(leaf.shape)[0]
+    return shape[0] if leaf.shape[0] == -(-shape[0] // num_devices) * num_devices else None
 
 
 def _differences(state: Any, shapes: Any) -> list[Problem]:

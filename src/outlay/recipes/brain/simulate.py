@@ -144,7 +144,7 @@ class _Run:
             recording=self._recorded(),
             outputs=self.collected.outputs,
             activity=self.collected.activity,
-            state=self.program.crop(self.state),
+            state=self.state,
             weights={path: (self.collected.weights[path], after) for path, after in self._weights().items()},
             seconds=seconds,
             episodes=tuple(self.recipe.loop.episodes) if self.recipe.loop else (),
