@@ -28,6 +28,14 @@ class GivenKernel(Initializer):
 
     values: np.ndarray = field(repr=False)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the other has the same values."""
+        return isinstance(other, GivenKernel) and np.array_equal(self.values, other.values)
+
+    def __hash__(self) -> int:
+        """Of the shape and the bytes."""
+        return hash((self.values.shape, self.values.tobytes()))
+
     def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
         """The values.
 

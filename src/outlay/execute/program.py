@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.core.errors import ProgramError
@@ -304,7 +305,7 @@ def refuse_without_jit() -> None:
 
 def _apart(function: Callable[[Any], Any], state: Any) -> Any:
     """Of a state, apart from any mesh that the user has set, which may be of other devices or of Explicit axes."""
-    is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(state))
+    is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state))
     with contextlib.nullcontext() if is_traced else jax.set_mesh(None):
         return function(state)
 

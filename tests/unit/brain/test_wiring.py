@@ -101,6 +101,9 @@ def test_a_delay_is_read_that_many_steps_later():
 def test_an_input_arrives_in_the_dtype_of_what_reads_it(kind, dtype):
     @dataclass(frozen=True)
     class Keeps(Concat):
+        def init(self, key, shapes, **options):
+            return {"seen": jnp.zeros(4, dtype)}
+
         def step(self, state, inputs, *, dt):
             return {"seen": inputs["inputs"]}, {"output": inputs["inputs"]}
 

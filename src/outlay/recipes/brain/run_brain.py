@@ -99,7 +99,9 @@ def run_brain(
         *((name, value, Sequence, "a list") for name, value in {"record": record, "windows": windows}.items()),
         ("triggers", triggers, Sequence, "a list"),
     )
-    record, windows, triggers = ([one] if isinstance(one, str) else one for one in (record, windows, triggers))
+    record = [record] if isinstance(record, str) else record
+    windows = [windows] if isinstance(windows, str) else windows
+    triggers = [triggers] if isinstance(triggers, str) else triggers
     _refuse_other_kinds(
         *(("record", one, str, 'addresses, such as "*:out_spikes"') for one in record),
         *(("triggers", one, str, 'texts, such as "A_ex:out_spikes > 80 +- 50"') for one in triggers),
@@ -166,7 +168,8 @@ def _laid_out(state: Any, brain: Brain, program: Program) -> Any:
     shapes = jax.eval_shape(brain.init, jax.random.key(0))
     own = {path: leaf.shape for path, leaf in flatten_paths(shapes)[0]}
     numbers = [_num_rows(leaf, own.get(path)) for path, leaf in leaves]
-    host = [np.asarray(leaf)[:num] for leaf, num in zip(jax.tree.leaves(gather(state)), numbers, strict=True)]
+    host = [np.asarray(leaf) for leaf in jax.tree.leaves(gather(state))]
+    host = [leaf if num is None else leaf[:num] for leaf, num in zip(host, numbers, strict=True)]
     whole = jax.tree.unflatten(jax.tree.structure(state), host)
     if problems := _differences(whole, shapes):
         raise BrainError(f"the state is none of this Brain: {len(problems)} problem(s)", problems)
@@ -184,7 +187,7 @@ def _is_there(leaf: Any, shape: jax.ShapeDtypeStruct, where: jax.sharding.Shardi
 
 def _num_rows(leaf: Any, shape: tuple[int, ...] | None) -> int | None:
     """How many rows of a leaf are neurons, where a layout has filled it up to what its devices divide."""
-    if not (shape and isinstance(leaf, jax.Array) and leaf.shape[1:] == shape[1:]):
+    if not (shape and isinstance(leaf, jax.Array) and leaf.ndim and leaf.shape[1:] == shape[1:]):
         return None
     num_devices = leaf.shape[0] // leaf.sharding.shard_shape(leaf.shape)[0]
     return shape[0] if leaf.shape[0] == -(-shape[0] // num_devices) * num_devices else None
