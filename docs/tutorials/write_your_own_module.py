@@ -40,6 +40,7 @@ from outlay.brain.module import Module
 from outlay.brain.port import Port
 from outlay.brain.registry import register
 from outlay.brain.spikers.poisson import PoissonSpiker
+from outlay.brain.synapses.row_sums import sum_rows
 
 
 @register("coincidence")
@@ -143,6 +144,58 @@ run.figures()["raster"]
 split = outlay.run_brain(brain, steps=1000, inputs={"light": light}, record=["detector:out_spikes"], layout="by-neuron")
 assert np.array_equal(split["detector:out_spikes"], run["detector:out_spikes"])
 print(split.state["detector"]["connected"].sharding)
+
+# %% [markdown]
+# Two things decide whether that holds for a module of your own, since under `by-neuron` a step sees only the rows of
+# its device:
+#
+# * **Noise is drawn for each neuron, from its number.** `jax.random.normal(key, (units,))` draws other numbers for
+#   other sizes, and each device has another. Give every neuron its number as a leaf of the state, fold it into the
+#   key, and let each draw for itself.
+# * **Sums of floating-point numbers have a fixed order.** XLA chooses the order of `.sum(1)` by the size of the whole
+#   array. `sum_rows` adds columns in an order that does not depend on how many rows there are. (Sums of whole numbers,
+#   as above, need no such care.)
+
+
+# %%
+@dataclass(frozen=True)
+class NoisyRelay(Module):
+    """Neurons that fire where a weighted sum of spikes, with noise of its own in each neuron, is above 1."""
+
+    units: int = 10
+    by_neuron = ("number", "weights")
+
+    def inputs(self):
+        return {"in_spikes": Port("spikes")}
+
+    def outputs(self, shapes):
+        return {"out_spikes": Port("spikes", (self.units,))}
+
+    def init(self, key, shapes, *, dt, dtype):
+        of_weights, of_noise = jax.random.split(key)
+        weights = jax.random.uniform(of_weights, (self.units, int(np.prod(shapes["in_spikes"]))), dtype)
+        number = jnp.arange(self.units, dtype=jnp.uint32)
+        return {"weights": weights, "number": number, "noise": jax.random.key_data(of_noise), "step": jnp.uint32(0)}
+
+    def step(self, state, inputs, *, dt):
+        spiked = (inputs["in_spikes"].reshape(-1) != 0).astype(state["weights"].dtype)
+        total = sum_rows(lambda columns: state["weights"][:, columns] * spiked[columns], len(spiked))
+        now = jax.random.fold_in(jax.random.wrap_key_data(state["noise"]), state["step"])
+        noise = jax.vmap(lambda number: jax.random.normal(jax.random.fold_in(now, number)))(state["number"])
+        return {**state, "step": state["step"] + 1}, {"out_spikes": (total + noise > 1).astype(jnp.int8)}
+
+
+noisy = Brain(
+    {"eye": PoissonSpiker(max_freq=40.0), "relay": NoisyRelay(units=50)},
+    [Connection("inputs:light", "eye:signal"), Connection("eye:spikes", "relay:in_spikes")],
+    inputs={"light": (100,)},
+)
+on_one, on_four = (
+    outlay.run_brain(noisy, steps=200, inputs={"light": 0.5}, record=["relay:out_spikes"], layout=layout)
+    for layout in (None, "by-neuron")
+)
+assert on_one["relay:out_spikes"].any()
+assert np.array_equal(on_one["relay:out_spikes"], on_four["relay:out_spikes"])
 
 # %% [markdown]
 # Under `by-module` each module runs on a device of its own:

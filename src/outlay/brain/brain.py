@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.check_inputs import refuse_other_inputs
+from outlay.brain.check_modules import check_state, checked_step, naming
 from outlay.brain.connection import Connection
 from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import Module, State
@@ -89,8 +90,11 @@ class Brain:
     def init_module(self, name: str, key: jax.Array) -> State:
         """The state of one module before the first step."""
         own = jax.random.fold_in(key, _number_of(name))
-        shapes = self.wiring.input_shapes[name]
-        return self.modules[name].init(own, shapes, dt=self.dt, dtype=jnp.dtype(self.dtype))
+        shapes, module = self.wiring.input_shapes[name], self.modules[name]
+        with naming(name, module, "init"):
+            state = module.init(own, shapes, dt=self.dt, dtype=jnp.dtype(self.dtype))
+        check_state(name, module, state)
+        return state
 
     def step(self, state: State, inputs: Mapping[str, Any]) -> tuple[State, dict[str, jax.Array]]:
         """One step of `dt`.
@@ -168,7 +172,9 @@ class Brain:
 
         def step(state: State, read: Mapping[str, tuple[jax.Array, ...]]) -> tuple[State, dict[str, jax.Array]]:
             arriving = {port: _joined(values).astype(dtypes[port]) for port, values in read.items()}
-            after, outputs = module.step(state, arriving, dt=self.dt)
+            with naming(name, module, "step"):
+                returned = module.step(state, arriving, dt=self.dt)
+            after, outputs = checked_step(name, module, state, returned, ports)
             return after, {port: outputs[port].astype(self.dtype_of(ports[port])) for port in ports}
 
         return step

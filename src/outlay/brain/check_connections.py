@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from outlay.brain.check_settings import is_time
-from outlay.brain.connection import Connection, split_end
+from outlay.brain.connection import LONGEST, Connection, split_end
 from outlay.core.errors import Problem
 from outlay.core.step_graph import INPUTS
 from outlay.core.suggest import did_you_mean
@@ -76,6 +76,9 @@ def _delay_problems(connection: Connection, dt: float) -> Iterator[tuple[str, st
         yield f"its delay is {connection.delay!r} ms", f"a positive multiple of dt, such as {dt:g} ms"
     elif split_end(connection.origin)[0] == INPUTS:
         yield "it has a delay, and inputs are read in their own step", "leave the delay out, and delay what is fed in"
+    elif connection.delay / dt > LONGEST:
+        what = f"its delay of {connection.delay:g} ms is {connection.delay / dt:g} steps of dt = {dt:g} ms"
+        yield what, f"at most {LONGEST} steps"
     elif abs(connection.delay / dt - connection.latency(dt)) > WHOLE or connection.latency(dt) < 1:
         near = max(1, connection.latency(dt)) * dt
         yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,15 @@ if TYPE_CHECKING:
     from outlay.brain.brain import Brain
 
 DTYPES = ("float32", "float16", "bfloat16")
+LARGEST = 3.4e38
+"""About the largest number of float32."""
+BOUNDS = ("threshold", "min_value", "max_value", "max_clip", "w_max")
+"""Settings for which infinity has a meaning: a bound that nothing reaches."""
 
 
 def is_time(value: Any) -> bool:
     """Whether something is a positive, finite time."""
-    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+    return isinstance(value, int | float) and 0 < value < math.inf
 
 
 def is_shape(value: Any) -> bool:
@@ -51,6 +56,26 @@ def brain_problems(brain: Brain) -> Iterator[Problem]:
 def module_problems(brain: Brain) -> Iterator[tuple[str, list[Problem]]]:
     """What modules say is wrong with their settings, by module; those without a problem are left out."""
     for name, module in brain.modules.items():
-        sentences = [sentence.partition("\n") for sentence in module.problems(dt=brain.dt)]
+        said = module.problems(dt=brain.dt)
+        also = [each for setting, each in no_numbers(module) if not any(s.startswith(f"{setting} is") for s in said)]
+        sentences = [sentence.partition("\n") for sentence in (*said, *also)]
         if sentences:
             yield name, [Problem("setting", name, what, cure or "another value") for what, _, cure in sentences]
+
+
+def no_numbers(settings: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Settings that would fill a state with what is no number, each with a sentence.
+
+    Args:
+        settings: a module or something within it.
+        path: of it, ending with a dot where it is within a module.
+    """
+    for field in dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ():
+        value, name = getattr(settings, field.name), f"{path}{field.name}"
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not (
+                abs(number) <= LARGEST or (math.isinf(number) and field.name in BOUNDS)
+            ):
+                yield name, f"{name} is {value}\na number that float32 holds, up to {LARGEST:g}"
+                break
+        yield from no_numbers(value, f"{name}.")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LONGEST = 2**24
+"""The most steps of a delay."""
+
 
 @dataclass(frozen=True)
 class Connection:

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.registry import register
-from outlay.core.errors import BrainError
 
 
 class Initializer(abc.ABC):
@@ -28,6 +27,10 @@ class Initializer(abc.ABC):
             shape: post-synaptic neurons, pre-synaptic neurons.
             dtype: of the values.
         """
+
+    def problems(self) -> list[str]:
+        """What is wrong with the settings: what, and after a newline the cure."""
+        return []
 
 
 @register("constant", kind="initializer")
@@ -59,16 +62,23 @@ class Bounded(Initializer):
     max_value: float | None = field(default=None, kw_only=True)
 
     def __call__(self, key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
-        """The values.
-
-        Raises:
-            BrainError: the lower bound lies above the upper one.
-        """
+        """The values."""
         low, high = self.min_value, self.max_value
-        if low is not None and high is not None and low > high:
-            raise BrainError(f"min_value is {low:g} and max_value is {high:g}\n  cure: min_value below max_value")
         values = self.drawn(key, shape)
         return (values if low is None and high is None else jnp.clip(values, low, high)).astype(dtype)
+
+    def problems(self) -> list[str]:
+        """A share that is none, dims that a kernel has not, and a lower bound above the upper one."""
+        wrong, density, axes = [], getattr(self, "density", 1.0), getattr(self, "norm_axes", (0,))
+        if not 0 <= density <= 1:
+            wrong.append(f"density is {density:g}\na share from 0 to 1, such as 0.2")
+        if not axes or set(axes) - {0, 1} or len(set(axes)) < len(axes):
+            wrong.append(f"norm_axes is {list(axes)}\n[0] for each pre-synaptic neuron, [1] post-synaptic, or [0, 1]")
+        if self.min_value is not None and self.max_value is not None and self.min_value > self.max_value:
+            wrong.append(
+                f"min_value is {self.min_value:g} and max_value is {self.max_value:g}\nmin_value below max_value"
+            )
+        return wrong
 
     @abc.abstractmethod
     def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:

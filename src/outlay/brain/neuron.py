@@ -137,12 +137,14 @@ class Neuron(Module):
     def problems(self, *, dt: float) -> list[str]:
         """Those of its components, each with the component's name before it."""
         wrong = []
-        if not (isinstance(self.units, int) and self.units > 0):
-            wrong.append(f"units is {self.units!r}\na whole number of neurons, at least 1")
+        if not (isinstance(self.units, int) and 0 < self.units < 2**31):
+            wrong.append(f"units is {self.units!r}\na whole number of neurons, at least 1 and below 2**31")
         if not 0 <= self.inhibitory_rate <= 1:
             wrong.append(f"inhibitory_rate is {self.inhibitory_rate:g}\na share from 0 to 1")
         for name, component in self._components().items():
             wrong += [f"{name}.{sentence}" for sentence in component.problems(dt=dt)]
+        wrong += [f"soma.{sentence}" for sentence in self.soma.level_problems()]
+        wrong += [f"synapses.kernel.{sentence}" for sentence in self.synapses.kernel.problems()]
         return wrong
 
     def _components(self) -> dict[str, Component]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from outlay.brain.check_modules import checked_ports, naming
 from outlay.brain.check_settings import is_shape
 from outlay.brain.port import Port, Shape
 from outlay.core.errors import BrainError, Problem
@@ -70,7 +71,8 @@ def port_of(brain: Brain, source: Source, ports: Mapping[str, Mapping[str, Port]
 def _ask(brain: Brain, name: str, shapes: Mapping[str, Shape]) -> Mapping[str, Port] | str | Problem:
     """What a module writes; or the port whose shape it has to know first; or why it refuses what arrives."""
     try:
-        return brain.modules[name].outputs(shapes)
+        with naming(name, brain.modules[name], "outputs"):
+            return checked_ports(name, brain.modules[name], brain.modules[name].outputs(shapes))
     except KeyError as lacking:
         port = lacking.args[0]
         if port in shapes or port not in brain.modules[name].inputs():

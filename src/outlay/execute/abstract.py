@@ -108,7 +108,9 @@ def as_key(key: Any) -> Any:
 def abstract_inputs(inputs: Any) -> Any:
     """An example batch as shapes and dtypes, with dtypes as JAX will see them."""
     _refuse_non_arrays(inputs, "the batch")
-    return jax.eval_shape(lambda batch: batch, inputs)
+    shapes = jax.eval_shape(lambda batch: batch, inputs)
+    # Where an example lives says nothing: on Explicit axes that the user has set, its type would be of another mesh.
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
 
 
 def as_shapes(tree: Any) -> Any:

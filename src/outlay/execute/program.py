@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.core.errors import ProgramError
@@ -36,6 +37,7 @@ from outlay.layout.plan import Plan
 from outlay.meshes.made import refuse_to_run
 from outlay.place.born import born_sharded
 from outlay.place.matching import differences
+from outlay.place.memory import too_large
 from outlay.place.shardings import shardings
 
 
@@ -118,6 +120,7 @@ class Program:
             raise under_trace("program.init")
         refuse_without_jit()
         key = as_key(key)
+        self.refuse_too_large()
         self.agree(key=key)
         self._refuse_other_kind(key)
         if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
@@ -130,6 +133,15 @@ class Program:
                 if key is not None:
                     raise
                 raise ProgramError("init draws from its key, and None is none\n  cure: jax.random.key(0)") from error
+
+    def refuse_too_large(self) -> None:
+        """Raise where the state needs more than all memory of this machine, before any of it is made.
+
+        Raises:
+            ProgramError: it does; its largest leaves are named.
+        """
+        if found := too_large(self.plan, self.mesh, "a smaller array, or a layout that splits it over more machines"):
+            raise ProgramError("\n".join([found[0], *(problem.text() for problem in found[1])]))
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Run one step. The state is donated: its memory becomes the new state's, so it cannot be used again.
@@ -182,11 +194,11 @@ class Program:
 
     def pad(self, state: Any) -> Any:
         """A state with rows filled up as the plan says, where devices do not divide them."""
-        return functools.reduce(lambda state, rows: rows.pad(state), self.rows, state)
+        return functools.reduce(lambda state, rows: _apart(rows.pad, state), self.rows, state)
 
     def crop(self, state: Any) -> Any:
         """A state without the rows that fill up; what one device has, in whole arrays."""
-        return functools.reduce(lambda state, rows: rows.crop(state), self.rows, state)
+        return functools.reduce(lambda state, rows: _apart(rows.crop, state), self.rows, state)
 
     @functools.cached_property
     def lowered(self) -> jax.stages.Lowered:
@@ -289,6 +301,13 @@ def refuse_without_jit() -> None:
             "jax_disable_jit is set, and a program is a compiled step: nothing would be laid out\n"
             "  cure: unset JAX_DISABLE_JIT; to debug line by line call the step itself: step(init(key), batch)"
         )
+
+
+def _apart(function: Callable[[Any], Any], state: Any) -> Any:
+    """Of a state, apart from any mesh that the user has set, which may be of other devices or of Explicit axes."""
+    is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state))
+    with contextlib.nullcontext() if is_traced else jax.set_mesh(None):
+        return function(state)
 
 
 def _any_deleted(tree: Any) -> bool:

@@ -79,9 +79,12 @@ class Rows:
 
     def crop(self, state: Any) -> Any:
         """A state without the rows that `pad` has added."""
-        return map_with_paths(
-            lambda path, leaf: leaf[: self.num[path.partition(".")[0]]] if self.has(path) else leaf, state
-        )
+
+        def crop(path: str, leaf: Any) -> Any:
+            num = self.num[path.partition(".")[0]] if self.has(path) else 0
+            return leaf[:num] if self.padded(num) > num else leaf
+
+        return map_with_paths(crop, state)
 
     def piece(self, state: Any) -> Any:
         """This device's piece of a padded state, inside `jax.shard_map`."""

@@ -89,7 +89,8 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
     leaves, structure = jax.tree.flatten(wanted)
     if _on_the_same_devices(tree, leaves, where):
         # One compiled identity: XLA exchanges the pieces; device_put would pass some of them through the host.
-        return _identity(structure, tuple(leaves))(tree)
+        with jax.set_mesh(None):  # a mesh that the user has set may be of other devices
+            return _identity(structure, tuple(leaves))(tree)
     return jax.device_put(tree, wanted)
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from outlay.brain.initializers import Constant, LogNormal, Normal, NormalizedSparseUniform, SparseUniform, Uniform
-from outlay.core.errors import BrainError
 
 SHAPE = (300, 200)
 
@@ -57,5 +56,15 @@ def test_bounds_cut_off_zeros_too():
     plain = draw(SparseUniform(2.0, density=0.3))
     np.testing.assert_array_equal(draw(SparseUniform(2.0, 0.3, min_value=0.5, max_value=1.5)), plain.clip(0.5, 1.5))
     assert draw(NormalizedSparseUniform(3.0, max_value=0.01)).max() == np.float32(0.01)
-    with pytest.raises(BrainError, match="min_value is 2 and max_value is 1"):
-        draw(Uniform(min_value=2.0, max_value=1.0))
+
+
+def test_settings_that_no_kernel_can_have_are_told():
+    assert SparseUniform(density=0.0).problems() == SparseUniform(min_value=-1.0, max_value=-1.0).problems() == []
+    wrong = [
+        *(Uniform(min_value=2.0, max_value=1.0), SparseUniform(density=2.0), Normal(density=-1.0)),
+        *(NormalizedSparseUniform(norm_axes=axes) for axes in ((), (2,), (0, 0))),
+    ]
+    assert [initializer.problems()[0].partition("\n")[0] for initializer in wrong] == [
+        *("min_value is 2 and max_value is 1", "density is 2", "density is -1"),
+        *("norm_axes is []", "norm_axes is [2]", "norm_axes is [0, 0]"),
+    ]

@@ -8,11 +8,16 @@ import pytest
 
 from outlay.brain.brain import Brain
 from outlay.brain.connection import Connection
+from outlay.brain.delays.drawn import N2NDelays
+from outlay.brain.initializers import SparseUniform, Uniform
 from outlay.brain.integrator import ExponentialIntegrator
 from outlay.brain.module import Module
+from outlay.brain.neuron import Neuron
 from outlay.brain.port import Port
 from outlay.brain.reshape import Concat
+from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.spikers.linear import LinearSpiker
+from outlay.brain.synapses.linear import LinearSynapses
 from outlay.core.errors import BrainError
 
 
@@ -96,6 +101,9 @@ def test_a_delay_is_read_that_many_steps_later():
 def test_an_input_arrives_in_the_dtype_of_what_reads_it(kind, dtype):
     @dataclass(frozen=True)
     class Keeps(Concat):
+        def init(self, key, shapes, **options):
+            return {"seen": jnp.zeros(4, dtype)}
+
         def step(self, state, inputs, *, dt):
             return {"seen": inputs["inputs"]}, {"output": inputs["inputs"]}
 
@@ -293,3 +301,31 @@ def test_an_error_of_a_module_of_ones_own_is_not_taken_for_a_missing_shape():
 
     with pytest.raises(KeyError, match="oops"):
         Brain({"a": Wrong()}, [Connection("inputs:x", "a:x")], inputs={"x": (1,)})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"synapses": LinearSynapses(SparseUniform(density=2.0))}, "synapses.kernel.density is 2\n    cure: a share"),
+        ({"synapses": LinearSynapses(SparseUniform(density=-1.0))}, "synapses.kernel.density is -1"),
+        ({"synapses": LinearSynapses(Uniform(scale=float("nan")))}, "synapses.kernel.scale is nan"),
+        ({"synapses": LinearSynapses(Uniform(scale=float("inf")))}, "synapses.kernel.scale is inf"),
+        ({"soma": LeakySoma(threshold=-70.0)}, "soma.threshold is -70 mV, below potential_reset, -50 mV"),
+        ({"soma": LeakySoma(resistance=1e300)}, "soma.resistance is 1e+300"),
+        ({"delays": N2NDelays(20.05)}, "delays.max_delay is 20.05 ms, 200.5 steps of dt = 0.1 ms"),
+        ({"delays": N2NDelays(2.0, min_delay=0.25)}, "delays.min_delay is 0.25 ms, 2.5 steps of dt = 0.1 ms"),
+        ({"units": 10**12}, "units is 1000000000000\n    cure: a whole number of neurons, at least 1 and below 2**31"),
+    ],
+)
+def test_settings_that_no_network_can_have_are_told(settings, message):
+    modules = {"eye": LinearSpiker(), "net": Neuron(**{"units": 4, **settings})}
+    ends = [Connection("inputs:light", "eye:signal"), Connection("eye:spikes", "net:in_spikes")]
+    with pytest.raises(BrainError) as error:
+        Brain(modules, ends, inputs={"light": (3,)}, dt=0.1)
+    assert message in str(error.value)
+    assert len(error.value.problems) == 1
+
+
+def test_a_threshold_that_nothing_reaches_is_one():
+    soma, delays = LeakySoma(threshold=float("inf")), N2NDelays(0.3, min_delay=0.1)
+    assert Neuron(4, soma=soma, delays=delays).problems(dt=0.1) == []

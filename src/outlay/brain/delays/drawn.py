@@ -9,6 +9,7 @@ from typing import ClassVar
 import jax
 
 from outlay.brain.component import State
+from outlay.brain.connection import LONGEST
 from outlay.brain.delays.base import Delays, delay_dtype, nothing_sent
 from outlay.brain.initializers import by_neuron
 from outlay.brain.registry import register
@@ -17,7 +18,7 @@ from outlay.brain.spikers.settings import negative, not_positive
 
 @dataclass(frozen=True)
 class DrawnDelays(Delays):
-    """Delays of A to B steps, all as likely, with A = ⌈min_delay / dt⌉, at least 1, and B = ⌈max_delay / dt⌉.
+    """Delays of A to B steps, all as likely, with A = min_delay / dt, at least 1, and B = max_delay / dt.
 
     Attributes:
         max_delay: the longest delay, ms.
@@ -48,7 +49,17 @@ class DrawnDelays(Delays):
                 f"max_delay is {self.max_delay:g} ms, shorter than a step of {dt:g} ms\n"
                 f"at least {dt:g} ms, or a smaller dt"
             )
-        return wrong
+        return wrong or [sentence for name in ("min_delay", "max_delay") for sentence in self._off_the_grid(name, dt)]
+
+    def _off_the_grid(self, name: str, dt: float) -> list[str]:
+        """A delay that is no whole number of steps."""
+        delay = getattr(self, name)
+        if delay / dt > LONGEST:
+            return [f"{name} is {delay:g} ms, {delay / dt:g} steps of dt = {dt:g} ms\nat most {LONGEST} steps"]
+        if abs(delay / dt - round(delay / dt)) <= 1e-6 * max(1, delay / dt):
+            return []
+        what = f"{name} is {delay:g} ms, {delay / dt:g} steps of dt = {dt:g} ms"
+        return [f"{what}\na whole number of steps, such as {math.ceil(delay / dt) * dt:g} ms"]
 
 
 def _whole_steps(delay: float, dt: float) -> int:
@@ -62,7 +73,7 @@ class N2NDelays(DrawnDelays):
     """A delay for each pair of neurons.
 
     A spike of pre neuron j arrives at post neuron i in step t + d[i,j] - 1 if it is read in step t, with d from A to B,
-    all as likely, A = ⌈min_delay / dt⌉, at least 1, and B = ⌈max_delay / dt⌉.
+    all as likely, A = min_delay / dt, at least 1, and B = max_delay / dt.
 
     Source: `N2NDelays` of Spark (Nogarx/Spark).
 
@@ -89,7 +100,7 @@ class NDelays(DrawnDelays):
     """A delay for each pre neuron, the same to all post neurons.
 
     A spike of pre neuron j arrives everywhere in step t + d[j] - 1 if it is read in step t, with d from A to B, all as
-    likely, A = ⌈min_delay / dt⌉, at least 1, and B = ⌈max_delay / dt⌉.
+    likely, A = min_delay / dt, at least 1, and B = max_delay / dt.
 
     Source: `NDelays` of Spark (Nogarx/Spark).
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -15,6 +17,9 @@ from outlay.core.suggest import did_you_mean
 TYPE = "type"
 KEYS = {"units": "count"}
 """Settings that a file calls by another name: beside units of measurement, `units` would say nothing."""
+
+LARGEST = 2**31 - 1
+"""The largest whole number of a setting: sizes beyond it are none that JAX counts with."""
 
 Found = Callable[[tuple[str, ...], str, str, str], None]
 """Takes what is wrong: path, kind, what, cure."""
@@ -94,7 +99,8 @@ def _converted(value: Any, hint: Any, unit: str) -> Any:
         if (converted := _as(option, value, unit)) is not _WRONG:
             return converted
     takes = " or ".join(dict.fromkeys(_takes(option, unit) for option in options if option is not type(None)))
-    raise UnitError(f"{value!r} is not what it takes\n{takes}")
+    least = f" of at most {LARGEST}" if type(value) is int and abs(value) > LARGEST else ""
+    raise UnitError(f"{reprlib.repr(value)} is not what it takes\n{takes}{least}")
 
 
 def _as(option: Any, value: Any, unit: str) -> Any:
@@ -107,10 +113,12 @@ def _as(option: Any, value: Any, unit: str) -> Any:
     if option is float:
         if isinstance(value, str):
             return number_in(value, unit)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _WRONG
+        # Whole numbers of hundreds of digits are none that a float can be.
+        is_number = type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
+        return float(value) if is_number else _WRONG
     if option is Any:
         return value
-    return value if type(value) is option else _WRONG
+    return value if type(value) is option and not (option is int and abs(value) > LARGEST) else _WRONG
 
 
 def _as_tuple(args: tuple[Any, ...], value: Any, unit: str) -> Any:

@@ -15,7 +15,7 @@ from outlay.brain.brain import Brain
 from outlay.brain.files.connection_text import connection_text
 from outlay.brain.files.settings import TYPE, file_key
 from outlay.brain.files.templates import TEMPLATES, USE
-from outlay.brain.kernel_file import KernelFile
+from outlay.brain.kernel_file import GivenKernel, KernelFile
 from outlay.brain.library import LIBRARY
 from outlay.brain.registry import MODULE, kind_of, name_of
 from outlay.core.errors import BrainError, Problem
@@ -91,6 +91,11 @@ def _table(settings: Any, kind: str, folder: File) -> Table:
     table: Table = {TYPE: name_of(type(settings), kind=kind)}
     for field in dataclasses.fields(settings):
         value, unit = getattr(settings, field.name), field.metadata.get("unit", "")
+        if isinstance(value, GivenKernel):
+            raise BrainError(
+                f"its {field.name} is an array, which a file does not hold\n"
+                "  cure: numpy.save it, and KernelFile(path) in its place; outlay brain convert does so for a .nir"
+            )
         inner = kind_of(type(value))
         if inner:
             table[file_key(field.name)] = _table(value, inner, folder)

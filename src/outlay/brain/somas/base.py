@@ -18,6 +18,14 @@ class Soma(Component, abc.ABC):
         """The state before the first step: at rest."""
         return {"potential": jnp.zeros(units, dtype)}
 
+    def level_problems(self) -> list[str]:
+        """A threshold below the reset: a neuron that has spiked would never stop."""
+        threshold, reset = getattr(self, "threshold", None), getattr(self, "potential_reset", None)
+        if isinstance(threshold, int | float) and isinstance(reset, int | float) and threshold < reset:
+            what = f"threshold is {threshold:g} mV, below potential_reset, {reset:g} mV"
+            return [f"{what}, so each spike would bring the next\na threshold above the reset"]
+        return []
+
     @abc.abstractmethod
     def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
         """One step of dt ms.
@@ -33,5 +41,5 @@ class Soma(Component, abc.ABC):
 
 
 def in_steps(duration: float, dt: float) -> int:
-    """A duration as the nearest number of steps."""
-    return round(duration / dt)
+    """A duration as the nearest number of steps that can be counted."""
+    return round(min(duration / dt, 2**31 - 1))

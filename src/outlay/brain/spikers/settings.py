@@ -32,4 +32,4 @@ def _with_unit(value: Any, field: dataclasses.Field) -> str:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) < math.inf  # whole numbers too large for a float as well

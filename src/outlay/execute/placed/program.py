@@ -30,6 +30,17 @@ from outlay.meshes.made import refuse_to_run
 from outlay.place.shardings import ROWS, shardings
 
 
+def _without_mesh(method: Any) -> Any:
+    """A method that knows nothing of a mesh that the user has set: each place has devices of its own."""
+
+    @functools.wraps(method)
+    def run(*args: Any) -> Any:
+        with jax.set_mesh(None):
+            return method(*args)
+
+    return run
+
+
 class PlacedProgram(Program):
     """A rollout laid out part by part; make one with `outlay.program(..., mode="placed")`.
 
@@ -43,6 +54,7 @@ class PlacedProgram(Program):
         num_steps_at_once: how many steps a dispatch runs.
     """
 
+    @_without_mesh
     def __init__(self, step: Rollout, init: Callable[[Any], Any], inputs: Any, layout: Layout, mesh: Mesh) -> None:
         refuse_other_arguments(step, init, mesh)
         check_mode("placed", mesh)
@@ -75,6 +87,7 @@ class PlacedProgram(Program):
         self._run = self._first_run
         self._is_agreed = True
 
+    @_without_mesh
     def init(self, key: Any) -> Any:
         """Make the state: each part's on its devices, and nothing of it elsewhere.
 
@@ -88,23 +101,27 @@ class PlacedProgram(Program):
         if is_tracing():
             raise under_trace("program.init")
         key = as_key(key)
+        self.refuse_too_large()
         made = [make(jax.device_put(key, place.whole)) for make, place in zip(self._makers, self.places, strict=True)]
         caches = [state.pop(CACHE) for state in made]
         return joined(made, caches)
 
     # A dictionary of what other programs have one of: whoever reads them asks for the mode first.
     @functools.cached_property
+    @_without_mesh
     def lowered(self) -> Mapping[str, jax.stages.Lowered]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The steps of each dispatch lowered, by the names of the parts, joined by `+` where they share a place."""
         return {"+".join(place.names): place.steps(self.num_steps_at_once) for place in self.places}
 
     @functools.cached_property
+    @_without_mesh
     def compiled(self) -> Mapping[str, jax.stages.Compiled]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The same compiled: exactly what runs, with what begins and ends a call."""
         self._ends  # noqa: B018  here, since what follows is timed
         return {name: lowered.compile() for name, lowered in self.lowered.items()}
 
     @functools.cached_property
+    @_without_mesh
     def _dispatch(self) -> Dispatch:
         whole, rest = divmod(self._num_steps, self.num_steps_at_once)
         programs = [(whole, list(self.compiled.values()))]
@@ -113,6 +130,7 @@ class PlacedProgram(Program):
         return Dispatch(self.places, programs)
 
     @functools.cached_property
+    @_without_mesh
     def _ends(self) -> list[tuple[Any, Any]]:
         return [place.ends() for place in self.places]
 
@@ -124,6 +142,7 @@ class PlacedProgram(Program):
         self._run = self._run_all
         return new_state, outputs
 
+    @_without_mesh
     def _run_all(self, state: Any, batch: Any) -> tuple[Any, Any]:
         if jax.tree.structure((state, batch)) != self._structure:
             problem = diagnose(state, batch, (self.state_shapes, self.batch_shapes), self.plan, self.mesh)

@@ -19,7 +19,7 @@ from outlay.layout.layout import Layout
 from outlay.recipes.brain.inputs.closed_loop import ClosedLoop
 from outlay.recipes.brain.inputs.drive import waves
 from outlay.recipes.brain.inputs.feed import Feed, Stimulus
-from outlay.recipes.brain.layouts import MESHES, MODES, brain_layouts
+from outlay.recipes.brain.layouts import MESHES, MODES, brain_layouts, goes_with
 from outlay.recipes.brain.recording.moments import Moments
 from outlay.recipes.recipe import Recipe
 
@@ -128,8 +128,9 @@ class BrainRecipe(Recipe):
         )
 
     def with_layout(self, layout: Layout) -> BrainRecipe:
-        """The recipe under a layout of one's own."""
-        return dataclasses.replace(self, layouts={"given": layout}, meshes={}, modes={})
+        """The recipe under a layout of one's own, on the mesh and in the mode that its rules ask for."""
+        mesh, mode = goes_with(layout)
+        return dataclasses.replace(self, layouts={"given": layout}, meshes={"given": mesh}, modes={"given": mode})
 
 
 def watched(brain: Brain, moments: Moments) -> StepGraph:

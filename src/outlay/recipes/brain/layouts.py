@@ -11,8 +11,10 @@ from outlay.brain.brain import Brain
 from outlay.core.step_graph import INPUTS
 from outlay.execute.modes import Mode
 from outlay.layout.layout import Layout
-from outlay.layout.placement import replicate
+from outlay.layout.placement import On, replicate
+from outlay.layout.policies import ByNeuron
 from outlay.layout.strategies import by_module, by_neuron
+from outlay.recipes.recipe import DEFAULT_MESH
 
 COPIES, BY_NEURON, BY_MODULE = "copies", "by-neuron", "by-module"
 MODES: Mapping[str, Mode] = {BY_NEURON: "manual", BY_MODULE: "placed"}
@@ -27,6 +29,16 @@ def brain_layouts(brain: Brain) -> dict[str, Layout | Callable[[int], Layout]]:
         BY_NEURON: by_neuron("neurons"),
         BY_MODULE: lambda num_devices: by_module(balanced(brain, num_devices)),
     }
+
+
+def goes_with(layout: Layout) -> tuple[str, Mode]:
+    """The mesh, as text, and the mode that the rules of a layout ask for."""
+    for rule in layout:
+        if isinstance(rule.placement, ByNeuron):
+            return f"{rule.placement.axis}=-1", MODES[BY_NEURON]
+        if isinstance(rule.placement, On):
+            return MESHES[BY_MODULE], MODES[BY_MODULE]
+    return DEFAULT_MESH, "auto"
 
 
 def balanced(brain: Brain, num_devices: int) -> dict[str, int]:

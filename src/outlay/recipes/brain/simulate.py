@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from outlay.core.errors import BrainError
+from outlay.core.errors import BrainError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.execute.make import program as make_program
 from outlay.launch.heartbeat import beat
 from outlay.place.gather import gather
+from outlay.place.memory import too_large
 from outlay.recipes.brain.activity import population_names
 from outlay.recipes.brain.brain_recipe import BrainRecipe
 from outlay.recipes.brain.brain_run import BrainRun
@@ -94,7 +95,11 @@ class _Run:
         self.recipe, self.program = prepared.recipe, prepared.program
         self.brain, self.feed = prepared.recipe.brain, prepared.recipe.feed
         self.num_steps, self.kept_in, self.saves = num_steps, kept_in, saves
+        cure = "fewer neurons: `units` in Python, `count` in a file; a kernel has a number for each pair of them"
+        if found := too_large(self.program.plan, self.program.mesh, cure):
+            raise BrainError(*found)
         self._refuse_too_long()
+        self._refuse_late_windows()
         self.programs = {self.recipe.chunk: prepared.program}
         state = jax.eval_shape(self.recipe.init, jax.random.key(0))  # the program's may be filled up
         shapes = jax.eval_shape(self.program.step, state, self.program.batch_shapes)[1]
@@ -263,6 +268,16 @@ class _Run:
                 f"there are inputs for {self.feed.num_steps} steps, and {self.num_steps} are asked for"
                 f"\n  cure: {self.feed.num_steps} steps, longer arrays, or functions of the step"
             )
+
+    def _refuse_late_windows(self) -> None:
+        end = self.num_steps * self.brain.dt
+        late = [window for window in self.recipe.moments.windows if window.start >= end]
+        if late:
+            what = f"it begins after the run, which ends at {end:g} ms"
+            problems = [
+                Problem("window", f"{w.start:g}..{w.end:g}", what, "more steps, or an earlier window") for w in late
+            ]
+            raise BrainError(f"{len(late)} window(s) would record nothing", problems)
 
     def _weights(self) -> dict[str, np.ndarray]:
         """Some numbers of every kernel, evenly from all of its neurons."""

@@ -39,12 +39,13 @@ def compile_part(program: PlacedProgram, name: str) -> PartStep:
     inputs = {key: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for key, leaf in program.batch_shapes.items()}
     read = jax.eval_shape(lambda cache, inputs: graph.read(name, cache, inputs), program.state_shapes[CACHE], inputs)
     step = graph.parts[name].step
-    with warnings.catch_warnings():
+    # A part has a device of its own, whatever mesh the user has set.
+    with jax.set_mesh(None), warnings.catch_warnings():
         # A step may give back less state than it takes, as one that ends a count.
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         lowered = jax.jit(step, donate_argnums=0).lower(_on(state, device), _on(read, device))
         compiled = lowered.compile()
-    return PartStep(traced_work(jax.make_jaxpr(step)(state, read)), compiled)
+        return PartStep(traced_work(jax.make_jaxpr(step)(state, read)), compiled)
 
 
 def _on(tree: Any, device: jax.Device) -> Any:

@@ -16,6 +16,7 @@ from outlay.brain.files.nir.read import read_nir
 from outlay.brain.files.nir.write import write_nir
 from outlay.brain.files.read import read_brain
 from outlay.brain.initializers import Uniform
+from outlay.brain.kernel_file import GivenKernel
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.neuron import Neuron
 from outlay.brain.reshape import Concat
@@ -102,7 +103,9 @@ def test_a_graph_of_another_tool_is_read(tmp_path):
     nir.write(tmp_path / "model.nir", nir.NIRGraph(nodes, edges))
     found = read_nir(tmp_path / "model.nir")
     soma = LeakySoma(0.0, 0.0, 10.0, 0.1, 1.0)
-    assert dict(found.brain.modules) == {"n1_lif": Neuron(3, soma=soma)}
+    assert dict(found.brain.modules) == {
+        "n1_lif": Neuron(3, soma=soma, synapses=LinearSynapses(GivenKernel(2 * weight)))
+    }
     assert dict(found.brain.outputs) == {"out": "n1_lif:out_spikes"}
     np.testing.assert_array_equal(found.kernels["n1_lif"], 2 * weight)  # both ways add up
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
@@ -10,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from outlay.brain.brain import Brain
 from outlay.brain.connection import Connection
 from outlay.brain.files.nir.routes import Route, routes
 from outlay.brain.files.nir.write import MS_PER_S
+from outlay.brain.kernel_file import GivenKernel
 from outlay.brain.module import State
 from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import LeakySoma
@@ -34,7 +35,7 @@ class NirBrain:
     """A Brain from NIR, with the kernels that its file holds.
 
     Attributes:
-        brain: the Brain; of its own it would draw its kernels.
+        brain: the Brain; it begins with these kernels.
         kernels: the kernel of each population, (post, pre).
     """
 
@@ -43,10 +44,7 @@ class NirBrain:
 
     def init(self, key: jax.Array) -> State:
         """The state before the first step, with the kernels of the file."""
-        state = self.brain.init(key)
-        for name, kernel in self.kernels.items():
-            state[name]["synapses"]["kernel"] = jnp.asarray(kernel, state[name]["synapses"]["kernel"].dtype)
-        return state
+        return self.brain.init(key)
 
 
 def read_nir(path: str | os.PathLike, *, dt: float = 1.0) -> NirBrain:
@@ -79,8 +77,9 @@ def read_nir(path: str | os.PathLike, *, dt: float = 1.0) -> NirBrain:
     outputs = {_name(way.target): f"{_name(way.source)}:out_spikes" for way in ways if way.to_output}
     inner = list(_summed([way for way in ways if not way.to_output], modules))
     connections = [_connection(way, inputs, dt) for way in inner]
-    brain = Brain({at: module for at, module in modules.items() if module}, connections, inputs, outputs, dt=dt)
-    return NirBrain(brain, {at: _kernel(at, inner) for at in modules})
+    kernels = {at: _kernel(at, inner) for at in modules}
+    with_kernels = {at: _with_kernel(module, kernels[at]) for at, module in modules.items() if module}
+    return NirBrain(Brain(with_kernels, connections, inputs, outputs, dt=dt), kernels)
 
 
 def _graph(name: str) -> Any:
@@ -161,3 +160,7 @@ def _connection(way: Route, inputs: Mapping[str, Any], dt: float) -> Connection:
 def _kernel(name: str, ways: list[Route]) -> np.ndarray:
     parts = [way.weight for way in ways if _name(way.target) == name and way.weight is not None]
     return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def _with_kernel(neurons: Neuron, kernel: np.ndarray) -> Neuron:
+    return dataclasses.replace(neurons, synapses=dataclasses.replace(neurons.synapses, kernel=GivenKernel(kernel)))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from outlay.brain.check_settings import is_time
 from outlay.brain.files.scfg.names import (
     COMPONENTS,
     INITIALIZERS,
@@ -59,8 +61,7 @@ def component_table(
     settings = {key: _constant(value) if key != "kernel" else value for key, value in own_settings(config).items()}
     if kind == "delays":
         _check_drawn(settings, path, wrong, is_newer=is_newer)
-        if is_newer:
-            _as_newer_delays(settings, config)
+        _as_our_delays(settings, config, is_newer=is_newer)
     ours = names[said] if said else _most_like(kind, settings, ports, per_pair="units" in config)
     if ours == "btsp":
         _check_btsp(settings, ports, path, wrong)
@@ -132,11 +133,19 @@ def _constant(value: Any) -> Any:
     return value
 
 
-def _as_newer_delays(settings: Table, config: Mapping[str, Any]) -> None:
-    """Delays as Spark takes them since 1.2.1: of d steps, where until then d = 1 was no step at all."""
+def _as_our_delays(settings: Table, config: Mapping[str, Any], *, is_newer: bool) -> None:
+    """The longest delay as a whole number of steps, to which Spark rounds it up.
+
+    And delays as Spark takes them since 1.2.1: of d steps, where until then d = 1 was no step at all.
+    """
     dt, longest = config.get("dt", 1.0), settings.get("max_delay")
-    if isinstance(longest, int | float) and isinstance(dt, int | float):
-        settings["max_delay"], settings["min_delay"] = longest + dt, 2 * dt
+    if not (is_time(longest) and is_time(dt) and longest / dt < math.inf):
+        return
+    steps = round(longest / dt, 6)
+    whole = longest if steps == int(steps) else math.ceil(steps) * dt
+    settings["max_delay"] = whole
+    if is_newer:
+        settings["max_delay"], settings["min_delay"] = whole + dt, 2 * dt
 
 
 def _check_btsp(settings: Table, ports: Collection[str], path: Path, wrong: Wrong) -> None:

@@ -102,7 +102,7 @@ def _wired(config: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) 
         at, kind = (*path, SPECS, name), kinds[name]
         if kind is None:
             known = known_names(known for names in COMPONENTS.values() for known in names)
-            wrong(at, "unknown component", not_here("component", _class_of(spec)), known)
+            wrong(at, "unknown component", not_here("component", class_of(spec)), known)
             continue
         if of_kind.setdefault(kind, name) != name:
             what = f"{of_kind[kind]} and {name} are both {kind}"
@@ -110,17 +110,19 @@ def _wired(config: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) 
             continue
         _check_wiring(spec, kind, specs, kinds, at, wrong)
         ports = spec.get("inputs") or ()
-        said = _class_of(spec)
+        said = class_of(spec)
         table = component_table(kind, spec["config"], (*at, "config"), wrong, said=said, ports=ports, is_newer=is_newer)
         yield kind, _as_ours(table, spec["config"]) if kind == "soma" and table else table
 
 
 def _kind_of(spec: Mapping[str, Any]) -> str | None:
-    return next((kind for kind, names in COMPONENTS.items() if _class_of(spec) in names), None)
+    return next((kind for kind, names in COMPONENTS.items() if class_of(spec) in names), None)
 
 
-def _class_of(spec: Mapping[str, Any]) -> str:
-    return spec["module_cls"]["__module_type__"]
+def class_of(spec: Mapping[str, Any]) -> str:
+    """The class of a module or a component, as registered in Spark."""
+    cls = spec["module_cls"]
+    return str(cls.get("__module_type__")) if isinstance(cls, Mapping) else str(cls)
 
 
 def _check_wiring(

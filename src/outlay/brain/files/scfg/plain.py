@@ -139,6 +139,11 @@ def _parsed(text: str, name: str) -> Any:
         where = f"{name}:{error.lineno}:{error.colno}"
         what = f"its JSON breaks off or is wrong: {error.msg}"
         raise _refusal(where, "damaged", what, "a whole copy of the file") from error
+    except RecursionError as error:
+        raise _refusal(name, "damaged", "it is nested too deeply to be read", "a whole copy of the file") from error
+    except ValueError as error:  # a number of thousands of digits
+        what = f"its JSON breaks off or is wrong: {error}"
+        raise _refusal(name, "damaged", what, "a whole copy of the file") from error
 
 
 def _refusal(where: str, kind: str, what: str, cure: str) -> BrainError:
@@ -161,7 +166,8 @@ def _unwrapped(value: Any) -> Any:
         return value.get("data")
     for key in _CONTENTS:
         if isinstance(value.get(key), dict):
-            return {TYPE: kind, **_unwrapped(value[key])}
+            inner = _unwrapped(value[key])
+            return {TYPE: kind, **inner} if isinstance(inner, dict) else inner
     return {key: _unwrapped(item) for key, item in value.items() if key not in _EDITORS}
 
 

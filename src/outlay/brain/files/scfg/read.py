@@ -9,8 +9,9 @@ from outlay.brain.brain import Brain
 from outlay.brain.connection import Connection, split_end
 from outlay.brain.files.scfg.components import Path, Table, Wrong, not_here, own_settings
 from outlay.brain.files.scfg.names import MODULES, NEURONS, ONE_PORT, known_names
-from outlay.brain.files.scfg.neurons import CALL, SPECS, count_of, neuron_table, ports_of
-from outlay.brain.files.scfg.plain import EDITOR, TYPE, plain
+from outlay.brain.files.scfg.neurons import CALL, SPECS, class_of, count_of, neuron_table, ports_of
+from outlay.brain.files.scfg.plain import EDITOR, TYPE, Plain, plain
+from outlay.brain.files.scfg.well_formed import malformed
 from outlay.brain.files.settings import TYPE as OUR_TYPE
 from outlay.brain.files.settings import read_table
 from outlay.brain.files.unread import Unread
@@ -36,7 +37,7 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
         BrainError: the file is damaged, or holds something that is not understood; every such thing is named.
     """
     assert LIBRARY  # importing it has given names to what Outlay brings
-    held, problems = plain(content, name=name), []
+    held, problems = _whole(content, name), []
     config = held.config
     if held.is_neuron:
         what = f"it holds {config.get(TYPE)!r}, which is a neuron and no Brain"
@@ -46,7 +47,7 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
     def wrong(path: Path, kind: str, what: str, cure: str) -> None:
         problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, cure))
 
-    specs = _specs(config, wrong)
+    specs = _specs(config)
     modules = {part: _module(part, spec, wrong, held.is_newer) for part, spec in specs.items()}
     connections = [c for part, spec in specs.items() for c in _connections(part, spec, specs, wrong)]
     settings = {
@@ -76,7 +77,7 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
         BrainError: the file is damaged, or holds no neuron, or something that is not understood; all of it is named.
     """
     assert LIBRARY  # importing it has given names to what Outlay brings
-    held, problems = plain(content, name=name), []
+    held, problems = _whole(content, name), []
 
     def wrong(path: Path, kind: str, what: str, cure: str) -> None:
         problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, cure))
@@ -95,25 +96,18 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
     return neuron
 
 
-def _specs(config: Mapping[str, Any], wrong: Wrong) -> dict[str, Mapping[str, Any]]:
-    """The modules of the file by name, whichever way it lists them, without those that are not whole."""
-    listed = config.get("modules_map") or config.get("modules_specs") or []
-    named = (
-        listed.items() if isinstance(listed, Mapping) else ((_name(at, spec), spec) for at, spec in enumerate(listed))
-    )
-    found = {}
-    for name, spec in named:
-        missing = {"module_cls", "config"} - (spec.keys() if isinstance(spec, Mapping) else set())
-        if missing:
-            what = f"{name} has no {' and no '.join(sorted(missing))}"
-            wrong(("modules", name), "incomplete module", what, "a whole copy of the file")
-        else:
-            found[name] = spec
-    return found
+def _whole(content: bytes, name: str) -> Plain:
+    """What a file holds, if all of it has the shape that Spark writes."""
+    held = plain(content, name=name)
+    if problems := malformed(held.config, name=name):
+        raise BrainError(f"{name} cannot be read: {len(problems)} problem(s)", problems)
+    return held
 
 
-def _name(at: int, spec: Any) -> str:
-    return str(spec.get("name", at)) if isinstance(spec, Mapping) else str(at)
+def _specs(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The modules of the file by name, whichever way it lists them."""
+    listed = config.get("modules_map") or {}
+    return {**listed, **{spec["name"]: spec for spec in config.get("modules_specs") or ()}}
 
 
 def _module(name: str, spec: Mapping[str, Any], wrong: Wrong, is_newer: bool) -> Module:
@@ -128,7 +122,7 @@ def _port(spec: Mapping[str, Any], port: str) -> str:
     """An input port of a module by our name."""
     if _is_wired(spec):
         return ports_of(spec["config"]).inputs.get(port, port)
-    return ONE_PORT.get(MODULES.get(_said(spec), ""), port)
+    return ONE_PORT.get(MODULES.get(class_of(spec), ""), port)
 
 
 def _written(spec: Mapping[str, Any] | None, port: str) -> str:
@@ -137,7 +131,7 @@ def _written(spec: Mapping[str, Any] | None, port: str) -> str:
         return port
     if _is_wired(spec):
         return ports_of(spec["config"]).outputs.get(port, port)
-    is_only = MODULES.get(_said(spec)) == "sampler" and spec["config"].get("num_outputs", 1) == 1
+    is_only = MODULES.get(class_of(spec)) == "sampler" and spec["config"].get("num_outputs", 1) == 1
     return "output" if is_only and port == "output_0" else port
 
 
@@ -145,13 +139,8 @@ def _is_wired(spec: Mapping[str, Any]) -> bool:
     return SPECS in spec["config"]
 
 
-def _said(spec: Mapping[str, Any]) -> str:
-    cls = spec["module_cls"]
-    return str(cls.get("__module_type__")) if isinstance(cls, Mapping) else str(cls)
-
-
 def _table(spec: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) -> Table | None:
-    said, config = _said(spec), spec["config"]
+    said, config = class_of(spec), spec["config"]
     if said in NEURONS or _is_wired(spec):
         return neuron_table(config, path, wrong, ports=spec.get("inputs") or (), is_newer=is_newer)
     if said not in MODULES:
@@ -231,8 +220,9 @@ def _outputs(config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) 
 
 def _one(key: str, config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]], wrong: Wrong) -> Any:
     """A setting that Spark has in every module and a Brain has once."""
-    found = dict.fromkeys(said[key] for said in (config, *(spec["config"] for spec in specs.values())) if key in said)
-    if len(found) > 1:
-        what = f"modules differ in {key}: {', '.join(map(str, found))}"
+    values = [said[key] for said in (config, *(spec["config"] for spec in specs.values())) if key in said]
+    different = [value for at, value in enumerate(values) if value not in values[:at]]
+    if len(different) > 1:
+        what = f"modules differ in {key}: {', '.join(map(str, different))}"
         wrong((key,), "not understood", what, f"one {key} for the whole Brain")
-    return next(iter(found), None)
+    return next(iter(different), None)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import jax.numpy as jnp
 import numpy as np
 
 from outlay.brain.port import Shape
@@ -125,6 +126,11 @@ class Stimulus:
 
     def _called(self, name: str, function: Callable[[int], Any], step: int) -> np.ndarray:
         found, shape = np.asarray(function(step)), self._shapes[name]
+        if not _is_real(found.dtype):
+            raise BrainError(
+                f"the function of input {name!r} returned {found.dtype} for step {step}, not numbers"
+                f"\n  cure: return an array of real numbers of shape {shape}"
+            )
         if found.shape not in (shape, ()):
             raise BrainError(
                 f"the function of input {name!r} returned shape {found.shape} for step {step}, and the input has "
@@ -180,7 +186,10 @@ def _misshapen(shapes: Mapping[str, Shape], given: Mapping[str, Any]) -> list[Pr
         if name not in shapes or callable(value):
             continue
         shape = shapes[name]
-        if not np.issubdtype(value.dtype, np.number) and value.dtype != bool:
+        if np.issubdtype(value.dtype, np.complexfloating):
+            what = f"it holds {value.dtype}, and a Brain computes with real numbers"
+            problems.append(Problem("input", name, what, "its real part, x.real, or two inputs"))
+        elif not _is_real(value.dtype):
             problems.append(Problem("input", name, f"it holds {value.dtype}, not numbers", "an array of numbers"))
         elif value.shape not in ((), shape) and value.shape[1:] != shape:
             problems.append(
@@ -192,6 +201,11 @@ def _misshapen(shapes: Mapping[str, Shape], given: Mapping[str, Any]) -> list[Pr
                 )
             )
     return problems
+
+
+def _is_real(dtype: np.dtype) -> bool:
+    # bfloat16 is a number to JAX and none to NumPy.
+    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
 
 
 def _by_step(shape: Shape) -> str:

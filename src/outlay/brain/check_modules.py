@@ -1,0 +1,157 @@
+"""What a module says, makes and returns, against what a Brain takes: mistakes in modules of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.brain.port import Port
+from outlay.core.errors import BrainError, OutlayError, Problem
+from outlay.core.paths import flatten_paths
+from outlay.core.patterns import matches
+from outlay.core.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from outlay.brain.module import Module
+
+
+@contextlib.contextmanager
+def naming(name: str, module: Module, method: str) -> Iterator[None]:
+    """Add to an exception of a module's own code which module it was, and leave it as it is otherwise."""
+    try:
+        yield
+    except OutlayError:
+        raise
+    except Exception as error:
+        note = f"in {method} of module {name!r}, {type(module).__name__}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+
+
+def checked_ports(name: str, module: Module, ports: Any) -> Mapping[str, Port]:
+    """What a module says that it writes.
+
+    Raises:
+        BrainError: it is no table of ports, or a shape is none.
+    """
+    example = 'such as {"spikes": Port("spikes", (self.units,))}'
+    if not isinstance(ports, Mapping) or not all(isinstance(port, Port) for port in ports.values()):
+        raise BrainError(f"outputs returned {ports!r}\n  cure: a Port by name, {example}")
+    wrong = {port: what.shape for port, what in ports.items() if not _is_shape(what.shape)}
+    if wrong:
+        what = ", ".join(f"{port} {shape!r}" for port, shape in wrong.items())
+        raise BrainError(f"outputs says shapes that are none: {what}\n  cure: positive whole numbers, {example}")
+    return ports
+
+
+def check_state(name: str, module: Module, state: Any) -> None:
+    """Raise for a state at first that is no table of arrays, or lacks what `by_neuron` names.
+
+    Raises:
+        BrainError: it is; everything wrong is listed.
+    """
+    if not isinstance(state, Mapping):
+        what = f"init returned {_kind(state)}"
+        raise _refusal(name, module, [(name, what, "a dict of arrays by name, {} for a module without a state")])
+    leaves = flatten_paths(state)[0]
+    problems = [
+        (f"{name}.{path}", f"init made {_kind(leaf)}", "an array, jnp.asarray(...)")
+        for path, leaf in leaves
+        if not hasattr(leaf, "dtype")
+    ]
+    paths = [path for path, _ in leaves]
+    problems += [
+        (name, f"by_neuron names {pattern!r}, and its state has no such leaf", did_you_mean(pattern, paths))
+        for pattern in module.by_neuron
+        if "*" not in pattern and not any(matches(pattern, path) for path in paths)
+    ]
+    if problems:
+        raise _refusal(name, module, problems)
+
+
+def checked_step(
+    name: str, module: Module, before: Any, returned: Any, ports: Mapping[str, Port]
+) -> tuple[Any, dict[str, jax.Array]]:
+    """What a step returned: a state like the one before, and an array for each port.
+
+    Raises:
+        BrainError: it returned something else; everything wrong is listed.
+    """
+    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
+        what = f"step returned {_kind(returned)}"
+        raise _refusal(name, module, [(name, what, "return state, outputs: a new state, and an array by port")])
+    after, outputs = returned
+    problems = [
+        *_lost(name, before, after),
+        *(
+            (f"{name}:{port}", "step returned nothing for it", f'"{port}" among the outputs that step returns')
+            for port in ports
+            if port not in outputs
+        ),
+        *(
+            (f"{name}:{port}", "step returned it, and outputs does not name it", did_you_mean(port, ports))
+            for port in outputs
+            if port not in ports
+        ),
+    ]
+    arrays = {}
+    for port in ports:
+        if port not in outputs:
+            continue
+        try:
+            arrays[port] = jnp.asarray(outputs[port])
+        except (TypeError, ValueError):
+            problems.append((f"{name}:{port}", f"step returned {_kind(outputs[port])}", "an array"))
+    rows = _num_rows(module, before)
+    for port, array in arrays.items():
+        shape = ports[port].shape or ()
+        expected = (rows, *shape[1:]) if shape and rows is not None and rows <= shape[0] else shape
+        if array.shape != expected:
+            what = f"step returned shape {array.shape}, and outputs says {shape}"
+            problems.append((f"{name}:{port}", what, f"an array of shape {shape}, or a Port of the shape it has"))
+    if problems:
+        raise _refusal(name, module, problems)
+    return after, arrays
+
+
+def _num_rows(module: Module, state: Any) -> int | None:
+    """How many neurons a step computes: all of them, or as many as a device has."""
+    for path, leaf in flatten_paths(state)[0]:
+        if leaf.ndim and any(matches(pattern, path) for pattern in module.by_neuron):
+            return leaf.shape[0]
+    return None
+
+
+def _lost(name: str, before: Any, after: Any) -> list[tuple[str, str, str]]:
+    """Leaves of the state that a step left out, added, or gave another shape or dtype."""
+    old, new = ({path: _type(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (before, after))
+    cure = "every leaf with its shape and dtype: {**state, ...}, and x.astype(old.dtype) where it changed"
+    return [
+        (f"{name}.{path}", f"step took {old.get(path, 'nothing')} and returned {new.get(path, 'nothing')}", cure)
+        for path in {**old, **new}
+        if old.get(path) != new.get(path)
+    ]
+
+
+def _type(leaf: Any) -> str:
+    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" if hasattr(leaf, "dtype") else _kind(leaf)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _is_shape(shape: Any) -> bool:
+    return shape is None or (isinstance(shape, tuple) and all(isinstance(size, int) and size > 0 for size in shape))
+
+
+def _refusal(name: str, module: Module, problems: list[tuple[str, str, str]]) -> BrainError:
+    head = f"module {name!r}, {type(module).__name__}, does not do what a Brain needs: {len(problems)} problem(s)"
+    return BrainError(head, [Problem("module", *problem) for problem in problems])
