@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from outlay.cli.job_options import InOrderOption, StartWithinOption, StuckAfterOption
+from outlay.cli.output import raise_when_unread
 
 
 class LaunchCommand(TyperCommand):
@@ -61,4 +62,5 @@ def launch(
         max_restarts=max_restarts,
         in_order=in_order,
     )
+    raise_when_unread()
     raise typer.Exit(run_job(job))

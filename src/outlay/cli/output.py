@@ -29,7 +29,10 @@ class Lasting(io.RawIOBase):
 
     Attributes:
         failure: what went wrong first; None while all is well.
+        raises: raise that once, rather than drop what is written from then on without a word.
     """
+
+    raises = False
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
@@ -58,6 +61,8 @@ class Lasting(io.RawIOBase):
                 return os.write(self._descriptor, data)
             except OSError as error:
                 self.failure = error
+                if self.raises:
+                    raise
         return len(data)
 
 
@@ -69,6 +74,14 @@ def last() -> None:
     """Make stdout and stderr of this process last longer than their readers."""
     sys.stdout = _lasting(sys.stdout, 1)
     sys.stderr = _lasting(sys.stderr, 2)
+
+
+def raise_when_unread() -> None:
+    """For a launcher, which has to know that nobody reads what its job prints."""
+    for stream in (sys.stdout, sys.stderr):
+        raw = getattr(getattr(stream, "buffer", None), "raw", None)
+        if isinstance(raw, Lasting):
+            raw.raises = True
 
 
 def _lasting(stream: TextIO | None, descriptor: int) -> TextIO:

@@ -21,7 +21,7 @@ def test_a_run_ends_well_with_its_folder(run):
     folder, finished = run
     assert finished.returncode == 0, finished.stderr
     found = sorted(path.name for path in (folder / "runs" / "line").iterdir())
-    assert found == ["config.json", "loss.png", "metrics.jsonl", "plan.json", "report.html"]
+    assert found == ["config.json", "loss.png", "metrics.jsonl", "outlay.txt", "plan.json", "report.html"]
 
 
 def test_results_go_to_stdout_and_progress_to_stderr_without_colour(run):

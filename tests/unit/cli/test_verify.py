@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 from tests.unit.cli.command import LINE, command_here, outlay_command
+
+pytestmark = pytest.mark.processes
 
 PLANTED = f"{Path(__file__).parents[3]}/examples/planted_fault.py:recipe"
 
@@ -40,8 +43,6 @@ def test_a_mode_or_a_reference_that_does_not_exist_is_wrong_use(tmp_path):
 
 NAN = """
 import jax.numpy as jnp, numpy as np, optax, outlay
-
-pytestmark = pytest.mark.processes
 
 def recipe():
     x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)

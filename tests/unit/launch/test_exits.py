@@ -3,11 +3,11 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = """
 import atexit, sys
 from outlay.launch.exits import end_of_program, watch_exits
-
-pytestmark = pytest.mark.processes
 watch_exits()
 def show():
     ended = end_of_program()
