@@ -15,6 +15,8 @@ from outlay.brain.address import select_addresses
 from outlay.meshes.hardware_file import overlay, read_tables
 from outlay.meshes.spec import MeshSpec
 
+pytestmark = pytest.mark.compiles
+
 NUM_MUTATIONS = 300
 BITS = [
     "",

@@ -117,6 +117,7 @@ def soma_of(kind, **changes):
 SYNAPSES = LinearSynapses(SparseUniform(density=0.8))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("kind", SOMAS)
 @pytest.mark.parametrize(("dt", "cooldown"), [(1.0, 2.0), (0.5, 1.6), (0.1, 0.33), (1.0, 2.5)])
 def test_leaky_somas(kind, dt, cooldown):
@@ -149,6 +150,7 @@ def test_learning_rules(name, dt):
 
 
 # The target's equation is cubic: settings that let kernels grow without bounds let it grow faster than any number.
+@pytest.mark.compiles
 @settings(deadline=None, max_examples=6, phases=(Phase.explicit, Phase.generate))
 @given(seed=st.integers(0, 99), a=st.floats(-3, 3), b=st.floats(-9, 0), c=st.floats(-9, 0), d=st.floats(-1, 0.5))
 def test_zenkes_rule_with_any_weights(seed, a, b, c, d):
@@ -193,6 +195,7 @@ def test_fading_synapses_are_the_sum_of_a_trace_of_each_pair(synapses, tracer):
 
 
 # What a rule keeps by neuron is the same with any delays; with those of pairs each rule is tried.
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("delays", "name"),
     [(N2NDelays(6.0), name) for name in RULES] + [(each, "zenke") for each in (NDelays(6.0), NoDelays())],
@@ -218,6 +221,7 @@ def test_some_of_the_neurons_are_computed_bit_for_bit_as_among_all(name, delays)
     assert fired.any()
 
 
+@pytest.mark.compiles
 def test_more_neurons_or_other_modules_change_nothing_of_what_a_neuron_draws():
     few, many = (
         Neuron(units, synapses=SYNAPSES, delays=N2NDelays(9.0)).init(
@@ -282,6 +286,7 @@ def test_delays_start_at_the_shortest():
     ]
 
 
+@pytest.mark.compiles
 def test_who_is_inhibitory_is_known_before_the_first_spike():
     neuron = {"synapses": LinearSynapses(Constant(1.0)), "inhibitory_rate": 0.5}
     modules = {

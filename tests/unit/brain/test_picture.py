@@ -1,3 +1,4 @@
+import pytest
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from outlay.brain.brain import Brain
@@ -48,6 +49,7 @@ def test_the_boxes_do_not_touch():
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
 
 
+@pytest.mark.compiles
 def test_the_ending_of_the_file_says_the_format(tmp_path):
     BRAIN.picture(tmp_path / "brain.png")
     BRAIN.picture(tmp_path / "brain.svg")

@@ -4,6 +4,8 @@ import pytest
 
 from outlay.brain.synapses.row_sums import sum_rows
 
+pytestmark = pytest.mark.compiles
+
 
 @pytest.mark.parametrize("num_columns", [1, 7, 16, 64, 256, 333, 832, 3000])
 def test_rows_sum_to_the_same_bits_among_few_rows_and_many(num_columns):

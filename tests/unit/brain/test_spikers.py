@@ -56,6 +56,7 @@ def expected_drive(signal, *, glue, mins, maxs, resolution, sigma):
     return drive
 
 
+@pytest.mark.compiles
 @hypothesis.given(
     tau=st.floats(5, 200), cd=st.floats(0, 4), max_freq=st.floats(20, 200), dt=st.sampled_from([0.5, 1.0, 2.0])
 )
@@ -89,6 +90,7 @@ def test_topological_linear_spiker(glue, dt):
     np.testing.assert_allclose(state["potential"], potential, atol=1e-2)
 
 
+@pytest.mark.compiles
 def test_a_topological_poisson_spiker_spikes_with_the_probability_of_its_drive():
     space = {"mins": (-1.0,) * 3, "maxs": (1.0,) * 3, "resolution": 16, "sigma": 1 / 32}
     spiker = TopologicalPoissonSpiker(max_freq=400.0, mins=-1.0, maxs=1.0, resolution=16)
@@ -111,6 +113,7 @@ def test_what_a_poisson_unit_draws_does_not_depend_on_how_many_there_are():
     assert not np.array_equal(many[0], many[1]), "and anew in every step"
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("spiker", [LinearSpiker(), PoissonSpiker(), TopologicalLinearSpiker(resolution=8)])
 def test_half_precision_runs_and_stays_finite(spiker, dtype):

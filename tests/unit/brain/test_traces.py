@@ -21,6 +21,7 @@ def run(tracer, dt):
     return values
 
 
+@pytest.mark.compiles
 @settings(deadline=None, max_examples=15)
 @given(tau=taus, scale=scales, base=st.floats(-2.0, 2.0), dt=dts)
 def test_an_exponential_trace(tau, scale, base, dt):
@@ -29,6 +30,7 @@ def test_an_exponential_trace(tau, scale, base, dt):
     np.testing.assert_allclose(run(Tracer(tau, scale, base), dt), [expected(x) for x in INPUTS], atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.compiles
 @settings(deadline=None, max_examples=10)
 @given(rise=taus, decay=taus, scale=scales, base=st.floats(-1.0, 1.0), dt=dts)
 def test_a_trace_that_rises_and_decays(rise, decay, scale, base, dt):

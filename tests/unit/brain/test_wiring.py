@@ -82,6 +82,7 @@ def test_shapes_are_found_through_modules_that_have_none_of_their_own():
     )
 
 
+@pytest.mark.compiles
 def test_a_delay_is_read_that_many_steps_later():
     brain = Brain(
         {"a": Scale((1,)), "b": Scale((1,))},

@@ -23,6 +23,7 @@ def run():
     return run_command
 
 
+@pytest.mark.compiles
 def test_show_prints_the_tree_and_draws_the_picture(run, tmp_path):
     code, out, _ = run("show", AB_BRAIN, "--picture", tmp_path / "ab.png")
     assert code == 0

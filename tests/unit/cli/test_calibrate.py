@@ -8,6 +8,8 @@ from outlay.cli.main import app
 from outlay.report.estimate import calibrate as measuring
 from outlay.report.estimate.calibrate import Sizes
 
+pytestmark = pytest.mark.compiles
+
 SMALL = Sizes(exchanged=(2**8, 2**10), copied=2**10, product=(8, 8), widths=(8, 16), patience=0)
 
 

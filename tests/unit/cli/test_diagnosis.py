@@ -204,6 +204,7 @@ def test_an_unknown_message_is_admitted():
     assert f"none of the {len(KNOWN)} known messages is in this text; looked for: splitting an array" in str(diagnosis)
 
 
+@pytest.mark.compiles
 def test_a_long_log_takes_seconds_at_most():
     log = "".join(
         (RECORDED / VERSIONS[0] / f"{log}.txt").read_text() for log in dict.fromkeys(log for log, _, _ in LOGS)

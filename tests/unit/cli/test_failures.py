@@ -23,6 +23,7 @@ def ends(folder: Path, *arguments: str) -> Result:
     return ended
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
@@ -48,6 +49,7 @@ def test_a_step_whose_outputs_are_no_metrics_is_refused_only_where_it_is_trained
     assert ends(tmp_path, "show", f"{RECIPES}:vector").exit_code == 0
 
 
+@pytest.mark.compiles
 def test_what_fails_after_training_does_not_lose_it(tmp_path):
     failed = ends(tmp_path, "run", f"{RECIPES}:broken_ends", "--checkpoint-every", "3")
     assert failed.exit_code == 2

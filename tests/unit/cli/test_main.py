@@ -39,6 +39,7 @@ def test_a_page_that_cannot_be_written(tmp_path):
     assert "there is no folder" in shown.stderr
 
 
+@pytest.mark.compiles
 def test_run_as_json_is_one_document(tmp_path):
     finished = outlay("run", LINE, "--steps", "2", "--run-dir", str(tmp_path / "run"), "--json")
     assert finished.exit_code == 0, finished.output

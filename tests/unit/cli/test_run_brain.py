@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from outlay.cli.main import app
 from outlay.recipes.brain.recording.recording import Recording
 
+pytestmark = pytest.mark.compiles
+
 PAIR = """\
 dt = "1 ms"
 connections = ["inputs:light -> eye:signal", "eye:spikes -> cells:in_spikes"]

@@ -17,6 +17,7 @@ def paths(tree: Any) -> list[str]:
     return [path for path, _ in flatten_paths(tree)[0]]
 
 
+@pytest.mark.compiles
 @given(st.lists(PART, max_size=5).map(tuple))
 @example(("",))
 @example(("", ""))

@@ -17,6 +17,7 @@ def text_of(found: dict[str, object]) -> str:
     return " ".join(f"--{name}={value}" for name, value in texts.items())
 
 
+@pytest.mark.compiles
 @given(existing=flags, wanted=flags)
 def test_merging_keeps_what_is_there_and_adds_what_is_missing(existing, wanted):
     new = {name: value for name, value in wanted.items() if name not in existing}

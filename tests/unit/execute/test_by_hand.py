@@ -63,6 +63,7 @@ def is_checked(built):
     return region.params["check_vma"]
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("layout", "axes"),
     [
@@ -80,6 +81,7 @@ def test_a_gradient_is_one_devices_and_not_as_many_times_that_as_there_are_devic
         np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_model_that_the_check_refuses_runs_without_it_and_gives_the_same(layout):
     built = program(LAYOUTS[layout], loss=recurrent)
@@ -138,6 +140,7 @@ def test_a_batch_split_otherwise_than_by_samples_is_refused():
         assert "cure: outlay.data_parallel() for the batch, or mode='auto'" in str(caught.value)
 
 
+@pytest.mark.compiles
 def test_parameters_may_be_in_containers_without_leaves():
     """As layers without parameters give."""
 

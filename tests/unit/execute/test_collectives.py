@@ -36,6 +36,7 @@ def test_mean_over_counts_what_where_keeps_on_each_device():
     np.testing.assert_allclose(got, X[:, where].mean(axis=1, keepdims=True), rtol=1e-6)
 
 
+@pytest.mark.compiles
 def test_mean_over_of_half_precision_and_of_integers():
     big = np.full((1, 4096), 1001, np.float16)  # in float16 the sum would be infinite
     got = on_pieces(lambda x: outlay.mean_over(x, 1, "i"), big, P(None, "i"), out=P(), i=8)
@@ -44,6 +45,7 @@ def test_mean_over_of_half_precision_and_of_integers():
     assert (counts.dtype, float(counts[0, 0])) == (np.float32, 3.5)
 
 
+@pytest.mark.compiles
 def test_mean_over_has_the_gradient_of_the_mean():
     def summed(x):
         mesh = outlay.mesh(i=8)

@@ -38,6 +38,7 @@ def made(target: str, mode: Any = "auto", layout: Any = None) -> outlay.Program:
     )
 
 
+@pytest.mark.compiles
 @needs_gpu_compiler
 @pytest.mark.parametrize("mode", ["auto", "manual", "explicit"])
 def test_every_mode_compiles_for_gpus_that_are_not_there(mode: Any) -> None:
@@ -54,6 +55,7 @@ def test_every_mode_compiles_for_gpus_that_are_not_there(mode: Any) -> None:
     assert "(8 compile-only devices of h100:1x8)" in str(outlay.show(program))
 
 
+@pytest.mark.compiles
 @needs_gpu_compiler
 @pytest.mark.parametrize("target", ["v100-16gb:2x4", "a100-40gb:1x8", "a100-80gb:1x8", "h200:1x8", "b200:1x8"])
 def test_every_gpu_that_is_built_in_is_compiled_for(target: str) -> None:

@@ -101,6 +101,7 @@ def sites_in(message: str) -> list[tuple[str, str]]:
 LOOKUP = ("gather", "lookup")
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("layout", "axes", "sites"),
     [
@@ -125,6 +126,7 @@ def test_every_line_that_leaves_a_sharding_open_is_listed_at_once(layout: Any, a
     assert "With these edits, all of them tried together, JAX accepts it." in message
 
 
+@pytest.mark.compiles
 def test_each_site_has_its_source_its_operands_and_the_edit() -> None:
     message = error_of(lm(untouched, TENSOR, data=4, model=2))
     for words in (
@@ -139,6 +141,7 @@ def test_each_site_has_its_source_its_operands_and_the_edit() -> None:
         assert words in message
 
 
+@pytest.mark.compiles
 def test_with_exactly_the_listed_edits_the_model_runs_and_equals_one_device() -> None:
     program = lm(edited, TENSOR, data=4, model=2)
     state = program.init(jax.random.key(KEY))
@@ -152,11 +155,13 @@ def test_with_exactly_the_listed_edits_the_model_runs_and_equals_one_device() ->
     assert state["down"].sharding.spec == P("model", None)
 
 
+@pytest.mark.compiles
 def test_asking_again_lists_the_same_again() -> None:
     first, again = (error_of(lm(untouched, TENSOR, data=4, model=2)) for _ in range(2))
     assert first == again, "an edit made while looking must not stay in JAX's caches"
 
 
+@pytest.mark.compiles
 def test_looking_leaves_neither_a_mesh_nor_a_changed_jax_behind() -> None:
     bind = jax.extend.core.Primitive.bind
     error_of(lm(untouched, outlay.Layout(), data=8))
@@ -263,6 +268,7 @@ def mlp_init(key: Any) -> Any:
     }
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("layout", [outlay.Layout(), outlay.zero1(min_size=8), outlay.zero2(min_size=8)])
 def test_an_untouched_mlp_trains_on_explicit_axes_as_on_one_device(layout: outlay.Layout) -> None:
     batch = {"x": np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32), "y": np.ones((16, 8), np.float32)}
@@ -301,6 +307,7 @@ def test_explicit_axes_are_asked_for() -> None:
         outlay.mesh(data=4, explicit=2)
 
 
+@pytest.mark.compiles
 def test_accumulation_keeps_the_shardings_of_gradients_on_explicit_axes():
     def loss(params, batch, keys):
         return jnp.square(jnp.tanh(batch @ params["up"]) @ params["down"]).mean(axis=1), {}

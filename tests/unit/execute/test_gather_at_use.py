@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 
+pytestmark = pytest.mark.compiles
+
 LAYERS, WIDTH = 4, 64
 LAYER_BYTES = WIDTH * WIDTH * 4
 BATCH = {"x": np.random.default_rng(0).normal(size=(16, WIDTH)).astype(np.float32)}

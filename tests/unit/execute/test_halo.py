@@ -36,6 +36,7 @@ def test_widths_may_differ_and_the_dim_be_any() -> None:
     np.testing.assert_array_equal(wide, expected)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("periodic", [False, True])
 def test_a_stencil_on_pieces_equals_the_stencil_on_the_whole(periodic: bool) -> None:
     def smooth(wide: Any) -> Any:

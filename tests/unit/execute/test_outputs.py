@@ -64,6 +64,7 @@ def test_pieces_of_sizes_that_nothing_divides_make_a_whole_too():
     assert ones.shape == (12, 5) == built.plan["outputs.1"].shape
 
 
+@pytest.mark.compiles
 def test_the_metrics_of_a_train_step_are_outputs_like_any_other():
     optimizer = optax.sgd(0.1)
     step = outlay.train_step(lambda params, batch, keys: ((batch @ params["w"]) ** 2, {}), optimizer)

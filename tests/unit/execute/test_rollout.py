@@ -52,6 +52,7 @@ def test_what_is_recorded_is_every_so_many_steps_and_changes_nothing(waves, star
         np.testing.assert_array_equal(found["recorded"]["b:tops"][i], then["cache"]["b"]["tops"][0])
 
 
+@pytest.mark.compiles
 def test_a_number_that_is_none_is_found_in_its_step(waves, start):
     x = inputs()
     x["x"][4] = np.nan  # of which the source makes no spike

@@ -8,6 +8,7 @@ import pytest
 from outlay.execute.spike_packing import num_words, pack, unpack
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("shape", [(), (1,), (16,), (17,), (3, 5), (2, 33)])
 @pytest.mark.parametrize("dtype", ["int8", "bool", "uint8", "float16", "bfloat16", "float32", "int32"])
 def test_what_is_packed_comes_back(shape, dtype):

@@ -14,6 +14,8 @@ from tests.unit.layout.abstract import abstract, shape
 import outlay
 from outlay.layout.mirror import is_optimizer
 
+pytestmark = pytest.mark.compiles
+
 MESHES = [
     abstract(data=8),
     abstract(data=4, model=2),

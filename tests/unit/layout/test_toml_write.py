@@ -59,6 +59,7 @@ STRATEGIES = st.one_of(
 LAYOUTS = st.lists(st.one_of(RULES.map(lambda rule: outlay.Layout([rule])), STRATEGIES), min_size=1, max_size=5)
 
 
+@pytest.mark.compiles
 @given(LAYOUTS.map(lambda parts: sum(parts, outlay.Layout())).filter(len))
 def test_any_layout_that_a_file_can_say_comes_back_equal(again, layout):
     assert again(layout).layout == layout

@@ -13,6 +13,7 @@ from outlay.meshes.spec import MeshSpec
 sizes = st.dictionaries(st.sampled_from(["data", "model", "seq", "fsdp"]), st.integers(1, 12), min_size=1)
 
 
+@pytest.mark.compiles
 @given(axes=sizes, data=st.data())
 def test_resolving_fills_the_open_size_so_that_all_devices_are_used(axes, data):
     num_devices = math.prod(axes.values())

@@ -22,11 +22,13 @@ def specs(draw):
     return MeshSpec(axes, over)
 
 
+@pytest.mark.compiles
 @given(spec=specs())
 def test_the_text_of_a_spec_reads_back_as_the_spec(spec):
     assert MeshSpec.parse(str(spec)) == spec
 
 
+@pytest.mark.compiles
 @given(spec=specs(), blank=st.sampled_from(["", " ", "\t", "  "]))
 def test_blanks_around_the_parts_do_not_matter(spec, blank):
     spaced = re.sub(r"([=,@])", rf"{blank}\1{blank}", str(spec))

@@ -1,9 +1,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from outlay.core.paths import flatten_paths
 from outlay.models.classifier import classifier
+
+pytestmark = pytest.mark.compiles
 
 BATCH = {"image": np.linspace(-1, 1, 6 * 12, dtype=np.float32).reshape(6, 12), "label": np.arange(6) % 3}
 

@@ -42,6 +42,7 @@ def test_the_measure_would_see_a_full_leaf() -> None:
     assert analysis.output_size_in_bytes == FULL
 
 
+@pytest.mark.compiles
 def test_the_numbers_are_those_of_one_device() -> None:
     key = jax.random.key(5)
     np.testing.assert_array_equal(born(outlay.fsdp())(key)["w"], jax.jit(init)(key)["w"])

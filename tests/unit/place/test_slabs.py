@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
@@ -16,6 +17,7 @@ from outlay.place.slabs import cut
 SPECS = st.sampled_from([P("a", "b"), P("b", "a"), P(("a", "b")), P(None, "a"), P()])
 
 
+@pytest.mark.compiles
 @given(SPECS, st.integers(1, 5), st.integers(1, 5), st.integers(8, 4000))
 def test_the_slabs_of_an_array_make_the_array(spec: P, rows: int, columns: int, most_bytes: int) -> None:
     shape = (8 * rows, 8 * columns)

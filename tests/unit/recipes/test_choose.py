@@ -65,6 +65,7 @@ def test_each_job_names_its_candidate_in_words():
     assert (job["recipe"], job["layout"], job["mesh"], job["target"]) == (VARIED, "dp", "data=8", "h100:4x2")
 
 
+@pytest.mark.compiles
 def test_the_arithmetic_sees_each_set_of_options():
     question = asked()
     passed, ruled_out = screen(question.candidates, question.layouts, question.workload_of, TARGET)

@@ -22,6 +22,7 @@ def test_every_size_has_dims_and_a_way_to_train_it():
     assert list(typing.get_args(Size)) == list(SIZES) == list(TRAINING)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("size", [size for size in SIZES if size != "tiny"])
 @pytest.mark.parametrize("layout", lm("tiny").layouts)
 def test_every_layout_plans_every_size_without_making_it(size, layout):
@@ -49,6 +50,7 @@ def test_an_unknown_size():
         lm("70B")
 
 
+@pytest.mark.compiles
 def test_the_choices_reach_the_model():
     plain, other = lm("tiny"), lm("tiny", sequence=32, batch=8, remat=True, accumulate=2, dtype="bfloat16")
     assert plain.data[0]["tokens"].shape == (16, 128)
@@ -65,6 +67,7 @@ def test_the_data_is_python():
     assert all((row == train).all(axis=1).any() for row in batch[:3])
 
 
+@pytest.mark.compiles
 def test_a_sample_is_drawn_where_the_state_lives(monkeypatch):
     """The numbers are those of one device, so the text is the same to the letter."""
     monkeypatch.setattr("outlay.recipes.lm.NUM_SAMPLED", 40)

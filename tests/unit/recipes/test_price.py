@@ -28,6 +28,7 @@ def test_the_answer_is_a_price_and_the_second_one_was_kept(tmp_path):
     assert price.crossing == ()
 
 
+@pytest.mark.compiles
 def test_another_program_has_another_price(tmp_path):
     assert not answer(job(tmp_path))["was_kept"]
     for changes in ({"layout": "dp"}, {"words": ("--accumulate", "2")}, {"mesh": "data=4,model=2"}):

@@ -48,11 +48,13 @@ def test_what_is_less_than_a_window_is_dropped(library):
     assert whole.tobytes().startswith(cut.tobytes())
 
 
+@pytest.mark.compiles
 def test_windows_are_views_of_one_array():
     """Seen through windows of any length, the corpus is in memory once."""
     assert np.shares_memory(python_sources(128)[0], python_sources(256)[0])
 
 
+@pytest.mark.compiles
 def test_this_python_has_a_library_worth_learning():
     train, held_out = python_sources(128)
     assert train.size > 5_000_000

@@ -18,6 +18,8 @@ from outlay.train.run_folder import RunFolder
 from outlay.train.state import init_state
 from outlay.train.step import train_step
 
+pytestmark = pytest.mark.compiles
+
 
 def lines(path):
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

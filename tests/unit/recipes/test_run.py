@@ -47,12 +47,14 @@ def test_the_result_is_of_unseen_data_and_says_that_the_devices_were_simulated(f
     assert json.loads(json.dumps(result.to_dict()))["num_samples"] == 12 * 16
 
 
+@pytest.mark.compiles
 def test_fewer_steps_can_be_asked_for(tmp_path):
     result = run(prepare(small.line()), RunFolder(tmp_path), num_steps=2)
     assert result.num_steps == 2
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.compiles
 def test_a_recipes_sample_is_shown_and_kept(tmp_path):
     def sample(program, state):
         return f"after {int(state.step)} steps on {program.mesh.size} devices <b>"

@@ -81,6 +81,7 @@ def test_a_disk_that_is_full_before_the_run(tmp_path):
     assert run(prepare(small.line()), RunFolder(tmp_path), num_steps=2).num_steps == 2
 
 
+@pytest.mark.compiles
 def test_a_disk_that_fills_up_in_the_run(tmp_path):
     with disk_that_may_fill_up() as may_hold:
 
@@ -99,6 +100,7 @@ def test_a_disk_that_fills_up_in_the_run(tmp_path):
     assert result.resumed_after == 8
 
 
+@pytest.mark.compiles
 def test_a_disk_that_fills_up_after_the_run_loses_no_result(tmp_path):
     with disk_that_may_fill_up() as may_hold:
 
@@ -113,6 +115,7 @@ def test_a_disk_that_fills_up_after_the_run_loses_no_result(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["config.json", "metrics.jsonl", "outlay.txt", "plan.json"]
 
 
+@pytest.mark.compiles
 def test_the_command_prints_the_result_that_cannot_be_written(tmp_path, monkeypatch):
     def full(*_):
         raise RunFolderError("report.html cannot be written: No space left on device")
@@ -124,6 +127,7 @@ def test_the_command_prints_the_result_that_cannot_be_written(tmp_path, monkeypa
     assert "the run ended well, but report.html cannot be written" in done.stderr
 
 
+@pytest.mark.compiles
 def test_after_an_exception_the_metrics_of_every_step_before_it_are_there(tmp_path):
     def fail():
         raise ZeroDivisionError
@@ -160,6 +164,7 @@ def test_a_folder_of_others_is_refused_without_advice_to_force(tmp_path, options
     assert contents(tmp_path) == before
 
 
+@pytest.mark.compiles
 def test_force_removes_what_is_listed_and_nothing_else(earlier):
     foreign = {
         "checkpoints/best_model.bin": "thesis",

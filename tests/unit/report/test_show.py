@@ -62,6 +62,7 @@ def test_leaves_on_different_meshes():
     assert shown.to_dict()["leaves"][2]["mesh"] == 1
 
 
+@pytest.mark.compiles
 def test_dtypes_that_numpy_does_not_know():
     mesh = mesh_of(x=8)
     keys = jax.device_put(jax.random.split(jax.random.key(0), 8), jax.sharding.NamedSharding(mesh, P("x")))

@@ -45,6 +45,7 @@ def test_the_users_state_and_jax_stay_as_they_were(program: outlay.Program) -> N
     assert np.isfinite(outputs["loss"])
 
 
+@pytest.mark.compiles
 def test_batches_may_be_an_iterator_and_too_few_are_refused(program: outlay.Program) -> None:
     assert outlay.verify(program, steps=2, batches=iter(faults.BATCHES)).ok
     for batches in (faults.BATCHES, iter(faults.BATCHES)):
@@ -89,6 +90,7 @@ def test_arguments_of_the_wrong_kind_are_refused(program: outlay.Program, argume
         outlay.verify(program, **arguments)
 
 
+@pytest.mark.compiles
 def test_old_and_other_keys_begin_a_proof_too(program: outlay.Program) -> None:
     for key in (jax.random.PRNGKey(3), np.asarray(jax.random.PRNGKey(3)), jax.random.key(3, impl="rbg")):
         assert outlay.verify(program, steps=1, key=key).ok
@@ -124,6 +126,7 @@ def key_bias_loss(params: Any, batch: Any, keys: Any) -> Any:
     return -jax.nn.log_softmax(scores * 3)[:, 0], {}
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("against", ["one-device", "manual"])
 def test_gradients_that_are_nothing_but_rounding_are_no_fault(against: Any) -> None:
     optimizer = optax.adam(1e-2, eps=1e-30)
@@ -135,6 +138,7 @@ def test_gradients_that_are_nothing_but_rounding_are_no_fault(against: Any) -> N
     assert {check.kind for check in found.checks} == {"gradient", "output", "state"}
 
 
+@pytest.mark.compiles
 def test_labels_of_made_up_batches_exist_and_weights_count() -> None:
     def loss(params: Any, batch: Any, keys: Any) -> Any:
         return optax.softmax_cross_entropy_with_integer_labels(batch["x"] @ params["w"], batch["label"]), {}
@@ -154,6 +158,7 @@ def test_labels_of_made_up_batches_exist_and_weights_count() -> None:
     assert all(np.isfinite(check.max_abs) for check in found.checks)
 
 
+@pytest.mark.compiles
 def test_keys_in_the_batch_reach_both_alike() -> None:
     def step(state: Any, batch: Any) -> Any:
         noise = jax.vmap(lambda key: jax.random.normal(key))(batch)
@@ -177,6 +182,7 @@ def of(step: Any, init: Any, batch: Any, *, mesh: Any = None) -> outlay.Program:
     return outlay.program(step, init, batch, layout=outlay.data_parallel(), mesh=mesh or outlay.mesh(data=8))
 
 
+@pytest.mark.compiles
 def test_nan_on_both_sides_is_unknown_and_made_up_batches_avoid_it() -> None:
     def step(state: Any, batch: Any) -> Any:
         grad = jax.grad(lambda w: (jnp.log(batch["x"]) @ w).mean())(state)
@@ -194,6 +200,7 @@ def test_nan_on_both_sides_is_unknown_and_made_up_batches_avoid_it() -> None:
     assert made.batches.startswith("made up: floats between 0.5 and 1.5")
 
 
+@pytest.mark.compiles
 def test_what_cannot_show_a_fault_is_unknown() -> None:
     def zeros(key: Any) -> Any:
         return {"a": jnp.zeros((6, 5)), "c": jnp.zeros(5)}
@@ -221,6 +228,7 @@ def test_state_that_a_step_leaves_as_it_was_is_the_same_without_a_note() -> None
     assert not any("w" in note.split() for note in found.notes)
 
 
+@pytest.mark.compiles
 def test_made_up_tokens_and_labels_are_below_the_size_of_what_they_index() -> None:
     def step(state: Any, batch: Any) -> Any:
         def loss(w: Any) -> Any:
@@ -238,6 +246,7 @@ def test_made_up_tokens_and_labels_are_below_the_size_of_what_they_index() -> No
     assert "integers random, label < 10, tokens < 32" in found.batches
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("axis", ["data", "own"])
 def test_a_step_that_names_its_mesh_is_compared_with_one_device(axis: str) -> None:
     mesh = outlay.mesh(data=8)
@@ -262,6 +271,7 @@ def test_a_step_that_names_its_mesh_is_compared_with_one_device(axis: str) -> No
     assert found.wrong[0].in_words.startswith("the whole state, step 1: 8.0x")
 
 
+@pytest.mark.compiles
 def test_a_tolerance_is_followed() -> None:
     def step(state: Any, batch: Any) -> Any:
         return state + jax.lax.pmean(batch.mean(), "data") * (1 + 1e-3 * (jax.lax.axis_size("data") > 1)), {}

@@ -46,6 +46,7 @@ def program(loss: Any, layout: outlay.Layout, accumulate: int = 1, **axes: int) 
     )
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize(
     ("loss", "layout", "axes"),

@@ -15,6 +15,8 @@ from tests.unit.report import verify_programs as programs
 
 import outlay
 
+pytestmark = pytest.mark.compiles
+
 
 def verified(step: Any, **options: Any) -> outlay.Verification:
     return outlay.verify(faults.program(step, **options), steps=1, batches=faults.BATCHES)

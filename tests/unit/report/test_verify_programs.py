@@ -11,6 +11,8 @@ from tests.unit.report.verify_right_programs import RIGHT
 
 import outlay
 
+pytestmark = pytest.mark.compiles
+
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_no_planted_fault_is_called_the_same(dtype: Any) -> None:

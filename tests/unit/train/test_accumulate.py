@@ -8,6 +8,7 @@ from outlay.core.errors import ProgramError
 from outlay.train.accumulate import strided, sum_over_microbatches
 
 
+@pytest.mark.compiles
 @given(num=st.integers(1, 6), size=st.integers(1, 6))
 def test_every_sample_is_in_one_microbatch(num, size):
     parts = strided(jnp.arange(num * size), num)
@@ -15,6 +16,7 @@ def test_every_sample_is_in_one_microbatch(num, size):
     assert sorted(np.ravel(parts).tolist()) == list(range(num * size))
 
 
+@pytest.mark.compiles
 @given(shards=st.sampled_from([1, 2, 4]), num=st.integers(1, 4), each=st.integers(1, 3))
 def test_every_microbatch_takes_as_much_from_every_device(shards, num, each):
     """Device d holds a run of neighbours; all microbatches find the same number of their samples there."""

@@ -106,6 +106,7 @@ def test_a_loss_for_every_token():
         build(loss)
 
 
+@pytest.mark.compiles
 def test_numbers_of_python_are_metrics_like_others():
     def loss(params, batch, keys):
         metrics = {"rate": 0.25, "num": 3, "on": True, "scale": np.float64(0.5), "mean": np.full(16, 2.0)}

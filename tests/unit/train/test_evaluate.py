@@ -1,11 +1,14 @@
 import jax
 import numpy as np
+import pytest
 from tests.unit.train import problem
 
 import outlay
 from outlay.train.data import eval_batches
 from outlay.train.evaluate import evaluate
 from outlay.train.step import train_step
+
+pytestmark = pytest.mark.compiles
 
 
 def test_means_over_an_uneven_set_are_exact_and_without_dropout():

@@ -57,6 +57,7 @@ def test_s4_17_metric_shapes_are_known_without_compiling(batch):
     assert "lowered" not in vars(built)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_s4_18_sixteen_steps_on_one_batch_learn_it(name, batch):
     built = program(name, batch)

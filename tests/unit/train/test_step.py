@@ -14,6 +14,8 @@ from outlay.core.errors import ProgramError
 from outlay.train.state import init_state
 from outlay.train.step import train_step
 
+pytestmark = pytest.mark.compiles
+
 LAYOUTS = {
     "dp": outlay.data_parallel(),
     "zero2": outlay.zero2(min_size=16) + outlay.data_parallel(),

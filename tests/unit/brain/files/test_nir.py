@@ -64,6 +64,7 @@ def expected(state):
     return spikes(BRAIN, state)
 
 
+@pytest.mark.compiles
 def test_there_and_back_the_spikes_are_the_same(tmp_path, state, expected):
     write_nir(BRAIN, state, tmp_path / "model.nir")
     found = read_nir(tmp_path / "model.nir", dt=0.5)

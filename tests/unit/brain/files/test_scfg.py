@@ -299,6 +299,7 @@ def test_what_is_not_understood_in_the_newest_files_is_named(read, change, kind,
     assert (kind, what) in [(kind, what) for kind, _, what in problems_of(error)]
 
 
+@pytest.mark.compiles
 def test_what_unpacks_to_too_much_is_refused_before_it_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr(plain, "LARGEST", 2**20)
     (tmp_path / "bomb.scfg").write_bytes(lzma.compress(b"[" + b" " * 2**24))

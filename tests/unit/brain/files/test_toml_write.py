@@ -74,6 +74,7 @@ def test_a_brain_that_was_written_reads_back_equal(brain):
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, min_value=1e-6, max_value=1e6)
 
 
+@pytest.mark.compiles
 @hypothesis.given(tau=FLOATS, resistance=FLOATS, dt=st.sampled_from([0.1, 1 / 3, 1.0]), units=st.integers(1, 9))
 @hypothesis.settings(max_examples=30)
 def test_every_number_reads_back_exactly(tau, resistance, dt, units):

@@ -10,6 +10,8 @@ from outlay.models.transformer.block import Block
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.rotary import rotate, rotation
 
+pytestmark = pytest.mark.compiles
+
 
 def random(*shape):
     return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)

@@ -35,6 +35,7 @@ def losses_in_numpy(params, config):
     return np.array(losses)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("tied", [False, True])
 def test_it_computes_what_plain_numpy_computes(tied):
     config = dataclasses.replace(SMALL, tied=tied)
@@ -54,6 +55,7 @@ def test_no_position_sees_its_own_token_or_a_later_one():
     assert difference[6:].min() > 1e-3
 
 
+@pytest.mark.compiles
 def test_remat_changes_memory_and_no_number():
     params = shaken(SMALL)
     again = dataclasses.replace(SMALL, remat=True)
@@ -73,6 +75,7 @@ def residuals_of(config):
     return lambda params: jax.vjp(lambda p: language_model(config)[1](p, BATCH, None)[0], params)[1]
 
 
+@pytest.mark.compiles
 def test_it_computes_in_bfloat16_on_float32_parameters():
     config = dataclasses.replace(SMALL, dtype="bfloat16")
     params = shaken(config)
@@ -102,6 +105,7 @@ def test_layers_do_not_start_alike():
     assert (np.abs(kernel[0] - kernel[1]) > 1e-6).mean() > 0.99
 
 
+@pytest.mark.compiles
 def test_before_training_every_byte_is_about_as_likely():
     """Logits much above one would be certain of something, and the first steps would unlearn it."""
     config = TransformerConfig(256, 64, 4, 4, 2, 16, 128, dtype="float32")
@@ -117,6 +121,7 @@ def test_the_logits_are_never_kept_in_float32():
     assert [leaf.dtype for leaf in jax.tree.leaves(kept) if leaf.size >= logits.size] == [jnp.bfloat16]
 
 
+@pytest.mark.compiles
 def test_it_learns_a_batch_by_heart():
     init_params, loss = language_model(SMALL)
     optimizer = optax.adam(1e-2)

@@ -1,11 +1,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from tests.unit.models.transformer import in_numpy
 from tests.unit.models.transformer.test_model import SMALL, shaken
 
 from outlay.core.paths import flatten_paths
 from outlay.models.transformer.sampling import sample_tokens
+
+pytestmark = pytest.mark.compiles
 
 PROMPT = np.array([5, 9], np.uint8)
 

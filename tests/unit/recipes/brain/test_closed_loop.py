@@ -58,6 +58,7 @@ def test_episodes_end_and_begin_while_the_brain_goes_on():
     assert "episodes  2, mean reward 6.0" in str(run)
 
 
+@pytest.mark.compiles
 def test_a_run_may_end_between_two_actions():
     made, bath, _ = loop(steps_per_action=15)
     assert run_brain(tiny(), steps=40, inputs=made).num_steps == 40

@@ -81,6 +81,7 @@ def test_a_rate_is_a_mean_over_time_and_neurons():
     assert steps[74] == list(range(52, 61))
 
 
+@pytest.mark.compiles
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(0, 30), st.integers(1, 15), st.integers(0, 9))
 def test_chunks_change_nothing_of_what_is_recorded(chunks, around, over, seed):
     length = sum(chunks)

@@ -39,6 +39,7 @@ def test_a_disk_that_fills_up_leaves_the_rows_before(tmp_path):
     assert np.array_equal(there["eye:out_spikes"], noise)
 
 
+@pytest.mark.compiles
 def test_after_an_exception_what_ran_before_it_is_recorded(tmp_path):
     def fail():
         raise ZeroDivisionError
@@ -48,6 +49,7 @@ def test_after_an_exception_what_ran_before_it_is_recorded(tmp_path):
     assert Recording.read(tmp_path / "recording.zarr").steps.tolist() == list(range(1, 24, 2))
 
 
+@pytest.mark.compiles
 def test_what_is_beside_the_states_and_cannot_be_written_is_told_with_its_step(tmp_path):
     with disk_that_may_fill_up() as may_hold:
 
@@ -61,6 +63,7 @@ def test_what_is_beside_the_states_and_cannot_be_written_is_told_with_its_step(t
     assert len(Recording.read(tmp_path / "recording.zarr").steps) == 30
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", ["recording.zarr", "collected", "rates.csv", "graph.png"])
 def test_a_name_that_somebody_else_uses_in_the_run_folder(tmp_path, name):
     folder = RunFolder(tmp_path)
@@ -71,6 +74,7 @@ def test_a_name_that_somebody_else_uses_in_the_run_folder(tmp_path, name):
     assert (tmp_path / name / "mine").read_text() == "x"
 
 
+@pytest.mark.compiles
 def test_force_leaves_what_others_put_into_the_recording(tmp_path):
     run(prepare(recipe()), RunFolder(tmp_path), num_steps=20, checkpoint_every=20)
     (tmp_path / "collected" / "notes.npz").write_text("mine")

@@ -9,6 +9,8 @@ from outlay.recipes.brain.recording.recording import Recording
 from outlay.recipes.brain.run_brain import run_brain
 from outlay.recipes.brain.stopped import BrainInterrupted, BrainStopped
 
+pytestmark = pytest.mark.compiles
+
 LIGHT = np.random.default_rng(0).random((450, 2)).astype(np.float32)
 SPIKES, POTENTIAL = "eye:out_spikes", "eye.soma.potential"
 

@@ -22,6 +22,8 @@ from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run
 from outlay.train.run_folder import RunFolder
 
+pytestmark = pytest.mark.compiles
+
 LIGHT = np.random.default_rng(0).random((60, 2)).astype(np.float32)
 RECORD = ["*:out_spikes", "**.potential"]
 TEXTS = ("rates.csv",)

@@ -69,6 +69,7 @@ def test_a_ring():
     assert (found.kind, found.axes, found.group_size, found.bytes_moved) == ("collective-permute", ("data",), 8, 128)
 
 
+@pytest.mark.compiles
 def test_fsdp_gathers_each_weight_at_its_line_and_sums_gradients():
     found = explain(training())
     gathers = [one for one in found.collectives if one.kind == "all-gather"]

@@ -106,6 +106,7 @@ def test_all_to_all_under_plain_fsdp():
     assert "outlay.constrain(x, P('data'))" in finding.cure
 
 
+@pytest.mark.compiles
 def test_its_cure_works():
     def constrained(params, batch, keys):
         x = batch["x"]

@@ -114,6 +114,7 @@ def closed_over(step, target=None):
     return program(step, init, jax.ShapeDtypeStruct((16, 512), jnp.float32), layout=data_parallel(), mesh=on)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(("step", "constants"), [(frozen, BASE.nbytes), (frozen_layers, LAYERS.nbytes)])
 def test_what_a_step_closes_over_is_held_too(step, constants):
     found = explain(closed_over(step))
@@ -124,6 +125,7 @@ def test_what_a_step_closes_over_is_held_too(step, constants):
     assert found.to_dict()["memory"]["constants"] == memory.constants
 
 
+@pytest.mark.compiles
 @needs_gpu_compiler
 @pytest.mark.parametrize("step", [frozen, frozen_layers])
 def test_the_peak_of_a_gpu_is_the_compilers(step):

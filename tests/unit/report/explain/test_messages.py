@@ -168,6 +168,7 @@ def on_target(target, spec=P(None, "data")):
     return explain(jax.jit(too_much, donate_argnums=0), w, x)
 
 
+@pytest.mark.compiles
 def test_a_step_that_does_not_fit_a_gpu_names_its_largest_arrays(capfd):
     found = on_target("a100-40gb:1x8")
     assert found.fits is False
@@ -181,6 +182,7 @@ def test_a_step_that_does_not_fit_a_gpu_names_its_largest_arrays(capfd):
     assert str(found).splitlines()[1].startswith("does not fit: peak ")
 
 
+@pytest.mark.compiles
 def test_a_compiler_that_gives_up_is_a_finding_too():
     found = on_target("tpu-v5e:2x2")
     assert (found.fits, found.hlo, found.memory, found.collectives) == (False, None, None, ())

@@ -128,6 +128,7 @@ class Model:
         return Layer()(params, x)
 
 
+@pytest.mark.compiles
 def test_classes_without_scopes():
     def loss(params, batch, keys):
         return ((Model()(params, batch["x"]) - batch["y"]) ** 2).mean(-1), {}

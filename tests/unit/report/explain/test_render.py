@@ -55,6 +55,7 @@ def test_the_order_of_the_text(found):
     assert "cure: " in text
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_no_line_is_wider_than_the_terminal(width):
     text = to_text(explain(training()), width=width)

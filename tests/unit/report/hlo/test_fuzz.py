@@ -1,5 +1,6 @@
 """Whatever is done to the text: an ExplainError or a module, soon, and all that is asked of it answers."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.report.hlo.golden import FILES, MESH, golden_text
@@ -34,6 +35,7 @@ def ask_everything(text: str) -> None:
             dict(one.attributes)
 
 
+@pytest.mark.compiles
 @settings(max_examples=150)
 @given(st.sampled_from(FILES), st.data())
 def test_changed_text(name, data):

@@ -20,6 +20,7 @@ def test_iota_form_counts_transposes_and_splits(dims, random):
     assert np.array_equal(read_groups(text, total), wanted)
 
 
+@pytest.mark.compiles
 @given(SIZES, st.data())
 def test_mesh_form_groups_by_the_named_axes_in_their_order(dims, data):
     names = [f"axis_{dim}" for dim in range(len(dims))]

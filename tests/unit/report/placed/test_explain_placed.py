@@ -76,6 +76,7 @@ def test_several_steps_share_an_exchange():
     assert sent(found)["b:height", (2,), (3,)] == 3 * 40 / 2
 
 
+@pytest.mark.compiles
 def test_each_part_with_its_device_and_its_state(apart):
     assert {part.name: part.devices for part in apart.parts} == {"source": (0,), "a": (1,), "b": (2,), "sum": (3,)}
     assert apart["a"].num_bytes == 4 * (7 * 15 + 7 + 15) + 7
@@ -244,6 +245,7 @@ def test_there_is_no_estimate_of_the_whole(apart):
         outlay.estimate(apart)
 
 
+@pytest.mark.compiles
 def test_figures_of_a_rollout_come_to_one_step_of_its_graph():
     waves = graph()
     mesh = outlay.mesh(devices=jax.devices()[:2], neurons=2)

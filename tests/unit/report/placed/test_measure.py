@@ -85,6 +85,7 @@ def test_only_on_attached_devices():
         measure_parts(rollout, init, {"x": np.arange(2.0)}, device=device)
 
 
+@pytest.mark.compiles
 def test_exchange():
     found = measure_exchange(jax.devices()[:3])
     assert list(found.per_gather) == [2, 3]

@@ -22,6 +22,7 @@ def best(costs: Costs, num_devices: int) -> float:
     )
 
 
+@pytest.mark.compiles
 @given(times=TIMES, data=st.data())
 def test_it_is_near_the_best_and_uses_all_devices(times, data):
     num = data.draw(st.integers(1, len(times)))

@@ -86,6 +86,7 @@ def test_on_attached_devices_the_best_of_each_kind_is_run(measured):
     assert "measured" in str(measured)
 
 
+@pytest.mark.compiles
 def test_the_file_is_a_layout_that_runs(measured, tmp_path):
     file = tmp_path / "chosen.toml"
     file.write_text(measured.toml)
@@ -100,6 +101,7 @@ def test_the_file_is_a_layout_that_runs(measured, tmp_path):
     assert np.isfinite(jax.device_get(state["b"]["height"])).all()
 
 
+@pytest.mark.compiles
 @needs_gpu_compiler
 def test_elsewhere_everything_is_estimated():
     found = choose_placement(Rollout(WAVES), init_of(WAVES), inputs(), Target.parse("h100:1x4"), recipe="waves")

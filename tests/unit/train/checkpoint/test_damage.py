@@ -5,6 +5,8 @@ from tests.unit.train.checkpoint.arranged import assert_same, program, saved
 
 from outlay.core.errors import CheckpointError, CheckpointWarning
 
+pytestmark = pytest.mark.compiles
+
 
 def truncate(path):
     path.write_bytes(path.read_bytes()[:-1])

@@ -85,6 +85,7 @@ def test_a_step_of_others_is_not_replaced(tmp_path):
     assert (tmp_path / "20" / "default" / "x").read_text() == (tmp_path / "30").read_text() == "precious"
 
 
+@pytest.mark.compiles
 def test_checkpoints_that_were_brought_here_are_restored_and_left(tmp_path):
     saved(tmp_path / "a", 10)
     checkpoints, state = saved(tmp_path / "b", 20, keep=1)
@@ -139,6 +140,7 @@ def test_one_that_cannot_be_removed_is_a_warning_now_and_stops_nothing_later(tmp
     assert [name for name in os.listdir(tmp_path) if name.endswith(".partial")] == []
 
 
+@pytest.mark.compiles
 def test_a_renamed_one_is_not_taken_for_another_step(tmp_path):
     checkpoints, _ = saved(tmp_path, 10, 20)
     (tmp_path / "20").rename(tmp_path / "99")
@@ -172,6 +174,7 @@ FAILING = {
 }
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("kind", FAILING)
 def test_a_save_that_fails_leaves_nothing_and_the_next_succeeds(kind, tmp_path):
     fails, message = FAILING[kind]
@@ -231,6 +234,7 @@ def test_a_state_of_empty_arrays_alone_is_saved(tmp_path):
     assert checkpoints.steps() == [10]
 
 
+@pytest.mark.compiles
 def test_a_mark_that_is_gone_stops_saving_and_removes_nothing(tmp_path):
     checkpoints, state = saved(tmp_path, 10, 20)
     (tmp_path / "outlay.txt").unlink()

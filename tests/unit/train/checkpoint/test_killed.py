@@ -13,6 +13,8 @@ import outlay
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.folder import CheckpointFolder
 
+pytestmark = pytest.mark.compiles
+
 NUM_KILLS = 10
 
 

@@ -9,6 +9,8 @@ import outlay
 from outlay.core.errors import CheckpointError, ProgramError
 from outlay.train.checkpoint.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.compiles
+
 REPLICATED = [("batch", P()), ("**", outlay.replicate())]
 
 

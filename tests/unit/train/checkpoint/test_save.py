@@ -11,6 +11,8 @@ from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.checkpoint.manifest import Manifest
 from outlay.train.checkpoint.whole import read_manifest
 
+pytestmark = pytest.mark.compiles
+
 
 def test_the_last_few_are_kept_and_nothing_else_is_left(tmp_path):
     checkpoints, _ = saved(tmp_path, 10, 20, 30, 40, keep=2)
