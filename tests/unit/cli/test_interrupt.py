@@ -70,6 +70,7 @@ def ended(tmp_path, program: str) -> subprocess.CompletedProcess[str]:
         ),
     ],
 )
+@pytest.mark.processes
 def test_ctrl_c(tmp_path, program, code, stderr):
     done = ended(tmp_path, program)
     assert (done.returncode, done.stderr) == (code, stderr)
