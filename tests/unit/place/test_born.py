@@ -82,7 +82,7 @@ print((peak() - before) / (NUM_LEAVES * 4 * SHAPE[0] * SHAPE[1]))
 
 def peak_growth(way: str) -> float:
     """By how many times the state's size the peak memory of a fresh process grows while it makes the state."""
-    # Not optimized, drawing the numbers took most of the time; and what writes a compiled program has a peak of its own.
+    # Not optimized, drawing the numbers took most of the time; and writing a compiled program has a peak of its own.
     env = {**os.environ, "XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false"}
     command = [sys.executable, "-c", MEASURED, way]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
