@@ -27,6 +27,7 @@ def run(program: str) -> str:
     return finished.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("program", [IMPORT_OUTLAY, SHOW_HELP], ids=["import outlay", "outlay --help"])
 def test_nothing_heavy_is_imported(program):
     loaded = run(program + REPORT).rpartition("loaded:")[2].split()

@@ -25,6 +25,7 @@ def found():
     return differences("brain_arrangements.py")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("arrangement", ["by module", "mixed", "by neuron over 3", "by neuron over 6"])
 def test_s0_15_it_runs_as_on_one_device_bit_for_bit(found, arrangement):
     assert found[arrangement]["differing"] == []
