@@ -52,4 +52,4 @@ def test_s2_07_sharding_over_two_dims_holds_and_moves_fewer_bytes():
 
 def run(page, language):
     command = [sys.executable, snippets.__file__, str(page), language]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)

@@ -258,7 +258,7 @@ EXPERIMENTS = (
 
 
 def main(process: int, num_processes: int, port: str, folder: Path) -> None:
-    outlay.join(process=process, num_processes=num_processes, coordinator=f"127.0.0.1:{port}", timeout=60)
+    outlay.join(process=process, num_processes=num_processes, coordinator=f"127.0.0.1:{port}", timeout=280)
     seen = {experiment.__name__: experiment(folder) for experiment in EXPERIMENTS}
     (folder / f"{process}.json").write_text(json.dumps(seen))
     jax.distributed.shutdown()

@@ -74,7 +74,7 @@ def test_s3_04_07_scripts_of_one_task_and_of_eight(tmp_path, options, nodes, tas
 def test_s3_04_07_under_srun_no_arguments_are_needed():
     simulated = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     command = [PROGRAMS / "srun", "--label", sys.executable, PROGRAMS / "who.py"]
-    done = subprocess.run(command, env=os.environ | simulated, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=os.environ | simulated, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout
     for task in (0, 1):
         assert f"{task}: I am process {task} of 2\n" in done.stdout

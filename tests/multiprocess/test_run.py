@@ -14,7 +14,7 @@ from tests.unit.cli.command import LINE, OUTLAY, environment, outlay_command
 from outlay.launch.free_port import free_port
 
 FRAGILE = str(Path(__file__).parent / "fragile.py")
-LONGEST = 90  # seconds after which a run hangs
+LONGEST = 280  # seconds after which a run hangs
 STEPS = ("--steps", "40")
 
 

@@ -26,7 +26,7 @@ def outlay_command(*arguments: str, cwd: Path, **variables: str) -> subprocess.C
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
 

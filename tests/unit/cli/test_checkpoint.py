@@ -81,7 +81,7 @@ def test_a_killed_run_is_continued_on_fewer_devices_with_the_same_losses(folder)
         cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        give_up = time.monotonic() + 90
+        give_up = time.monotonic() + 280
         while not (folder / "killed" / "checkpoints" / "10").exists() and time.monotonic() < give_up:
             assert killed.poll() is None
             time.sleep(0.01)

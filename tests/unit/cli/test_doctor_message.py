@@ -57,7 +57,7 @@ def test_bytes_that_are_no_text_do_not_matter(tmp_path):
     command = [sys.executable, "-c", "from outlay.cli.main import main; main()", "doctor", "--message", "-"]
     pasted = b"\xff\xfe\n" + MISSPELT.encode()
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), input=pasted, capture_output=True, timeout=60, check=False
+        command, cwd=tmp_path, env=environment(), input=pasted, capture_output=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     assert b"axis not in the mesh (line 2)" in done.stdout

@@ -19,7 +19,7 @@ def ended(tmp_path, program: str) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "program.py"
     file.write_text(PROLOGUE + textwrap.dedent(program))
     command = [sys.executable, str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 @pytest.mark.parametrize(

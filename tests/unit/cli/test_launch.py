@@ -11,7 +11,7 @@ from tests.unit.cli.command import OUTLAY, environment, outlay_command
 
 pytestmark = pytest.mark.processes
 
-LONGEST = 60  # seconds after which a launcher hangs
+LONGEST = 280  # seconds after which a launcher hangs
 
 
 def launch(tmp_path, *arguments, **variables):

@@ -43,7 +43,7 @@ print(faults(8))
 def test_freed_memory_is_taken_again_without_page_faults():
     def faults(how):
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=280, check=True
         )
         return int(done.stdout)
 

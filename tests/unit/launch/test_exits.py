@@ -40,7 +40,7 @@ atexit.register(show)
 )
 def test_the_exit_code_is_known_at_the_end_if_nobody_caught_it(program, ends_with):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM + program], capture_output=True, text=True, timeout=280, check=False
     )
     assert done.stdout.splitlines()[-1] == f"ends with {ends_with}", done.stderr
 
@@ -48,6 +48,6 @@ def test_the_exit_code_is_known_at_the_end_if_nobody_caught_it(program, ends_wit
 def test_the_place_of_an_exit_is_known():
     program = PROGRAM + "def inner():\n    sys.exit(7)\ninner()"
     program = program.replace('print(f"ends', 'print(ended.text)\n    print(f"ends')
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False)
     assert ", in inner\n" in done.stdout
     assert "SystemExit: 7\n" in done.stdout

@@ -143,7 +143,7 @@ def run(program):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

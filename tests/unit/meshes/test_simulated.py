@@ -100,7 +100,7 @@ def test_another_number_of_simulated_devices_after_the_start_is_too_late():
 def test_a_start_before_outlay_was_imported_is_said_to_be_unknown(tmp_path):
     script = "import jax; jax.devices(); import outlay; outlay.simulate(8)"
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    found = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=280)
     assert "started before outlay was imported, so the call that did it is not known" in found.stderr
 
 
@@ -182,10 +182,10 @@ def test_more_devices_than_a_process_can_simulate_are_refused_at_once():
 def test_many_small_steps_in_flight_do_not_starve_one_another():
     # With XLA's own number of threads this hangs on few cores (JAX 0.10.2), and XLA ends the process.
     flags = "--xla_cpu_collective_call_terminate_timeout_seconds=40"
-    found = run("outlay.simulate(8)\n" + MANY_STEPS, timeout=90, XLA_FLAGS=flags)
+    found = run("outlay.simulate(8)\n" + MANY_STEPS, timeout=280, XLA_FLAGS=flags)
     assert found.stdout.strip() == "done", found.stderr
 
 
 def test_a_single_device_on_a_single_thread_does_not_starve_itself():
     program = "outlay.simulate(1)\n" + MANY_STEPS.replace("data=8", "data=1")
-    assert run(program, timeout=90, NPROC="1").stdout.strip() == "done"
+    assert run(program, timeout=280, NPROC="1").stdout.strip() == "done"

@@ -45,7 +45,7 @@ def dom(browser, tmp_path):
         page.write_text(shown._repr_html_() if frame else shown.to_html(), encoding="utf-8")
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         command = [browser, *QUIET, profile, "--dump-dom", f"{page.as_uri()}#{fragment}"]
-        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=True).stdout
+        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=280, check=True).stdout
 
     return load
 

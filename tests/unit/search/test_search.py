@@ -32,7 +32,7 @@ def priced(seconds: float, **changes) -> dict[str, object]:
 
 def searched(command, *words: str, num_candidates: int = 12):
     question = replace(ask(VARIED, words, TARGET), command=command)
-    return search(question, num_candidates=num_candidates, num_processes=2, timeout=60)
+    return search(question, num_candidates=num_candidates, num_processes=2, timeout=280)
 
 
 ONE_EACH = ("--remat", "--accumulate", "1")
