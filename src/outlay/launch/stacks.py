@@ -11,8 +11,8 @@ from pathlib import Path
 from outlay.launch.job_folder import JobFolder
 from outlay.launch.proc_files import send
 
-_PATIENCE = 1.0  # seconds
-_QUIET = 0.2  # seconds without growth after which a file is whole
+_PATIENCE = 5.0  # seconds; a process that was stopped on a busy machine needs more than one
+_QUIET = 0.5  # seconds without growth after which a file is whole
 _LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages|dist-packages)")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+ in ')
 
