@@ -114,13 +114,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    started.clear()
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    started.clear()  # of fixtures that several tests share, the first test would be blamed
     result = yield
     if started and not any(map(item.get_closest_marker, ("processes", "pages"))):
         pytest.fail(f"{item.nodeid} starts processes: mark it with pytest.mark.processes, `make check` has none")
