@@ -3,6 +3,8 @@ import pytest
 from outlay.launch.left_early import waits_for_others
 from outlay.launch.stacks import waits_outside_python
 
+pytestmark = pytest.mark.processes
+
 OTHER = 'Thread 0x01 (most recent call first):\n  File "/usr/lib/python3.12/threading.py", line 3 in wait\n\n'
 
 

@@ -13,6 +13,8 @@ from tests.unit.report.arrays import mesh_of, pod, put, shape_on
 
 from outlay.report.show import show
 
+pytestmark = pytest.mark.processes
+
 QUIET = [
     "--headless",
     "--no-sandbox",
