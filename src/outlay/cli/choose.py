@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.options import ForceOption, JsonOption, ModeOption, RecipeArgument, own_options
+from outlay.cli.options import ForceOption, JsonOption, ModeOption, RecipeArgument, XlaOption, own_options
 from outlay.cli.output import print_json, print_picture, refuse_output, say
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 
@@ -33,6 +33,7 @@ def choose(
         typer.Option("--mesh", metavar="AXES", help="A mesh to choose from, such as data=32,model=8; may be repeated."),
     ] = None,
     mode: ModeOption = None,
+    xla: XlaOption = "preset",
     candidates: Annotated[
         int, typer.Option("--candidates", min=1, metavar="N", help="How many candidates to compile.")
     ] = NUM_CANDIDATES,
@@ -66,7 +67,7 @@ def choose(
         recipe, context.args, hardware, known=known, narrowed=narrowed
     )
     if selection is None:
-        question = ask(recipe, context.args, hardware, known=known, layouts=layout, meshes=mesh, mode=mode)
+        question = ask(recipe, context.args, hardware, known=known, layouts=layout, meshes=mesh, mode=mode, xla=xla)
         selection = search(
             question,
             num_candidates=candidates,

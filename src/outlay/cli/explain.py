@@ -17,6 +17,7 @@ from outlay.cli.options import (
     MeshOption,
     ModeOption,
     TargetOption,
+    XlaOption,
     prepare_program,
 )
 from outlay.cli.output import print_json, print_picture, refuse_output, say, write_page
@@ -42,6 +43,7 @@ def explain(
     mesh: MeshOption = None,
     layout: LayoutOption = None,
     mode: ModeOption = None,
+    xla: XlaOption = "preset",
     html: HtmlOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -68,11 +70,12 @@ def explain(
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
     kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
     if recipe.endswith((".hlo", ".txt")):
-        found = _of_file(context, recipe, devices, target, mesh, layout, mode)
+        found = _of_file(context, recipe, devices, target, mesh, layout, mode, xla)
     else:
         from outlay.report.explain.explain import explain as explain_program
 
-        prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
+        choices = {"mesh": mesh, "layout": layout, "mode": mode}
+        prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
         found = explain_program(prepared.program)
     if as_json:
         print_json(found.to_dict())
@@ -95,8 +98,9 @@ def _of_file(
     mesh: str | None,
     layout: str | None,
     mode: str | None,
+    xla: str,
 ) -> Explanation:
-    given = {"--devices": devices, "--layout": layout, "--mode": mode}
+    given = {"--devices": devices, "--layout": layout, "--mode": mode, "--xla": None if xla == "preset" else xla}
     extra = [option for option, value in given.items() if value is not None] + list(context.args)
     if extra:
         raise typer.BadParameter(f"{file} is compiled already: {extra[0]} is for recipes", param_hint=extra[0])

@@ -45,6 +45,14 @@ ModeOption = Annotated[
         "--mode", metavar="auto|manual|placed", help="How the step is executed; without, as the layout needs."
     ),
 ]
+XlaOption = Annotated[
+    str,
+    typer.Option(
+        "--xla",
+        metavar="preset|none|FILE",
+        help="Options of the compiler: what published recipes set, none, or a file with one --name=value a line.",
+    ),
+]
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page for the browser, too.")
 ]
@@ -72,6 +80,7 @@ def prepare_program(
     mesh: str | None,
     layout: str | None,
     mode: str | None,
+    xla: str = "preset",
 ) -> Prepared:
     """The program that the shared options ask for: planned, not yet compiled.
 
@@ -81,7 +90,13 @@ def prepare_program(
     from outlay.recipes.prepare import prepare
 
     found = load_recipe(context, recipe, devices, target)
-    return prepare(found, layout=layout, mesh=mesh, mode=mode, target=target)
+    options = wanted_options(xla)
+    return prepare(found, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=options)
+
+
+def wanted_options(xla: str) -> Path | str:
+    """What `--xla` asks for: a name of what is built in, or else a file."""
+    return xla if xla in ("preset", "none") else Path(xla)
 
 
 def load_recipe(context: typer.Context, recipe: str, devices: int | None, target: str | None) -> Recipe:

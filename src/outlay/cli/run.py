@@ -17,6 +17,7 @@ from outlay.cli.options import (
     ModeOption,
     RecipeArgument,
     TargetOption,
+    XlaOption,
     prepare_program,
 )
 from outlay.cli.output import print_json, print_picture, say, warn_unread
@@ -37,6 +38,7 @@ def run(
     mesh: MeshOption = None,
     layout: LayoutOption = None,
     mode: ModeOption = None,
+    xla: XlaOption = "preset",
     steps: Annotated[
         int | None, typer.Option("--steps", min=1, metavar="N", help="Steps to take; the recipe's own number without.")
     ] = None,
@@ -95,7 +97,8 @@ def run(
     if checkpoint_every or resume:
         listen()  # from the start: what comes while the program is compiled counts too
     devices = own_devices(devices, is_shared=processes is not None)
-    prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
+    choices = {"mesh": mesh, "layout": layout, "mode": mode}
+    prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
     from outlay.recipes.result import ResultNotWritten
     from outlay.recipes.run import run as run_recipe
     from outlay.report.show import show

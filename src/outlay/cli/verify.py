@@ -17,7 +17,9 @@ from outlay.cli.options import (
     ModeOption,
     RecipeArgument,
     TargetOption,
+    XlaOption,
     load_recipe,
+    wanted_options,
 )
 from outlay.cli.output import give_back, print_json, print_picture, say
 
@@ -33,6 +35,7 @@ def verify(
     mesh: MeshOption = None,
     layout: LayoutOption = None,
     mode: ModeOption = None,
+    xla: XlaOption = "preset",
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Steps to compare.")] = 3,
     against: Annotated[
         str, typer.Option("--against", metavar="one-device|auto|manual", help="What to compare with.")
@@ -55,7 +58,8 @@ def verify(
         _start_again_with_several_devices()
     import jax
 
-    program = prepare(found, layout=layout, mesh=mesh, mode=mode, target=target).program
+    options = wanted_options(xla)
+    program = prepare(found, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=options).program
     key = jax.random.key(found.seed)
     proof = verify_program(program, steps, cast(Any, against), batches=found.data, key=key, tolerance=tolerance)
     if as_json:

@@ -340,7 +340,7 @@ def _accelerator_may_be_there() -> bool:
 @functools.cache
 def _gpu_plugin() -> Any:
     """The C API of the GPU compiler's library, loaded by JAX or else by hand."""
-    library = _gpu_library()
+    library = gpu_library()
     # JAX loads plugins when its backend starts, and prints a traceback if one is there already: let it go first. It
     # checks for CUDA's own libraries, which only running on a GPU needs.
     skip = {} if hardware_utils.has_visible_nvidia_gpu() else {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
@@ -356,7 +356,12 @@ def _gpu_plugin() -> Any:
     return plugin
 
 
-def _gpu_library() -> Path:
+def gpu_library() -> Path:
+    """The file of the GPU compiler.
+
+    Raises:
+        TargetError: it is not installed, or of another version than JAX.
+    """
     for module, package in _GPU_PLUGINS.items():
         library = _folder_of(module) / _GPU_LIBRARY
         if not library.is_file():

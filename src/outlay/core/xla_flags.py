@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from outlay.core.errors import MeshError
 
 Value = str | int | bool
+
+_WHOLE = re.compile(r"-?\d{1,18}")
+_NAME = re.compile(rb"xla_[a-z0-9_]{4,90}(?=\0)")
 
 
 def read_flags(text: str) -> dict[str, str]:
@@ -49,6 +55,35 @@ def merge_flags(existing: str, wanted: Mapping[str, Value]) -> str:
         raise MeshError("\n".join(["XLA_FLAGS conflicts with what is asked for", *lines]))
     missing = [f"--{name}={value}" for name, value in texts.items() if name not in found]
     return " ".join([*([existing] if existing.strip() else []), *missing])
+
+
+def typed_flags(text: str) -> dict[str, Value]:
+    """The flags of a text as JAX wants them for a single program: truths and whole numbers as such.
+
+    >>> typed_flags("--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=4")
+    {'xla_gpu_enable_triton_gemm': False, 'xla_gpu_autotune_level': 4}
+    """
+    truths = {"true": True, "false": False}
+    return {
+        name: truths[value.lower()] if value.lower() in truths else int(value) if _WHOLE.fullmatch(value) else value
+        for name, value in read_flags(text).items()
+    }
+
+
+def flags_of_library(library: Path) -> set[str]:
+    """The names of all flags that stand in the file of a compiler, which tells them in no other way.
+
+    Args:
+        library: the file; it is searched from end to end, which takes a second.
+    """
+    found = set()
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at = content.find(b"xla_")
+        while at >= 0:
+            if name := _NAME.match(content, at):
+                found.add(name[0].decode())
+            at = content.find(b"xla_", at + 4)
+    return found
 
 
 def _text(value: Value) -> str:

@@ -86,6 +86,7 @@ def facts_of(program: Program, config: Mapping[str, Any]) -> Facts:
     own = {
         "mode": program.mode,
         "mesh": program.plan.mesh,
+        "compiler options": program.compiler_options,
         **{f"rule {number}": rule for number, rule in enumerate(program.layout, 1)},
         **{f"version of {package}": version for package, version in versions(("outlay", "jax", "jaxlib")).items()},
         **_of_the_compiler(os.environ),

@@ -7,6 +7,8 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from outlay.core.errors import ProgramError
+from outlay.execute.compiler_options import Wanted
 from outlay.execute.modes import Mode, Step
 from outlay.execute.placed.program import PlacedProgram
 from outlay.execute.program import Program
@@ -15,7 +17,14 @@ from outlay.meshes.build import mesh as make_mesh
 
 
 def program(
-    step: Step, init: Callable[[Any], Any], inputs: Any, *, layout: Any, mesh: Mesh | str, mode: Mode = "auto"
+    step: Step,
+    init: Callable[[Any], Any],
+    inputs: Any,
+    *,
+    layout: Any,
+    mesh: Mesh | str,
+    mode: Mode = "auto",
+    compiler_options: Wanted = "preset",
 ) -> Program:
     """Lay a step out over a mesh.
 
@@ -30,6 +39,8 @@ def program(
             outputs are the same on every device, unless a rule for `outputs.**` says how they are split. A `Rollout` in
             mode manual is split by neurons (`outlay.by_neuron`). In mode `placed` the parts of a `Rollout` are programs
             of their own, each on its devices (`outlay.by_module`).
+        compiler_options: what the compiler is asked for besides its defaults: `preset` is what published recipes set on
+            such devices, `none` nothing; or options by name, or the `Path` of a file with one `--name=value` a line.
 
     Returns:
         The program; its `plan` is ready, compiling waits for the first call.
@@ -37,7 +48,8 @@ def program(
     Raises:
         LayoutError: the layout does not fit the state and batch on this mesh.
         ProgramError: state or batch hold leaves that are no arrays, or the step does not return `(state, outputs)`
-            with a state of the shapes it took; or step or init name devices that are not the mesh's.
+            with a state of the shapes it took; or step or init name devices that are not the mesh's; or there are no
+            such compiler options.
 
     Example:
         >>> def step(state, batch):
@@ -52,6 +64,11 @@ def program(
     """
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
     if mode == "placed":
+        if compiler_options not in ("preset", "none"):
+            raise ProgramError(
+                "in mode placed there are many programs, each on one device, and compiler options are for one"
+                "\n  cure: XLA_FLAGS, or leave them out"
+            )
         # Which refuses a step that is no rollout.
         return PlacedProgram(step, init, inputs, Layout.of(layout), mesh)  # pyright: ignore[reportArgumentType]
-    return Program(step, init, inputs, Layout.of(layout), mesh, mode)
+    return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options)

@@ -23,6 +23,7 @@ from outlay.execute.abstract import (
 )
 from outlay.execute.agree import agree, meet_before
 from outlay.execute.by_rows import by_rows
+from outlay.execute.compiler_options import CompilerOptions, Wanted, compile_with, compiler_options
 from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, under_trace, used_up
 from outlay.execute.explicit import is_explicit, lowered_with_types, state_shapes
 from outlay.execute.facts import facts_of, where_is
@@ -67,9 +68,11 @@ class Program:
         layout: Layout,
         mesh: Mesh,
         mode: Mode = "auto",
+        options: Wanted = "preset",
     ) -> None:
         refuse_other_arguments(step, init, mesh)
         check_mode(mode, mesh)
+        self._options = compiler_options(options, mesh)
         refuse_without_jit()
         self.step = step
         self.mesh = mesh
@@ -229,7 +232,13 @@ class Program:
     def compiled(self) -> jax.stages.Compiled:
         """The compiled step: exactly what a call runs."""
         with without_compilation_cache() if is_compile_only(self.mesh.devices.flat[0]) else contextlib.nullcontext():
-            return self.lowered.compile()
+            compiled, self._options = compile_with(self.lowered, self._options, self.mesh.devices.flat[0].platform)
+            return compiled
+
+    @property
+    def compiler_options(self) -> CompilerOptions:
+        """What the compiler is asked for besides its defaults; once compiled, what it was compiled with."""
+        return self._options
 
     def agree(self, **config: Any) -> None:
         """Have all processes of the mesh compare this program, once, before any of them runs it.

@@ -43,6 +43,7 @@ def choose(
     layouts: Sequence[str] | None = None,
     meshes: Sequence[str] | None = None,
     mode: str | None = None,
+    xla: str = "preset",
     num_candidates: int = NUM_CANDIDATES,
     num_processes: int | None = None,
     timeout: float = TIMEOUT,
@@ -68,6 +69,7 @@ def choose(
         layouts: the layouts to choose from, by name or as TOML files; all of the recipe's if None.
         meshes: the meshes to choose from, as text, for every layout; if None all that are possible.
         mode: how the step is executed; the recipe's own mode if None.
+        xla: options of the compiler: `preset`, `none`, or the name of a file of them.
         num_candidates: how many to compile.
         num_processes: how many at a time; if None, as many as there are cores and memory for.
         timeout: seconds for each.
@@ -89,7 +91,7 @@ def choose(
     chosen = choose_for_brain(_named(recipe), words, Target.parse(target), narrowed=narrowed)
     if chosen is not None:
         return chosen
-    question = ask(_named(recipe), words, Target.parse(target), layouts=layouts, meshes=meshes, mode=mode)
+    question = ask(_named(recipe), words, Target.parse(target), layouts=layouts, meshes=meshes, mode=mode, xla=xla)
     processes = num_processes or default_processes()
     return search(question, num_candidates=num_candidates, num_processes=processes, timeout=timeout)
 
@@ -132,6 +134,7 @@ def ask(
     layouts: Sequence[str] | None = None,
     meshes: Sequence[str] | None = None,
     mode: str | None = None,
+    xla: str = "preset",
 ) -> Question:
     """The question of a recipe on a target, with all its candidates; the arguments are those of `choose`.
 
@@ -143,6 +146,7 @@ def ask(
         layouts: the layouts to choose from.
         meshes: the meshes to choose from.
         mode: how the step is executed.
+        xla: options of the compiler.
     """
     made = find_recipe(recipe, words, known)
     found = {name: layout_of(made, name) for name in layouts or made.layouts}
@@ -170,6 +174,7 @@ def ask(
             layout=candidate.layout,
             mesh=candidate.mesh,
             mode=mode,
+            xla=xla,
             target=str(target),
             cache=str(cache_folder()),
             parent=os.getpid(),

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from outlay.core.errors import RecipeError
 from outlay.core.suggest import did_you_mean
+from outlay.execute.compiler_options import Wanted
 from outlay.execute.make import program as make_program
 from outlay.execute.modes import Mode
 from outlay.execute.program import Program
@@ -42,6 +43,7 @@ def prepare(
     mesh: str | Mesh | None = None,
     mode: str | None = None,
     target: str | None = None,
+    compiler_options: Wanted = "preset",
 ) -> Prepared:
     """Plan a recipe's program. No parameters are made and nothing is compiled.
 
@@ -53,6 +55,7 @@ def prepare(
             or in the file.
         mode: `auto`, `manual` or `placed`; the one that goes with the layout if None.
         target: the hardware to plan for, such as `h100:1x8`; the devices that JAX has if None.
+        compiler_options: as `outlay.program` takes them.
 
     Raises:
         RecipeError: there is no such layout.
@@ -66,7 +69,15 @@ def prepare(
     its_mode = cast(Mode, recipe.mode_of(name) if mode is None else mode)  # what was typed; the program checks it
     its_devices: Mesh = mesh if isinstance(mesh, Mesh) else make_mesh(mesh or its_mesh, target=target)
     fixed = on_devices(chosen, its_devices.size)
-    program = make_program(recipe.step, recipe.init, _example(recipe), layout=fixed, mesh=its_devices, mode=its_mode)
+    program = make_program(
+        recipe.step,
+        recipe.init,
+        _example(recipe),
+        layout=fixed,
+        mesh=its_devices,
+        mode=its_mode,
+        compiler_options=compiler_options,
+    )
     return Prepared(recipe, name, program)
 
 

@@ -28,6 +28,7 @@ class Job:
         layout: the name of one of its layouts, or a TOML file.
         mesh: the mesh as text.
         mode: how the step is executed; the recipe's own if None.
+        xla: options of the compiler: `preset`, `none` or a file of them.
         target: the target as text.
         cache: the folder where prices are kept.
         parent: the process that searches, without which the answer is of no use; None if nobody waits for it.
@@ -38,6 +39,7 @@ class Job:
     layout: str
     mesh: str
     mode: str | None
+    xla: str
     target: str
     cache: str
     parent: int | None = None
@@ -61,7 +63,14 @@ def answer(job: Job) -> dict[str, Any]:
         if not target.is_compile_only:
             simulate(target.num_devices)  # before the recipe may start JAX
         recipe = find_recipe(job.recipe, job.words)
-        prepared = prepare(recipe, layout=job.layout, mesh=job.mesh, mode=job.mode, target=job.target)
+        prepared = prepare(
+            recipe,
+            layout=job.layout,
+            mesh=job.mesh,
+            mode=job.mode,
+            target=job.target,
+            compiler_options=job.xla if job.xla in ("preset", "none") else Path(job.xla),
+        )
         found, was_kept = price(prepared.program, target, Cache(Path(job.cache)))
     except OutlayError as error:
         return {"error": type(error).__name__, "message": str(error)}

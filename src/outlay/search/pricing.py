@@ -9,6 +9,7 @@ import jax
 import jaxlib
 
 from outlay.core.errors import ExplainError
+from outlay.core.versions import versions
 from outlay.execute.program import Program
 from outlay.meshes.target import Target
 from outlay.report.explain.explain import explain
@@ -32,7 +33,10 @@ def price(program: Program, target: Target, cache: Cache) -> tuple[Price, bool]:
         program.plan.mesh,
         jax.__version__,
         jaxlib.__version__,
-        os.environ.get("XLA_FLAGS", ""),
+        versions(("libtpu", "jax-cuda13-pjrt")),
+        program.compiler_options,
+        sorted(program.compiler_options.values.items()),
+        *(os.environ.get(variable, "") for variable in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
     )
     key = cache_key(program.lowered.as_text(), depends)
     kept = cache.load(key)

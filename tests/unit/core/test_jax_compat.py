@@ -89,7 +89,7 @@ def test_gpus_that_are_not_there_are_on_as_many_hosts_as_asked_for():
 def test_a_gpu_compiler_of_another_version_is_refused(monkeypatch):
     monkeypatch.setattr(jaxlib, "__version__", "0.0.1")
     with pytest.raises(TargetError, match=r"another version than JAX: jax-cuda13-pjrt [\d.]+, jaxlib 0.0.1"):
-        jax_compat._gpu_library()
+        jax_compat.gpu_library()
 
 
 @needs_tpu_compiler

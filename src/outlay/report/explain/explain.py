@@ -10,6 +10,7 @@ from typing import Any, overload
 from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.errors import ExplainError
+from outlay.execute.compiler_options import Wanted
 from outlay.execute.placed.program import PlacedProgram
 from outlay.meshes.compile_only import target_of
 from outlay.meshes.info import MeshInfo
@@ -43,12 +44,22 @@ def explain(x: PlacedProgram, *, target: Target | str | None = None) -> PlacedEx
 
 @overload
 def explain(
-    x: Any, *args: Any, target: Target | str | None = None, mesh: Mesh | AbstractMesh | None = None, **kwargs: Any
+    x: Any,
+    *args: Any,
+    target: Target | str | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
+    compiler_options: Wanted = "preset",
+    **kwargs: Any,
 ) -> Explanation: ...
 
 
 def explain(
-    x: Any, *args: Any, target: Target | str | None = None, mesh: Mesh | AbstractMesh | None = None, **kwargs: Any
+    x: Any,
+    *args: Any,
+    target: Target | str | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
+    compiler_options: Wanted = "preset",
+    **kwargs: Any,
 ) -> Explanation | PlacedExplanation:
     """What a compiled program moves, holds and computes; compiled if need be, never run.
 
@@ -65,6 +76,8 @@ def explain(
         *args: of a jitted function its arguments, as arrays or `jax.ShapeDtypeStruct` with shardings.
         target: the hardware for memory and times, such as `"h100:1x8"`; without it the one that the mesh is of.
         mesh: the mesh, where neither program nor shardings tell it. A function is then traced under it.
+        compiler_options: of a function that is yet to be compiled, as `outlay.program` takes them; a program has its
+            own.
         **kwargs: of a jitted function its arguments by name.
 
     Raises:
@@ -81,7 +94,7 @@ def explain(
     wanted = Target.parse(target) if isinstance(target, str) else target
     if isinstance(x, PlacedProgram) and not (args or kwargs):
         return explain_placed(x, wanted)
-    subject = subject_of(x, args, kwargs, mesh)
+    subject = subject_of(x, args, kwargs, mesh, compiler_options)
     start = time.perf_counter()
     info = MeshInfo.of(subject.mesh) if subject.mesh is not None else None
     hardware = wanted or (target_of(subject.mesh) if subject.mesh is not None else None)
@@ -122,6 +135,7 @@ def _explanation(
         messages=subject.messages,
         incomplete=tuple(_incomplete(subject, module, done)),
         notes=(*of_one_step(subject.program, collectives), *subject.notes, *_notes(mesh, target, memory)),
+        compiler_options=subject.options,
         compile_seconds=subject.seconds,
         parse_seconds=time.perf_counter() - start,
         hlo=module,
@@ -150,6 +164,7 @@ def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, 
         messages=(*subject.messages, subject.failure),
         incomplete=("the compiler ran out of memory and gave no program: collectives and times are not known",),
         notes=subject.notes,
+        compiler_options=subject.options,
         compile_seconds=subject.seconds,
         parse_seconds=time.perf_counter() - start,
         hlo=None,

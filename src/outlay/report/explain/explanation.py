@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.core.table import Lines, to_text
+from outlay.execute.compiler_options import CompilerOptions
 from outlay.meshes.info import MeshInfo
 from outlay.meshes.target import Target
 from outlay.report.estimate.facts import Estimate
@@ -43,6 +44,7 @@ class Explanation:
         messages: what the compiler said, word for word.
         incomplete: what is missing from the totals, in words; empty where they are complete.
         notes: what is good to know when reading, in words.
+        compiler_options: what the compiler was asked for besides its defaults; None where it is not known.
         compile_seconds: how long the compiler took; None where the program was compiled before.
         parse_seconds: how long reading and explaining took.
         hlo: the optimized program; None where the compiler gave up.
@@ -60,6 +62,7 @@ class Explanation:
     messages: tuple[str, ...]
     incomplete: tuple[str, ...]
     notes: tuple[str, ...]
+    compiler_options: CompilerOptions | None
     compile_seconds: float | None
     parse_seconds: float
     hlo: HloModule | None
@@ -120,6 +123,7 @@ class Explanation:
             "messages": list(self.messages),
             "incomplete": list(self.incomplete),
             "notes": list(self.notes),
+            "compiler_options": self.compiler_options.to_dict() if self.compiler_options else None,
             "compile_seconds": self.compile_seconds,
             "parse_seconds": self.parse_seconds,
         }

@@ -14,6 +14,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from outlay.core.errors import ExplainError
 from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
+from outlay.execute.compiler_options import CompilerOptions, Wanted, compile_with, compiler_options
 from outlay.execute.program import Program
 from outlay.meshes.compile_only import target_of
 from outlay.report.explain.messages import is_message
@@ -41,6 +42,7 @@ class Subject:
         failure: the compiler's error, where it ran out of memory.
         seconds: how long compiling took; None where it was done before.
         notes: what could not be found out, in words.
+        options: what the compiler was asked for; None where it was compiled by others.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Subject:
     failure: str = ""
     seconds: float | None = None
     notes: tuple[str, ...] = ()
+    options: CompilerOptions | None = None
 
 
 _ON_PIECES = (
@@ -63,7 +66,9 @@ _ON_PIECES = (
 _SEEN_BEFORE = "it was compiled before: what the compiler printed then is not known"
 
 
-def subject_of(x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: Mesh | AbstractMesh | None) -> Subject:
+def subject_of(
+    x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: Mesh | AbstractMesh | None, wanted: Wanted
+) -> Subject:
     """Compile what is to be explained; nothing is run.
 
     Raises:
@@ -72,20 +77,24 @@ def subject_of(x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: M
     """
     if (args or kwargs) and not hasattr(x, "trace"):
         raise ExplainError(f"arguments are for a jitted function; {_kind(x)} has its own")
+    if wanted != "preset" and not hasattr(x, "lower"):
+        raise ExplainError(
+            f"compiler options are for what is yet to be compiled; {_kind(x)} has its own, or is compiled"
+        )
     if isinstance(x, Program):
         return _of_program(x)
     if isinstance(x, jax.stages.Compiled):
         return Subject("a compiled function", x.as_text() or "", x, mesh or _mesh_of(x), notes=(_SEEN_BEFORE,))
     if isinstance(x, jax.stages.Lowered):
-        return _compile(Subject("a lowered function", mesh=mesh), lambda: x)
+        return _compile(Subject("a lowered function", mesh=mesh), lambda: x, wanted)
     if isinstance(x, jax.stages.Traced):
-        return _compile(Subject(x.fun_name, mesh=mesh, jaxpr=x.jaxpr, traced=traced_work(x.jaxpr)), x.lower)
+        return _compile(Subject(x.fun_name, mesh=mesh, jaxpr=x.jaxpr, traced=traced_work(x.jaxpr)), x.lower, wanted)
     if isinstance(x, Path):
         return _of_file(x, mesh)
     if isinstance(x, str):
         return _of_text(x, mesh)
     if hasattr(x, "trace") and hasattr(x, "lower"):
-        return _of_function(x, args, kwargs, mesh)
+        return _of_function(x, args, kwargs, mesh, wanted)
     raise ExplainError(_not_explainable(x))
 
 
@@ -102,22 +111,24 @@ def _of_program(program: Program) -> Subject:
             raise
         subject = replace(subject, notes=(_ON_PIECES,))
     if "compiled" in vars(program) and source_lines_may_be_of_another():
-        return _compile(subject, lambda: program.lowered)
+        return _compile(subject, lambda: program.lowered, program.compiler_options)
     if "compiled" in vars(program):
         notes = (*subject.notes, _SEEN_BEFORE)
-        return replace(subject, text=program.compiled.as_text() or "", compiled=program.compiled, notes=notes)
-    return _compile(subject, lambda: program.lowered, lambda lowered: program.compiled)
+        options, compiled = program.compiler_options, program.compiled
+        return replace(subject, text=compiled.as_text() or "", compiled=compiled, notes=notes, options=options)
+    return _compile(subject, lambda: program.lowered, program)
 
 
 def _of_function(
-    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: Mesh | AbstractMesh | None
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: Mesh | AbstractMesh | None, wanted: Wanted
 ) -> Subject:
     name = getattr(function, "__name__", "the function")
     # The mesh is set only where it was given: then the function may name axes without saying of which mesh.
     if mesh is None:
         traced = trace(function, args, kwargs)
         subject = Subject(name, mesh=_mesh_in((args, kwargs)))
-        return _compile(replace(subject, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr)), traced.lower)
+        subject = replace(subject, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
+        return _compile(subject, traced.lower, wanted)
     if isinstance(mesh, AbstractMesh):
         raise ExplainError(
             f"{name} cannot be compiled for an abstract mesh, which has no devices\n"
@@ -125,17 +136,25 @@ def _of_function(
         )
     with jax.set_mesh(mesh):
         traced = trace(function, args, kwargs)
-        return _compile(Subject(name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr)), traced.lower)
+        subject = Subject(name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
+        return _compile(subject, traced.lower, wanted)
 
 
-def _compile(subject: Subject, lower: Any, compile_it: Any = jax.stages.Lowered.compile) -> Subject:
+def _compile(subject: Subject, lower: Any, how: Wanted | CompilerOptions | Program) -> Subject:
+    """Compile with options that are asked for or known; a program compiles itself, and keeps what it made."""
+    mesh = subject.mesh if isinstance(subject.mesh, Mesh) else None
+    platform = mesh.devices.flat[0].platform if mesh else jax.default_backend()
+    options = how if isinstance(how, CompilerOptions | Program) else compiler_options(how, mesh)
     failure, compiled = "", None
     # A program from JAX's persistent cache would have no messages, and the source lines of whoever compiled it first.
     with watching(is_message) as printed, without_compilation_cache():
         lowered = lower()
         start = time.perf_counter()
         try:
-            compiled = compile_it(lowered)
+            if isinstance(options, Program):
+                compiled, options = options.compiled, options.compiler_options
+            else:
+                compiled, options = compile_with(lowered, options, platform)
         except jax.errors.JaxRuntimeError as error:
             failure = str(error)
             if "RESOURCE_EXHAUSTED" not in failure:
@@ -149,6 +168,7 @@ def _compile(subject: Subject, lower: Any, compile_it: Any = jax.stages.Lowered.
         messages=printed.messages,
         failure=failure,
         seconds=seconds,
+        options=options.compiler_options if isinstance(options, Program) else options,
     )
 
 
