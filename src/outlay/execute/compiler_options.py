@@ -127,7 +127,8 @@ def compile_with(lowered: jax.stages.Lowered, options: CompilerOptions, platform
         ProgramError: the compiler does not know an option, or its value.
     """
     try:
-        return lowered.compile(compiler_options=dict(options.values)), options
+        values: dict[str, Any] = dict(options.values)
+        return lowered.compile(compiler_options=values), options
     except jax.errors.JaxRuntimeError as error:
         said = str(error)
         if _NO_TILES in said and options.values.get("xla_gpu_enable_triton_gemm") is not False:
