@@ -78,10 +78,10 @@ def _target_mesh(wanted: MeshSpec, target: Target, explicit: bool) -> Mesh:
     """The mesh of a target's devices, its axes along the target's hosts, or along the torus of its slices."""
     found = target_devices(target)
     if target.hardware.kind == "tpu":
-        found = sorted(found, key=lambda device: (_slice_of(device), tuple(device.coords)))
+        found = sorted(found, key=lambda device: (_slice_of(device), tuple(device.coords), device.core_on_chip))
         groups = group_by_host([_slice_of(device) for device in found])
         resolved = wanted.resolve(len(found), len(groups), target=str(target), host="slice")
-        return _mesh_of(found, arrange(resolved, groups, target.shape), resolved, explicit)
+        return _mesh_of(found, arrange(resolved, groups, target.torus), resolved, explicit)
     groups = group_by_host([host_of(device) for device in found])
     resolved = wanted.resolve(len(found), len(groups), target=str(target))
     return _mesh_of(found, arrange(resolved, groups), resolved, explicit)

@@ -64,6 +64,12 @@ def target_of(mesh: Mesh | AbstractMesh) -> Target | None:
 
 
 def _compile_only_devices(target: Target) -> list[jax.Device]:
+    if not target.hardware.compiler:
+        raise TargetError(
+            f"no devices of {target}: there is no compiler for {target.hardware.name} to compile with\n"
+            f"  cure: compile for simulated devices, cpu:{target.num_devices}, and price that program on it: "
+            f'outlay.estimate(program, target="{target}")'
+        )
     try:
         if target.hardware.kind == "gpu":
             num_hosts, per_host = target.shape
@@ -120,5 +126,5 @@ def _attached_gpus(hardware: Hardware, devices: Sequence[jax.Device]) -> Target 
 def _attached_tpus(hardware: Hardware, devices: Sequence[jax.Device]) -> Target | None:
     columns = list(zip(*(device.coords for device in devices), strict=True))[: hardware.torus_dims]
     torus = tuple(max(column) - min(column) + 1 for column in columns)
-    num_slices, left = divmod(len(devices), math.prod(torus))
+    num_slices, left = divmod(len(devices), math.prod(torus) * hardware.devices_per_chip)
     return None if left or not num_slices else Target(hardware, torus, num_slices)

@@ -22,8 +22,21 @@ USER_FILE = "OUTLAY_TARGETS"
 
 BUILT_IN = "built in"
 
-# Seconds that one step of a collective takes besides moving bytes, inside a host (TPU: inside a slice) and between.
-_LATENCY = {"cpu": (20e-6, 20e-6), "gpu": (2e-6, 8e-6), "tpu": (1e-6, 25e-6)}
+# What a table need not say, by kind. A step of a collective inside a host (TPU: inside a slice) and between. The
+# shortest collectives of eight A100, H200 and B200 take 38 to 50 us, over four hosts of B200 358 us (nccl-tests, as
+# collected by stas00/ml-engineering); a TPU's program starts them itself. Host memory: PCIe 4 x16, which gives 25 of
+# its 32 GB/s; of a TPU as in "How to Scale Your Model" (jax-ml.github.io/scaling-book, "All About TPUs").
+_DEFAULTS: dict[str, Table] = {
+    "cpu": {"link_latency": 20e-6, "scale_out_latency": 20e-6, "host_link_bandwidth": 5e9},
+    "gpu": {
+        "link_latency": 2e-6,
+        "scale_out_latency": 8e-6,
+        "link_floor": 42e-6,
+        "scale_out_floor": 300e-6,
+        "host_link_bandwidth": 25e9,
+    },
+    "tpu": {"link_latency": 1e-6, "scale_out_latency": 25e-6, "host_link_bandwidth": 15e9},
+}
 
 
 @dataclass(frozen=True)
@@ -43,9 +56,17 @@ class Hardware:
         link_latency: seconds one step of a collective takes inside a host besides moving bytes. Unless the file says
             otherwise 2e-6 for gpu, 1e-6 for tpu, 20e-6 for cpu.
         scale_out_latency: the same between hosts (TPU: slices): 8e-6 for gpu, 25e-6 for tpu, 20e-6 for cpu.
+        link_floor: seconds of the shortest collective inside a host: 42e-6 for gpu, else 0.
+        scale_out_floor: the same between hosts: 300e-6 for gpu, else 0.
+        host_link_bandwidth: bytes/s between a device and its host's memory, one direction.
+        switch_reduces_from: from how many devices of a host on its switches add up what an all-reduce sums (NVLink
+            SHARP); None where they do not.
+        links_by_pair: whether each two devices of a host have links of their own, rather than a switch.
+        devices_per_chip: devices that share the links of one chip of a TPU's torus.
         device_kinds: what JAX calls such a device (`jax.Device.device_kind`).
         torus_dims: dims of a TPU's torus, else None.
-        compiler: what the compiler wants to know besides: core counts, caches, or the name of the topology.
+        compiler: what the compiler wants to know besides: core counts, caches, or the name of the topology; empty where
+            there is no compiler for it, so that programs can be priced but not compiled for it.
         source: `built in`, or the user's file that defines or changes it.
         measured: what `outlay calibrate` measured besides; None where it did not.
     """
@@ -61,7 +82,13 @@ class Hardware:
     scale_out_bandwidth: float
     link_latency: float
     scale_out_latency: float
+    host_link_bandwidth: float
     device_kinds: tuple[str, ...]
+    link_floor: float = 0.0
+    scale_out_floor: float = 0.0
+    switch_reduces_from: int | None = None
+    links_by_pair: bool = False
+    devices_per_chip: int = 1
     torus_dims: int | None = None
     compiler: Mapping[str, Any] = field(default_factory=dict, hash=False)
     source: str = BUILT_IN
@@ -104,16 +131,16 @@ def calibrated_file() -> Path:
 
 def hardware_of(key: str, table: Table, source: str) -> Hardware:
     """The values of a table that has no problems."""
-    kind = table["kind"]
-    link_latency, scale_out_latency = _LATENCY[kind]
-    per_host = table.get("devices_per_host")
+    table = _DEFAULTS[table["kind"]] | table
+    per_host, reduces_from = table.get("devices_per_host"), table.get("switch_reduces_from")
+    peak_share = table.get("peak_share", 1)
     return Hardware(
         key=key,
-        kind=kind,
+        kind=table["kind"],
         name=table["name"],
         memory_bytes=int(table["memory_bytes"]),
         memory_bandwidth=float(table["memory_bandwidth"]),
-        peak_flops={dtype: float(flops) for dtype, flops in table["peak_flops"].items()},
+        peak_flops={dtype: flops * peak_share for dtype, flops in table["peak_flops"].items()},
         intra_host_link_bandwidth=float(table["intra_host_link_bandwidth"]),
         scale_out_bandwidth=float(table["scale_out_bandwidth"]),
         device_kinds=tuple(table.get("device_kinds", [table["name"]])),
@@ -122,8 +149,14 @@ def hardware_of(key: str, table: Table, source: str) -> Hardware:
         torus_dims=table.get("torus_dims"),
         source=source,
         measured=Measured.from_table(table["measured"]) if "measured" in table else None,
-        link_latency=float(table.get("link_latency", link_latency)),
-        scale_out_latency=float(table.get("scale_out_latency", scale_out_latency)),
+        link_latency=float(table["link_latency"]),
+        scale_out_latency=float(table["scale_out_latency"]),
+        link_floor=float(table.get("link_floor", 0)),
+        scale_out_floor=float(table.get("scale_out_floor", 0)),
+        host_link_bandwidth=float(table["host_link_bandwidth"]),
+        switch_reduces_from=None if reduces_from is None else int(reduces_from),
+        links_by_pair=table.get("links_by_pair", False),
+        devices_per_chip=int(table.get("devices_per_chip", 1)),
     )
 
 
@@ -136,4 +169,4 @@ def _built_in() -> dict[str, Hardware]:
 def _built_in_tables() -> dict[str, Table]:
     packaged = resources.files("outlay.meshes") / "targets.toml"
     with resources.as_file(packaged) as path:
-        return read_tables(path)
+        return overlay({}, read_tables(path), path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +49,29 @@ def table_problems(key: str, table: Mapping[str, Any]) -> list[str]:
             problems.append(f"[{key}] {name}: {known}, {did_you_mean(name, keys)}")
         elif not keys[name].is_right(value):
             problems.append(f"[{key}] {name} must be {keys[name].wanted}, not {_shown(value)}")
-    missing = [name for name, found in keys.items() if found.required and name not in table]
+    # A GPU that no compiler is told about can be priced all the same.
+    needless = () if kind != "gpu" or any(name in table for name in COMPILER_KEYS) else COMPILER_KEYS
+    missing = [name for name, found in keys.items() if found.required and name not in (*table, *needless)]
     if missing:
         problems.append(f"[{key}] lacks {', '.join(missing)}")
-    return problems
+    # Simulated devices are as slow as they are measured to be.
+    return problems + ([] if kind == "cpu" else [f"[{key}] {problem}" for problem in _impossible(table)])
+
+
+def _impossible(table: Mapping[str, Any]) -> Iterator[str]:
+    """The numbers of the right type that no hardware has, mostly written in another unit."""
+    peaks = table.get("peak_flops")
+    speeds = {name: value for name, value in table.items() if name in _KEYS and name in _POSSIBLE}
+    if _KEYS["peak_flops"].is_right(peaks):
+        speeds |= {f"peak_flops of {dtype}": flops for dtype, flops in dict(peaks or {}).items()}
+    for name, value in speeds.items():
+        low, high, unit = _POSSIBLE[name.partition(" of ")[0]]
+        if _is_number(value) and value > 0 and not low <= value <= high:
+            yield f"{name} = {value:g} cannot be: hardware has {low:g} to {high:g} {unit}; is it in another unit?"
+    memory = table.get("memory_bandwidth")
+    for name in ("intra_host_link_bandwidth", "scale_out_bandwidth", "host_link_bandwidth"):
+        if _is_positive(memory) and _is_positive(table.get(name)) and table[name] > memory:
+            yield f"{name} = {table[name]:g} cannot be: bytes come no faster than memory gives them, {memory:g} bytes/s"
 
 
 def _is_number(value: Any) -> bool:
@@ -101,6 +120,12 @@ _KEYS: dict[str, Key] = {
     "scale_out_bandwidth": _SPEED,
     "link_latency": _LATENCY,
     "scale_out_latency": _LATENCY,
+    "link_floor": _LATENCY,
+    "scale_out_floor": _LATENCY,
+    "host_link_bandwidth": Key(_SPEED.wanted, _SPEED.is_right, required=False),
+    "peak_share": Key(
+        "a share of peak_flops, above 0 and at most 1", lambda v: _is_positive(v) and v <= 1, required=False
+    ),
     "devices_per_host": _of(_COUNT, "gpu", "tpu"),
     "device_kinds": Key(
         "a list of texts", lambda v: isinstance(v, list) and bool(v) and all(map(_is_text, v)), required=False
@@ -111,6 +136,8 @@ _KEYS: dict[str, Key] = {
         lambda v: isinstance(v, list) and len(v) == 2 and all(type(n) is int and n >= 0 for n in v),
         ("gpu",),
     ),
+    "switch_reduces_from": _of(_COUNT, "gpu", required=False),
+    "links_by_pair": Key("true or false", lambda value: isinstance(value, bool), ("gpu",), required=False),
     "core_count": _of(_COUNT, "gpu"),
     "fpus_per_core": _of(_COUNT, "gpu"),
     "clock_ghz": Key("a number of GHz above 0", _is_positive, ("gpu",)),
@@ -119,8 +146,25 @@ _KEYS: dict[str, Key] = {
     "shared_memory_per_block_optin": _of(_BYTES, "gpu"),
     "topology_prefix": _of(_TEXT, "tpu"),
     "chip_config_name": _of(_TEXT, "tpu", required=False),
+    "devices_per_chip": _of(_COUNT, "tpu", required=False),
     "torus_dims": Key("2 or 3", lambda value: type(value) is int and value in (2, 3), ("tpu",)),
 }
 
-COMPILER_KEYS = tuple(name for name, key in _KEYS.items() if len(key.kinds) == 1 and name != "torus_dims")
+# The narrowest that hold all hardware from one simulated device to a rack sold as one.
+_POSSIBLE = {
+    "memory_bytes": (1e3, 1e14, "bytes"),
+    "memory_bandwidth": (1e7, 1e15, "bytes/s"),
+    "peak_flops": (1e8, 1e18, "FLOP/s"),
+    "intra_host_link_bandwidth": (1e6, 1e14, "bytes/s"),
+    "scale_out_bandwidth": (1e6, 1e13, "bytes/s"),
+    "host_link_bandwidth": (1e6, 1e13, "bytes/s"),
+    "link_latency": (1e-9, 1, "s"),
+    "scale_out_latency": (1e-9, 1, "s"),
+    "link_floor": (1e-9, 1, "s"),
+    "scale_out_floor": (1e-9, 1, "s"),
+    "clock_ghz": (0.1, 10, "GHz"),
+}
+
+_OF_LINKS = ("torus_dims", "devices_per_chip", "switch_reduces_from", "links_by_pair")
+COMPILER_KEYS = tuple(name for name, key in _KEYS.items() if len(key.kinds) == 1 and name not in _OF_LINKS)
 """Keys that only a compiler asks for."""

@@ -69,7 +69,15 @@ class Target:
     @property
     def num_devices(self) -> int:
         """Devices in all."""
-        return math.prod(self.shape) * self.num_slices
+        return math.prod(self.shape) * self.hardware.devices_per_chip * self.num_slices
+
+    @property
+    def torus(self) -> tuple[int, ...]:
+        """Of TPUs the sizes of a slice's torus, then the devices of a chip where there are several; else nothing."""
+        if self.hardware.kind != "tpu":
+            return ()
+        each = self.hardware.devices_per_chip
+        return (*self.shape, each) if each > 1 else self.shape
 
     @property
     def num_hosts(self) -> int:
@@ -78,7 +86,7 @@ class Target:
             return 1
         if self.hardware.kind == "gpu":
             return self.shape[0]
-        return max(1, math.prod(self.shape) // (self.hardware.devices_per_host or 1)) * self.num_slices
+        return max(1, math.prod(self.torus) // (self.hardware.devices_per_host or 1)) * self.num_slices
 
     @property
     def is_compile_only(self) -> bool:

@@ -57,8 +57,7 @@ def mesh_info(mesh: MeshSpec, target: Target) -> MeshInfo:
     resolved = on_target(mesh, target)
     each = target.num_devices // num_groups(target)
     groups = [list(range(i * each, (i + 1) * each)) for i in range(num_groups(target))]
-    torus = target.shape if target.hardware.kind == "tpu" else ()
-    ids = tuple(int(position) for position in arrange(resolved, groups, torus).flat)
+    ids = tuple(int(position) for position in arrange(resolved, groups, target.torus).flat)
     return MeshInfo(resolved.axes, ids, tuple(i // each for i in ids), "abstract")
 
 

@@ -62,6 +62,20 @@ def test_every_gpu_that_is_built_in_is_compiled_for(target: str) -> None:
     assert "all-gather" in (made(target).compiled.as_text() or "")
 
 
+def test_hardware_without_a_compiler_says_what_can_be_done_instead() -> None:
+    with pytest.raises(
+        outlay.OutlayError, match=r"no compiler for AMD Instinct MI300X.*\n  cure: .* cpu:8.*mi300x:1x8"
+    ):
+        outlay.mesh(data=8, target="mi300x:1x8")
+
+
+@needs_tpu_compiler
+def test_both_devices_of_a_chip_are_in_the_mesh() -> None:
+    mesh = outlay.mesh(data=4, model=2, target="tpu-ironwood:2x2x1")
+    pairs = [[(*device.coords, device.core_on_chip) for device in row] for row in mesh.devices]
+    assert all(a[:3] == b[:3] and (a[3], b[3]) == (0, 1) for a, b in pairs), "the inner axis is a chip"
+
+
 @needs_tpu_compiler
 def test_a_program_is_lowered_for_tpus_that_are_not_there() -> None:
     assert "sdy.mesh" in made("tpu-v5e:2x4").lowered.as_text()

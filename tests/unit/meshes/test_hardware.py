@@ -37,8 +37,10 @@ def problems(error):
 
 def test_the_hardware_that_is_built_in():
     known = known_hardware()
-    gpus = ["v100-16gb", "a100-40gb", "a100-80gb", "h100", "h200", "b200"]
-    assert [*known] == ["cpu", *gpus, "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e"]
+    of_kind = {kind: [key for key, one in known.items() if one.kind == kind] for kind in ("cpu", "gpu", "tpu")}
+    assert of_kind["cpu"] == ["cpu"]
+    assert {"v100-16gb", "a100-80gb", "h100", "h100-a3", "gh200", "b300", "gb300", "mi355x", "l4"} < {*of_kind["gpu"]}
+    assert of_kind["tpu"] == ["tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-ironwood"]
     h100 = known["h100"]
     assert (h100.kind, h100.memory_bytes, h100.devices_per_host) == ("gpu", 84_942_979_072, 8)
     assert (h100.peak_flops["bfloat16"], h100.intra_host_link_bandwidth, h100.scale_out_bandwidth) == (
@@ -50,6 +52,42 @@ def test_the_hardware_that_is_built_in():
     assert h100.compiler["compute_capability"] == [9, 0]
     assert known["tpu-v5p"].torus_dims == 3
     assert {hardware.source for hardware in known.values()} == {"built in"}
+
+
+def test_what_a_built_in_table_starts_from():
+    known = known_hardware()
+    assert known["gb300"].devices_per_host == known["gb200"].devices_per_host == 72
+    assert known["h100-a3"].scale_out_bandwidth == 12.5e9
+    assert known["h100-a3"].peak_flops == known["h100"].peak_flops
+    assert {key for key, one in known.items() if not one.compiler} == {"cpu", "mi300x", "mi325x", "mi355x"}
+    assert known["tpu-ironwood"].devices_per_chip == 2
+
+
+def test_a_limit_on_power_takes_a_share_of_the_peaks(user_file):
+    user_file('[h100-500w]\nlike = "h100"\npeak_share = 0.8\n')
+    known = known_hardware()
+    assert known["h100-500w"].peak_flops == {name: 0.8 * peak for name, peak in known["h100"].peak_flops.items()}
+    user_file('[h100-500w]\nlike = "h100"\npeak_share = 80\n')
+    with pytest.raises(TargetError, match=r"peak_share must be a share of peak_flops, above 0 and at most 1, not 80"):
+        known_hardware()
+
+
+def test_speeds_that_cannot_be_are_listed(user_file):
+    user_file(
+        "[h100]\nmemory_bandwidth = 3352\npeak_flops = { bfloat16 = 989 }\nmemory_bytes = 80\nclock_ghz = 1980\n"
+        '[mine]\nlike = "a100-80gb"\nintra_host_link_bandwidth = 9e12\nlink_floor = 42\n'
+    )
+    with pytest.raises(TargetError) as error:
+        known_hardware()
+    headline, lines = problems(error)
+    assert headline.endswith("has 9 problems")
+    wanted = "[h100] memory_bandwidth = 3352 cannot be: hardware has 1e+07 to 1e+15 bytes/s; is it in another unit?"
+    assert wanted in lines
+    assert "[h100] peak_flops of bfloat16 = 989 cannot be: hardware has 1e+08 to 1e+18 FLOP/s" in "".join(lines)
+    starts = ("[h100] memory_bytes = 80", "[h100] clock_ghz = 1980", "[mine] link_floor = 42")
+    assert all(any(line.startswith(start) for line in lines) for start in starts)
+    faster = "[mine] intra_host_link_bandwidth = 9e+12 cannot be: bytes come no faster than memory gives them"
+    assert any(line.startswith(faster) for line in lines)
 
 
 def test_a_single_number_is_changed_and_the_others_stay(user_file):
@@ -98,7 +136,7 @@ def test_every_problem_of_a_file_is_listed(user_file):
     kinds = "it must be one of 'cpu', 'gpu', 'tpu', or begin with a table to start from"
     assert lines[4] == f'[mine] kind is missing; {kinds}: like = "h100"'
     assert lines[5].startswith("[other] lacks memory_bytes, memory_bandwidth, peak_flops, intra_host")
-    assert lines[6] == "[Big] like = 'h10': there is no such table, did you mean 'h100'?"
+    assert lines[6] == "[Big] like = 'h10': there is no such table, did you mean 'h100' or 'h100-a3'?"
     assert lines[7] == "[a] like goes in a circle: a -> b -> a"
     assert lines[8] == "[b] like goes in a circle: b -> a -> b"
     assert lines[9].startswith("[h200] peak_flops must be a table of FLOP/s above 0 by dtype (float64, float32")

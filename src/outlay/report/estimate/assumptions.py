@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from outlay.meshes.target import Target
-from outlay.report.estimate.links import crowding
+from outlay.report.estimate.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, crowding
 from outlay.report.estimate.speeds import Range, product_speed, reach_of
 from outlay.report.hlo.collective import HloCollective
 from outlay.report.work.compiled import CompiledWork
@@ -39,16 +39,19 @@ def _speeds(work: CompiledWork, target: Target) -> Iterator[str]:
 def _links(target: Target, share: Range) -> Iterator[str]:
     hardware = target.hardware
     inside = {"tpu": "torus links", "gpu": "links inside a host"}.get(hardware.kind, "links")
+    reached = TORUS_SHARE if hardware.torus_dims else RING_SHARE
     yield (
-        f"{inside}: {_percent(share)} of {_speed(hardware.intra_host_link_bandwidth)} a device, "
-        f"{hardware.link_latency * 1e6:.3g} us a step of a ring"
+        f"{inside}: {100 * reached:.0f} % of {_speed(hardware.intra_host_link_bandwidth)} a device, "
+        f"{hardware.link_latency * 1e6:.3g} us a step, no collective under {hardware.link_floor * 1e6:.3g} us"
     )
     if target.num_hosts > 1 and (hardware.kind == "gpu" or target.num_slices > 1):
         apart = "slices" if hardware.kind == "tpu" else "hosts"
         yield (
-            f"between {apart}: {_percent(share)} of {_speed(hardware.scale_out_bandwidth)} a device and "
-            f"{hardware.scale_out_latency * 1e6:.3g} us a step, nobody else on the network"
+            f"between {apart}: {100 * NETWORK_SHARE:.0f} % of {_speed(hardware.scale_out_bandwidth)} a device, "
+            f"{hardware.scale_out_latency * 1e6:.3g} us a step, nothing under {hardware.scale_out_floor * 1e6:.3g} us, "
+            "nobody else on the network"
         )
+    yield f"all collectives at {_percent(share)} of the speed that this comes to"
 
 
 def _overlap(collectives: Sequence[HloCollective]) -> Iterator[str]:

@@ -1,18 +1,23 @@
-"""What a collective costs on the links of a target.
+"""What a collective costs on the links of a target: the time to expect, on links that nobody else uses.
 
-Inside a host, or a TPU's slice, a ring (or a tree, where that is faster) over the fast links; across, first inside and
-then over the network with what is left to send, as NCCL and XLA do. The formulas are those of Thakur, Rabenseifner and
-Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), and, for a torus, of "How to Scale Your
-Model" (jax-ml.github.io/scaling-book, "Sharded Matrices"). With n devices, S bytes, B bytes/s and a seconds a step:
+With n devices, S bytes, B bytes/s that the links reach and a seconds however little moves, a ring takes
 
-    all-gather, reduce-scatter   (n-1) a + (n-1)/n S/B
-    all-reduce, ring             2 (n-1) a + 2 (n-1)/n S/B
-    all-reduce, tree             2 log2(n) a + 2 S/B
-    all-to-all                   (n-1) a + (n-1)/n S/B; on a ring of a torus, which others' bytes pass too, n/4 S/B
-    permutation                  a + S/B
-    broadcast                    log2(n) a + S/B
+    all-gather, reduce-scatter   w = (n-1)/n S/B          all-to-all      w = (n-1)/n S/B; on a ring of a torus, which
+    all-reduce                   w = 2 (n-1)/n S/B                        others' bytes pass too, n/4 S/B
+    permutation, broadcast       w = S/B
 
-Where `outlay calibrate` measured the kind, its line through the measured times is used instead.
+and the whole is a + w + sqrt(a w): bytes go in chunks, and the first and last of them pass links that are otherwise
+idle; with chunks of the best size that takes the geometric mean of the two (Thakur, Rabenseifner and Gropp,
+"Optimization of Collective Communication Operations in MPICH", 2005, has the rings). Where the switches of a host add
+up (NVLink SHARP), each device of an all-reduce sends S and gets S/n: w = (n+1)/n S/B, if that is faster.
+
+Over several hosts of GPUs the ring goes through all of them, in at one network card and out at the next, and runs as
+fast as its slowest part: the stages overlap. Over slices of TPUs a collective runs inside each slice and then between
+them with what is left to send. Of a torus a group has the links along the dims that it spans, as in "How to Scale Your
+Model" (jax-ml.github.io/scaling-book, "Sharded Matrices").
+
+The shares that links reach are fitted to published measurements (decision 30; `benchmarks/published.py --links` lists
+them). Where `outlay calibrate` measured the kind, its line through the measured times is used instead.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlay.meshes.target import Target
 from outlay.report.estimate.places import Place, places_of
@@ -54,13 +59,15 @@ def collective_seconds(
         places: where the program's devices stand; without them, in the order of the target.
 
     Returns:
-        Seconds, at the full speed of the links.
+        Seconds to expect.
 
     >>> from outlay.meshes.target import Target
     >>> f"{collective_seconds('all-reduce', 2**30, [range(8)], Target.parse('h100:1x8')) * 1e3:.2f} ms"
-    '4.20 ms'
+    '4.40 ms'
     """
-    if max((len(group) for group in groups), default=1) < 2 or payload_bytes <= 0:
+    # The compiler makes permutations in which some devices send to themselves.
+    groups = [group for group in groups if len(set(group)) > 1]
+    if not groups or payload_bytes <= 0:
         return 0.0
     stand = places_of(target) if places is None else places
     grouped = [[stand[position] for position in group] for group in groups]
@@ -101,67 +108,111 @@ class _Links:
 
     Attributes:
         num: the devices.
-        bandwidth: bytes/s out of each.
+        bandwidth: bytes/s out of each that are reached.
         latency: seconds a step.
+        floor: seconds of the shortest collective.
         steps: steps until each has heard from all others.
+        sums: bytes/s that are reached where the switches add up; 0 where they do not.
         detour: on a torus, how often a byte of an all-to-all passes a link, over all dims that it must cross.
     """
 
     num: int
     bandwidth: float
     latency: float
+    floor: float
     steps: int
+    sums: float = 0.0
     detour: float = 0.0
 
 
+# What is reached of the data sheet's bytes/s. Rings of NCCL: 78 % on A100, 81 % on H200, 75 % on B200, of AMD 70 % on
+# MI300X; NVLink SHARP: 69 % on H200, 60 % on B200; over the network of 4 hosts 92 to 95 %; a torus of v6e: 65 %, of
+# which the chunks take some.
+RING_SHARE, SWITCH_SHARE, NETWORK_SHARE, TORUS_SHARE = 0.8, 0.68, 0.97, 0.75
+
+
 def _group_seconds(kind: CollectiveKind, payload: float, group: Sequence[Place], target: Target) -> float:
+    hardware = target.hardware
     islands: dict[int, list[Place]] = {}
     for place in group:
         islands.setdefault(place.island, []).append(place)
-    inside = _inside(max(islands.values(), key=len), target)
-    hardware = target.hardware
-    across = _Links(len(islands), hardware.scale_out_bandwidth, hardware.scale_out_latency, len(islands) - 1)
-    if across.num == 1:
+    members = max(islands.values(), key=len)
+    inside = _inside(members, target)
+    if len(islands) == 1:
         return _on(inside, kind, payload)
-    if inside.num == 1 or kind in ("collective-permute", "collective-broadcast"):
+    across = _Links(
+        num=len(islands),
+        bandwidth=hardware.scale_out_bandwidth * NETWORK_SHARE,
+        latency=hardware.scale_out_latency,
+        floor=hardware.scale_out_floor,
+        steps=len(islands) - 1,
+    )
+    if kind == "collective-permute":  # two devices, which wait for nobody else
+        return _on(replace(across, floor=hardware.link_floor), kind, payload)
+    if inside.num == 1:
         return _on(across, kind, payload)
-    share = payload / inside.num
-    if kind == "all-reduce":
-        return 2 * _on(inside, "reduce-scatter", payload) + _on(across, "all-reduce", share)
     if kind == "all-to-all":
         # What is for other islands leaves over the network while the rest is exchanged inside.
         return max(_on(inside, kind, payload * inside.num / len(group)), _on(across, kind, payload))
-    return _on(inside, kind, payload) + _on(across, kind, share)
+    if hardware.kind != "gpu":
+        share = payload / inside.num
+        if kind == "all-reduce":
+            return 2 * _on(inside, "reduce-scatter", payload) + _on(across, "all-reduce", share)
+        return _on(inside, kind, payload) + _on(across, kind, payload if kind == "collective-broadcast" else share)
+    steps = inside.steps * across.num + across.steps
+    through_all = replace(
+        across,
+        num=len(group),
+        bandwidth=min(inside.bandwidth, across.bandwidth * inside.num),
+        # Of a step on average: most are inside a host.
+        latency=(inside.latency * inside.steps * across.num + across.latency * across.steps) / steps,
+        steps=steps,
+    )
+    return _on(through_all, kind, payload)
 
 
 def _on(links: _Links, kind: CollectiveKind, payload: float) -> float:
     n, seconds = links.num, payload / links.bandwidth
     if n < 2:
         return 0.0
-    ring = links.steps * links.latency + (n - 1) / n * seconds
+    doublings, around = math.ceil(math.log2(n)), (n - 1) / n * seconds
     if kind == "all-reduce":
-        return min(2 * ring, 2 * math.ceil(math.log2(n)) * links.latency + 2 * seconds)
-    if kind == "collective-permute":
-        return links.latency + seconds
-    if kind == "collective-broadcast":
-        return math.ceil(math.log2(n)) * links.latency + seconds
-    if kind == "all-to-all":
-        return links.steps * links.latency + max((n - 1) / n, links.detour) * seconds
-    return ring
+        steps, moving = 2 * min(links.steps, doublings), 2 * around
+        if links.sums:
+            moving = min(moving, (n + 1) / n * payload / links.sums)
+    elif kind == "collective-permute":
+        steps, moving = 1, seconds
+    elif kind == "collective-broadcast":
+        steps, moving = doublings, seconds
+    elif kind == "all-to-all":
+        steps, moving = links.steps, max(around, links.detour * seconds)
+    else:
+        steps, moving = links.steps, around
+    waiting = max(links.floor, steps * links.latency)
+    return waiting + moving + math.sqrt(waiting * moving)
 
 
 def _inside(members: Sequence[Place], target: Target) -> _Links:
     """The links of devices that stand together: of a GPU all its links, of a TPU those along the torus dims used."""
-    hardware = target.hardware
+    hardware, num = target.hardware, len(members)
+    links = _Links(num, hardware.intra_host_link_bandwidth, hardware.link_latency, hardware.link_floor, num - 1)
     if not (hardware.torus_dims and members[0].coords):
-        return _Links(len(members), hardware.intra_host_link_bandwidth, hardware.link_latency, len(members) - 1)
+        each = hardware.intra_host_link_bandwidth
+        if hardware.links_by_pair and hardware.devices_per_host:
+            each *= (num - 1) / (hardware.devices_per_host - 1)
+        from_here = hardware.switch_reduces_from
+        sums = each * SWITCH_SHARE if from_here is not None and num >= from_here else 0.0
+        return replace(links, bandwidth=each * RING_SHARE, sums=sums)
     sizes = [len({place.coords[dim] for place in members}) for dim in range(len(members[0].coords))]
     used = [dim for dim, size in enumerate(sizes) if size > 1]
-    share = sum(_torus_share(sizes[dim], target.shape[dim], hardware.torus_dims) for dim in used)
-    bandwidth = hardware.intra_host_link_bandwidth * share / hardware.torus_dims
-    detour = len(used) * max(sizes) / 4
-    steps = sum(sizes) - len(sizes)
-    return _Links(len(members), bandwidth, hardware.link_latency, steps, detour)
+    # Devices of one chip, or one that sends to itself, go nowhere.
+    share = sum(_torus_share(sizes[dim], target.shape[dim], hardware.torus_dims) for dim in used) or hardware.torus_dims
+    return replace(
+        links,
+        bandwidth=hardware.intra_host_link_bandwidth * share / hardware.torus_dims * TORUS_SHARE,
+        steps=max(1, sum(sizes) - len(sizes)),
+        detour=len(used) * max(sizes) / 4,
+    )
 
 
 def _torus_share(size: int, whole: int, torus_dims: int) -> float:

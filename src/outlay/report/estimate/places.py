@@ -37,10 +37,10 @@ def places_of(target: Target, mesh: MeshInfo | None = None) -> tuple[Place, ...]
         if target.hardware.kind == "tpu":
             return _on_torus(target, mesh)
         return tuple(Place(host) for host in mesh.hosts)
-    per_island = math.prod(target.shape) if target.hardware.kind == "tpu" else target.shape[-1]
     if target.hardware.kind != "tpu":
-        return tuple(Place(position // per_island) for position in range(target.num_devices))
-    coords = [tuple(int(i) for i in np.unravel_index(k, target.shape)) for k in range(per_island)]
+        return tuple(Place(position // target.shape[-1]) for position in range(target.num_devices))
+    chips = [tuple(int(i) for i in np.unravel_index(k, target.shape)) for k in range(math.prod(target.shape))]
+    coords = [chip for chip in chips for _ in range(target.hardware.devices_per_chip)]
     return tuple(Place(island, place) for island in range(target.num_slices) for place in coords)
 
 
