@@ -21,12 +21,25 @@ from outlay.recipes.lm_layouts import lm_layouts
 TOLERANCE = 1e-5
 NUM_STEPS = 2
 
-CONFIG = TransformerConfig(32, 32, 2, 4, 2, 8, 64, dtype="float32")
+CONFIG = TransformerConfig(32, 32, 2, 4, 2, 8, 64, dtype="float32", loss_chunks=2)
+GPT = TransformerConfig(
+    *(32, 32, 2, 4, 4, 8, 64),
+    tied=True,
+    gated=False,
+    activation="gelu",
+    positions="learned",
+    num_positions=16,
+    norm="layer",
+    biases=True,
+    dtype="float32",
+    remat="products",
+)
 # Linear in the gradients, and its momentum is the gradient itself after the first step; see test_layouts.py.
 OPTIMIZER = optax.sgd(0.1, momentum=0.9)
-INIT_PARAMS, LOSS = language_model(CONFIG)
 BATCH = {"tokens": np.random.default_rng(0).integers(0, 32, size=(8, 16)).astype(np.uint8)}
-LAYOUTS, MESHES = lm_layouts(tied=False)
+LAYOUTS, MESHES = lm_layouts(CONFIG)
+ALL = {name: (CONFIG, layout, MESHES.get(name, "data=-1")) for name, layout in LAYOUTS.items()}
+ALL["gpt fsdp+tp+sp"] = (GPT, lm_layouts(GPT)[0]["fsdp+tp+sp"], "data=-1,model=2")
 
 # On CPU a sum that is scattered is written as a sum and a slice.
 COLLECTIVES = {
@@ -36,36 +49,40 @@ COLLECTIVES = {
     "tp": {"all-reduce"},
     "fsdp+tp": {"all-reduce", "all-gather"},
     "fsdp+tp+sp": {"all-reduce", "all-gather"},
+    "gpt fsdp+tp+sp": {"all-reduce", "all-gather"},
 }
 
 
-def _init(key: Any) -> Any:
-    return outlay.init_state(INIT_PARAMS, OPTIMIZER)(key)
+def _parts(config: TransformerConfig) -> tuple[Any, Any]:
+    """How the model's state is made, and its step."""
+    init_params, loss = language_model(config)
+    return outlay.init_state(init_params, OPTIMIZER), outlay.train_step(loss, OPTIMIZER)
 
 
 def _program(name: str, mode: Mode = "auto") -> outlay.Program:
-    step = outlay.train_step(LOSS, OPTIMIZER)
-    mesh = outlay.mesh(MESHES.get(name, "data=-1"))
-    return outlay.program(step, _init, BATCH, layout=LAYOUTS[name], mesh=mesh, mode=mode)
+    config, layout, mesh = ALL[name]
+    init, step = _parts(config)
+    return outlay.program(step, init, BATCH, layout=layout, mesh=outlay.mesh(mesh), mode=mode)
 
 
-def _first_state() -> Any:
+def _first_state(config: TransformerConfig) -> Any:
     """Made anew each time, since a step takes its state for good."""
-    return jax.device_get(jax.jit(_init)(jax.random.key(0)))
+    return jax.device_get(jax.jit(_parts(config)[0])(jax.random.key(0)))
 
 
 @functools.cache
-def _one_device() -> list[Any]:
-    step, state, history = jax.jit(outlay.train_step(LOSS, OPTIMIZER)), _first_state(), []
+def _one_device(config: TransformerConfig) -> list[Any]:
+    step, state, history = jax.jit(_parts(config)[1]), _first_state(config), []
     for _ in range(NUM_STEPS):
         state, metrics = step(state, BATCH)
         history.append(jax.device_get((state.params, state.opt_state, metrics)))
     return history
 
 
-def _assert_trains_as_one_device(program: outlay.Program) -> None:
-    state = outlay.put(_first_state(), program.plan, program.mesh)
-    for expected in _one_device():
+def _assert_trains_as_one_device(name: str, program: outlay.Program) -> None:
+    config, _, _ = ALL[name]
+    state = outlay.put(_first_state(config), program.plan, program.mesh)
+    for expected in _one_device(config):
         state, metrics = program(state, BATCH)
         assert_placed_as_planned(state, program.plan)
         jax.tree.map(
@@ -75,18 +92,18 @@ def _assert_trains_as_one_device(program: outlay.Program) -> None:
         )
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", ALL)
 def test_it_trains_as_one_device(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     program = _program(name)
     kinds = r"= .*? (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
     assert set(re.findall(kinds, program.compiled.as_text())) == COLLECTIVES[name]
     assert "Involuntary full rematerialization" not in capfd.readouterr().err
-    _assert_trains_as_one_device(program)
+    _assert_trains_as_one_device(name, program)
 
 
 @pytest.mark.parametrize("name", ["fsdp", "fsdp+tp"])
 def test_it_trains_as_one_device_by_hand(name: str) -> None:
-    _assert_trains_as_one_device(_program(name, "manual"))
+    _assert_trains_as_one_device(name, _program(name, "manual"))
 
 
 def test_sequence_parallelism_splits_the_stream_between_branches_and_nothing_inside() -> None:
@@ -97,4 +114,5 @@ def test_sequence_parallelism_splits_the_stream_between_branches_and_nothing_ins
         "branch_input": (2, 16, 32),
         "branch_output": (2, 16, 32),
         "table": (16, 32),
+        "head": (32, 16),
     }

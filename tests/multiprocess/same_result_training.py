@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 import outlay
-from outlay.models.transformer.config import SIZES
+from outlay.models.transformer.published import MODELS
 from outlay.recipes.digits import digits
 from outlay.recipes.lm import lm
 from outlay.recipes.recipe import Recipe
@@ -15,8 +15,8 @@ from outlay.recipes.recipe import Recipe
 NUM_STEPS = 6
 SAVE_EVERY = 2
 NUM_SAMPLED = 3
-TINY = dataclasses.replace(SIZES["tiny"], width=32, num_layers=2, num_heads=2, num_kv_heads=1, hidden=128)
-SMALLER = {"NUM_SAMPLED": NUM_SAMPLED, "SIZES": {"tiny": TINY}}
+TINY = dataclasses.replace(MODELS["tiny"].config, width=32, num_layers=2, num_heads=2, num_kv_heads=1, hidden=128)
+SMALLER = {"NUM_SAMPLED": NUM_SAMPLED, "MODELS": {"tiny": dataclasses.replace(MODELS["tiny"], config=TINY)}}
 """What stands in `outlay.recipes.lm` while it is trained here: a step between processes costs by its bytes."""
 RECIPES = {"digits": digits, "lm": lambda: lm("tiny", sequence=16, batch=8)}
 

@@ -62,7 +62,7 @@ ForceOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-# What a command takes besides its own options goes to the recipe, as in `outlay run lm --size tiny`.
+# What a command takes besides its own options goes to the recipe, as in `outlay run lm --model tiny`.
 RECIPE_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 

@@ -1,4 +1,4 @@
-"""A recipe function's own options on the command line: `outlay run lm --size 1b` calls `lm(size="1b")`."""
+"""A recipe function's own options on the command line: `outlay run lm --model small` calls `lm(model="small")`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def recipe_arguments(
     Args:
         function: the recipe function.
         name: what the user called it, for messages.
-        words: what was left of the command line, such as `["--size", "1b"]`.
+        words: what was left of the command line, such as `["--model", "small"]`.
         known: the command's own options, which a mistyped word may have meant.
 
     Raises:

@@ -31,8 +31,11 @@ from outlay.search.search import Question, search
 from outlay.search.selection import Selection
 from outlay.search.workload import Workload, workload
 
-VARIED: Mapping[str, tuple[type, Sequence[Any]]] = {"remat": (bool, (False, True)), "accumulate": (int, (1, 2, 4, 8))}
-"""Options that are tried with several values where a recipe function has them, by name: their type and the values."""
+VARIED: Mapping[str, Mapping[type, Sequence[Any]]] = {
+    "remat": {bool: (False, True), str: ("none", "full")},
+    "accumulate": {int: (1, 2, 4, 8)},
+}
+"""Options that are tried with several values where a recipe function has them, by name and type."""
 
 
 def choose(
@@ -65,7 +68,7 @@ def choose(
         recipe: a recipe by name or `path/to/file.py:function`, or the function, which other processes must be able to
             find: at the top level of a file.
         target: the hardware, such as `h100:32x8`.
-        options: options of the recipe, such as `{"size": "3b"}`; one that is given is not varied.
+        options: options of the recipe, such as `{"model": "llama3.2-3b"}`; one that is given is not varied.
         layouts: the layouts to choose from, by name or as TOML files; all of the recipe's if None.
         meshes: the meshes to choose from, as text, for every layout; if None all that are possible.
         mode: how the step is executed; the recipe's own mode if None.
@@ -82,7 +85,7 @@ def choose(
 
     Example, which takes minutes::
 
-        selection = outlay.choose("lm", target="h100:32x8", options={"size": "3b"})
+        selection = outlay.choose("lm", target="h100:32x8", options={"model": "llama3.2-3b"})
         print(selection)
         Path("chosen.toml").write_text(selection.toml)
     """
@@ -204,7 +207,8 @@ def _shapes(own: str, meshes: Sequence[str] | None, target: Target) -> list[str]
 def _option_sets(function: Callable[..., Any], given: Mapping[str, Any]) -> list[tuple[tuple[str, Any], ...]]:
     """Every set of values of the options that are varied; a value that is the default anyway is left out."""
     types, defaults = parameter_types(function), _defaults(function)
-    varied = {name: values for name, (kind, values) in VARIED.items() if types.get(name) is kind and name not in given}
+    varied = {name: values[types[name]] for name, values in VARIED.items() if types.get(name) in values}
+    varied = {name: values for name, values in varied.items() if name not in given}
     return [
         tuple((name, value) for name, value in zip(varied, values, strict=True) if value != defaults.get(name))
         for values in itertools.product(*varied.values())

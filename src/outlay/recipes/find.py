@@ -29,7 +29,7 @@ def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ())
 
     Args:
         text: what the user typed.
-        words: options of the recipe itself, such as `["--size", "1b"]`.
+        words: options of the recipe itself, such as `["--model", "small"]`.
         known: the command's own options, which a mistyped word may have meant.
 
     Raises:

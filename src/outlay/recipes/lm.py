@@ -1,10 +1,9 @@
-"""A language model of Python's own standard library, byte by byte; the sizes beyond a laptop are there to price."""
+"""A language model of Python's own standard library, byte by byte; the models beyond a laptop are there to price."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +14,23 @@ from jax.sharding import NamedSharding, PartitionSpec
 from outlay.core.errors import RecipeError
 from outlay.core.suggest import did_you_mean
 from outlay.execute.program import Program
-from outlay.models.transformer.config import SIZES, Dtype, TransformerConfig
+from outlay.models.transformer.config import (
+    Activation,
+    Dtype,
+    NormKind,
+    Positions,
+    TransformerConfig,
+    remat_problems,
+)
 from outlay.models.transformer.language_model import language_model
+from outlay.models.transformer.published import MODELS, PublishedModel
 from outlay.models.transformer.sampling import sample_tokens
 from outlay.recipes.lm_layouts import lm_layouts
 from outlay.recipes.python_sources import python_sources
 from outlay.recipes.recipe import Recipe
+from outlay.train.precision import state_in
 
-Size = Literal["tiny", "small", "100m", "1b", "3b", "8b", "70b"]
-
+NUM_BYTES = 256
 NUM_STEPS = 200
 NUM_WARMUP = 10
 NUM_HELD_OUT_BYTES = 2**16
@@ -32,72 +39,109 @@ NUM_SAMPLED = 240
 TEMPERATURE = 0.7
 
 
-@dataclass(frozen=True)
-class Training:
-    """How a size is trained unless told otherwise.
-
-    Attributes:
-        sequence: bytes an example.
-        batch: examples a step.
-        learning_rate: the highest.
-    """
-
-    sequence: int
-    batch: int
-    learning_rate: float
-
-
-TRAINING: dict[Size, Training] = {
-    "tiny": Training(128, 16, 1e-2),
-    "small": Training(256, 32, 3e-3),
-    "100m": Training(1024, 64, 1e-3),
-    "1b": Training(2048, 32, 5e-4),
-    "3b": Training(4096, 256, 3e-4),
-    "8b": Training(4096, 256, 3e-4),
-    "70b": Training(4096, 512, 1.5e-4),
-}
-
-
 def lm(
-    size: Size = "tiny",
+    model: str = "tiny",
+    *,
+    vocabulary: int | None = None,
+    width: int | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    hidden: int | None = None,
+    gated: bool | None = None,
+    tied: bool | None = None,
+    activation: Activation | None = None,
+    positions: Positions | None = None,
+    norm: NormKind | None = None,
+    biases: bool | None = None,
+    window: int | None = None,
     sequence: int | None = None,
     batch: int | None = None,
-    remat: bool = False,
     accumulate: int = 1,
+    param_dtype: Dtype | None = None,
     dtype: Dtype | None = None,
+    optimizer_dtype: Dtype | None = None,
+    remat: str = "none",
+    loss_chunks: int = 1,
 ) -> Recipe:
     """A decoder-only transformer that learns to write Python, byte by byte.
 
+    What is None is the model's own.
+
     Args:
-        size: the model's, by its number of parameters; `tiny` trains in a minute on a laptop.
-        sequence: bytes an example; the size's own if None.
-        batch: examples a step; the size's own if None.
-        remat: compute each layer again in the backward pass, for memory.
+        model: which, by name: `tiny` trains in a minute on a laptop, `llama3-8b` and others are there to price.
+        vocabulary: number of tokens; at least 256, the bytes.
+        width: features of the residual stream.
+        layers: layers.
+        heads: query heads.
+        kv_heads: key and value heads, each shared by a group of query heads; if None and `heads` is given, as many as
+            these where the model has no groups.
+        head_dim: features of a head; if None and `width` or `heads` is given, width / heads.
+        hidden: features of the feed-forward layers inside.
+        gated: whether the feed-forward layer has a gate.
+        tied: whether the head that gives logits is the embedding.
+        activation: of the feed-forward layer.
+        positions: how a token knows its place.
+        norm: of the residual stream.
+        biases: whether projections and layer norms have biases.
+        window: tokens that a query sees; all before it if None.
+        sequence: bytes an example.
+        batch: examples a step.
         accumulate: microbatches a step.
-        dtype: what it computes in; the size's own if None. Parameters are float32.
+        param_dtype: what parameters and their gradients are.
+        dtype: what it computes in.
+        optimizer_dtype: what the optimizer's state is; with wider than the parameters' it keeps master copies of these.
+        remat: what is computed again in the backward pass: `none`, `attention`, `products`, `full`, or names of values
+            to keep, such as `query,key,value`; see `TransformerConfig`.
+        loss_chunks: the pieces of a sequence that the loss is taken in, so that not all logits are there at a time.
 
     Raises:
-        RecipeError: there is no such size, or the corpus is not there or too short for the sequence.
+        RecipeError: there is no such model, or what was asked for does not fit together, all of it; or the corpus is
+            not there or too short for the sequence.
 
     Example:
         >>> recipe = lm("tiny", sequence=64)
         >>> recipe.data[0]["tokens"].shape, list(recipe.layouts)
         ((16, 64), ['dp', 'zero1', 'fsdp', 'tp', 'fsdp+tp', 'fsdp+tp+sp'])
     """
-    if size not in TRAINING:
-        raise RecipeError(f"there is no size {size!r} of lm: {did_you_mean(size, TRAINING)}")
-    usual = TRAINING[size]
+    if model not in MODELS:
+        problems = [f"there is no model {model!r}: {did_you_mean(model, MODELS)}", *remat_problems(remat)]
+        raise RecipeError("\n  ".join(["lm cannot be made:", *problems]))
+    usual = MODELS[model]
     sequence = usual.sequence if sequence is None else sequence
-    config = dataclasses.replace(SIZES[size], remat=remat, dtype=dtype or SIZES[size].dtype)
+    changes = {
+        "vocabulary": vocabulary,
+        "width": width,
+        "num_layers": layers,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "hidden": hidden,
+        "gated": gated,
+        "tied": tied,
+        "activation": activation,
+        "positions": positions,
+        "norm": norm,
+        "biases": biases,
+        "window": window,
+        "param_dtype": param_dtype,
+        "dtype": dtype,
+    }
+    config = _changed(
+        usual.config,
+        {name: value for name, value in changes.items() if value is not None},
+        {"remat": remat, "loss_chunks": loss_chunks, "num_positions": sequence},
+    )
     train, held_out = python_sources(sequence)
     every = max(1, held_out.size // NUM_HELD_OUT_BYTES)
     init_params, loss = language_model(config)
-    layouts, meshes = lm_layouts(tied=config.tied)
+    layouts, meshes = lm_layouts(config)
     return Recipe.training(
         "lm",
         init_params=init_params,
         loss=loss,
-        optimizer=_optimizer(usual.learning_rate),
+        optimizer=_optimizer(usual, optimizer_dtype or config.param_dtype, config),
         train={"tokens": train},
         test={"tokens": held_out[::every]},
         batch_size=usual.batch if batch is None else batch,
@@ -109,9 +153,40 @@ def lm(
     )
 
 
-def _optimizer(learning_rate: float) -> optax.GradientTransformation:
-    schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, NUM_WARMUP, NUM_STEPS, learning_rate / 10)
-    return optax.adamw(schedule, b2=0.95, weight_decay=0.1)
+def _changed(usual: TransformerConfig, changes: dict[str, Any], how: dict[str, Any]) -> TransformerConfig:
+    """A model's config with what was asked for, and what follows from that.
+
+    Raises:
+        RecipeError: it does not fit together; all that does not is listed.
+    """
+    problems = []
+    changed = {**dataclasses.asdict(usual), **changes, **how}
+    if "num_heads" in changes and "num_kv_heads" not in changes and usual.num_kv_heads == usual.num_heads:
+        changed["num_kv_heads"] = changed["num_heads"]
+    if {"width", "num_heads"} & set(changes) and "head_dim" not in changes:
+        width, heads = changed["width"], max(changed["num_heads"], 1)
+        if width % heads:
+            problems.append(f"width {width} / {heads} heads leaves {width % heads} over: give head_dim (--head-dim)")
+        changed["head_dim"] = max(width // heads, 1)
+    if changed["vocabulary"] < NUM_BYTES:
+        problems.append(f"vocabulary={changed['vocabulary']}: it reads bytes, so make it {NUM_BYTES} or more")
+    sequence, chunks = changed["num_positions"], changed["loss_chunks"]
+    if chunks > 0 and sequence % chunks:
+        problems.append(f"loss_chunks={chunks} does not divide the sequence of {sequence}")
+    try:
+        config = TransformerConfig(**changed)
+    except ValueError as error:
+        problems += [line.strip() for line in str(error).splitlines()[1:]]
+    if problems:
+        raise RecipeError("\n  ".join(["lm cannot be made:", *problems]))
+    return config
+
+
+def _optimizer(usual: PublishedModel, dtype: str, config: TransformerConfig) -> optax.GradientTransformation:
+    highest = usual.learning_rate
+    schedule = optax.warmup_cosine_decay_schedule(0.0, highest, NUM_WARMUP, NUM_STEPS, highest / 10)
+    adamw = optax.adamw(schedule, b2=0.95, weight_decay=0.1)
+    return adamw if dtype == config.param_dtype else state_in(adamw, dtype)
 
 
 def sampled_text(config: TransformerConfig, program: Program, state: Any, sequence: int) -> str:
@@ -132,4 +207,4 @@ def sampled_text(config: TransformerConfig, program: Program, state: Any, sequen
 
     everywhere = NamedSharding(program.mesh, PartitionSpec())
     drawn = jax.jit(draw, out_shardings=everywhere)(state.params, jax.random.key(0))
-    return bytes(np.minimum(drawn, 255).astype(np.uint8)).decode("utf-8", errors="replace")
+    return bytes(np.minimum(drawn, NUM_BYTES - 1).astype(np.uint8)).decode("utf-8", errors="replace")

@@ -1,14 +1,13 @@
-import typing
-
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import outlay
 from outlay.core.errors import RecipeError
 from outlay.execute.program import Program
-from outlay.models.transformer.config import SIZES
-from outlay.recipes.lm import TRAINING, Size, lm
+from outlay.models.transformer.published import MODELS
+from outlay.recipes.lm import lm
 from outlay.recipes.python_sources import python_sources
 
 
@@ -18,41 +17,71 @@ def program_of(recipe, layout, mesh=None):
     )
 
 
-def test_every_size_has_dims_and_a_way_to_train_it():
-    assert list(typing.get_args(Size)) == list(SIZES) == list(TRAINING)
-
-
 @pytest.mark.compiles
-@pytest.mark.parametrize("size", [size for size in SIZES if size != "tiny"])
+@pytest.mark.parametrize("name", ["small", "llama3.2-1b", "llama3-70b", "mpt-7b", "maxtext-16b"])
 @pytest.mark.parametrize("layout", lm("tiny").layouts)
-def test_every_layout_plans_every_size_without_making_it(size, layout):
-    recipe = lm(size)
+def test_every_layout_plans_every_kind_of_model_without_making_it(name, layout):
+    recipe = lm(name)
     tokens = recipe.data[0]["tokens"]
-    assert (tokens.shape, tokens.dtype) == ((TRAINING[size].batch, TRAINING[size].sequence), np.uint8)
+    assert (tokens.shape, tokens.dtype) == ((MODELS[name].batch, MODELS[name].sequence), np.uint8)
     state = jax.eval_shape(recipe.init, jax.eval_shape(lambda: jax.random.key(0)))
     plan = recipe.layouts[layout].plan(state, outlay.mesh(recipe.mesh_of(layout)), batch=recipe.data[0])
-    kernels = [leaf for leaf in plan.state if leaf.path.endswith((".kernel", ".embedding"))]
+    kernels = [
+        leaf
+        for leaf in plan.state
+        if leaf.path.endswith((".kernel", ".embedding")) and (layout != "tp" or ".positions." not in leaf.path)
+    ]
     of = {
         "dp": lambda leaf: 1,
         "zero1": lambda leaf: 8 if leaf.path.startswith("opt_state") else 1,
         "fsdp": lambda leaf: 8,
         "tp": lambda leaf: 2,
-        "fsdp+tp": lambda leaf: 8,
-        "fsdp+tp+sp": lambda leaf: 8,
+        "fsdp+tp": lambda leaf: 4 if ".positions." in leaf.path else 8,
+        "fsdp+tp+sp": lambda leaf: 4 if ".positions." in leaf.path else 8,
     }[layout]
     assert {leaf.path: 8 // leaf.num_copies for leaf in kernels} == {leaf.path: of(leaf) for leaf in kernels}
     # Every layer is the same work, so a scan over split layers would leave all devices but one waiting.
     assert not any(leaf.dims[0] for leaf in kernels if ".layers." in leaf.path)
+    biases = {leaf.path: 8 // leaf.num_copies for leaf in plan.state if leaf.path.endswith(("query.bias", "up.bias"))}
+    assert set(biases.values()) <= {2 if "tp" in layout else 1}
 
 
-def test_an_unknown_size():
-    with pytest.raises(RecipeError, match="no size '70B' of lm: did you mean '70b'"):
-        lm("70B")
+def test_what_cannot_be_asked_for_is_all_named():
+    with pytest.raises(RecipeError, match="no model 'llama3-8B': did you mean 'llama3-8b'") as error:
+        lm("llama3-8B", remat="quety,up")
+    assert "remat names a value 'quety' that no layer has: did you mean 'query'?" in str(error.value)
+    with pytest.raises(RecipeError, match="lm cannot be made") as error:
+        lm("llama3-8b", width=4100, heads=12, vocabulary=100, loss_chunks=3, window=-1)
+    assert str(error.value).splitlines()[1:] == [
+        "  width 4100 / 12 heads leaves 8 over: give head_dim (--head-dim)",
+        "  vocabulary=100: it reads bytes, so make it 256 or more",
+        "  loss_chunks=3 does not divide the sequence of 4096",
+        "  window=-1: a token sees itself, so make it 1 or more",
+        "  12 query heads cannot share 8 key and value heads evenly: make num_heads a multiple of num_kv_heads",
+        "  head_dim=341 is odd, and rotary embeddings turn pairs: make it even",
+    ]
+
+
+def test_what_is_left_out_follows_from_what_is_asked_for():
+    """A head's features from width and heads, and as many key heads as heads where the model has no groups."""
+    shapes = jax.eval_shape(lm("mpt-7b", width=512, heads=4, layers=2, sequence=64).init, jax.random.key(0)).params
+    assert shapes["layers"]["attention"]["key"]["kernel"].shape == (2, 512, 4, 128)
+    assert shapes["positions"]["embedding"].shape == (64, 512)
+
+
+def test_the_dtypes_are_those_that_are_asked_for():
+    recipe = lm("tiny", param_dtype="bfloat16", optimizer_dtype="float32")
+    state = jax.eval_shape(recipe.init, jax.random.key(0))
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(state.params)} == {"bfloat16"}
+    floats = [leaf.dtype for leaf in jax.tree.leaves(state.opt_state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    assert set(map(str, floats)) == {"float32"}
+    # Two moments, and master copies of parameters that are narrower.
+    assert len(floats) == 3 * len(jax.tree.leaves(state.params))
 
 
 @pytest.mark.compiles
 def test_the_choices_reach_the_model():
-    plain, other = lm("tiny"), lm("tiny", sequence=32, batch=8, remat=True, accumulate=2, dtype="bfloat16")
+    plain, other = lm("tiny"), lm("tiny", sequence=32, batch=8, remat="full", accumulate=2, dtype="bfloat16")
     assert plain.data[0]["tokens"].shape == (16, 128)
     assert other.data[0]["tokens"].shape == (8, 32)
     jaxpr = str(program_of(other, "dp").lowered.as_text())

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from outlay.models.transformer.config import TransformerConfig
-from outlay.models.transformer.rotary import rotate
+from outlay.models.transformer.norm import cheap
+from outlay.models.transformer.rotary import Angles, rotate
 
 
-def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def attend(query: jax.Array, key: jax.Array, value: jax.Array, window: int | None = None) -> jax.Array:
     """Causal attention; scores and their softmax are float32.
 
     Source: Ainslie et al., GQA (arXiv:2305.13245), section 2.2.
@@ -21,6 +24,7 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         query: (B, T, heads, head_dim).
         key: (B, T, kv_heads, head_dim); query head h attends through key head h // (heads / kv_heads).
         value: as `key`.
+        window: how many tokens a query sees, itself among them; all before it if None.
 
     Returns:
         (B, T, heads, head_dim), of the query's dtype.
@@ -34,14 +38,16 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     batch, num_tokens, num_heads, head_dim = query.shape
     grouped = query.reshape(batch, num_tokens, key.shape[2], num_heads // key.shape[2], head_dim)
     scores = jnp.einsum("btkgh,bskh->bkgts", grouped, key, preferred_element_type=jnp.float32)
-    visible = jnp.tril(jnp.ones((num_tokens, num_tokens), bool))[None, None, None]
+    ahead = jnp.arange(num_tokens)[:, None] - jnp.arange(num_tokens)[None]
+    visible = (ahead >= 0) & (ahead < (window or num_tokens))
+    visible = visible[None, None, None]
     weights = jax.nn.softmax(jnp.where(visible, scores / math.sqrt(head_dim), -jnp.inf), axis=-1)
     mixed = jnp.einsum("bkgts,bskh->btkgh", weights.astype(value.dtype), value)
     return mixed.reshape(query.shape)
 
 
 class Attention(nnx.Module):
-    """Grouped-query attention with rotary embeddings, without biases.
+    """Grouped-query attention, with rotary embeddings where the config asks for them.
 
     Kernels keep heads and features apart, `(width, heads, head_dim)`, so that a layout splits whole heads or says
     that it cannot.
@@ -52,28 +58,31 @@ class Attention(nnx.Module):
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        def heads(number: int) -> nnx.LinearGeneral:
-            shape = (number, config.head_dim)
-            return nnx.LinearGeneral(config.width, shape, use_bias=False, dtype=config.dtype, rngs=rngs)
-
-        self.query, self.key, self.value = (heads(n) for n in (config.num_heads, *[config.num_kv_heads] * 2))
-        self.output = nnx.LinearGeneral(
-            (config.num_heads, config.head_dim),
-            config.width,
-            axis=(-2, -1),
-            use_bias=False,
-            kernel_init=branch_init(config),
-            dtype=config.dtype,
+        made = functools.partial(
+            nnx.LinearGeneral,
+            use_bias=config.biases,
+            dtype=jnp.dtype(config.dtype),
+            param_dtype=jnp.dtype(config.param_dtype),
             rngs=rngs,
         )
-        # The scores are the one thing that is quadratic in the sequence, so they are never kept for the backward
-        # pass. Where the whole layer is computed again, they are not kept anyway.
-        self.attend = attend if config.remat else jax.checkpoint(attend)
+        heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        self.query, self.key, self.value = (made(config.width, (number, config.head_dim)) for number in heads)
+        self.output = made(
+            (config.num_heads, config.head_dim), config.width, axis=(-2, -1), kernel_init=branch_init(config)
+        )
+        self.window = config.window
 
-    def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-        """From (B, T, width) to the same; `cos` and `sin` as from `rotation`."""
-        query, key = (rotate(project(x), cos, sin) for project in (self.query, self.key))
-        return self.output(self.attend(query, key, self.value(x)))
+    def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
+        """From (B, T, width) to the same; `angles` turn queries and keys."""
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        if angles is not None:
+            query, key = (cheap(rotate)(heads, *angles) for heads in (query, key))
+        query, key, value = (
+            checkpoint_name(heads, name) for heads, name in ((query, "query"), (key, "key"), (value, "value"))
+        )
+        # The scores are the one thing that is quadratic in the sequence, so they are never kept for the backward pass.
+        mixed = jax.checkpoint(functools.partial(attend, window=self.window), prevent_cse=False)(query, key, value)
+        return self.output(checkpoint_name(mixed, "attention"))
 
 
 def branch_init(config: TransformerConfig) -> nnx.Initializer:

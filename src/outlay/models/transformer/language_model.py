@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -29,8 +30,8 @@ def language_model(config: TransformerConfig) -> tuple[Callable[[jax.Array], Any
         used.
 
     Example:
-        >>> from outlay.models.transformer.config import SIZES
-        >>> init_params, loss = language_model(SIZES["tiny"])
+        >>> from outlay.models.transformer.published import MODELS
+        >>> init_params, loss = language_model(MODELS["tiny"].config)
         >>> losses, metrics = loss(init_params(jax.random.key(0)), {"tokens": np.zeros((2, 16), np.uint8)}, None)
         >>> losses.shape, metrics["bits_per_byte"].shape
         ((2,), (2,))
@@ -41,8 +42,9 @@ def language_model(config: TransformerConfig) -> tuple[Callable[[jax.Array], Any
         return nnx.state(Transformer(config, rngs=nnx.Rngs(key)), nnx.Param)
 
     def loss(params: Any, batch: Any, keys: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        logits = nnx.merge(definition, params)(batch["tokens"])
-        losses = cross_entropy(logits, batch["tokens"]).mean(axis=1)
+        model, tokens = nnx.merge(definition, params), batch["tokens"]
+        table = model.embedding.table()
+        losses = chunked_loss(model.hidden(tokens, table), model.head_kernel(table), tokens, config.loss_chunks)
         return losses, {"bits_per_byte": losses / math.log(2)}
 
     return init_params, loss
@@ -52,6 +54,36 @@ def definition_of(config: TransformerConfig) -> Any:
     """The transformer without its parameters, for `nnx.merge`; nothing is allocated."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     return nnx.graphdef(nnx.eval_shape(lambda key: Transformer(config, rngs=nnx.Rngs(key)), key))
+
+
+def chunked_loss(hidden: jax.Array, kernel: jax.Array, tokens: jax.Array, num_chunks: int) -> jax.Array:
+    """The mean negative log-probability of each sequence's tokens (B,), in nats, float32.
+
+    With more than one chunk the logits of one chunk are there at a time, in the backward pass too, where they are
+    computed again: a large vocabulary's logits, and their gradient, are the largest arrays of a step otherwise.
+
+    Args:
+        hidden: what the head sees, (B, T, width).
+        kernel: the head's, (width, vocabulary).
+        tokens: (B, T) of any integer type.
+        num_chunks: how many chunks of tokens each sequence is taken in; it divides T.
+
+    Example:
+        >>> one, four = (chunked_loss(jnp.ones((2, 8, 3)), jnp.eye(3), jnp.zeros((2, 8), int), n) for n in (1, 4))
+        >>> np.allclose(one, four)
+        True
+    """
+    if num_chunks == 1:
+        return cross_entropy(hidden @ kernel, tokens).mean(axis=1)
+    size = tokens.shape[1] // num_chunks
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # a scan keeps its passes apart by itself
+    def add(so_far: jax.Array, start: jax.Array) -> tuple[jax.Array, None]:
+        own_hidden, own_tokens = (jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in (hidden, tokens))
+        return so_far + cross_entropy(own_hidden @ kernel, own_tokens).sum(axis=1), None
+
+    total, _ = jax.lax.scan(add, jnp.zeros(len(tokens)), size * jnp.arange(num_chunks))
+    return total / tokens.shape[1]
 
 
 @jax.checkpoint  # keeps the logits as they came; their float32 softmax, vocabulary x tokens, is computed again

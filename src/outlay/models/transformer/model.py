@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from outlay.models.transformer.block import Block, branch_input, branch_output, norm, residual
+from outlay.core.constrain import constrain
+from outlay.models.transformer.block import Block, branch_input, branch_output, residual
 from outlay.models.transformer.config import TransformerConfig
-from outlay.models.transformer.embedding import Embedding
+from outlay.models.transformer.embedding import Embedding, Positions
+from outlay.models.transformer.norm import Norm
 from outlay.models.transformer.rotary import rotation
 
 
@@ -28,11 +32,12 @@ class Transformer(nnx.Module):
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.embedding = Embedding(config, rngs=rngs)
+        self.positions = Positions(config, rngs=rngs) if config.positions == "learned" else None
         make = nnx.vmap(lambda key: Block(config, rngs=nnx.Rngs(key)))
         self.layers = make(jax.random.split(rngs(), config.num_layers))
-        self.norm = norm(config, rngs)
-        if not config.tied:
-            self.head = nnx.Linear(config.width, config.vocabulary, use_bias=False, dtype=config.dtype, rngs=rngs)
+        self.norm = Norm(config)
+        head = functools.partial(nnx.Linear, use_bias=False, param_dtype=jnp.dtype(config.param_dtype), rngs=rngs)
+        self.head = None if config.tied else head(config.width, config.vocabulary)
 
     def hidden(self, tokens: jax.Array, table: jax.Array) -> jax.Array:
         """What the head sees (B, T, width) of each position, from the tokens before it.
@@ -41,25 +46,55 @@ class Transformer(nnx.Module):
             tokens: (B, T) of any integer type.
             table: `embedding.table()`.
         """
+        config, num_tokens = self.config, tokens.shape[1]
         # Shifted by one, with token 0 at the start: position t never sees token t, and all T tokens are predicted.
         before = jnp.pad(tokens.astype(jnp.int32)[:, :-1], ((0, 0), (1, 0)))
-        cos, sin = rotation(tokens.shape[1], self.config.head_dim, self.config.rotary_base)
+        x = jnp.take(table, before, axis=0)
+        if self.positions is not None:
+            x = x + self.positions(num_tokens)[None]
+        angles = rotation(num_tokens, config.head_dim, config.rotary_base) if config.positions == "rotary" else None
         definition, stacked = nnx.split(self.layers)
 
         def layer(x: jax.Array, params: nnx.State) -> tuple[jax.Array, None]:
-            return nnx.merge(definition, params)(x, cos, sin), None
+            return nnx.merge(definition, params)(x, angles), None
 
-        if self.config.remat:
-            # A scan keeps its iterations apart by itself.
-            layer = functools.partial(jax.checkpoint, prevent_cse=False)(layer)
-        x, _ = jax.lax.scan(layer, residual(branch_output(jnp.take(table, before, axis=0))), stacked)
+        x, _ = jax.lax.scan(rematerialised(layer, config.remat), residual(branch_output(x)), stacked)
         return branch_input(self.norm(x))
 
-    def logits(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
-        """Logits (…, vocabulary) in the model's dtype, of what `hidden` gives (…, width)."""
-        return jnp.einsum("...d,vd->...v", hidden, table) if self.config.tied else self.head(hidden)
+    def head_kernel(self, table: jax.Array) -> jax.Array:
+        """What gives logits, (width, vocabulary) in the model's dtype, to be read once for all uses.
+
+        Layouts can speak of it as `head`, where it is not the embedding.
+
+        Args:
+            table: `embedding.table()`.
+        """
+        if self.head is None:
+            return table.T
+        kernel = self.head.kernel[...].astype(jnp.dtype(self.config.dtype))
+        return constrain(jax.lax.optimization_barrier(kernel), "head", optional=True)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Logits (B, T, vocabulary) of each token (B, T), from the tokens before it."""
         table = self.embedding.table()
-        return self.logits(self.hidden(tokens, table), table)
+        return self.hidden(tokens, table) @ self.head_kernel(table)
+
+
+def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
+    """A layer that keeps for the backward pass what `TransformerConfig.remat` says, and computes the rest again.
+
+    Args:
+        layer: the layer, of which a scan runs all; it keeps its passes apart by itself.
+        remat: see `TransformerConfig`.
+    """
+    policies = jax.checkpoint_policies
+    if remat in ("none", "attention"):
+        return layer
+    if remat == "full":
+        policy = policies.nothing_saveable
+    elif remat == "products":
+        mixed = policies.save_only_these_names("attention")
+        policy = policies.save_from_both_policies(policies.dots_with_no_batch_dims_saveable, mixed)
+    else:
+        policy = policies.save_only_these_names(*remat.split(","))
+    return jax.checkpoint(layer, prevent_cse=False, policy=policy)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+Angles = tuple[jax.Array, jax.Array]
+"""Cosines and sines, as from `rotation`."""
 
-def rotation(num_tokens: int, head_dim: int, base: float) -> tuple[jax.Array, jax.Array]:
+
+def rotation(num_tokens: int, head_dim: int, base: float) -> Angles:
     """Cosines and sines of the angle of every position and pair of features, (T, head_dim / 2) float32 each.
 
     Pair i turns by `base ** (-2 i / head_dim)` radians a token.

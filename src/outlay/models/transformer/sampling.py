@@ -37,16 +37,18 @@ def sample_tokens(
         Prompt and continuation, (n + num_tokens,) int32.
 
     Example:
-        >>> from outlay.models.transformer.config import SIZES
         >>> from outlay.models.transformer.language_model import language_model
-        >>> params = language_model(SIZES["tiny"])[0](jax.random.key(0))
+        >>> from outlay.models.transformer.published import MODELS
+        >>> tiny = MODELS["tiny"].config
+        >>> params = language_model(tiny)[0](jax.random.key(0))
         >>> tokens = sample_tokens(
-        ...     SIZES["tiny"], params, jnp.array([100, 101]), jax.random.key(1), num_tokens=3, window=4)
+        ...     tiny, params, jnp.array([100, 101]), jax.random.key(1), num_tokens=3, window=4)
         >>> tokens.shape, tokens[:2].tolist()
         ((5,), [100, 101])
     """
     model = nnx.merge(definition_of(config), params)
     table = model.embedding.table()
+    head = model.head_kernel(table)
     num_given, num_all = len(prompt), len(prompt) + num_tokens
     # At least a window long; what follows the token to draw is not seen by it.
     text = jnp.zeros(max(num_all, window), jnp.int32).at[:num_given].set(prompt.astype(jnp.int32))
@@ -54,7 +56,7 @@ def sample_tokens(
     def draw(place: jax.Array, text: jax.Array) -> jax.Array:
         start = jnp.maximum(0, place - window + 1)
         hidden = model.hidden(jax.lax.dynamic_slice(text, (start,), (window,))[None], table)
-        logits = model.logits(jax.lax.dynamic_index_in_dim(hidden[0], place - start, keepdims=False), table)
+        logits = jax.lax.dynamic_index_in_dim(hidden[0], place - start, keepdims=False) @ head
         drawn = jax.random.categorical(jax.random.fold_in(key, place), logits.astype(jnp.float32) / temperature)
         return text.at[place].set(drawn.astype(jnp.int32))
 

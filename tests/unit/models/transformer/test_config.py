@@ -5,34 +5,54 @@ import jax
 import pytest
 
 from outlay.core.paths import flatten_paths
-from outlay.models.transformer.config import SIZES, TransformerConfig
+from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.language_model import language_model
+from outlay.models.transformer.published import MODELS
+
+TINY = MODELS["tiny"].config
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_parameters_are_counted_exactly_and_none_is_made(size):
+@pytest.mark.parametrize("name", ["tiny", "llama3-70b", "llama3.2-1b", "mpt-7b", "maxtext-16b"])
+@pytest.mark.parametrize("other", [{}, {"biases": True}, {"norm": "layer", "gated": False}])
+def test_the_parameters_are_counted_exactly_and_none_is_made(name, other):
     """70 billion of them would take 280 GB."""
-    shapes = jax.eval_shape(language_model(SIZES[size])[0], jax.eval_shape(lambda: jax.random.key(0)))
-    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == SIZES[size].num_params
+    config = dataclasses.replace(MODELS[name].config, **other)
+    shapes = jax.eval_shape(language_model(config)[0], jax.eval_shape(lambda: jax.random.key(0)))
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == config.num_params
 
 
-def test_the_large_sizes_are_those_that_were_published():
-    """Llama 3.2 1B, and Llama 3 8B and 70B."""
-    published = {"1b": 1_235_814_400, "8b": 8_030_261_248, "70b": 70_553_706_496}
-    assert {size: SIZES[size].num_params for size in published} == published
-    assert SIZES["3b"].num_params == 3_606_752_256
+def test_the_models_have_as_many_parameters_as_was_published():
+    """In millions, as the models' cards and papers print them; of the first four and MPT-7B to the last one."""
+    exact = {
+        "llama2-7b": 6_738_415_616,
+        "llama3-8b": 8_030_261_248,
+        "llama3-70b": 70_553_706_496,
+        "llama3.2-1b": 1_235_814_400,
+        "mpt-7b": 6_658_859_008,
+    }
+    assert {name: MODELS[name].config.num_params for name in exact} == exact
+    millions = {
+        "llama3-405b": 405_853,
+        "llama3.2-3b": 3_213,
+        "nanotron-1b": 1_110,
+        "mpt-125m": 125,
+        "mpt-30b": 29_975,
+        "megatron-1.7b": 1_652,
+        "megatron-22b": 22_074,
+        "megatron-145b": 145_622,
+        "megatron-1t": 1_008_039,
+        "maxtext-16b": 16_442,
+        "maxtext-128b": 129_521,
+    }
+    assert {name: round(MODELS[name].config.num_params / 1e6) for name in millions} == millions
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_layouts_can_halve_every_size_again_and_again(size):
-    config = SIZES[size]
-    for dim in (config.vocabulary, config.width, config.hidden):
-        assert dim % 128 == 0
-    assert config.num_kv_heads % 4 == 0
+def test_every_model_says_where_its_dims_are_from():
+    assert all(model.source for model in MODELS.values())
 
 
 def test_each_layer_is_a_slice_of_stacked_parameters():
-    config = SIZES["70b"]
+    config = MODELS["llama3-70b"].config
     shapes = jax.eval_shape(language_model(config)[0], jax.eval_shape(lambda: jax.random.key(0)))
     assert {path: leaf.shape for path, leaf in flatten_paths(shapes)[0]} == {
         "embedding.embedding": (128_256, 8192),
@@ -50,15 +70,25 @@ def test_each_layer_is_a_slice_of_stacked_parameters():
     }
 
 
-def test_dims_that_cannot_be_are_all_named():
+def test_what_cannot_be_is_all_named():
     with pytest.raises(ValueError, match="cannot be built") as error:
-        dataclasses.replace(SIZES["tiny"], num_kv_heads=3, head_dim=5, dtype="float8")
-    for expected in (
-        "8 query heads cannot share 3 key and value heads evenly: make num_heads a multiple of num_kv_heads",
-        "head_dim=5 is odd, and rotary embeddings turn pairs: make it even",
-        "dtype='float8' is not one of float32, bfloat16",
-    ):
-        assert expected in str(error.value)
+        dataclasses.replace(
+            TINY, num_kv_heads=3, head_dim=5, hidden=0, window=0, dtype="float8", norm="batch", remat="up,kye"
+        )
+    assert str(error.value).splitlines()[1:] == [
+        "  hidden=0: make it 1 or more",
+        "  window=0: a token sees itself, so make it 1 or more",
+        "  8 query heads cannot share 3 key and value heads evenly: make num_heads a multiple of num_kv_heads",
+        "  head_dim=5 is odd, and rotary embeddings turn pairs: make it even",
+        "  norm='batch' is not one of rms, layer",
+        "  dtype='float8' is not one of float32, bfloat16",
+        "  remat names a value 'kye' that no layer has: did you mean 'key'?",
+    ]
+
+
+def test_a_way_of_remat_that_is_none():
+    with pytest.raises(ValueError, match="remat='fulll' is neither a way nor a value of a layer: did you mean 'full'"):
+        dataclasses.replace(TINY, remat="fulll")
 
 
 def test_a_tied_model_has_no_head():

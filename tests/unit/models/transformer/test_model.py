@@ -58,7 +58,7 @@ def test_no_position_sees_its_own_token_or_a_later_one():
 @pytest.mark.compiles
 def test_remat_changes_memory_and_no_number():
     params = shaken(SMALL)
-    again = dataclasses.replace(SMALL, remat=True)
+    again = dataclasses.replace(SMALL, remat="full")
     plain, rematted = (
         jax.jit(jax.grad(lambda p, config=config: language_model(config)[1](p, BATCH, None)[0].sum()))
         for config in (SMALL, again)
