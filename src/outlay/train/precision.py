@@ -49,9 +49,9 @@ def state_in(optimizer: optax.GradientTransformation, dtype: Any) -> optax.Gradi
         master = _floats_as(params, kept) if needs_master(params) else None
         return KeptState(master, _floats_as(inner.init(_floats_as(params, kept)), kept))
 
-    def update(grads: Any, state: KeptState, params: Any = None, **extra: Any) -> tuple[Any, KeptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         exact = _widened(params if state.master is None else state.master)
-        updates, inner_state = inner.update(_widened(grads), _widened(state.inner), exact, **extra)
+        updates, inner_state = inner.update(_widened(updates), _widened(state.inner), exact, **extra)
         kept_state = _floats_as(inner_state, kept)
         if state.master is None:
             return updates, KeptState(None, kept_state)
