@@ -14,6 +14,9 @@ from .layout.toml import read_layout as read_layout
 from .layout.placement import replicate as replicate
 from .layout.placement import on as on
 from .layout.placement import follow as follow
+from .layout.storage import keep as keep
+from .layout.storage import recompute as recompute
+from .layout.storage import on_host as on_host
 from .layout.placement import LeafView as LeafView
 from .layout.placement import Choice as Choice
 from .layout.placement import CannotPlace as CannotPlace
@@ -42,6 +45,7 @@ from .place.pencil import pencil as pencil
 
 # -> program
 from .core.constrain import constrain as constrain
+from .core.constrain import name as name
 from .execute.program import Program as Program
 from .execute.make import program as program
 from .execute.collectives import mean_over as mean_over

@@ -49,6 +49,34 @@ def constrain(tree: Any, where: str | PartitionSpec, *, optional: bool = False) 
     return tree if resolver is None else resolver(where, tree, optional)
 
 
+def name(tree: Any, of: str) -> Any:
+    """Name intermediate values, so that rules can speak of them; a layout that does not is no error.
+
+    A rule can say where they live, as for `outlay.constrain`, and whether the backward pass finds them kept, has them
+    recomputed, or fetches them from the host.
+
+    Args:
+        tree: arrays, of any tree.
+        of: the first part, or parts, of their paths in rules, such as `layer_input` or `layers.0.up`.
+
+    Example:
+        >>> def loss(params, batch, keys):
+        ...     def layer(x, kernel):
+        ...         return jnp.tanh(outlay.name(x, "layer_input") @ kernel), None
+        ...     x, _ = jax.lax.scan(layer, batch, params["layers"])
+        ...     return (x**2).mean(axis=-1), {}
+        >>> optimizer = optax.sgd(0.1)
+        >>> layout = outlay.Layout([("layer_input", outlay.on_host())]) + outlay.data_parallel()
+        >>> program = outlay.program(
+        ...     outlay.train_step(loss, optimizer),
+        ...     outlay.init_state(lambda key: {"layers": jnp.ones((6, 4, 4))}, optimizer),
+        ...     np.ones((8, 4), np.float32), layout=layout, mesh=outlay.mesh(data=8))
+        >>> program.plan["layer_input"].stored
+        'host'
+    """
+    return constrain(tree, of, optional=True)
+
+
 @contextlib.contextmanager
 def resolving(resolver: Resolver) -> Iterator[None]:
     """Let `constrain` call a resolver while a step is traced."""

@@ -24,6 +24,7 @@ from outlay.execute import between_processes
 from outlay.execute.between_processes import are_apart, are_pairs
 from outlay.execute.gather_at_use import gathered_at_use
 from outlay.execute.reduce import sum_in_buckets
+from outlay.execute.storing import Storing
 from outlay.layout.placement import Dims, dims_spec
 from outlay.layout.plan import Plan
 from outlay.place.shardings import under
@@ -37,6 +38,7 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
     """
     batch_axes = _batch_axes(plan)
     dims_of = {leaf.path: leaf.dims for leaf in plan}
+    storing = Storing(plan)
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
         dims = map_with_paths(lambda path, _: _Split(dims_of[under("params", path)]), params)
@@ -47,7 +49,7 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
         left = _left_to_sum(dims, grad_dims, mesh)
 
         def attempt(*, check_vma: bool) -> tuple[Any, Any]:
-            local = _local(gradient, sums, dims, grad_dims, left, mesh, batch_axes, check_vma)
+            local = _local(gradient, sums, storing, dims, grad_dims, left, mesh, batch_axes, check_vma)
             specs = jax.tree.map(lambda split: split.spec, dims), P(batch_axes)
             out_specs = jax.tree.map(lambda split: split.spec, grad_dims), P()
             placed = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=check_vma)
@@ -74,6 +76,7 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
 def _local(
     gradient: Gradient,
     sums: Sums,
+    storing: Storing,
     dims: Any,
     grad_dims: Any,
     left: Any,
@@ -95,11 +98,12 @@ def _local(
         samples = jax.tree.map(lambda x: vary(x, batch_axes), samples)
 
         def sums_of(pieces: Any, samples: Any) -> Any:
-            return gathered_at_use(sums, pieces, [split.dims for split in jax.tree.leaves(dims)], mesh, samples)
+            split = [split.dims for split in jax.tree.leaves(dims)]
+            return gathered_at_use(storing(sums), pieces, split, mesh, samples)
 
         with (
             summing(None),
-            resolving(lambda where, tree, optional: tree),
+            resolving(lambda where, tree, optional: storing.named(where, tree)),
             marking(lambda tree: jax.tree.map(vary, tree)),
         ):
             grads, totals = gradient(sums_of, own, samples)

@@ -16,6 +16,7 @@ from outlay.core.paths import map_with_paths, split_path
 from outlay.core.patterns import first_part
 from outlay.core.suggest import did_you_mean
 from outlay.execute.abstract import Traced
+from outlay.execute.storing import Storing
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_dims
@@ -24,20 +25,21 @@ from outlay.place.shardings import sharding, under
 
 
 def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable[[Any, Any], Any]:
-    """The step with the values that it names, and its outputs, constrained where a rule places them."""
-    ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate")}
+    """The step with the values that it names, and its outputs, placed and stored as rules say."""
+    ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate") if leaf.is_placed}
+    storing = Storing(plan)
     # On Explicit axes a constraint only asserts, and a reshard moves; on Auto axes a reshard is refused.
     move = jax.reshard if AxisType.Explicit in mesh.axis_types else jax.lax.with_sharding_constraint
 
     def place(where: str | P, tree: Any, optional: bool) -> Any:
         if mesh.size == 1:
-            return tree
+            return storing.named(where, tree)
 
         def one(path: str, value: Any) -> Any:
             chosen = NamedSharding(mesh, where) if isinstance(where, P) else ruled.get(under(where, path))
             return value if chosen is None else move(value, chosen)
 
-        return map_with_paths(one, tree)
+        return storing.named(where, map_with_paths(one, tree))
 
     @functools.wraps(step)
     def placed(state: Any, batch: Any) -> Any:
@@ -45,7 +47,7 @@ def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable
             new_state, outputs = step(state, batch)
             return new_state, place(OUTPUTS, outputs, True)
 
-    return placed
+    return storing.step(placed)
 
 
 def refuse_unplaceable_values(traced: Traced, layout: Layout, plan: Plan) -> None:
@@ -55,9 +57,10 @@ def refuse_unplaceable_values(traced: Traced, layout: Layout, plan: Plan) -> Non
         ProgramError: with every offender.
     """
     problems = []
-    placed = {split_path(leaf.path)[0] for leaf in plan.of_kind("intermediate")}
+    placed = [split_path(leaf.path) for leaf in plan.of_kind("intermediate")]
     for name in traced.required_names:
-        if name not in placed:
+        parts = split_path(name)
+        if not any(path[: len(parts)] == parts for path in placed):
             what = "the step constrains values by this name, but no rule of the layout speaks of it"
             said = did_you_mean(name, {first for rule in layout if (first := first_part(rule.pattern))})
             cure = (

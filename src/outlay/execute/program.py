@@ -32,6 +32,7 @@ from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.execute.outputs import plan_by_hand
 from outlay.execute.own_meshes import in_context, refuse_other_devices, refusing_in_words
 from outlay.execute.rows import Rows
+from outlay.execute.storing import fetching, refuse_without_host_memory
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
@@ -101,6 +102,8 @@ class Program:
             self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
         self._sums_over_batch = traced.sums_over_batch
         refuse_unplaceable(self.plan)
+        reached = [memory.kind for memory in mesh.devices.flat[0].addressable_memories()]
+        refuse_without_host_memory(self.plan, reached)
         refuse_unplaceable_values(traced, layout, self.plan)
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
@@ -209,13 +212,14 @@ class Program:
         state = shardings(self.plan, self.state_shapes, self.mesh)
         batch = shardings(self.plan, self.batch_shapes, self.mesh, root="batch")
         run = in_mode(self.mode, self._laid_out, self.plan, self.mesh, sums_over_batch=self._sums_over_batch)
+        run, state_shapes = fetching(run, self.plan, self.state_shapes, self.mesh)
         jitted = jax.jit(
             run,
             in_shardings=(state, batch),
             out_shardings=(state, None),  # where the outputs live is left to the compiler
             donate_argnums=0,
         )
-        shapes = (self.state_shapes, self.batch_shapes)
+        shapes = (state_shapes, self.batch_shapes)
         if is_explicit(self.mesh):
             return lowered_with_types(jitted, run, shapes, (state, batch), self.mesh)
         with refusing_in_words(named(self.step), self.mesh, self.mode), self.context():

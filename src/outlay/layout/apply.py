@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from outlay.layout.indivisible import indivisible, other_dims
 from outlay.layout.placement import CannotPlace, Choice, On, Replicate
 from outlay.layout.policies import OneDim
 from outlay.layout.rule import Rule, spec_problem
+from outlay.layout.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ def apply_rule(rule: Rule, number: int, claims: Claims, problems: list[Problem])
         return _close(number, claims, catch_all=rule.pattern == "**")
     if isinstance(rule.placement, On):
         return _settle_on(rule.placement, number, claims)
+    if isinstance(rule.placement, Storage):
+        return _store(rule, number, claims, rule.placement, problems)
     if isinstance(rule.placement, P):
         return _claim_spec(rule, number, claims, rule.placement, problems, reason=None)
     return _ask_policy(rule, number, claims, problems)
@@ -73,6 +77,35 @@ def _settle_on(placement: On, number: int, claims: Claims) -> Application:
     claims.deciders.append(number)
     claims.reasons.append(f"rule {number + 1} puts it on position {', '.join(map(str, placement.positions))}")
     return Application(wanted=True, granted=True)
+
+
+def _store(rule: Rule, number: int, claims: Claims, storage: Storage, problems: list[Problem]) -> Application:
+    """Claim where the leaf is kept, and the dims that the same rule speaks of."""
+    if what := _unstorable(storage, claims):
+        cure = "name values in the step: x = outlay.name(x, \"up\"), or write a pattern that leaves this leaf out"
+        problems.append(Problem("not to be stored so", claims.path, f"{what}; asked by rule {_said(rule)}", cure))
+        return Application(wanted=True, granted=True)
+    granted = not claims.stored
+    if granted:
+        claims.stored = storage.stored
+        claims.deciders.append(number)
+        claims.reasons.append(f"{_STORED[storage.stored]} by rule {number + 1}")
+    got = Application(wanted=True, granted=granted, lost=not granted)
+    if storage.spec is None:
+        return got
+    split = _claim_spec(rule, number, claims, storage.spec, problems, reason=None)
+    return dataclasses.replace(got, granted=got.granted or split.granted, lost=got.lost or split.lost)
+
+
+_STORED = {"device": "kept on the device", "host": "kept on the host", "recomputed": "recomputed"}
+
+
+def _unstorable(storage: Storage, claims: Claims) -> str:
+    if claims.kind == "batch":
+        return "the batch is read by one step and kept by none"
+    if claims.kind == "state" and storage.stored == "recomputed":
+        return "the state is what a step keeps for the next one: it cannot be recomputed"
+    return ""
 
 
 def _ask_policy(rule: Rule, number: int, claims: Claims, problems: list[Problem]) -> Application:

@@ -75,7 +75,7 @@ def check_stacks(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Pro
 def splits_by_layer(number: int, stacks: Mapping[str, int], resolution: Resolution) -> list[str]:
     """The stacked leaves that a rule splits by layer with a spec of one entry, meaning all of a stack."""
     rule = resolution.rules[number]
-    if not isinstance(rule.placement, P) or len(rule.placement) != 1 or _names_layers(rule.axes):
+    if rule.spec is None or len(rule.spec) != 1 or _names_layers(rule.axes):
         return []
     owned = [path for path in stacks if resolution.claims[path].owners.get(0) == number]
     return [path for path in owned if not resolution.claims[path].is_whole]
@@ -91,9 +91,9 @@ def _misread(leaf: LeafPlan, resolution: Resolution) -> list[int]:
             continue
         if isinstance(placement, OneDim):
             is_misread = dim == 0 or placement.dim >= 0
-        elif isinstance(placement, P):
-            is_whole_stack = len(placement) == 1 and _covers_stack(number, leaf.path, resolution)
-            is_misread = dim == 0 and len(placement) < len(leaf.shape) and not is_whole_stack
+        elif rule.spec is not None:
+            is_whole_stack = len(rule.spec) == 1 and _covers_stack(number, leaf.path, resolution)
+            is_misread = dim == 0 and len(rule.spec) < len(leaf.shape) and not is_whole_stack
         else:
             is_misread = False
         if is_misread:
@@ -129,11 +129,11 @@ def _problem(number: int, leaves: Sequence[LeafPlan], stacks: Mapping[str, int],
         cures.append(globs_text(reach, shape_of_rule))
     verb = "add, before it," if others else "write, in its place,"
     cure = f"{verb} {', '.join(cures)}"
-    if isinstance(rule.placement, P):
+    if rule.spec is not None:
         cures = []
         for rank in dict.fromkeys(len(leaf.shape) for leaf in leaves):
             paths = [leaf.path for leaf in leaves if len(leaf.shape) == rank]
-            whole_layers = P(*rule.placement, *[None] * (rank - len(rule.placement)))
+            whole_layers = P(*rule.spec, *[None] * (rank - len(rule.spec)))
             reach = globs(paths, set(resolution.shapes) - set(paths))
             cures.append(globs_text(reach, spec_text(whole_layers, quote='"')))
         cure += f"\nor, if a device should have whole layers, {verb} {', '.join(cures)}"
@@ -146,8 +146,8 @@ def _by_edit(number: int, leaves: Sequence[LeafPlan], resolution: Resolution) ->
     edits: dict[str, list[str]] = collections.defaultdict(list)
     for leaf in leaves:
         claims = resolution.claims[leaf.path]
-        if isinstance(rule.placement, P):
-            shifted = P(None, *rule.placement)
+        if rule.spec is not None:
+            shifted = P(None, *rule.spec)
         else:
             (dim,) = (dim for dim, owner in claims.owners.items() if owner == number)
             from_end = isinstance(rule.placement, OneDim) and rule.placement.dim < 0

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.sizes import format_bytes, num_bytes
 from outlay.layout.placement import Dims, LeafView, dims_spec, spec_dims
 from outlay.layout.rule import Kind
+from outlay.layout.storage import Stored
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Claims:
         owners: the number of the rule that claimed each dim.
         closed_by: the rule that closed the leaf to later ones, if any.
         positions: the mesh positions that `on` chose, if any.
+        stored: where rules keep it between its uses, if they say.
         deciders: the numbers of the rules that claimed something.
         reasons: why, in words, in order.
         declined: whether a policy looked at it and chose to leave it whole.
@@ -38,6 +40,7 @@ class Claims:
     owners: dict[int, int] = field(default_factory=dict)
     closed_by: int | None = None
     positions: tuple[int, ...] | None = None
+    stored: Stored = ""
     deciders: list[int] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     declined: bool = False

@@ -13,7 +13,7 @@ from outlay.meshes.info import MeshInfo
 if TYPE_CHECKING:
     from outlay.layout.plan import LeafPlan, Plan
 
-_COMPARED = ("kind", "shape", "dtype", "dims", "local_shape", "device_ids")
+_COMPARED = ("kind", "shape", "dtype", "dims", "local_shape", "device_ids", "stored")
 """What makes a leaf another one. The rule and the reason do not: they may change and the bytes stay where they were."""
 
 
@@ -162,6 +162,7 @@ _WORDS = {
     "dims": "spec",
     "local_shape": "local",
     "device_ids": "devices",
+    "stored": "stored",
 }
 
 
@@ -170,7 +171,7 @@ def _written(leaf: LeafPlan, name: str) -> str:
         return spec_text(leaf.spec)
     if name == "device_ids" and len(leaf.device_ids) > 8:
         return f"{len(leaf.device_ids)} of them"
-    return str(getattr(leaf, name))
+    return str(getattr(leaf, name)) or "as it comes"
 
 
 def _bytes(pair: tuple[int, int]) -> str:

@@ -4,6 +4,7 @@
 * `replicate()` closes every dim: the leaf stays whole, whatever later rules say;
 * `on(devices)` puts whole leaves on some devices of the mesh;
 * `follow(source)` takes the placement of the leaf it mirrors, as optimizer moments mirror parameters;
+* `keep()`, `recompute()` and `on_host()` say in which memory a leaf is kept (see `storage`);
 * a *policy*, a pure function of a `LeafView`, chooses a spec leaf by leaf and says why.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.errors import LayoutError, Problem
+from outlay.layout.storage import Storage
 
 Dims = tuple[tuple[str, ...], ...]
 """The mesh axes that split each dim of a leaf, one tuple a dim, empty for a whole dim."""
@@ -106,7 +108,7 @@ class CannotPlace(Exception):
 
 
 Policy = Callable[[LeafView], "Choice | P"]
-Placement = P | Replicate | On | Follow | Policy
+Placement = P | Replicate | On | Follow | Storage | Policy
 
 
 def replicate() -> Replicate:

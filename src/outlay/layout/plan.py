@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -18,6 +18,7 @@ from outlay.core.table import folded, table, to_text
 from outlay.layout.diff import PlanDiff, diff_plans
 from outlay.layout.placement import Dims, dims_spec, spec_text
 from outlay.layout.rule import Kind
+from outlay.layout.storage import Stored
 from outlay.meshes.info import MeshInfo
 
 
@@ -35,6 +36,8 @@ class LeafPlan:
         device_ids: the devices that hold it.
         rule: the rule or rules that decided, as written; empty where none was needed.
         reason: why, in words.
+        stored: where rules keep it between its uses; empty where none says, which is in the device's memory.
+        is_placed: False of a value inside the step of which rules say only how it is stored.
     """
 
     path: str
@@ -46,6 +49,8 @@ class LeafPlan:
     device_ids: tuple[int, ...]
     rule: str
     reason: str
+    stored: Stored = ""
+    is_placed: bool = True
 
     @property
     def spec(self) -> P:
@@ -118,9 +123,20 @@ class Plan:
 
     @property
     def bytes_per_device(self) -> dict[int, int]:
-        """Bytes of state that each device holds, by device id."""
+        """Bytes of state that each device holds in its own memory, by device id."""
+        return self._held(self._stored_on(host=False))
+
+    @property
+    def host_bytes_per_device(self) -> dict[int, int]:
+        """Bytes of state that a host holds for each of its devices, by device id."""
+        return self._held(self._stored_on(host=True))
+
+    def _stored_on(self, *, host: bool) -> list[LeafPlan]:
+        return [leaf for leaf in self.state if (leaf.stored == "host") is host]
+
+    def _held(self, leaves: Sequence[LeafPlan]) -> dict[int, int]:
         held = dict.fromkeys(self.mesh.device_ids, 0)
-        for leaf in self.state:
+        for leaf in leaves:
             piece = leaf.bytes_per_device
             for device in leaf.device_ids:
                 held[device] += piece
@@ -128,8 +144,8 @@ class Plan:
 
     @property
     def replication(self) -> float:
-        """Bytes of state on all devices over bytes of state counted once; 1.0 holds no copy."""
-        return sum(self.bytes_per_device.values()) / self.bytes_total if self.bytes_total else 1.0
+        """Bytes of state on all devices and hosts over bytes of state counted once; 1.0 holds no copy."""
+        return sum(self._held(self.state).values()) / self.bytes_total if self.bytes_total else 1.0
 
     def diff(self, other: Plan) -> PlanDiff:
         """What changes from this plan to another: leaves added, removed, changed, with bytes before and after.
@@ -218,7 +234,11 @@ class Plan:
             ]
             for leaf in self.leaves
         ]
-        rows, left_out = folded(rows, names=(0, 8), all_at="plan.to_json(), or plan[path] for one")
+        if any(leaf.stored for leaf in self.leaves):
+            columns.insert(7, "stored")
+            for row, leaf in zip(rows, self.leaves, strict=True):
+                row.insert(7, leaf.stored)
+        rows, left_out = folded(rows, names=(0, len(columns) - 1), all_at="plan.to_json(), or plan[path] for one")
         parts = [str(self.mesh), to_text(table(columns, rows, right=("a device", "copies")), width=220)]
         parts += [f"({left_out})"] if left_out else []
         return "\n".join([*parts, self._totals(), *(f"note: {note}" for note in self.notes)])
@@ -227,8 +247,10 @@ class Plan:
         held = self.bytes_per_device.values()
         most, least = max(held, default=0), min(held, default=0)
         each = format_bytes(most) if most == least else f"{format_bytes(least)} to {format_bytes(most)}"
+        on_host = max(self.host_bytes_per_device.values(), default=0)
+        on_host = f" and {format_bytes(on_host)} on its host" if on_host else ""
         return (
-            f"state: {len(self.state)} leaves, {format_bytes(self.bytes_total)} counted once, {each} a device, "
+            f"state: {len(self.state)} leaves, {format_bytes(self.bytes_total)} counted once, {each} a device{on_host}, "
             f"replication {self.replication:.2f}"
         )
 
@@ -256,6 +278,8 @@ def _leaf_to_dict(leaf: LeafPlan, mesh: MeshInfo) -> dict[str, Any]:
         "bytes_per_device": leaf.bytes_per_device,
         "rule": leaf.rule,
         "reason": leaf.reason,
+        "stored": leaf.stored,
+        "is_placed": leaf.is_placed,
     }
 
 
@@ -270,6 +294,9 @@ def _leaf_from_dict(data: dict[str, Any], mesh: MeshInfo) -> LeafPlan:
         device_ids=mesh.device_ids if data["device_ids"] == "all" else tuple(data["device_ids"]),
         rule=data["rule"],
         reason=data["reason"],
+        # Plans were saved before leaves could be stored elsewhere than on their devices.
+        stored=data.get("stored", ""),
+        is_placed=data.get("is_placed", True),
     )
     if what := _leaf_problem(leaf, mesh):
         raise ValueError(what)
@@ -283,6 +310,8 @@ def _leaf_problem(leaf: LeafPlan, mesh: MeshInfo) -> str:
         return f"{odd[0]} is {texts[odd[0]]!r}, not text"
     if leaf.kind not in get_args(Kind):
         return f"kind is {leaf.kind!r}, not one of {', '.join(get_args(Kind))}"
+    if leaf.stored not in get_args(Stored) or not isinstance(leaf.is_placed, bool):
+        return f"stored is {leaf.stored!r}, not one of {get_args(Stored)}, or is_placed no truth value"
     try:
         num_bytes((), leaf.dtype)
     except (TypeError, KeyError):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from outlay.core.arrays import is_array, non_arrays
 from outlay.core.errors import LayoutError, Problem
-from outlay.core.paths import flatten_paths, split_path
+from outlay.core.paths import flatten_paths, join_parts, split_path
 from outlay.layout.apply import Application, apply_rule, claim
 from outlay.layout.check_leaves import check_leaves, copies_at_odds
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, check_rules, unknown_axes, unknown_positions
@@ -23,6 +23,7 @@ from outlay.layout.notes import notes, notes_on_rules
 from outlay.layout.placement import Follow
 from outlay.layout.plan import LeafPlan, Plan
 from outlay.layout.rule import Kind, Rule
+from outlay.layout.storage import Storage
 from outlay.meshes.info import MeshInfo
 
 Shapes = Mapping[Kind, Mapping[str, tuple[tuple[int, ...], str]]]
@@ -42,7 +43,7 @@ def resolve(
     shapes: Shapes = {
         "state": _shapes(state),
         "batch": _shapes({"batch": batch} if batch is not None else {}),
-        "intermediate": _shapes(intermediates or {}),
+        "intermediate": _named_shapes(intermediates or {}),
     }
     resolution = Resolution(rules, mesh, shapes)
     leaves = resolution.leaf_plans()
@@ -60,7 +61,7 @@ def resolve(
     if problems:
         raise LayoutError(f"the layout does not fit this tree on {mesh}: {len(problems)} problem(s)", problems)
     # An intermediate value that no rule speaks of has no place to report: the compiler finds one.
-    placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or resolution.matched[leaf.path])
+    placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or leaf.is_placed or leaf.stored)
     return Plan(mesh, placed, (*notes(mesh, placed), *notes_on_rules(placed, resolution, max_whole_bytes, copies)))
 
 
@@ -125,7 +126,8 @@ class Resolution:
         for number in first:
             self._apply(number, claims)
         if kind == "state" and is_optimizer(path) and path not in self.followed:
-            self._follow(claims, None, told=bool(first))
+            told = any(not self._only_stores(number) for number in first)
+            self._follow(claims, None, told=told)
         for number in rest:
             if path in self.followed and not self.rules[number].names(split_path(path)[0]):
                 # Its place is its parameter's; a rule that means the optimizer begins with its name.
@@ -148,6 +150,8 @@ class Resolution:
             device_ids=ids if claims.positions is None else tuple(ids[position] for position in claims.positions),
             rule="; ".join(f"{number + 1}. {self.rules[number].pattern}" for number in deciders),
             reason="; ".join(claims.reasons) or self._default_reason(claims),
+            stored=claims.stored,
+            is_placed=kind != "intermediate" or bool(self.matched[path]),
         )
 
     def _claim_order(self, path: str) -> tuple[list[int], list[int]]:
@@ -168,7 +172,13 @@ class Resolution:
                 self.matched[claims.path] = [i for i in self.matched[claims.path] if i != number]
         else:
             application = apply_rule(rule, number, claims, self.problems)
+        if self._only_stores(number):  # how a leaf is split is still to be said
+            self.matched[claims.path] = [i for i in self.matched[claims.path] if i != number]
         self.applications[number][claims.path] = application
+
+    def _only_stores(self, number: int) -> bool:
+        rule = self.rules[number]
+        return isinstance(rule.placement, Storage) and rule.spec is None
 
     def _follow(self, claims: Claims, source: str | None, *, told: bool) -> bool:
         """Take the place of the leaf that this one mirrors; `told` when a rule has spoken of it already."""
@@ -186,11 +196,13 @@ class Resolution:
             claim(claims, dim, axes)
         if theirs.positions is not None and not claims.is_split:
             claims.positions, claims.closed_by = theirs.positions, theirs.closed_by
+        claims.stored = claims.stored or theirs.stored
         claims.deciders += [n for n in theirs.deciders if n not in claims.deciders]
         return True
 
     def _place_of(self, path: str) -> tuple[Any, ...]:
-        return self.claims[path].settled(), self.claims[path].positions, self.claims[path].closed_by
+        claims = self.claims[path]
+        return claims.settled(), claims.positions, claims.closed_by, claims.stored
 
     def _default_reason(self, claims: Claims) -> str:
         if claims.is_scalar:
@@ -217,6 +229,15 @@ def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
         problems = non_arrays(tree)
         raise LayoutError(f"{len(problems)} leaf(s) of the tree are no arrays, so they cannot be laid out:", problems)
     return {path: _shape_of(leaf) for path, leaf in named}
+
+
+def _named_shapes(values: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The same of values inside a step, by the names that it gives them; a name may itself have several parts."""
+    return {
+        join_parts(split_path(name) + split_path(path)): found
+        for name, tree in values.items()
+        for path, found in _shapes(tree).items()
+    }
 
 
 def none_paths(tree: Any) -> list[str]:

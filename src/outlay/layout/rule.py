@@ -14,6 +14,7 @@ from outlay.core.paths import split_path
 from outlay.core.patterns import first_part, matches, pattern_problem
 from outlay.layout.globs import as_dotted, as_glob
 from outlay.layout.placement import Follow, On, Placement, Replicate, spec_dims
+from outlay.layout.storage import Storage
 
 Otherwise = Literal["error", "replicate", "another_dim"]
 OTHERWISE: tuple[Otherwise, ...] = ("error", "replicate", "another_dim")
@@ -34,7 +35,8 @@ class Rule:
 
     Attributes:
         pattern: which leaves, such as `params.**.kernel`.
-        placement: a `PartitionSpec`, `replicate()`, `on(...)`, `follow(...)` or a policy.
+        placement: a `PartitionSpec`, `replicate()`, `on(...)`, `follow(...)`, `keep()`, `recompute()`, `on_host()` or a
+            policy.
         otherwise: what to do where a dim does not divide: `error`, `replicate` that dim, or use `another_dim`.
         optional: allow the rule to match nothing.
         source: where it was written, if a strategy or a file wrote it; messages name it, and it makes no difference.
@@ -61,7 +63,7 @@ class Rule:
             return item
         if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
             return cls(*item)
-        if isinstance(item, P | Replicate | On | Follow):
+        if isinstance(item, P | Replicate | On | Follow | Storage):
             return cls("**", item)
         problem = Problem(
             "not a rule", repr(item), f"a {type(item).__name__}", 'write ("params.**.kernel", P(None, "model"))'
@@ -104,14 +106,20 @@ class Rule:
     @property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes the rule may use, as far as its placement tells."""
-        if isinstance(self.placement, P):
-            return tuple(axis for axes in spec_dims(self.placement, 0) for axis in axes)
+        if self.spec is not None:
+            return tuple(axis for axes in spec_dims(self.spec, 0) for axis in axes)
         return tuple(getattr(self.placement, "axes", ()))
+
+    @property
+    def spec(self) -> P | None:
+        """The spec that the rule writes down, alone or beside a storage."""
+        found = self.placement.spec if isinstance(self.placement, Storage) else self.placement
+        return found if isinstance(found, P) else None
 
     @property
     def is_policy(self) -> bool:
         """Whether the placement is chosen leaf by leaf."""
-        return not isinstance(self.placement, P | Replicate | On | Follow)
+        return not isinstance(self.placement, P | Replicate | On | Follow | Storage)
 
     def __str__(self) -> str:
         what = str(self.placement)
@@ -133,11 +141,14 @@ class Rule:
         return Problem("malformed pattern", repr(self.pattern), what, cure)
 
     def _placement_problem(self) -> Problem | None:
-        if isinstance(self.placement, P):
-            return spec_problem(self.placement, str(self.pattern))
-        if not isinstance(self.placement, Replicate | On | Follow) and not callable(self.placement):
+        if self.spec is not None:
+            return spec_problem(self.spec, str(self.pattern))
+        if not isinstance(self.placement, Replicate | On | Follow | Storage) and not callable(self.placement):
             what = f"the placement is a {type(self.placement).__name__}"
-            cure = "use a PartitionSpec, outlay.replicate(), outlay.on(...), outlay.follow(...) or a policy function"
+            cure = (
+                "use a PartitionSpec, outlay.replicate(), outlay.on(...), outlay.follow(...), outlay.on_host(), "
+                "outlay.keep(), outlay.recompute() or a policy function"
+            )
             return Problem("not a placement", str(self.pattern), what, cure)
         return None
 

@@ -18,6 +18,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.layout.layout import Layout
 from outlay.layout.placement import Placement, follow, on, replicate
 from outlay.layout.rule import Rule
+from outlay.layout.storage import Storage, keep, on_host, recompute
 from outlay.layout.toml_lines import TomlLines
 from outlay.layout.toml_strategies import strategy_problems, strategy_rules
 from outlay.meshes.spec import MeshSpec
@@ -44,6 +45,7 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
 
     A rule has `match` (the pattern) and one placement: `spec` (one entry a dim: an axis, a list of axes, or "-" for a
     free dim), `replicate = true`, `on = [2]` or `follow = "params"`; `otherwise` and `optional` as in `outlay.Rule`.
+    In its place, or beside a spec, stands one of `keep = true`, `recompute = true` and `on_host = true`.
     Or it names a strategy, whose arguments are further keys. Above the rules, `mesh` may name the mesh that the command
     line takes with the file::
 
@@ -183,12 +185,14 @@ _PLACEMENTS: dict[str, Callable[[Any], Placement]] = {
     "on": on,
     "follow": follow,
 }
+_STORAGES: dict[str, Callable[[], Storage]] = {"keep": keep, "recompute": recompute, "on_host": on_host}
 _FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "match": (_is_text, 'a pattern such as "params.**.kernel"'),
     "spec": (_is_spec, 'a list with one entry a dim, such as ["-", "model"] or [["data", "model"]]'),
     "replicate": (_is_true, "true"),
     "on": (_is_positions, "a list of positions in the mesh, such as [2]"),
     "follow": (_is_text, 'the path of what to follow, such as "params" or "params.critic"'),
+    **dict.fromkeys(_STORAGES, (_is_true, "true")),
     "otherwise": (_is_text, 'one of "error", "replicate", "another_dim"'),
     "optional": (lambda value: isinstance(value, bool), "true or false"),
 }
@@ -199,13 +203,19 @@ def _read_rule(number: int, table: dict[str, Any], lines: TomlLines, problems: l
     problems += found
     if found:
         return []
-    (key,) = [key for key in _PLACEMENTS if key in table]
     try:
         options = {name: table[name] for name in ("otherwise", "optional") if name in table}
-        return [Rule(table["match"], _PLACEMENTS[key](table[key]), **options)]
+        return [Rule(table["match"], _placement(table), **options)]
     except LayoutError as error:
         problems += [Problem(p.kind, f"{lines.of_rule(number)} {p.where}", p.what, p.cure) for p in error.problems]
         return []
+
+
+def _placement(table: dict[str, Any]) -> Placement:
+    """The placement of a table in which `_placement_problems` found nothing wrong."""
+    placed = [_PLACEMENTS[key](table[key]) for key in _PLACEMENTS if key in table]
+    stored = [storage() for key, storage in _STORAGES.items() if key in table]
+    return stored[0] + placed[0] if stored and placed else (*stored, *placed)[0]
 
 
 def _key_problems(number: int, table: dict[str, Any], lines: TomlLines) -> list[Problem]:
@@ -226,14 +236,16 @@ def _placement_problems(number: int, table: dict[str, Any], lines: TomlLines) ->
     """A rule needs its pattern and exactly one placement."""
     problems = []
     given = [key for key in _PLACEMENTS if key in table]
+    stored = [key for key in _STORAGES if key in table]
     if "match" not in table:
         cure = 'add match = "params.**.kernel", or name a strategy'
         problems.append(Problem("missing match", lines.of_rule(number), "the rule says nothing of which leaves", cure))
-    if len(given) > 1:
-        what = f"the rule has {len(given)} placements: {', '.join(given)}"
+    at_odds = stored + given if stored and given not in ([], ["spec"]) else max(given, stored, key=len)
+    if len(at_odds) > 1:
+        what = f"the rule has {len(at_odds)} placements: {', '.join(at_odds)}"
         cure = "keep one, or write one rule each"
-        problems.append(Problem("two placements", lines.of_rule(number, given[1]), what, cure))
-    elif not given:
+        problems.append(Problem("two placements", lines.of_rule(number, at_odds[1]), what, cure))
+    elif not given and not stored:
         cure = 'add one of spec = ["-", "model"], replicate = true, on = [2], follow = "params"'
         problems.append(Problem("no placement", lines.of_rule(number), "the rule says nothing of where", cure))
     return problems

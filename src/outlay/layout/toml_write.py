@@ -13,6 +13,7 @@ from outlay.layout.layout import Layout
 from outlay.layout.placement import Follow, On, Replicate
 from outlay.layout.policies import LargestDim, OneDim
 from outlay.layout.rule import Rule
+from outlay.layout.storage import Storage
 from outlay.layout.strategies import data_parallel
 
 
@@ -100,7 +101,12 @@ def _one_dim(pattern: str, placement: OneDim) -> dict[str, Any]:
     return {**keys, "columns": [], "rows": [pattern], **outputs}
 
 
+_STORAGES = {"device": "keep", "recomputed": "recompute", "host": "on_host"}
+
+
 def _placement(placement: Any) -> dict[str, Any]:
+    if isinstance(placement, Storage):
+        return {_STORAGES[placement.stored]: True, **({} if placement.spec is None else _placement(placement.spec))}
     if isinstance(placement, P):
         return {"spec": ["-" if e is None else e if isinstance(e, str) else list(e) for e in placement]}
     if isinstance(placement, Replicate):

@@ -17,6 +17,9 @@ from outlay.meshes.info import MeshInfo
 ROWS = "rows"
 """The axis of the part of a mesh that `on` chose."""
 
+HOST = "pinned_host"
+"""JAX's name for the memory of a device's host that the device itself can copy to and from."""
+
 
 def shardings(plan: Plan, tree: Any, mesh: Mesh, *, root: str = "") -> Any:
     """The tree with each leaf replaced by the sharding that the plan gives it.
@@ -74,13 +77,15 @@ def _ids(ids: Sequence[int]) -> str:
 
 
 def sharding(leaf: LeafPlan, mesh: Mesh) -> jax.sharding.Sharding:
-    """One leaf's sharding: over the whole mesh, or on the devices that `on` chose."""
+    """One leaf's sharding: over the whole mesh, or on the devices that `on` chose; of the state, in its memory."""
+    memory = HOST if leaf.kind == "state" and leaf.stored == "host" else None
     if len(leaf.device_ids) == mesh.size:
-        return NamedSharding(mesh, leaf.spec)
+        return NamedSharding(mesh, leaf.spec, memory_kind=memory)
     chosen = [device for device in mesh.devices.flat if device.id in leaf.device_ids]
     if len(chosen) == 1:
-        return SingleDeviceSharding(chosen[0])
-    return NamedSharding(part_of(chosen), PartitionSpec() if leaf.local_shape == leaf.shape else PartitionSpec(ROWS))
+        return SingleDeviceSharding(chosen[0], memory_kind=memory)
+    spec = PartitionSpec() if leaf.local_shape == leaf.shape else PartitionSpec(ROWS)
+    return NamedSharding(part_of(chosen), spec, memory_kind=memory)
 
 
 def part_of(devices: Sequence[jax.Device]) -> Mesh:
