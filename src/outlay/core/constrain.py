@@ -60,6 +60,7 @@ def name(tree: Any, of: str) -> Any:
         of: the first part, or parts, of their paths in rules, such as `layer_input` or `layers.0.up`.
 
     Example:
+        >>> import optax
         >>> def loss(params, batch, keys):
         ...     def layer(x, kernel):
         ...         return jnp.tanh(outlay.name(x, "layer_input") @ kernel), None

@@ -27,12 +27,12 @@ from outlay.execute.compiler_options import CompilerOptions, Wanted, compile_wit
 from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, under_trace, used_up
 from outlay.execute.explicit import is_explicit, lowered_with_types, state_shapes
 from outlay.execute.facts import facts_of, where_is
+from outlay.execute.host_memory import fetching, refuse_without_host_memory
 from outlay.execute.intermediates import refuse_unplaceable_values
 from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.execute.outputs import plan_by_hand
 from outlay.execute.own_meshes import in_context, refuse_other_devices, refusing_in_words
 from outlay.execute.rows import Rows
-from outlay.execute.storing import fetching, refuse_without_host_memory
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan

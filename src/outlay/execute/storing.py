@@ -1,8 +1,8 @@
 """Give `keep()`, `recompute()` and `on_host()` their meaning for the values that a model names.
 
-What is to be differentiated is traced first, and its operations are run again inside `jax.checkpoint`, with a policy that
-knows the values by name: each turn of a loop by itself, so that a loop over layers keeps no more of a layer than the
-policy says, and each stretch between such loops. Loops and stretches that hold no such value stay as they are.
+What is to be differentiated is traced first, and its operations are run again inside `jax.checkpoint`, with a policy
+that knows the values by name: each turn of a loop by itself, so that a loop over layers keeps no more of a layer than
+the policy says, and each stretch between such loops. Loops and stretches that hold no such value stay as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Var, jaxprs_in_params
-from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.errors import Problem, ProgramError
@@ -26,12 +25,15 @@ from outlay.core.paths import map_with_paths
 from outlay.core.suggest import did_you_mean
 from outlay.layout.plan import Plan
 from outlay.layout.storage import Stored
-from outlay.place.shardings import HOST, sharding, under
+from outlay.place.shardings import HOST, under
 
 _NAME, _LOOP, _RECOMPUTED, _CALLS = "name", "scan", ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
 _CHEAP = {"convert_element_type", "copy", "name", "reduce_precision", "reshape", "reshard", "sharding_constraint"}
 _CHEAP |= {"squeeze", "transpose"}
 """Operations whose result holds what their operand holds: keeping it would be keeping the operand."""
+Storages = Mapping[str, Stored]
+"""Where rules store values, by their names."""
+
 _KEPT = "outlay: kept"
 """The name of all values that stay where they were, where only some are to be recomputed."""
 
@@ -44,7 +46,7 @@ class Storing:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._stored = {leaf.path: leaf.stored for leaf in plan.of_kind("intermediate") if leaf.stored}
+        self._stored: Storages = {leaf.path: leaf.stored for leaf in plan.of_kind("intermediate") if leaf.stored}
         self._seen: set[str] = set()
 
     def named(self, where: str | P, tree: Any) -> Any:
@@ -116,9 +118,6 @@ class _Stretch:
     invars: Sequence[Any]
     outvars: Sequence[Any]
     constvars: Sequence[Any] = ()
-
-
-Storages = Mapping[str, Stored]
 
 
 def _run(jaxpr: Any, values: Sequence[Any], storages: Storages, *, prevent_cse: bool) -> list[Any]:
@@ -260,56 +259,3 @@ def _names_in(jaxpr: Any, storages: Storages) -> set[str]:
         for inner in jaxprs_in_params(eqn.params):
             found |= _names_in(inner, storages)
     return found
-
-
-def fetching(step: Callable[[Any, Any], Any], plan: Plan, state: Any, mesh: Mesh) -> tuple[Callable[[Any, Any], Any], Any]:
-    """A step that copies what its state has on the host to the devices first, and the shapes of that state.
-
-    It leaves the new state on the devices: the `out_shardings` of the compiled step send it back.
-
-    Args:
-        step: the step.
-        plan: its plan.
-        state: the state as shapes.
-        mesh: the mesh of the plan.
-    """
-    away = {leaf.path: sharding(leaf, mesh) for leaf in plan.state if leaf.stored == "host"}
-    if not away:
-        return step, state
-
-    def shape(path: str, leaf: Any) -> Any:
-        # JAX takes a shape that says nothing for one in the device's memory, and refuses it.
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=away[path]) if path in away else leaf
-
-    def fetch(path: str, leaf: Any) -> Any:
-        return jax.device_put(leaf, away[path].with_memory_kind("device")) if path in away else leaf
-
-    @functools.wraps(step)
-    def fetched(state: Any, batch: Any) -> Any:
-        with jax.named_scope("from_host"):
-            state = map_with_paths(fetch, state)
-        return step(state, batch)
-
-    return fetched, map_with_paths(shape, state)
-
-
-def refuse_without_host_memory(plan: Plan, memories: Sequence[str]) -> None:
-    """Raise where a plan keeps something on the host, and the devices cannot reach their host's memory.
-
-    Args:
-        plan: the plan.
-        memories: JAX's names of those that a device reaches; none where that is not known, as of a device that is only
-            compiled for.
-
-    Raises:
-        ProgramError: with every leaf.
-    """
-    leaves = [leaf for leaf in plan if leaf.stored == "host"]
-    if not leaves or not memories or HOST in memories:
-        return
-    what = f"a rule keeps it on the host, but these devices reach no {HOST} memory, only {', '.join(memories)}"
-    problems = [
-        Problem("no host memory", leaf.path, what, f"delete rule {leaf.rule}, or another target") for leaf in leaves
-    ]
-    head = f"{len(problems)} value(s) cannot be kept on the host:"
-    raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))

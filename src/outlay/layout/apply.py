@@ -82,7 +82,7 @@ def _settle_on(placement: On, number: int, claims: Claims) -> Application:
 def _store(rule: Rule, number: int, claims: Claims, storage: Storage, problems: list[Problem]) -> Application:
     """Claim where the leaf is kept, and the dims that the same rule speaks of."""
     if what := _unstorable(storage, claims):
-        cure = "name values in the step: x = outlay.name(x, \"up\"), or write a pattern that leaves this leaf out"
+        cure = 'name values in the step: x = outlay.name(x, "up"), or write a pattern that leaves this leaf out'
         problems.append(Problem("not to be stored so", claims.path, f"{what}; asked by rule {_said(rule)}", cure))
         return Application(wanted=True, granted=True)
     granted = not claims.stored
@@ -91,7 +91,7 @@ def _store(rule: Rule, number: int, claims: Claims, storage: Storage, problems: 
         claims.deciders.append(number)
         claims.reasons.append(f"{_STORED[storage.stored]} by rule {number + 1}")
     got = Application(wanted=True, granted=granted, lost=not granted)
-    if storage.spec is None:
+    if storage.spec is None or not claims.shape:  # an optimizer's counter goes where its moments go
         return got
     split = _claim_spec(rule, number, claims, storage.spec, problems, reason=None)
     return dataclasses.replace(got, granted=got.granted or split.granted, lost=got.lost or split.lost)

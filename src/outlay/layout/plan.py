@@ -250,8 +250,8 @@ class Plan:
         on_host = max(self.host_bytes_per_device.values(), default=0)
         on_host = f" and {format_bytes(on_host)} on its host" if on_host else ""
         return (
-            f"state: {len(self.state)} leaves, {format_bytes(self.bytes_total)} counted once, {each} a device{on_host}, "
-            f"replication {self.replication:.2f}"
+            f"state: {len(self.state)} leaves, {format_bytes(self.bytes_total)} counted once, "
+            f"{each} a device{on_host}, replication {self.replication:.2f}"
         )
 
 
@@ -311,7 +311,7 @@ def _leaf_problem(leaf: LeafPlan, mesh: MeshInfo) -> str:
     if leaf.kind not in get_args(Kind):
         return f"kind is {leaf.kind!r}, not one of {', '.join(get_args(Kind))}"
     if leaf.stored not in get_args(Stored) or not isinstance(leaf.is_placed, bool):
-        return f"stored is {leaf.stored!r}, not one of {get_args(Stored)}, or is_placed no truth value"
+        return f"stored is {leaf.stored!r}, none of {get_args(Stored)}, or is_placed {leaf.is_placed!r}"
     try:
         num_bytes((), leaf.dtype)
     except (TypeError, KeyError):

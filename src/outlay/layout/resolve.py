@@ -45,6 +45,8 @@ def resolve(
         "batch": _shapes({"batch": batch} if batch is not None else {}),
         "intermediate": _named_shapes(intermediates or {}),
     }
+    if problems := _named_as_leaves(shapes):
+        raise LayoutError(f"{len(problems)} value(s) inside the step are named as leaves are:", problems)
     resolution = Resolution(rules, mesh, shapes)
     leaves = resolution.leaf_plans()
     names = {split_path(path)[0] for kind in ("batch", "intermediate") for path in shapes[kind]}
@@ -238,6 +240,15 @@ def _named_shapes(values: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...],
         for name, tree in values.items()
         for path, found in _shapes(tree).items()
     }
+
+
+def _named_as_leaves(shapes: Shapes) -> list[Problem]:
+    return [
+        Problem("same path twice", path, f"a rule could not tell the value from the leaf of the {kind}", "rename it")
+        for kind in ("state", "batch")
+        for path in shapes["intermediate"]
+        if path in shapes[kind]
+    ]
 
 
 def none_paths(tree: Any) -> list[str]:

@@ -45,7 +45,7 @@ _CALLS = {"device": "keep()", "host": "on_host()", "recomputed": "recompute()"}
 
 
 def keep() -> Storage:
-    """Keep values in the device's memory from the forward to the backward pass; recompute what the layout does not name.
+    """Keep values in the device's memory from the forward to the backward pass, and recompute what no rule speaks of.
 
     For values that a step names with `outlay.name` or `outlay.constrain`. Once a layout keeps a value, or sends one to
     the host, all else that the backward pass needs of the same stretch of the model (of each turn of its loop over
