@@ -14,40 +14,46 @@ from outlay.core.paths import map_with_paths
 from outlay.layout.plan import Plan
 from outlay.place.shardings import HOST, sharding
 
-Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
-def fetching(
-    step: Callable[[Any, Any], Any], plan: Plan, state: Any, mesh: Mesh
-) -> tuple[Callable[[Any, Any], Any], Any]:
-    """A step that copies what its state has on the host to the devices first, and the shapes of that state.
+def fetching(step: Callable[..., Any], plan: Plan, mesh: Mesh) -> Callable[..., Any]:
+    """A function of a state that first copies what the state has on the host to the devices.
 
-    It leaves the new state on the devices: the `out_shardings` of the compiled step send it back.
+    What it returns is on the devices: the `out_shardings` of a compiled step send the new state back.
 
     Args:
-        step: the step.
-        plan: its plan.
-        state: the state as shapes.
+        step: takes a state, and anything after it.
+        plan: the plan of the state.
         mesh: the mesh of the plan.
     """
-    away = {leaf.path: sharding(leaf, mesh) for leaf in plan.state if leaf.stored == "host"}
+    away = _on_host(plan, mesh)
     if not away:
-        return step, state
-
-    def shape(path: str, leaf: Any) -> Any:
-        # JAX takes a shape that says nothing for one in the device's memory, and refuses it.
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=away[path]) if path in away else leaf
+        return step
 
     def fetch(path: str, leaf: Any) -> Any:
         return jax.device_put(leaf, away[path].with_memory_kind("device")) if path in away else leaf
 
     @functools.wraps(step)
-    def fetched(state: Any, batch: Any) -> Any:
-        with jax.named_scope("from_host"):
+    def fetched(state: Any, *args: Any) -> Any:
+        with jax.named_scope("from_host"):  # the name by which reports know these copies
             state = map_with_paths(fetch, state)
-        return step(state, batch)
+        return step(state, *args)
 
-    return fetched, map_with_paths(shape, state)
+    return fetched
+
+
+def typed(state: Any, plan: Plan, mesh: Mesh) -> Any:
+    """A state as shapes, of which those on the host say so: JAX takes one that says nothing for one on a device."""
+    away = _on_host(plan, mesh)
+
+    def one(path: str, leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=away[path]) if path in away else leaf
+
+    return map_with_paths(one, state)
+
+
+def _on_host(plan: Plan, mesh: Mesh) -> dict[str, Any]:
+    return {leaf.path: sharding(leaf, mesh) for leaf in plan.state if leaf.stored == "host"}
 
 
 def refuse_without_host_memory(plan: Plan, memories: Sequence[str]) -> None:

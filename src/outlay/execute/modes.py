@@ -25,6 +25,7 @@ from outlay.execute.abstract import named, refuse_drift, refuse_other_results, u
 from outlay.execute.by_hand import by_hand
 from outlay.execute.by_rows import ByRows
 from outlay.execute.explicit import is_explicit
+from outlay.execute.host_memory import fetching
 from outlay.execute.intermediates import placing
 from outlay.execute.outputs import output_specs, refuse_copies
 from outlay.layout.check_rules import OUTPUTS
@@ -57,12 +58,14 @@ def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: 
         sums_over_batch: whether the step says where it sums over its batch.
     """
     if isinstance(step, ByRows):  # which speaks of the devices itself
-        return step
-    if mode == "auto":
-        return placing(step, plan, mesh)
-    if sums_over_batch:
-        return _summing_by_hand(placing(step, plan, mesh), plan, mesh)
-    return _wholly_by_hand(step, plan, mesh)
+        run = step
+    elif mode == "auto":
+        run = placing(step, plan, mesh)
+    elif sums_over_batch:
+        run = _summing_by_hand(placing(step, plan, mesh), plan, mesh)
+    else:
+        run = _wholly_by_hand(step, plan, mesh)
+    return fetching(run, plan, mesh)
 
 
 def _summing_by_hand(step: Step, plan: Plan, mesh: Mesh) -> Step:

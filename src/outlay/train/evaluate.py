@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from outlay.execute.host_memory import fetching
 from outlay.execute.program import Program
 from outlay.launch.heartbeat import beat
 from outlay.place.put import put
@@ -42,7 +43,7 @@ def evaluate(
         counted = weights * sample_weights(batch, len(weights))
         return weighted_sums(loss, state.params, batch, None, counted)
 
-    compiled = jax.jit(sums, in_shardings=(in_state, in_batch, whole), out_shardings=whole)
+    compiled = jax.jit(fetching(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole)
     found = []
     for batch, weights in batches:
         beat(None, "evaluating")

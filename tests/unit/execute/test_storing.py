@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.execute.host_memory import refuse_without_host_memory
 from outlay.layout.plan import Plan
+from outlay.train.evaluate import evaluate
 
 WIDTH, NUM_LAYERS = 64, 4
 BATCH = np.random.default_rng(0).normal(size=(512, WIDTH)).astype(np.float32)
@@ -115,6 +116,31 @@ def test_layers_written_out_one_after_another_are_told_apart_by_their_names():
     program = program_of(("layers.*.up", outlay.recompute()), loss=unrolled)
     assert [leaf.path for leaf in program.plan.of_kind("intermediate")] == [f"layers.{i}.up" for i in range(NUM_LAYERS)]
     assert "stablehlo.optimization_barrier" in program.lowered.as_text()
+
+
+@pytest.mark.parametrize("mode", ["auto", "manual"])
+def test_verify_proves_it(mode):
+    verification = outlay.verify(program_of(*RULES["on_host"], ("params.down", outlay.on_host()), mode=mode))
+    verification.raise_if_different()
+
+
+def test_a_checkpoint_is_restored_to_where_the_state_lives(tmp_path):
+    program = program_of(("opt_state.**", outlay.on_host()))
+    checkpoints = outlay.Checkpoints(tmp_path)
+    checkpoints.save(0, program.init(jax.random.key(0)))
+    _, state = checkpoints.restore(program)
+    assert {x.sharding.memory_kind for x in jax.tree.leaves(state.opt_state)} == {"pinned_host"}
+    assert {x.sharding.memory_kind for x in jax.tree.leaves(state.params)} == {"device"}
+    program(state, BATCH)
+    _, elsewhere = checkpoints.restore(program_of())
+    assert {x.sharding.memory_kind for x in jax.tree.leaves(elsewhere)} == {"device"}
+
+
+def test_an_evaluation_reads_parameters_from_the_host():
+    program = program_of(("params.**", outlay.on_host()))
+    batches = [(BATCH, np.ones(len(BATCH), np.float32))]
+    found = evaluate(program, program.init(jax.random.key(0)), scanned, batches)
+    assert found == evaluate(program_of(), program_of().init(jax.random.key(0)), scanned, batches)
 
 
 def test_microbatches_keep_what_they_are_told():

@@ -21,6 +21,7 @@ from outlay.core.errors import ProgramError
 from outlay.core.jax_compat import intercepting
 from outlay.execute.abstract import abstract_step
 from outlay.execute.by_hand import by_hand
+from outlay.execute.host_memory import fetching
 from outlay.execute.intermediates import placing
 from outlay.execute.modes import Mode, check_mode, in_mode
 from outlay.execute.program import Program
@@ -263,7 +264,8 @@ def _in_mode(program: Program, mode: Mode) -> Stepped:
         step = in_mode(mode, program.step, program.plan, program.mesh, sums_over_batch=False)
         return _with_gradients(step, _directly)
     take = by_hand(program.plan, program.mesh) if mode == "manual" else _directly
-    return _with_gradients(placing(program.step, program.plan, program.mesh), take)
+    placed = placing(program.step, program.plan, program.mesh)
+    return _with_gradients(fetching(placed, program.plan, program.mesh), take)
 
 
 def _shapes(program: Program) -> tuple[Any, Any]:
