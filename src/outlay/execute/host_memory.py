@@ -7,19 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 from outlay.core.errors import Problem, ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.layout.plan import Plan
-from outlay.place.shardings import HOST, sharding
+from outlay.place.shardings import HOST, OnHost, sharding
 
+Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def fetching(step: Callable[..., Any], plan: Plan, mesh: Mesh) -> Callable[..., Any]:
     """A function of a state that first copies what the state has on the host to the devices.
 
-    What it returns is on the devices: the `out_shardings` of a compiled step send the new state back.
+    What it returns is on the devices; see `sending_back`.
 
     Args:
         step: takes a state, and anything after it.
@@ -31,7 +32,7 @@ def fetching(step: Callable[..., Any], plan: Plan, mesh: Mesh) -> Callable[..., 
         return step
 
     def fetch(path: str, leaf: Any) -> Any:
-        return jax.device_put(leaf, away[path].with_memory_kind("device")) if path in away else leaf
+        return jax.device_put(leaf, jax.memory.Space.Device) if path in away else leaf
 
     @functools.wraps(step)
     def fetched(state: Any, *args: Any) -> Any:
@@ -40,6 +41,47 @@ def fetching(step: Callable[..., Any], plan: Plan, mesh: Mesh) -> Callable[..., 
         return step(state, *args)
 
     return fetched
+
+
+def sending_back(step: Step, plan: Plan, mesh: Mesh) -> Step:
+    """A step that copies what its new state has on the host back there.
+
+    Args:
+        step: the step.
+        plan: the plan of the state.
+        mesh: the mesh of the plan.
+    """
+    away = _on_host(plan, mesh)
+    if not away:
+        return step
+
+    move = jax.reshard if AxisType.Explicit in mesh.axis_types else jax.lax.with_sharding_constraint
+
+    def send(path: str, leaf: Any) -> Any:
+        if path not in away:
+            return leaf
+        split = move(leaf, NamedSharding(mesh, away[path].spec))
+        return jax.device_put(split, jax.memory.Space.Host)
+
+    @functools.wraps(step)
+    def sent(state: Any, batch: Any) -> tuple[Any, Any]:
+        new_state, outputs = step(state, batch)
+        with jax.named_scope("to_host"):
+            return map_with_paths(send, new_state), outputs
+
+    return sent
+
+
+def out_shardings(state: Any) -> Any:
+    """Where a compiled step is to leave its state; open where only `sending_back` can say it.
+
+    JAX asks a compiled program whether its results are in the right memory, and a program for GPUs that are not here
+    knows nothing of memories.
+
+    Args:
+        state: the state as shardings.
+    """
+    return jax.tree.map(lambda at: None if isinstance(at, OnHost) else at, state)
 
 
 def typed(state: Any, plan: Plan, mesh: Mesh) -> Any:

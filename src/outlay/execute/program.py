@@ -27,7 +27,7 @@ from outlay.execute.compiler_options import CompilerOptions, Wanted, compile_wit
 from outlay.execute.diagnose import check_outputs, diagnose, refuse_unplaceable, under_trace, used_up
 from outlay.execute.explicit import is_explicit, lowered_with_types, state_shapes
 from outlay.execute.facts import facts_of, where_is
-from outlay.execute.host_memory import refuse_without_host_memory, typed
+from outlay.execute.host_memory import out_shardings, refuse_without_host_memory, sending_back, typed
 from outlay.execute.intermediates import refuse_unplaceable_values
 from outlay.execute.modes import Mode, Step, check_mode, in_mode
 from outlay.execute.outputs import plan_by_hand
@@ -212,10 +212,11 @@ class Program:
         state = shardings(self.plan, self.state_shapes, self.mesh)
         batch = shardings(self.plan, self.batch_shapes, self.mesh, root="batch")
         run = in_mode(self.mode, self._laid_out, self.plan, self.mesh, sums_over_batch=self._sums_over_batch)
+        run = sending_back(run, self.plan, self.mesh)
         jitted = jax.jit(
             run,
             in_shardings=(state, batch),
-            out_shardings=(state, None),  # where the outputs live is left to the compiler
+            out_shardings=(out_shardings(state), None),  # where the outputs live is left to the compiler
             donate_argnums=0,
         )
         shapes = (typed(self.state_shapes, self.plan, self.mesh), self.batch_shapes)

@@ -80,12 +80,35 @@ def sharding(leaf: LeafPlan, mesh: Mesh) -> jax.sharding.Sharding:
     """One leaf's sharding: over the whole mesh, or on the devices that `on` chose; of the state, in its memory."""
     memory = HOST if leaf.kind == "state" and leaf.stored == "host" else None
     if len(leaf.device_ids) == mesh.size:
-        return NamedSharding(mesh, leaf.spec, memory_kind=memory)
+        return _named(mesh, leaf.spec, memory)
     chosen = [device for device in mesh.devices.flat if device.id in leaf.device_ids]
     if len(chosen) == 1:
         return SingleDeviceSharding(chosen[0], memory_kind=memory)
     spec = PartitionSpec() if leaf.local_shape == leaf.shape else PartitionSpec(ROWS)
-    return NamedSharding(part_of(chosen), spec, memory_kind=memory)
+    return _named(part_of(chosen), spec, memory)
+
+
+def _named(mesh: Mesh, spec: PartitionSpec, memory: str | None) -> NamedSharding:
+    found = NamedSharding(mesh, spec, memory_kind=memory)
+    return found if found.memory_kind == memory or memory is None else OnHost(mesh, spec)
+
+
+class OnHost(NamedSharding):
+    """In the memory of the host, of devices that are only compiled for.
+
+    JAX asks a device which memories it reaches. Such a device names none, and JAX then forgets what it was asked for.
+    """
+
+    @property
+    def memory_kind(self) -> str:
+        """That of the host."""
+        return HOST
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OnHost) and super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash((HOST, super().__hash__()))
 
 
 def part_of(devices: Sequence[jax.Device]) -> Mesh:

@@ -43,7 +43,9 @@ def evaluate(
         counted = weights * sample_weights(batch, len(weights))
         return weighted_sums(loss, state.params, batch, None, counted)
 
-    compiled = jax.jit(fetching(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole)
+    compiled = jax.jit(
+        fetching(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole
+    )
     found = []
     for batch, weights in batches:
         beat(None, "evaluating")

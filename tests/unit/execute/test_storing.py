@@ -206,5 +206,9 @@ def test_devices_that_do_not_reach_the_host_are_refused_with_every_leaf():
 @pytest.mark.compiles
 def test_a_gpu_program_counts_the_host_apart():
     mesh = outlay.mesh(data=8, target="h100:1x8")
-    stats = program_of(("layer_input", outlay.on_host()), mesh=mesh).compiled.memory_analysis()
+    rules = (("layer_input", outlay.on_host()), ("opt_state.**", outlay.on_host()))
+    program = program_of(*rules, mesh=mesh)
+    stats = program.compiled.memory_analysis()
+    on_host = program.plan.host_bytes_per_device[0]
     assert stats.host_temp_size_in_bytes >= NUM_LAYERS * BATCH[:64].nbytes
+    assert stats.host_argument_size_in_bytes == stats.host_alias_size_in_bytes == on_host
