@@ -28,10 +28,10 @@ class Job:
         layout: the name of one of its layouts, or a TOML file.
         mesh: the mesh as text.
         mode: how the step is executed; the recipe's own if None.
-        xla: options of the compiler: `preset`, `none` or a file of them.
         target: the target as text.
         cache: the folder where prices are kept.
         parent: the process that searches, without which the answer is of no use; None if nobody waits for it.
+        xla: options of the compiler: `preset`, `none` or a file of them.
     """
 
     recipe: str
@@ -39,10 +39,10 @@ class Job:
     layout: str
     mesh: str
     mode: str | None
-    xla: str
     target: str
     cache: str
     parent: int | None = None
+    xla: str = "preset"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""

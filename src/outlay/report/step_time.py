@@ -7,11 +7,10 @@ from typing import Any
 from outlay.core.errors import ExplainError
 from outlay.meshes.target import Target
 from outlay.report.estimate.facts import Estimate
-from outlay.report.estimate.places import places_of
 from outlay.report.estimate.price import price
+from outlay.report.estimate.schedule import schedule_of
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
-from outlay.report.hlo.collectives import collectives_of
 from outlay.report.placed.explanation import PlacedExplanation
 from outlay.report.work.compiled import compiled_work
 
@@ -53,15 +52,4 @@ def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate
         raise ExplainError(f"{found.name}: the compiler gave up, so there is no program to estimate\n{found}")
     if found.estimate is not None and wanted in (None, found.target):
         return found.estimate
-    if wanted is None:
-        raise ExplainError(
-            "an estimate needs to know the hardware, and nothing says it\n"
-            '  cure: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
-        )
-    if wanted.num_devices != found.hlo.num_partitions:
-        raise ExplainError(
-            f"the program is for {found.hlo.num_partitions} device(s), but {wanted} has {wanted.num_devices}\n"
-            f"  cure: a target of {found.hlo.num_partitions} devices, or another mesh"
-        )
-    places, axes = places_of(wanted, found.mesh), found.mesh.axes if found.mesh else ()
-    return price(compiled_work(found.hlo), collectives_of(found.hlo), wanted, places=places, mesh_axes=axes)
+    return price(schedule_of(found.hlo, compiled_work(found.hlo), wanted, found.mesh))

@@ -12,11 +12,11 @@ class Price:
     """One compiled candidate, for one device and one step.
 
     Attributes:
-        seconds: the middle of the estimate's range, which candidates are ranked by; 0, as all other times and traffic,
+        seconds: the estimate, which candidates are ranked by; 0, as all other times and traffic,
             where the compiler ran out of the target's memory and made no program.
         seconds_low: the least time that the estimate gives a step.
         seconds_high: the most.
-        parts: what the time is made of (compute, memory, communication, overhead), in seconds, the middle of each.
+        parts: what the time is made of, in seconds, as in `Estimate.parts`.
         peak_bytes: the most memory at one time, by the compiler's own account.
         capacity: the memory of a device.
         fits: whether the program runs in it.

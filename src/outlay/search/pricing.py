@@ -60,7 +60,7 @@ def _compiled_price(program: Program, target: Target) -> Price:
         seconds=estimate.seconds if estimate else 0.0,
         seconds_low=estimate.seconds_low if estimate else 0.0,
         seconds_high=estimate.seconds_high if estimate else 0.0,
-        parts={name: part.middle for name, part in estimate.parts.items()} if estimate else {},
+        parts=dict(estimate.parts) if estimate else {},
         peak_bytes=memory.peak if memory else needed,
         capacity=target.hardware.memory_bytes,
         fits=fits,

@@ -24,7 +24,7 @@ def why_slower(loser: Price, winner: Price) -> str:
             f"{format_bytes(winner.peak_bytes)}"
         )
     part = max(loser.parts, key=lambda name: loser.parts[name] - winner.parts.get(name, 0.0))
-    reasons = {"communication": _communication, "compute": _compute}
+    reasons = {"communication": _communication, "products": _compute, "kernels": _compute}
     reason = reasons.get(part, _other)(loser, winner, part)
     return f"{_times(loser.seconds, winner.seconds)} the time: {reason}"
 
@@ -63,7 +63,12 @@ def _compute(loser: Price, winner: Price, part: str) -> str:
 
 
 def _other(loser: Price, winner: Price, part: str) -> str:
-    what = {"communication": "in collectives", "compute": "in matrix products", "memory": "moving data in memory"}
+    what = {
+        "communication": "waiting for collectives",
+        "products": "in matrix products",
+        "kernels": "in kernels",
+        "memory": "moving data in memory",
+    }
     times = f"{format_seconds(loser.parts[part])} against {format_seconds(winner.parts.get(part, 0.0))}"
     return f"spends {times} {what.get(part, f'on {part}')}"
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group
 
 from outlay.core.table import to_text
 from outlay.report.estimate.render import lines, page
-from outlay.report.estimate.speeds import Range
+
+PARTS = ("products", "memory", "kernels", "communication", "host", "overhead")
+"""What a step's time is made of."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class Transfer:
         group_size: devices that exchange with one another.
         num_runs: runs a step.
         payload_bytes: what they gather, reduce or exchange on one device in a step.
-        seconds: a step, at full speed of the links.
+        seconds: a step.
+        exposed: for how much of that the device waits.
     """
 
     kind: str
@@ -32,6 +36,7 @@ class Transfer:
     num_runs: int
     payload_bytes: int
     seconds: float
+    exposed: float
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,14 @@ class Estimate:
         target: the hardware, as text.
         num_devices: how many of them.
         measured: whether the speeds were measured by `outlay calibrate`; if not they are a data sheet's.
-        seconds_low: of a step, if all that can overlap does and the hardware does well.
-        seconds_high: of a step, if nothing overlaps and it does poorly.
-        compute: of matrix products and convolutions.
-        memory: of moving to and from memory what other operations work on, and products where that takes longer.
-        communication: of collectives.
-        overhead: of starting the step and its operations.
-        flops: of matrix products and convolutions, on one device.
+        seconds: of a step, by the schedule of the compiled program.
+        seconds_low: what it may be less, by all that a schedule does not say.
+        seconds_high: what it may be more.
+        parts: what `seconds` is made of, and adds up to: `products` that the arithmetic bounds, `memory` for what the
+            memory's bandwidth bounds, `kernels` for custom calls, `communication` and `host` for what the device waits
+            for, `overhead` for starting the step and its operations.
+        hidden: communication that runs behind computation, and is no part of the time.
+        flops: of matrix products, convolutions and kernels, on one device.
         bytes_accessed: what one device reads and writes in its memory.
         transfers: the collectives, dearest first.
         assumptions: everything that was assumed, in words.
@@ -59,40 +65,24 @@ class Estimate:
     target: str
     num_devices: int
     measured: bool
+    seconds: float
     seconds_low: float
     seconds_high: float
-    compute: Range
-    memory: Range
-    communication: Range
-    overhead: Range
+    parts: Mapping[str, float] = field(hash=False)
+    hidden: float
     flops: float
     bytes_accessed: float
     transfers: tuple[Transfer, ...]
     assumptions: tuple[str, ...]
 
     @property
-    def seconds(self) -> float:
-        """The middle of the range, to rank by: as far from one end as from the other, as a ratio."""
-        return Range(self.seconds_low, self.seconds_high).middle
-
-    @property
-    def parts(self) -> dict[str, Range]:
-        """What the time is made of, by name."""
-        return {
-            "compute": self.compute,
-            "memory": self.memory,
-            "communication": self.communication,
-            "overhead": self.overhead,
-        }
-
-    @property
     def dominated_by(self) -> str:
         """The part that takes longest."""
-        return max(self.parts, key=lambda name: self.parts[name].middle)
+        return max(self.parts, key=lambda name: self.parts[name])
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        return {**dataclasses.asdict(self), "seconds": self.seconds, "dominated_by": self.dominated_by}
+        return {**dataclasses.asdict(self), "dominated_by": self.dominated_by}
 
     def to_html(self) -> str:
         """As a complete page in one file, which works offline."""

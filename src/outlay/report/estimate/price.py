@@ -1,115 +1,143 @@
-"""Work and collectives over the speeds of a target: a range of seconds, and what it is made of."""
+"""A schedule over the speeds of a target: the time of a step, a range around it, and what it is made of. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
+from outlay.core.errors import ExplainError
 from outlay.meshes.hardware import Hardware
 from outlay.meshes.target import Target
 from outlay.report.estimate.assumptions import assumptions
-from outlay.report.estimate.facts import Estimate, Transfer
-from outlay.report.estimate.links import collective_seconds, crowding, payload_bytes
-from outlay.report.estimate.places import Place
-from outlay.report.estimate.speeds import Range, Reach, product_speed, reach_of
-from outlay.report.hlo.axes import axes_of
-from outlay.report.hlo.collective import HloCollective
-from outlay.report.work.compiled import CompiledWork, Operation
+from outlay.report.estimate.constants import Constants, Table, constants_of
+from outlay.report.estimate.facts import PARTS, Estimate, Transfer
+from outlay.report.estimate.lanes import Laid, Lanes, flattened
+from outlay.report.estimate.links import collective_seconds, crowding
+from outlay.report.estimate.schedule import Event, Schedule
+from outlay.report.estimate.speeds import product_speed
 
 
-def price(
-    work: CompiledWork,
-    collectives: Sequence[HloCollective],
-    target: Target,
-    *,
-    places: Sequence[Place] | None = None,
-    mesh_axes: Sequence[tuple[str, int]] = (),
-) -> Estimate:
+def price(schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None) -> Estimate:
     """What a step would take.
 
-    A device's operation takes as long as its products or its memory traffic, whichever is longer (the roofline model);
-    the lower bound lets asynchronous collectives run beside them, the upper bound adds everything up.
-
     Args:
-        work: of one device.
-        collectives: of the program.
-        target: the hardware.
-        places: where the program's devices stand; without them, in the order of the target.
-        mesh_axes: (name, size) of the mesh's axes, to name what collectives run over.
+        schedule: what a device does, in order.
+        target: the hardware; that of the schedule if None.
+        constants: what hardware reaches of its data sheet; those built in if None.
+
+    Raises:
+        ExplainError: nothing says the hardware, or it has another number of devices.
     """
-    reach = reach_of(target.hardware)
-    at_full_speed = [
-        collective_seconds(one.kind, payload_bytes(one), one.groups, target, places=places) * one.count
-        for one in collectives
-    ]
-    compute, memory = _compute(work, target, reach), _memory(work, target, reach)
-    overhead = _overhead(work.num_runs + sum(one.count for one in collectives), target, reach)
-    communication = _divided(sum(at_full_speed), reach.links)
-    behind = sum(seconds for one, seconds in zip(collectives, at_full_speed, strict=True) if one.is_async)
-    hidden = min(behind / reach.links.high, compute.low + memory.low)
-    parts = compute + memory + communication + overhead
+    hardware, reached = _target(schedule, target), constants
+    laid = laid_out(schedule, hardware, constants=constants)
+    known = constants_of(hardware.hardware, reached)
+    step = known.step * crowding(hardware)
+    parts = {name: laid.parts.get(name, 0.0) for name in PARTS}
+    parts["overhead"] += step if laid.seconds else 0.0
+    seconds = sum(parts.values())
+    events = _events(schedule)
+    done = [(events[one.name], one.runs) for one in flattened(laid.stretches) if one.lane == "compute"]
+    transfers = _transfers(schedule, laid, events)
     return Estimate(
-        target=str(target),
-        num_devices=target.num_devices,
-        measured=target.hardware.measured is not None,
-        seconds_low=parts.low - hidden,
-        seconds_high=parts.high,
-        compute=compute,
-        memory=memory,
-        communication=communication,
-        overhead=overhead,
-        flops=work.flops,
-        bytes_accessed=work.bytes_accessed,
-        transfers=_transfers(collectives, at_full_speed, mesh_axes),
-        assumptions=assumptions(work, collectives, target),
+        target=str(hardware),
+        num_devices=hardware.num_devices,
+        measured=hardware.hardware.measured is not None,
+        seconds=seconds,
+        seconds_low=seconds / known.spread,
+        seconds_high=seconds * known.spread,
+        parts=parts,
+        hidden=max(0.0, sum(one.seconds for one in transfers) - parts["communication"]),
+        flops=sum(event.flops * runs for event, runs in done),
+        bytes_accessed=float(sum(event.num_bytes * runs for event, runs in done)),
+        transfers=transfers,
+        assumptions=assumptions(schedule, hardware, known),
     )
 
 
-def _divided(seconds: float, share: Range) -> Range:
-    """What takes so long at full speed, at the share of it that is reached."""
-    return Range(seconds / share.high, seconds / share.low)
+def laid_out(schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None) -> Laid:
+    """The same step in time, on its lanes; the arguments are those of `price`."""
+    hardware = _target(schedule, target)
+    cost = _costs(schedule, hardware, constants_of(hardware.hardware, constants))
+    laid = Lanes(schedule, cost).lay(schedule.entry)
+    for lane, left in laid.behind.items():  # what nobody waited for ends with the step
+        laid.add("communication" if lane == "links" else "host", left)
+    return laid
 
 
-def _compute(work: CompiledWork, target: Target, reach: Reach) -> Range:
-    hardware = target.hardware
-    at_full_speed = sum(flops / product_speed(hardware, dtype)[0] for dtype, flops in work.flops_by_dtype.items())
-    return _divided(at_full_speed * crowding(target), reach.products)
+def _target(schedule: Schedule, target: Target | str | None) -> Target:
+    wanted = target if target is not None else schedule.target
+    if not wanted:
+        raise ExplainError(
+            "an estimate needs to know the hardware, and nothing says it\n"
+            '  cure: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
+        )
+    found = Target.parse(wanted) if isinstance(wanted, str) else wanted
+    if found.num_devices != schedule.num_devices:
+        raise ExplainError(
+            f"the program is for {schedule.num_devices} device(s), but {found} has {found.num_devices}\n"
+            f"  cure: a target of {schedule.num_devices} devices, or another mesh"
+        )
+    return found
 
 
-def _memory(work: CompiledWork, target: Target, reach: Reach) -> Range:
-    """At best a product moves its operands while it multiplies, and only what takes longer counts."""
-    hardware = target.hardware
-    low = high = 0.0
-    for one in work.operations:
-        seconds = _moving(one, hardware)
-        product = one.flops / product_speed(hardware, one.dtype)[0] if one.flops else 0.0
-        low += one.runs * max(0.0, seconds / reach.memory.high - product / reach.products.high)
-        high += one.runs * seconds / reach.memory.low
-    return Range(low * crowding(target), high * crowding(target))
+def _events(schedule: Schedule) -> dict[str, Event]:
+    """Events that take time, by the name of their instruction."""
+    timed = ("work", "exchange", "start", "copy", "copy-start")
+    return {event.name: event for events in schedule.blocks.values() for event in events if event.kind in timed}
 
 
-def _moving(one: Operation, hardware: Hardware) -> float:
+def _costs(schedule: Schedule, target: Target, known: Constants) -> Callable[[Event], tuple[str, float, float]]:
+    """What an event is, how long it takes, and how long the device is busy beginning it."""
+    crowd, hardware = crowding(target), target.hardware
+    exchanged: dict[int, float] = {}
+
+    def exchange(number: int) -> float:
+        if number not in exchanged:
+            one = schedule.exchanges[number]
+            groups, places = schedule.groups[one.groups], schedule.places or None
+            exchanged[number] = collective_seconds(one.kind, one.payload_bytes, groups, target, places=places)
+        return exchanged[number]
+
+    def cost(event: Event) -> tuple[str, float, float]:
+        overhead = known.operation * crowd
+        if event.kind in ("exchange", "start"):
+            return "communication", exchange(event.number), overhead
+        if event.kind in ("copy", "copy-start"):
+            return "host", event.num_bytes / known.host * crowd, overhead
+        product, moving = _product(event, hardware, known), _moving(event, hardware) / known.memory
+        part = "kernels" if event.kernel else "products" if product > moving else "memory"
+        return part, max(product, moving) * crowd, overhead
+
+    return cost
+
+
+def _product(event: Event, hardware: Hardware, known: Constants) -> float:
+    if not event.flops:
+        return 0.0
+    share = known.kernels if event.kernel else known.products
+    seconds = event.flops / product_speed(hardware, event.dtype or "bfloat16")[0] / share
+    return seconds * (1 + (known.small_product / seconds) ** known.small_power if known.small_product else 1)
+
+
+def _moving(event: Event, hardware: Hardware) -> float:
     """Where it was measured what reading across rows costs, that is told apart; accelerators transpose on the way."""
     if hardware.measured is None:
-        return one.num_bytes / hardware.memory_bandwidth
-    straight = max(0, one.num_bytes - sum(across.num_bytes for across in one.across_rows))
-    slow = [hardware.measured.seconds_across_rows(across.num_bytes, across.pitch) for across in one.across_rows]
+        return event.num_bytes / hardware.memory_bandwidth
+    straight = max(0, event.num_bytes - sum(num_bytes for num_bytes, _ in event.across_rows))
+    slow = [hardware.measured.seconds_across_rows(num_bytes, pitch) for num_bytes, pitch in event.across_rows]
     return straight / hardware.memory_bandwidth + sum(slow)
 
 
-def _overhead(num_runs: int, target: Target, reach: Reach) -> Range:
-    operation, step, crowd = reach.seconds_per_operation, reach.seconds_per_step, crowding(target)
-    return Range((step.low + num_runs * operation.low) * crowd, (step.high + num_runs * operation.high) * crowd)
-
-
-def _transfers(
-    collectives: Sequence[HloCollective], seconds: Sequence[float], mesh_axes: Sequence[tuple[str, int]]
-) -> tuple[Transfer, ...]:
+def _transfers(schedule: Schedule, laid: Laid, events: dict[str, Event]) -> tuple[Transfer, ...]:
     """The collectives added up by kind and axes, dearest first."""
     found: dict[tuple[str, tuple[str, ...], int], list[float]] = {}
-    for one, time in zip(collectives, seconds, strict=True):
-        axes = axes_of(one.groups, mesh_axes, permutation=one.kind == "collective-permute") if mesh_axes else ()
-        sums = found.setdefault((one.kind, axes, one.group_size), [0, 0, 0.0])
-        for i, value in enumerate((one.count, payload_bytes(one) * one.count, time)):
+    for one in flattened(laid.stretches):
+        if one.lane != "links":
+            continue
+        exchange = schedule.exchanges[events[one.name].number]
+        size = max(map(len, schedule.groups[exchange.groups]), default=1)
+        sums = found.setdefault((exchange.kind, exchange.axes, size), [0, 0, 0.0, 0.0])
+        values = (one.runs, exchange.payload_bytes * one.runs, one.seconds * one.runs, one.waited * one.runs)
+        for i, value in enumerate(values):
             sums[i] += value
-    added = [Transfer(*key, int(runs), int(payload), time) for key, (runs, payload, time) in found.items()]
+    added = [Transfer(*key, int(runs), int(size), time, bare) for key, (runs, size, time, bare) in found.items()]
     return tuple(sorted(added, key=lambda transfer: -transfer.seconds))

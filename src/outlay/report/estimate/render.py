@@ -15,15 +15,16 @@ from outlay.report.estimate.speeds import Range
 if TYPE_CHECKING:
     from outlay.report.estimate.facts import Estimate
 
-COLUMNS = ("collectives", "axes", "devices", "runs", "payload", "time")
+COLUMNS = ("collectives", "axes", "devices", "runs", "payload", "time", "waited for")
 MAX_ROWS = 12
 
 
 def lines(estimate: Estimate) -> Group:
     """An estimate as rich renderables."""
     parts = [
-        (name, format_range(part), "dominates" if name == estimate.dominated_by else "")
+        (name, format_seconds(part), "dominates" if name == estimate.dominated_by else "")
         for name, part in estimate.parts.items()
+        if part
     ]
     shown: list[Any] = [
         Text(headline(estimate), style="bold"),
@@ -43,10 +44,10 @@ def page(estimate: Estimate) -> str:
     """An estimate as a complete page."""
     loader = jinja2.PackageLoader("outlay.report")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    whole = sum(part.middle for part in estimate.parts.values()) or 1.0
     shares = [
-        (name, format_range(part), 100 * part.middle / whole, name == estimate.dominated_by)
+        (name, format_seconds(part), 100 * part / estimate.seconds, name == estimate.dominated_by)
         for name, part in estimate.parts.items()
+        if part
     ]
     template = environment.get_template("estimate.html.j2")
     return template.render(
@@ -63,7 +64,7 @@ def page(estimate: Estimate) -> str:
 def headline(estimate: Estimate) -> str:
     """The answer in a sentence."""
     span = format_range(Range(estimate.seconds_low, estimate.seconds_high))
-    return f"{span} a step on {estimate.target}, dominated by {estimate.dominated_by}"
+    return f"{format_seconds(estimate.seconds)} a step ({span}) on {estimate.target}, mostly {estimate.dominated_by}"
 
 
 def what(estimate: Estimate) -> str:
@@ -83,6 +84,7 @@ def transfer_rows(estimate: Estimate) -> list[tuple[str, ...]]:
             str(one.num_runs),
             format_bytes(one.payload_bytes),
             format_seconds(one.seconds),
+            format_seconds(one.exposed),
         )
         for one in estimate.transfers
     ]

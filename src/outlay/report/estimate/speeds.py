@@ -1,4 +1,4 @@
-"""How fast a target computes and moves bytes: by its data sheet or as measured, and the share of it that is reached."""
+"""How fast a target multiplies, by its data sheet or as measured, and ranges of such numbers."""
 
 from __future__ import annotations
 
@@ -20,54 +20,12 @@ class Range:
 
     @property
     def middle(self) -> float:
-        """The geometric mean: as far from one bound as from the other, as a ratio."""
-        return (self.low * self.high) ** 0.5
+        """As far from one bound as from the other, as a ratio; where that cannot be, from nothing, halfway.
 
-
-@dataclass(frozen=True)
-class Reach:
-    """What share of a speed programs reach, and what an operation costs besides.
-
-    Attributes:
-        products: share of the FLOP/s that matrix products and convolutions reach.
-        memory: share of the memory's bandwidth.
-        links: share of the speed to expect of the links, see `links.collective_seconds`.
-        seconds_per_operation: between the end of one operation and the start of the next.
-        seconds_per_step: what a step takes that does nothing.
-    """
-
-    products: Range
-    memory: Range
-    links: Range
-    seconds_per_operation: Range
-    seconds_per_step: Range
-
-
-# A data sheet's speeds are not reached. Large matrix products come to 60 to 80 % of them on A100 and H100, training
-# steps as a whole to 40 to 60 %; streaming kernels to 80 to 90 % of the bandwidth. Of collectives the expected time has
-# those shares already; nine of ten published ones lie within a quarter of it.
-_DATA_SHEET = Reach(
-    products=Range(0.4, 0.8),
-    memory=Range(0.6, 0.9),
-    links=Range(0.8, 1.25),
-    seconds_per_operation=Range(0.0, 2e-6),
-    seconds_per_step=Range(0.0, 0.0),
-)
-
-
-def reach_of(hardware: Hardware) -> Reach:
-    """The shares to expect: rough ones of a data sheet's speeds, narrow ones of measured speeds."""
-    measured = hardware.measured
-    if measured is None:
-        return _DATA_SHEET
-    operation, step = measured.seconds_per_operation, measured.seconds_per_step
-    return Reach(
-        products=Range(0.7, 1.1),
-        memory=Range(0.7, 1.1),
-        links=Range(0.7, 1.2),
-        seconds_per_operation=Range(operation, operation),
-        seconds_per_step=Range(step, step),
-    )
+        >>> Range(1.0, 4.0).middle, Range(0.0, 4.0).middle
+        (2.0, 2.0)
+        """
+        return (self.low * self.high) ** 0.5 if self.low > 0 else self.high / 2
 
 
 def product_speed(hardware: Hardware, dtype: str) -> tuple[float, str]:

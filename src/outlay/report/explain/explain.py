@@ -16,7 +16,8 @@ from outlay.meshes.compile_only import target_of
 from outlay.meshes.info import MeshInfo
 from outlay.meshes.target import Target
 from outlay.report.estimate.places import places_of
-from outlay.report.estimate.price import price
+from outlay.report.estimate.price import laid_out, price
+from outlay.report.estimate.schedule import schedule_of
 from outlay.report.explain.collectives import collective_facts
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.explanation import Explanation
@@ -30,7 +31,6 @@ from outlay.report.explain.rollouts import of_one_step
 from outlay.report.explain.subject import Subject, subject_of
 from outlay.report.explain.timeline import timeline
 from outlay.report.explain.traced_values import largest_traced
-from outlay.report.hlo.collectives import collectives_of
 from outlay.report.hlo.module import HloModule
 from outlay.report.hlo.parse import parse_hlo
 from outlay.report.placed.explain import explain_placed
@@ -118,6 +118,7 @@ def _explanation(
     done = compiled_work(module)
     work = _work(subject, module, done)
     memory = _memory(subject, module, leaves, target)
+    schedule = schedule_of(module, done, target, mesh)
     evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, subject.compiled)
     said = message_findings(subject.messages, module, leaves, subject.text, mesh)
     return Explanation(
@@ -127,10 +128,8 @@ def _explanation(
         collectives=collectives,
         memory=memory,
         work=work,
-        estimate=price(done, collectives_of(module), target, places=places, mesh_axes=mesh.axes if mesh else ())
-        if target
-        else None,
-        timeline=timeline(module, done, collectives, target) if target else (),
+        estimate=price(schedule) if target else None,
+        timeline=timeline(laid_out(schedule), collectives) if target else (),
         findings=ranked([*find(evidence), *said]),
         messages=subject.messages,
         incomplete=tuple(_incomplete(subject, module, done)),
@@ -139,6 +138,7 @@ def _explanation(
         compile_seconds=subject.seconds,
         parse_seconds=time.perf_counter() - start,
         hlo=module,
+        schedule=schedule,
     )
 
 
@@ -168,6 +168,7 @@ def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, 
         compile_seconds=subject.seconds,
         parse_seconds=time.perf_counter() - start,
         hlo=None,
+        schedule=None,
     )
 
 

@@ -13,6 +13,7 @@ from outlay.execute.compiler_options import CompilerOptions
 from outlay.meshes.info import MeshInfo
 from outlay.meshes.target import Target
 from outlay.report.estimate.facts import Estimate
+from outlay.report.estimate.schedule import Schedule
 from outlay.report.explain.facts import CollectiveFacts, MemoryFacts, Segment, WorkFacts
 from outlay.report.explain.page import page
 from outlay.report.explain.text import render
@@ -48,6 +49,7 @@ class Explanation:
         compile_seconds: how long the compiler took; None where the program was compiled before.
         parse_seconds: how long reading and explaining took.
         hlo: the optimized program; None where the compiler gave up.
+        schedule: of it all that a price depends on, as plain data that can be saved.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Explanation:
     compile_seconds: float | None
     parse_seconds: float
     hlo: HloModule | None
+    schedule: Schedule | None
 
     @property
     def bytes_per_step(self) -> int:

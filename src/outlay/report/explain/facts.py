@@ -138,18 +138,26 @@ class WorkFacts:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of the step in which a device computes, or waits for a collective, in the order of execution.
+    """A stretch of the step on one of its lanes: what computes, what goes over links, what goes to the host.
+
+    A loop's body stands once, as long as all its rounds.
 
     Attributes:
-        kind: `compute`, or the kind of the collective.
-        name: of the collective; empty for computation.
+        lane: `compute`, `links` or `host`.
+        kind: `compute`, `host`, or the kind of the collective.
+        name: of the collective or copy; empty for computation.
+        begin: seconds from the start of the step.
         seconds: estimated for all its runs in a step.
+        waited: of those, while the device does nothing else.
         count: how often it runs.
         loop: the loop that it runs in; empty outside of loops.
     """
 
+    lane: str
     kind: str
     name: str
+    begin: float
     seconds: float
+    waited: float
     count: int
     loop: str

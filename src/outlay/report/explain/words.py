@@ -35,8 +35,8 @@ def verdict(found: Explanation) -> Iterator[tuple[str, str]]:
         yield f"peak {format_bytes(memory.peak)} a device", ""
     if estimate is not None:
         low, high = format_seconds(estimate.seconds_low), format_seconds(estimate.seconds_high)
-        parts = ", ".join(f"{name} {format_seconds(part.middle)}" for name, part in estimate.parts.items())
-        yield f"a step would take {low} to {high}: {parts}", ""
+        parts = ", ".join(f"{name} {format_seconds(part)}" for name, part in estimate.parts.items() if part)
+        yield f"a step would take {format_seconds(estimate.seconds)} ({low} to {high}): {parts}", ""
 
 
 def format_seconds(seconds: float) -> str:

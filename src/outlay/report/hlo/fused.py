@@ -61,3 +61,11 @@ def _runs(inner: Computation, one: Instruction) -> Iterator[FusedCollective]:
     starts = _STARTS in targets
     if starts or (_ENDS not in targets and not inner.name.startswith(_GOES_ON)):
         yield FusedCollective(inner, one, scattered, starts)
+
+
+def done_in(module: HloModule, fusion: Instruction) -> bool:
+    """Whether a fusion waits for a collective that another one started."""
+    inner = module.computations.get(fusion.called("calls"))
+    return inner is not None and any(
+        one.attributes.get("custom_call_target") == _ENDS for one in inner.instructions.values()
+    )

@@ -6,17 +6,20 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from outlay.report.hlo.dtypes import total_bytes
 from outlay.report.hlo.module import Computation, HloModule, Instruction
 from outlay.report.hlo.trip_count import derived_trip_count
 
+_NAMES = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant")
 _KNOWN = re.compile(r'"?known_trip_count"?:\{"?n"?:"?(\d{1,15})')
 
 
 def runs_per_step(module: HloModule) -> dict[str, tuple[int, bool]]:
     """For each computation that the entry reaches: how often it runs, and whether that is certain.
 
-    A loop multiplies; one whose trip count the text does not tell counts once, and so does each branch of a
-    conditional: neither is certain. What fusions and reductions apply to elements is not followed.
+    A loop multiplies; one whose trip count the text does not tell counts once. Of the branches of a conditional the one
+    that writes most counts, and the others not at all. Neither is certain. What fusions and reductions apply to
+    elements is not followed.
 
     Args:
         module: the program.
@@ -47,12 +50,22 @@ def _calls(module: HloModule, computation: Computation) -> Iterator[tuple[str, i
             known = trips is not None
             calls = [(one.called("body"), times, known), (one.called("condition"), times + 1, known)]
         elif one.opcode == "conditional":
-            calls = [(name, 1, False) for name in one.calls]
+            dearest = max(one.calls, key=lambda name: _written(module, name), default="")
+            calls = [(name, int(name == dearest), False) for name in one.calls]
         elif one.opcode in ("call", "async-start"):
             calls = [(name, 1, True) for name in one.calls]
         else:
             continue
         yield from (call for call in calls if call[0] in module.computations)
+
+
+def _written(module: HloModule, name: str) -> int:
+    """Bytes that a computation and what it calls write: a measure of what it costs, to compare branches by."""
+    computation = module.computations.get(name)
+    if computation is None:
+        return 0
+    own = sum(total_bytes(one.shapes) for one in computation.instructions.values() if one.opcode not in _NAMES)
+    return own + sum(times * _written(module, callee) for callee, times, _ in _calls(module, computation))
 
 
 def _callers_first(module: HloModule) -> list[str]:

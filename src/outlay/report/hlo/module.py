@@ -28,10 +28,12 @@ class Shape:
     Attributes:
         dtype: HLO's name, such as `f32`, `bf16`, `pred`, `s4`.
         dims: sizes on one device.
+        is_on_host: whether it lies in the memory of the host, not of the device.
     """
 
     dtype: str
     dims: tuple[int, ...]
+    is_on_host: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import re
 
 from outlay.report.hlo.module import Shape
 
-_ARRAY = re.compile(r"([a-z]\w*+)\[([^\]]*+)\]")
+_ARRAY = re.compile(r"([a-z]\w*+)\[([^\]]*+)\](?:\{[^{}]*?S\((\d+)\)[^{}]*\})?")
+_HOST = "5"  # the memory space of the host; others are parts of the device
 _DIM = re.compile(r"\d{1,18}")
 
 
@@ -19,4 +20,7 @@ def read_shapes(text: str) -> tuple[Shape, ...]:
         >>> [str(shape.dims) for shape in read_shapes("(f32[8,128]{1,0:T(8,128)S(1)}, /*index=1*/(s32[<=4], pred[]))")]
         ['(8, 128)', '(4,)', '()']
     """
-    return tuple(Shape(dtype, tuple(map(int, _DIM.findall(dims)))) for dtype, dims in _ARRAY.findall(text))
+    return tuple(
+        Shape(dtype, tuple(map(int, _DIM.findall(dims))), is_on_host=space == _HOST)
+        for dtype, dims, space in _ARRAY.findall(text)
+    )

@@ -12,7 +12,9 @@ from outlay.meshes.compile_only import target_of
 from outlay.meshes.device_id import device_id
 from outlay.meshes.info import MeshInfo
 from outlay.meshes.target import Target
+from outlay.report.estimate.facts import Estimate
 from outlay.report.estimate.price import price
+from outlay.report.estimate.schedule import Schedule, schedule_of
 from outlay.report.estimate.speeds import Range
 from outlay.report.hlo.memory import peak_bytes
 from outlay.report.hlo.parse import parse_hlo
@@ -73,7 +75,7 @@ def _part(program: PlacedProgram, name: str, target: Target | None, unknown: dic
     for what in (*done.unknown, *alone.traced.unknown):
         unknown.setdefault(what, []).append(name)
     leaves = [leaf for leaf in program.plan.state if leaf.path.partition(".")[0] == name]
-    estimate = price(done, (), target) if target else None
+    estimate = _alone(schedule_of(module, done), target) if target else None
     return PartFacts(
         name=name,
         devices=next(tuple(map(device_id, place.devices)) for place in program.places if name in place.names),
@@ -84,6 +86,11 @@ def _part(program: PlacedProgram, name: str, target: Target | None, unknown: dic
         seconds=Range(estimate.seconds_low, estimate.seconds_high) if estimate else None,
         share=0.0,
     )
+
+
+def _alone(schedule: Schedule, target: Target) -> Estimate:
+    """A part on its own devices, which exchange nothing inside of it."""
+    return price(replace(schedule, num_devices=target.num_devices), target)
 
 
 def _with_shares(parts: list[PartFacts]) -> tuple[PartFacts, ...]:

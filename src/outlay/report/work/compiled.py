@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from outlay.report.hlo.attributes import names_in
-from outlay.report.hlo.loops import runs_per_step
+from outlay.report.hlo.loops import runs_per_step, trip_count
 from outlay.report.hlo.module import Computation, HloModule, Instruction
 from outlay.report.work.products import custom_call_target, dtype_of_product, flops_of_product
 from outlay.report.work.traffic import AcrossRows, instruction_bytes, operand_shapes, read_across_rows
@@ -97,9 +97,18 @@ def compiled_work(module: HloModule) -> CompiledWork:
     found: list[Operation] = []
     for name, (runs, exact) in runs_per_step(module).items():
         if not exact:
-            unknown["a loop whose trip count is not in the program: counted once"] = None
+            unknown |= dict.fromkeys(_guessed(module, name))
         found += _operations(module.computations[name], runs, module, unknown)
     return CompiledWork(tuple(found), tuple(unknown))
+
+
+def _guessed(module: HloModule, name: str) -> Iterator[str]:
+    """Why it is not certain how often a computation runs."""
+    for caller, one in module.callers.get(name, ()):
+        if one.opcode == "conditional":
+            yield "a branch that is taken or not: the dearest counts"
+        elif one.opcode == "while" and trip_count(module, caller, one) is None:
+            yield "a loop whose trip count is not in the program: counted once"
 
 
 def _operations(

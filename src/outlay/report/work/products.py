@@ -26,7 +26,10 @@ _NO_PRODUCT = (
     *("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost", "MoveToDevice", "AllocateBuffer"),
     *("annotate_device_placement", "AssumeGatherIndicesInBound", "TopK", "__gpu$TopK", "SliceToDynamic", "PadToStatic"),
     *("xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback", "cub$DeviceRadixSort", "__cub$DeviceRadixSort"),
+    *("ConcatBitcast", "AsyncCollectiveStart", "AsyncCollectiveDone"),
 )
+NO_KERNELS = frozenset((*_CUBLAS, *_CUDNN, "__onednn$matmul", *_NO_PRODUCT))
+"""Custom calls that are products of a library, or none; all others are kernels of their own."""
 
 
 def flops_of_product(instruction: Instruction, operands: Sequence[Shape]) -> float | None:
