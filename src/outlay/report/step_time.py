@@ -16,9 +16,10 @@ from outlay.report.work.compiled import compiled_work
 
 
 def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate:
-    """Estimate the time of a step, as a range with everything that it assumes.
+    """Estimate the time of a step, with a range around it and everything that it assumes.
 
-    The compiled program says what each device computes, reads, writes and exchanges; the target says how fast it can.
+    The compiled program says what each device computes, reads, writes and exchanges, in what order, and what runs
+    behind what; the target says how fast it can.
     Nothing is run. An `Explanation` that is there already saves compiling again.
 
     Args:
@@ -37,8 +38,9 @@ def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate
         >>> program = outlay.program(
         ...     step, lambda key: {"w": jax.random.normal(key, (64, 64))}, np.ones((128, 64), np.float32),
         ...     layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh=outlay.mesh(data=8))
-        >>> outlay.estimate(program, target="h100:1x8").dominated_by
-        'communication'
+        >>> found = outlay.estimate(program, target="h100:1x8")
+        >>> found.dominated_by, found.seconds == sum(found.parts.values())
+        ('communication', True)
     """
     wanted = Target.parse(target) if isinstance(target, str) else target
     found = x if isinstance(x, Explanation | PlacedExplanation) else explain(x, *args, target=wanted)

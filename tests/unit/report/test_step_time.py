@@ -28,7 +28,7 @@ def test_a_program_on_its_own_devices_and_on_others(program):
     here, there = estimate(program), estimate(program, target="h100:1x8")
     assert (here.target, there.target) == ("cpu:8", "h100:1x8")
     assert here.flops == there.flops == 2 * (2 * 64 * 256 * 128) / 8
-    assert here.seconds_low > 10 * there.seconds_low
+    assert here.seconds > 5 * there.seconds
     assert {one.axes for one in there.transfers} == {("data",)}
 
 

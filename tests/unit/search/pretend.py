@@ -14,7 +14,7 @@ def price(seconds: float = 1.0, *, peak: float = 10, **changes) -> Price:
         "seconds": seconds,
         "seconds_low": seconds / 2,
         "seconds_high": seconds * 2,
-        "parts": {"compute": seconds / 2, "memory": 0.0, "communication": seconds / 2, "overhead": 0.0},
+        "parts": {"products": seconds / 2, "memory": 0.0, "communication": seconds / 2, "overhead": 0.0},
         "peak_bytes": int(peak * GIB),
         "capacity": 80 * GIB,
         "fits": peak <= 80,

@@ -39,7 +39,7 @@ def test_a_program_that_does_not_fit_says_what_it_needs():
 
 
 def parts(**changes):
-    return {"compute": 0.5, "memory": 0.0, "communication": 0.5, "overhead": 0.0, **changes}
+    return {"products": 0.5, "memory": 0.0, "communication": 0.5, "overhead": 0.0, **changes}
 
 
 def moving(seconds: float, **axes: tuple[float, float]):
@@ -69,7 +69,7 @@ def test_a_loser_that_moves_what_the_first_does_not():
 
 
 def test_a_loser_that_computes_more():
-    assert why_slower(price(1.5, parts=parts(compute=1.0), flops=1.33e12), price(1)) == (
+    assert why_slower(price(1.5, parts=parts(products=1.0), flops=1.33e12), price(1)) == (
         "1.50x the time: computes 1.33x as much on each device (1.33 TFLOP against 1 TFLOP)"
     )
 
@@ -79,5 +79,5 @@ def test_a_loser_that_only_takes_longer():
         "spends 500 ms against 0 us moving data in memory"
     )
     assert why_slower(moving(1.5, data=(1, 1)), moving(1, data=(0.5, 1))).endswith(
-        "spends 1 s against 500 ms in collectives"
+        "spends 1 s against 500 ms waiting for collectives"
     )

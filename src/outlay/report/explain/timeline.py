@@ -8,6 +8,8 @@ from outlay.report.estimate.lanes import Laid, Stretch
 from outlay.report.explain.facts import CollectiveFacts, Segment
 
 _COMPUTE = "compute"
+_SEEN = 2e-5
+"""Seconds from which on a pause is shown; what passes between two operations is less."""
 
 
 def timeline(laid: Laid, collectives: Sequence[CollectiveFacts]) -> tuple[Segment, ...]:
@@ -24,7 +26,7 @@ def timeline(laid: Laid, collectives: Sequence[CollectiveFacts]) -> tuple[Segmen
         at = of_lane.get(segment.lane, -1)
         last = merged[at] if at >= 0 else None
         joined = last is not None and last.kind == segment.kind == _COMPUTE and last.loop == segment.loop
-        if last is not None and joined and segment.begin - last.begin - last.seconds < 1e-9 + last.seconds / 100:
+        if last is not None and joined and segment.begin - last.begin - last.seconds < _SEEN * last.count:
             merged[at] = Segment(
                 last.lane,
                 _COMPUTE,

@@ -10,6 +10,8 @@ from outlay.report.hlo.dtypes import total_bytes
 from outlay.report.hlo.module import Computation, HloModule, Instruction
 from outlay.report.hlo.trip_count import derived_trip_count
 
+_COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-")
+_DEARER = 10  # links are so much slower than memory
 _NAMES = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant")
 _KNOWN = re.compile(r'"?known_trip_count"?:\{"?n"?:"?(\d{1,15})')
 
@@ -18,7 +20,7 @@ def runs_per_step(module: HloModule) -> dict[str, tuple[int, bool]]:
     """For each computation that the entry reaches: how often it runs, and whether that is certain.
 
     A loop multiplies; one whose trip count the text does not tell counts once. Of the branches of a conditional the one
-    that writes most counts, and the others not at all. Neither is certain. What fusions and reductions apply to
+    that writes and sends most counts, and the others not at all. Neither is certain. What fusions and reductions apply to
     elements is not followed.
 
     Args:
@@ -60,12 +62,19 @@ def _calls(module: HloModule, computation: Computation) -> Iterator[tuple[str, i
 
 
 def _written(module: HloModule, name: str) -> int:
-    """Bytes that a computation and what it calls write: a measure of what it costs, to compare branches by."""
-    computation = module.computations.get(name)
-    if computation is None:
-        return 0
-    own = sum(total_bytes(one.shapes) for one in computation.instructions.values() if one.opcode not in _NAMES)
-    return own + sum(times * _written(module, callee) for callee, times, _ in _calls(module, computation))
+    """Bytes that a computation and all that it runs write, those over links more: a measure to compare branches by."""
+    pending, seen, written = [name], set(), 0
+    while pending:
+        computation = module.computations.get(pending.pop())
+        if computation is None or computation.name in seen:
+            continue
+        seen.add(computation.name)
+        for one in computation.instructions.values():
+            if one.opcode not in _NAMES:
+                written += total_bytes(one.shapes) * (_DEARER if one.opcode.startswith(_COLLECTIVES) else 1)
+            if one.opcode in ("while", "conditional", "call", "async-start"):
+                pending += one.calls
+    return written
 
 
 def _callers_first(module: HloModule) -> list[str]:

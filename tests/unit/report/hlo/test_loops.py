@@ -132,7 +132,7 @@ ENTRY %main (x: f32[4], which: s32[]) -> f32[4] {
         "twice": (2, True),
         "wrapped": (1, True),
         "left": (1, False),
-        "right": (1, False),
+        "right": (0, False),
     }
 
 
