@@ -20,7 +20,7 @@ def runs_per_step(module: HloModule) -> dict[str, tuple[int, bool]]:
     """For each computation that the entry reaches: how often it runs, and whether that is certain.
 
     A loop multiplies; one whose trip count the text does not tell counts once. Of the branches of a conditional the one
-    that writes and sends most counts, and the others not at all. Neither is certain. What fusions and reductions apply to
+    that writes and sends most counts, the others not at all. Neither is certain. What fusions and reductions apply to
     elements is not followed.
 
     Args:
