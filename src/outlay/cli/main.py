@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from outlay.cli import interrupt, output
-from outlay.cli.brain import brain
 from outlay.cli.calibrate import calibrate
 from outlay.cli.checkpoint import checkpoint
 from outlay.cli.choose import choose
@@ -22,6 +21,7 @@ from outlay.cli.run import run
 from outlay.cli.show import show
 from outlay.cli.slurm import slurm
 from outlay.cli.verify import verify
+from outlay.recipes.registry import COMMANDS, load
 
 # Plain help: rich would double the time that `outlay --help` takes.
 app = typer.Typer(
@@ -38,7 +38,8 @@ for needs_recipe in (run, show, explain, verify, choose):
 for other in (calibrate, doctor):
     app.command()(other)
 app.command(cls=LaunchCommand)(launch)
-app.add_typer(brain)
+for command in COMMANDS:
+    app.add_typer(load(command))
 app.add_typer(checkpoint)
 app.add_typer(slurm)
 

@@ -26,8 +26,7 @@ from outlay.launch.silence import Limits
 from outlay.launch.stop_request import listen
 
 if TYPE_CHECKING:
-    from outlay.recipes.brain.result import BrainResult
-    from outlay.recipes.result import RunResult
+    from outlay.recipes.result import Result
 
 
 def run(
@@ -137,7 +136,7 @@ def _folder_of(name: str) -> Path:
     return Path("runs") / name
 
 
-def _print(result: RunResult | BrainResult, as_json: bool) -> None:
+def _print(result: Result, as_json: bool) -> None:
     from outlay.train.together import is_first
 
     if not is_first():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,15 +12,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.recipes.arguments import recipe_arguments
 from outlay.recipes.load_file import RAISED, last_line_in, load_file
 from outlay.recipes.recipe import Recipe
-
-OURS = {
-    "digits": "outlay.recipes.digits:digits",
-    "lm": "outlay.recipes.lm:lm",
-    "ab_brain": "outlay.recipes.brain.from_file:ab_brain",
-}
-"""The recipes that come with Outlay: name to module and function."""
-BRAIN_FILES = (".toml", ".scfg")
-"""How the files of Brains end that are recipes by themselves."""
+from outlay.recipes.registry import FILES, RECIPES, load
 
 
 def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ()) -> Recipe:
@@ -41,7 +32,7 @@ def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ())
     function = find_function(text)
     arguments = recipe_arguments(function, text, words, known)
     _refuse_missing(text, function, arguments)
-    if text in OURS or is_brain_file(text):
+    if text in RECIPES or _file_ending(text):
         return function(**arguments)
     try:
         recipe = function(**arguments)
@@ -64,23 +55,20 @@ def find_function(text: str) -> Callable[..., Any]:
     if ".py" in text:
         file, _, function = text.rpartition(":") if not text.endswith(".py") else (text, "", "")
         return _in_file(file, function)
-    if is_brain_file(text):
-        from outlay.recipes.brain.from_file import recipe_of
-
-        return recipe_of(Path(text))
-    if text not in OURS:
+    if ending := _file_ending(text):
+        return load(FILES[ending])(Path(text))
+    if text not in RECIPES:
         raise RecipeError(
-            f"there is no recipe {text!r}: {did_you_mean(text, OURS)}"
+            f"there is no recipe {text!r}: {did_you_mean(text, RECIPES)}"
             "\n  cure: name one of these, a function of your own as path/to/file.py:function, or the .toml or .scfg of "
             "a Brain"
         )
-    module, _, function = OURS[text].partition(":")
-    return getattr(importlib.import_module(module), function)
+    return load(RECIPES[text])
 
 
-def is_brain_file(text: str) -> bool:
-    """Whether what the user typed is the file of a Brain."""
-    return text.endswith(BRAIN_FILES)
+def _file_ending(text: str) -> str | None:
+    """How the file ends that the user typed, if it is a recipe by itself."""
+    return next((ending for ending in FILES if text.endswith(ending)), None)
 
 
 def _in_file(file: str, name: str) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import optax
 
@@ -47,6 +47,9 @@ class Recipe:
     Raises:
         RecipeError: a field is not what it must be; all such fields are listed.
     """
+
+    runner: ClassVar[str] = ""
+    """What runs it in another way than by training, as `module:function` (see `recipes/registry.py`)."""
 
     name: str
     init: Callable[[Any], Any]

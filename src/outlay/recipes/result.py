@@ -5,10 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from outlay.core.errors import RunFolderError
 from outlay.train.metrics_file import finite
+
+
+class Result(Protocol):
+    """What every run comes to: text for people, and data."""
+
+    def __str__(self) -> str: ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,12 @@ from outlay.core.errors import RecipeError
 from outlay.core.user_code import users_traceback
 from outlay.core.versions import versions
 from outlay.execute.program import Program
-from outlay.recipes.brain.brain_recipe import BrainRecipe
-from outlay.recipes.brain.result import BrainResult
-from outlay.recipes.brain.run import run as run_brain_recipe
 from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.recipe import Recipe
+from outlay.recipes.registry import load
 from outlay.recipes.report_page import report_page
-from outlay.recipes.result import RunResult, result_not_lost
+from outlay.recipes.result import Result, RunResult, result_not_lost
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import refuse_unrecordable
 from outlay.train.loop import fit
@@ -30,8 +28,8 @@ from outlay.train.together import is_first
 
 def run(
     prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None, checkpoint_every: int | None = None
-) -> RunResult | BrainResult:
-    """Train a prepared recipe, or run its Brain; evaluate it, and fill its run folder. Progress goes to stderr.
+) -> Result:
+    """Train a prepared recipe, or run it in its own way; evaluate it, and fill its run folder. Progress goes to stderr.
 
     A folder that holds an earlier run of the recipe, opened with `resume`, is continued after its newest checkpoint.
 
@@ -49,8 +47,8 @@ def run(
             which has the result.
     """
     try:
-        if isinstance(prepared.recipe, BrainRecipe):
-            return run_brain_recipe(prepared, folder, num_steps=num_steps, checkpoint_every=checkpoint_every)
+        if runner := prepared.recipe.runner:
+            return load(runner)(prepared, folder, num_steps=num_steps, checkpoint_every=checkpoint_every)
         return _train(prepared, folder, num_steps, checkpoint_every)
     finally:
         folder.close()

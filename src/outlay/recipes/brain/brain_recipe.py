@@ -57,6 +57,8 @@ class BrainRecipe(Recipe):
         loop: the environment of a closed loop; None without one.
     """
 
+    runner = "outlay.recipes.brain.run:run"
+
     brain: Brain
     feed: Feed
     record: tuple[str, ...] = ()
