@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import outlay
-from outlay.core.xla_flags import merge_flags
+from outlay.core.runtime_flags import merge_flags
 
 # Most of what XLA does to compile a small program is to make fast machine code of it, which tests do not need. What it
 # makes it of, the optimized HLO that tests read, is the same. Processes that tests start inherit the flags; what must

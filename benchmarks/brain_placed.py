@@ -24,7 +24,7 @@ PLACES = {"spiker": 0, "integrator": 1, "A_ex": 2, "A_in": 3, "B_ex": 4, "B_in":
 
 def large_brain():
     """`ab_brain` with eight times the neurons."""
-    text = (files("outlay.recipes.brain") / "ab_brain.toml").read_text()
+    text = (files("outlay.brain.run") / "ab_brain.toml").read_text()
     for count in (256, 64):
         assert f"\ncount = {count}\n" in text
         text = text.replace(f"\ncount = {count}\n", f"\ncount = {8 * count}\n")

@@ -17,8 +17,8 @@ ROUNDS, STEPS, BAR = 8, 2, 0.9
 
 
 def main():
-    from outlay.meshes.target import Target
-    from outlay.report.estimate.calibrate import calibrate
+    from outlay.analysis.cost.calibrate import calibrate
+    from outlay.devices.target import Target
 
     calibration = calibrate(on_progress=lambda what: print(f"measuring {what}", file=sys.stderr))
     print(calibration)

@@ -13,13 +13,13 @@ import numpy as np
 
 import outlay
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
 from outlay.brain.initializers import Uniform
 from outlay.brain.learning_rules.hebbian import ThreeFactorRule
 from outlay.brain.neuron import Neuron
+from outlay.brain.port import Connection
 from outlay.brain.somas.leaky import RefractoryLeakySoma
 from outlay.brain.spikers.topological import TopologicalPoissonSpiker
-from outlay.brain.synapses.linear import LinearSynapses
+from outlay.brain.synapses.synapses import LinearSynapses
 
 RANGES = np.array([2.4, 2.0, 0.21, 2.0])
 """Position (m), velocity (m/s), angle (rad) and its velocity (rad/s) up to which cells are spread."""

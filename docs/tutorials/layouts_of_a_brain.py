@@ -42,7 +42,7 @@ assert [device.id for device in jax.devices()] == [0, 1, 2, 3, 4, 5]
 # numbers.
 
 # %%
-brain = outlay.read_brain(files("outlay.recipes.brain") / "ab_brain.toml")
+brain = outlay.read_brain(files("outlay.brain.run") / "ab_brain.toml")
 tree = brain.inspect()
 tree
 

@@ -35,12 +35,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
 from outlay.brain.module import Module
-from outlay.brain.port import Port
+from outlay.brain.port import Connection, Port
 from outlay.brain.registry import register
 from outlay.brain.spikers.poisson import PoissonSpiker
-from outlay.brain.synapses.row_sums import sum_rows
+from outlay.brain.synapses.synapses import sum_rows
 
 
 @register("coincidence")

@@ -1,11 +1,11 @@
 # processes
-from .launch.joined import Joined as Joined
-from .launch.join import join as join
+from .jobs.joined import Joined as Joined
+from .jobs.join import join as join
 
 # devices -> mesh
-from .meshes.simulated import simulate as simulate
-from .meshes.target import Target as Target
-from .meshes.build import mesh as mesh
+from .devices.simulated import simulate as simulate
+from .devices.target import Target as Target
+from .devices.build import mesh as mesh
 
 # -> layout
 from .layout.rule import Rule as Rule
@@ -32,33 +32,33 @@ from .layout.strategies import by_neuron as by_neuron
 from .layout.plan import Plan as Plan
 
 # -> placed state
-from .place.put import put as put
-from .place.put import reshard as reshard
-from .place.callback import from_callback as from_callback
-from .place.pieces import from_pieces as from_pieces
-from .place.files import from_file as from_file
-from .place.scatter import scatter as scatter
-from .place.scatter import broadcast as broadcast
-from .place.gather import gather as gather
-from .place.slicing import slice_of as slice_of
-from .place.pencil import pencil as pencil
+from .arrays.put import put as put
+from .arrays.put import reshard as reshard
+from .arrays.callback import from_callback as from_callback
+from .arrays.pieces import from_pieces as from_pieces
+from .arrays.files import from_file as from_file
+from .arrays.scatter import scatter as scatter
+from .arrays.scatter import broadcast as broadcast
+from .arrays.gather import gather as gather
+from .arrays.slicing import slice_of as slice_of
+from .arrays.pencil import pencil as pencil
 
 # -> program
 from .core.constrain import constrain as constrain
 from .core.constrain import name as name
-from .execute.program import Program as Program
-from .execute.make import program as program
-from .execute.collectives import mean_over as mean_over
-from .execute.collectives import ring_shift as ring_shift
-from .execute.collectives import sum_scatter as sum_scatter
-from .execute.collectives import axis_coordinates as axis_coordinates
-from .execute.halo import halo as halo
-from .core.step_graph import StepGraph as StepGraph
-from .core.step_graph import Part as Part
-from .core.step_graph import Source as Source
-from .execute.rollout import Rollout as Rollout
-from .train.state import TrainState as TrainState
-from .train.state import init_state as init_state
+from .program.program import Program as Program
+from .program.make import program as program
+from .program.manual_collectives import mean_over as mean_over
+from .program.manual_collectives import ring_shift as ring_shift
+from .program.manual_collectives import sum_scatter as sum_scatter
+from .program.manual_collectives import axis_coordinates as axis_coordinates
+from .program.halo import halo as halo
+from .graph.step_graph import StepGraph as StepGraph
+from .graph.step_graph import Part as Part
+from .graph.step_graph import Source as Source
+from .graph.rollout import Rollout as Rollout
+from .train.step import TrainState as TrainState
+from .train.step import init_state as init_state
 from .train.step import train_step as train_step
 from .train.data import TrainData as TrainData
 from .train.checkpoint.checkpoints import Checkpoints as Checkpoints
@@ -69,11 +69,11 @@ from .report.show import Show as Show
 from .report.show import show as show
 from .report.explain.explanation import Explanation as Explanation
 from .report.explain.explain import explain as explain
-from .report.estimate.facts import Estimate as Estimate
+from .analysis.cost.estimate import Estimate as Estimate
 from .report.step_time import estimate as estimate
-from .report.placed.measure import measure_parts as measure_parts
-from .report.verify.verification import Verification as Verification
-from .report.verify.verify import verify as verify
+from .report.placed.measure_parts import measure_parts as measure_parts
+from .analysis.verify.verification import Verification as Verification
+from .analysis.verify.verify import verify as verify
 
 # ready workloads
 from .recipes.recipe import Recipe as Recipe
@@ -81,16 +81,16 @@ from .search.selection import Selection as Selection
 from .recipes.choose import choose as choose
 
 # spiking networks
-from .brain.files.read import read_brain as read_brain
-from .brain.files.read import read_neuron as read_neuron
-from .brain.files.write import write_brain as write_brain
-from .brain.files.nir.read import read_nir as read_nir
-from .brain.files.nir.write import write_nir as write_nir
-from .recipes.brain.inputs.closed_loop import ClosedLoop as ClosedLoop
-from .recipes.brain.run_brain import run_brain as run_brain
-from .recipes.brain.brain_run import BrainRun as BrainRun
-from .recipes.brain.recording.recording import Recording as Recording
-from .recipes.brain.brain_recipe import BrainRecipe as BrainRecipe
+from .brain.files.read_brain import read_brain as read_brain
+from .brain.files.read_brain import read_neuron as read_neuron
+from .brain.files.convert import write_brain as write_brain
+from .brain.files.nir.read_nir import read_nir as read_nir
+from .brain.files.nir.write_nir import write_nir as write_nir
+from .brain.run.inputs.closed_loop import ClosedLoop as ClosedLoop
+from .brain.run.run_brain import run_brain as run_brain
+from .brain.run.brain_run import BrainRun as BrainRun
+from .brain.run.recording.recording import Recording as Recording
+from .brain.run.brain_recipe import BrainRecipe as BrainRecipe
 
 # what goes wrong
 from .core.errors import OutlayError as OutlayError

@@ -12,7 +12,6 @@ import numpy as np
 
 import outlay
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.initializers import LogNormal, Normal, SparseUniform
 from outlay.brain.integrator import TanhIntegrator
@@ -22,10 +21,11 @@ from outlay.brain.learning_rules.hebbian import ModulatedHebbianRule
 from outlay.brain.learning_rules.oja import ModulatedOjaRule
 from outlay.brain.learning_rules.zenke import ModulatedZenkeRule
 from outlay.brain.neuron import Neuron
+from outlay.brain.port import Connection
 from outlay.brain.signal_traces import SignalAccumulator, SignalAverage
 from outlay.brain.somas.composed import ComposedExponentialSoma, ComposedIzhikevichSoma, ComposedLeakySoma
 from outlay.brain.spikers.linear import LinearSpiker
-from outlay.brain.synapses.linear import LinearSynapses
+from outlay.brain.synapses.synapses import LinearSynapses
 
 TUTORIAL = Path(__file__).parents[1] / "data" / "ab_brain_2026_04.scfg"
 NUM_STEPS = 60

@@ -11,7 +11,7 @@ from tests.contract.ab_reference import ab_brain, recorded, recorded_start
 from tests.contract.placed_as_planned import blocks
 
 import outlay
-from outlay.execute.rollout import Rollout
+from outlay.graph.rollout import Rollout
 
 BRAIN = {
     "A_ex": {"soma": {"potential": (256,)}},

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from tests.unit.execute.waves import NUM_STEPS, assert_same, graph, init_of, inputs, on_one_device, rollout
+from tests.unit.program.waves import NUM_STEPS, assert_same, graph, init_of, inputs, on_one_device, rollout
 
 import outlay
 from outlay.core.errors import LayoutError, ProgramError
-from outlay.execute.rollout import Rollout
+from outlay.graph.rollout import Rollout
 from outlay.layout.strategies import by_neuron
 
 

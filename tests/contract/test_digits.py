@@ -6,8 +6,8 @@ import jax
 import pytest
 
 import outlay
-from outlay.execute.program import Program
 from outlay.layout.layout import Layout
+from outlay.program.program import Program
 from outlay.recipes.digits import digits
 from outlay.recipes.prepare import prepare
 from outlay.train.loop import fit

@@ -9,9 +9,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from tests.unit.brain.run.tiny import tiny
 from tests.unit.cli.command import LINE, ROOT, command_here
 from tests.unit.recipes import small
-from tests.unit.recipes.brain.tiny import tiny
 
 import outlay
 from outlay.core.errors import OutlayError

@@ -13,10 +13,10 @@ import pytest
 from tests.contract.placed_as_planned import assert_placed_as_planned
 
 import outlay
-from outlay.execute.modes import Mode
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.language_model import language_model
-from outlay.recipes.lm_layouts import lm_layouts
+from outlay.program.modes import Mode
+from outlay.recipes.lm import lm_layouts
 
 TOLERANCE = 1e-5
 NUM_STEPS = 2

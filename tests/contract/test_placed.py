@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 from tests.contract.placed_as_planned import assert_placed_as_planned, blocks
-from tests.unit.execute.waves import assert_same, graph, init_of, inputs, on_one_device, rollout
+from tests.unit.program.waves import assert_same, graph, init_of, inputs, on_one_device, rollout
 
 import outlay
 from outlay.core.errors import LayoutError, ProgramError
-from outlay.execute.placed.dispatch import routes
+from outlay.program.placed.dispatch import routes
 
 PLACES = {
     "each alone": {"source": 0, "a": 1, "b": 2, "sum": 3},

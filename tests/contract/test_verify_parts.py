@@ -6,10 +6,10 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from tests.unit.execute.waves import graph, init_of, inputs
+from tests.unit.program.waves import graph, init_of, inputs
 
 import outlay
-from outlay.execute.rollout import Rollout
+from outlay.graph.rollout import Rollout
 from outlay.layout.strategies import by_neuron
 
 

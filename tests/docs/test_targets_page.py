@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.docs import snippets
 
-from outlay.meshes.hardware import known_hardware
-from outlay.meshes.hardware_keys import _KEYS
-from outlay.meshes.target import Target
+from outlay.devices.hardware import known_hardware
+from outlay.devices.hardware_keys import _KEYS
+from outlay.devices.target import Target
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "targets.md").read_text(encoding="utf-8")
 

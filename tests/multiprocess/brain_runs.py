@@ -7,20 +7,20 @@ from typing import Any
 
 import jax
 import numpy as np
-from tests.unit.execute import waves
+from tests.unit.program import waves
 
 import outlay
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.initializers import NormalizedSparseUniform
 from outlay.brain.integrator import ExponentialIntegrator
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.neuron import Neuron
+from outlay.brain.port import Connection
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
-from outlay.brain.synapses.linear import LinearSynapses
-from outlay.execute.rollout import Rollout
+from outlay.brain.synapses.synapses import LinearSynapses
+from outlay.graph.rollout import Rollout
 from outlay.layout.strategies import by_neuron
 
 Run = tuple[Rollout, Callable[[Any], Any], dict[str, np.ndarray]]

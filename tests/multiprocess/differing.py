@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from outlay.core.errors import ProgramError
-from outlay.launch.exchange import part
-from outlay.launch.join import join
+from outlay.jobs.join import join
+from outlay.jobs.posted_texts import part
 
 
 def main(kinds: str, process: int, mark: str) -> None:
@@ -31,8 +31,8 @@ def run(kind: str, *, differs: bool) -> None:
     import numpy as np
     from jax.sharding import PartitionSpec
 
-    from outlay.execute.make import program
-    from outlay.meshes.build import mesh
+    from outlay.devices.build import mesh
+    from outlay.program.make import program
 
     def step(state, batch):
         if kind == "program" and differs:

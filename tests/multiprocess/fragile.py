@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 from tests.unit.recipes import small
 
-from outlay.launch.joined import joined
+from outlay.jobs.joined import joined
 from outlay.recipes.recipe import Recipe
 
 EVENT_AT = 7

@@ -23,8 +23,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.place import gather as gather_module
-from outlay.place import scatter as scatter_module
+from outlay.arrays import gather as gather_module
+from outlay.arrays import scatter as scatter_module
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -245,7 +245,7 @@ def halos(_: Path) -> Any:
 
 def long_words(_: Path) -> Any:
     """What the processes say to each other may be longer than one round."""
-    from outlay.place.exchange import exchange
+    from outlay.arrays.announcements import exchange
 
     return [len(word) for word in exchange("x" * (10 + 5000 * jax.process_index()))]
 

@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 
-from outlay.launch.heartbeat import beat
-from outlay.launch.join import join
+from outlay.jobs.heartbeat import beat
+from outlay.jobs.join import join
 
 FAULT_AT = 3
 NUM_STEPS = 6

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from outlay.core.xla_flags import merge_flags
+from outlay.core.runtime_flags import merge_flags
 
 SECONDS = 240
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.multiprocess.brain_runs import RUNS
 from tests.unit.cli.command import outlay_command
-from tests.unit.execute.waves import assert_same
+from tests.unit.program.waves import assert_same
 
 WORKER = Path(__file__).parent / "brain_worker.py"
 PROCESSES = (1, 2, 3)

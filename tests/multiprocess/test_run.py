@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.cli.command import LINE, OUTLAY, environment, outlay_command
 
-from outlay.launch.free_port import free_port
+from outlay.jobs.job import free_port
 
 FRAGILE = str(Path(__file__).parent / "fragile.py")
 LONGEST = 280  # seconds after which a run hangs

@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 from outlay.brain.address import select_addresses
-from outlay.meshes.hardware_file import overlay, read_tables
-from outlay.meshes.spec import MeshSpec
+from outlay.devices.hardware_file import overlay, read_tables
+from outlay.devices.spec import MeshSpec
 
 pytestmark = pytest.mark.compiles
 
@@ -96,7 +96,7 @@ like = "h100"
 peak_flops = { float32 = 60e12, bfloat16 = 900e12 }
 devices_per_host = 4
 """
-BUILT_IN = tomllib.loads((Path(outlay.__file__).parent / "meshes" / "targets.toml").read_text())
+BUILT_IN = tomllib.loads((Path(outlay.__file__).parent / "devices" / "targets.toml").read_text())
 
 
 def layout_file(text: str, folder: Path) -> None:

@@ -17,8 +17,8 @@ from outlay.brain.brain import Brain
 from outlay.core.errors import BrainError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches, pattern_problem
-from outlay.core.step_graph import CACHE
 from outlay.core.suggest import did_you_mean
+from outlay.graph.step_graph import CACHE
 
 _SOMA = "soma"
 _SPIKES = {"spikes": "out_spikes"}
@@ -59,7 +59,7 @@ def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
 
     Example:
         >>> from outlay.brain.brain import Brain
-        >>> from outlay.brain.connection import Connection
+        >>> from outlay.brain.port import Connection
         >>> from outlay.brain.spikers.linear import LinearSpiker
         >>> eyes = {"left": LinearSpiker(), "right": LinearSpiker()}
         >>> brain = Brain(eyes, [Connection("inputs:light", f"{eye}:signal") for eye in eyes], inputs={"light": (3,)})

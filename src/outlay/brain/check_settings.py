@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from outlay.core.errors import Problem
-from outlay.core.step_graph import CACHE, INPUTS
+from outlay.graph.step_graph import CACHE, INPUTS
 
 if TYPE_CHECKING:
     from outlay.brain.brain import Brain

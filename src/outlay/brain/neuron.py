@@ -11,16 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.component import Component
-from outlay.brain.delays.base import Delays
-from outlay.brain.delays.none import NoDelays
-from outlay.brain.learning_rules.base import LearningRule
+from outlay.brain.delays.delays import Delays, NoDelays
+from outlay.brain.learning_rules.learning_rule import LearningRule
 from outlay.brain.module import Module, State
 from outlay.brain.port import Port, Shape
 from outlay.brain.registry import register
-from outlay.brain.somas.base import Soma
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
-from outlay.brain.synapses.base import Synapses
-from outlay.brain.synapses.linear import LinearSynapses
+from outlay.brain.somas.soma import Soma
+from outlay.brain.synapses.synapses import LinearSynapses, Synapses
 from outlay.core.errors import BrainError
 
 RULE = "learning_rule"
@@ -51,7 +49,7 @@ class Neuron(Module):
 
     Example:
         >>> from outlay.brain.brain import Brain
-        >>> from outlay.brain.connection import Connection
+        >>> from outlay.brain.port import Connection
         >>> from outlay.brain.spikers.linear import LinearSpiker
         >>> from outlay.brain.initializers import Constant
         >>> from outlay.brain.somas.leaky import LeakySoma

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from outlay.brain.plots.figure import ShownFigure
-from outlay.brain.plots.style import COLOURS, TEXT
-from outlay.core.step_graph import INPUTS
+from outlay.brain.plots.style import COLOURS, TEXT, ShownFigure
+from outlay.graph.step_graph import INPUTS
 
 if TYPE_CHECKING:
     from outlay.brain.brain import Brain

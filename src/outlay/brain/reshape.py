@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from outlay.brain.module import Module, State
 from outlay.brain.port import Kind, Port, Shape
 from outlay.brain.registry import register
-from outlay.brain.spikers.settings import not_positive
+from outlay.brain.spikers.spiker_settings import not_positive
 from outlay.core.errors import BrainError
 
 

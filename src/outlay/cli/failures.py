@@ -83,7 +83,7 @@ class Commands(TyperGroup):
                 code = super().main(words, *arguments, **options)
                 if code == interrupt.STOPPED and interrupt.has_come():  # before any command was found
                     output.say("stopped", err=True)
-            except SystemExit as end:  # on request, see launch/stop_request.py: what it prints is printed
+            except SystemExit as end:  # on request, see jobs/stop_request.py: what it prints is printed
                 code = end.code
                 if code:
                     output.print_failure(Failure(_number(code), "SystemExit", str(end)).to_dict())

@@ -9,19 +9,19 @@ from typing import Annotated
 import typer
 
 from outlay.cli import interrupt, output
-from outlay.cli.calibrate import calibrate
-from outlay.cli.checkpoint import checkpoint
-from outlay.cli.choose import choose
-from outlay.cli.doctor import doctor
-from outlay.cli.explain import explain
+from outlay.cli.calibrate_command import calibrate
+from outlay.cli.checkpoint_command import checkpoint
+from outlay.cli.choose_command import choose
+from outlay.cli.doctor_command import doctor
+from outlay.cli.explain_command import explain
 from outlay.cli.failures import EXIT_CODES, Commands
-from outlay.cli.launch import LaunchCommand, launch
+from outlay.cli.launch_command import LaunchCommand, launch
 from outlay.cli.options import RECIPE_OPTIONS
-from outlay.cli.run import run
-from outlay.cli.show import show
-from outlay.cli.slurm import slurm
-from outlay.cli.verify import verify
-from outlay.recipes.registry import COMMANDS, load
+from outlay.cli.run_command import run
+from outlay.cli.show_command import show
+from outlay.cli.slurm_command import slurm
+from outlay.cli.verify_command import verify
+from outlay.recipes.plugins import COMMANDS, load
 
 # Plain help: rich would double the time that `outlay --help` takes.
 app = typer.Typer(
@@ -80,6 +80,6 @@ def main() -> None:
 
 def _has_others() -> bool:
     """Whether this process is in a job of several, which must hear how it ended."""
-    joined = sys.modules.get("outlay.launch.joined")
+    joined = sys.modules.get("outlay.jobs.joined")
     place = joined.joined() if joined else None
     return place is not None and place.num_processes > 1

@@ -139,7 +139,7 @@ def own_options(context: typer.Context, recipe: str) -> list[str]:
 
 def _simulate(devices: int | None) -> None:
     from outlay.core.jax_compat import settle_on_cpu
-    from outlay.meshes.simulated import simulate
+    from outlay.devices.simulated import simulate
 
     if devices is None:
         settle_on_cpu()

@@ -213,7 +213,7 @@ def print_json(facts: Any) -> None:
     _answer.is_printed = True
     folder = os.environ.get(ANSWERS)
     if folder and _answer.as_json:
-        from outlay.launch import variables
+        from outlay.jobs import variables
 
         restart = os.environ.get(variables.RESTART, "0")
         Path(folder, f"{int(restart):04}.json").write_text(text, encoding="utf-8")

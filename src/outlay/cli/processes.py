@@ -9,13 +9,13 @@ from pathlib import Path
 import typer
 
 from outlay.cli.output import ANSWERS, print_answer
-from outlay.launch.job_folder import JobFolder
-from outlay.launch.silence import Limits
+from outlay.jobs.job_folder import JobFolder
+from outlay.jobs.silence import Limits
 
 
 def is_launched() -> bool:
     """Whether a launcher of ours started this process."""
-    from outlay.launch import variables
+    from outlay.jobs import variables
 
     return variables.NUM_PROCESSES in os.environ
 
@@ -41,8 +41,8 @@ def run_in_processes(
     """
     import tempfile
 
-    from outlay.launch.job import Job
-    from outlay.launch.run_job import run_job
+    from outlay.jobs.job import Job
+    from outlay.jobs.run_job import run_job
 
     if devices is not None and (devices < num_processes or devices % num_processes):
         raise typer.BadParameter(
@@ -77,7 +77,7 @@ def mark_begun() -> None:
 
 
 def _job_folder() -> JobFolder | None:
-    from outlay.launch import variables
+    from outlay.jobs import variables
 
     path = os.environ.get(variables.JOB_DIR)
     return JobFolder(Path(path)) if path else None
@@ -90,7 +90,7 @@ def own_devices(devices: int | None, *, is_shared: bool) -> int | None:
         devices: what `--devices` says.
         is_shared: whether that many are shared by the processes, which have their devices then.
     """
-    from outlay.launch.join import join
+    from outlay.jobs.join import join
 
     num_processes = join().num_processes
     if num_processes == 1:

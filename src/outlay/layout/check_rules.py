@@ -9,13 +9,13 @@ from outlay.core.errors import Problem
 from outlay.core.paths import split_path
 from outlay.core.patterns import first_part
 from outlay.core.suggest import did_you_mean
+from outlay.devices.info import MeshInfo
 from outlay.layout.apply import Application
 from outlay.layout.globs import globs, globs_text
 from outlay.layout.mirror import find_copies
 from outlay.layout.near_misses import TreeFacts, unused
 from outlay.layout.placement import Follow, On
 from outlay.layout.rule import Rule
-from outlay.meshes.info import MeshInfo
 
 if TYPE_CHECKING:
     from outlay.layout.resolve import Resolution

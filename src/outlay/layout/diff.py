@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from outlay.core.sizes import format_bytes
 from outlay.core.table import folded, table, to_text
+from outlay.devices.info import MeshInfo
 from outlay.layout.placement import spec_text
-from outlay.meshes.info import MeshInfo
 
 if TYPE_CHECKING:
     from outlay.layout.plan import LeafPlan, Plan

@@ -7,10 +7,10 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh
 
+from outlay.devices.info import MeshInfo
 from outlay.layout.plan import Plan
 from outlay.layout.resolve import resolve
 from outlay.layout.rule import Rule
-from outlay.meshes.info import MeshInfo
 
 MAX_WHOLE_BYTES = 2**26
 """Bytes, of one leaf or of several together, that are left whole while others of their kind are split: an error from 64

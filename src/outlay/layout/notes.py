@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from outlay.core.paths import split_path
 from outlay.core.patterns import pattern_parts
 from outlay.core.sizes import format_bytes
+from outlay.devices.info import MeshInfo
 from outlay.layout.check_leaves import MAX_NAMED, follow_text, left_whole
 from outlay.layout.check_stacks import splits_by_layer
 from outlay.layout.mirror import Copies
 from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import OneDim, fitting_spec
-from outlay.meshes.info import MeshInfo
 
 if TYPE_CHECKING:
     from outlay.layout.resolve import Resolution

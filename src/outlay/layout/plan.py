@@ -15,11 +15,11 @@ from outlay.core.errors import LayoutError, Problem
 from outlay.core.sizes import format_bytes, is_count, num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.core.table import folded, table, to_text
+from outlay.devices.info import MeshInfo
 from outlay.layout.diff import PlanDiff, diff_plans
 from outlay.layout.placement import Dims, dims_spec, spec_text
 from outlay.layout.rule import Kind
 from outlay.layout.storage import Stored
-from outlay.meshes.info import MeshInfo
 
 
 @dataclass(frozen=True)

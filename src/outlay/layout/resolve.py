@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.core.arrays import is_array, non_arrays
+from outlay.core.array_leaves import is_array, non_arrays
 from outlay.core.errors import LayoutError, Problem
 from outlay.core.paths import flatten_paths, join_parts, split_path
+from outlay.devices.info import MeshInfo
 from outlay.layout.apply import Application, apply_rule, claim
 from outlay.layout.check_leaves import check_leaves, copies_at_odds
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, check_rules, unknown_axes, unknown_positions
@@ -24,7 +25,6 @@ from outlay.layout.placement import Follow
 from outlay.layout.plan import LeafPlan, Plan
 from outlay.layout.rule import Kind, Rule
 from outlay.layout.storage import Storage
-from outlay.meshes.info import MeshInfo
 
 Shapes = Mapping[Kind, Mapping[str, tuple[tuple[int, ...], str]]]
 """Shape and dtype of every leaf, by kind and path."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.errors import LayoutError, Problem
-from outlay.core.step_graph import CACHE
+from outlay.graph.step_graph import CACHE
 from outlay.layout.layout import Layout
 from outlay.layout.placement import on
 from outlay.layout.policies import ByNeuron, LargestDim, OneDim

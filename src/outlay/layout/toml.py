@@ -15,14 +15,13 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.errors import LayoutError, MeshError, Problem
 from outlay.core.suggest import did_you_mean
+from outlay.devices.spec import EXAMPLE, MeshSpec
 from outlay.layout.layout import Layout
 from outlay.layout.placement import Placement, follow, on, replicate
 from outlay.layout.rule import Rule
 from outlay.layout.storage import Storage, keep, on_host, recompute
 from outlay.layout.toml_lines import TomlLines
 from outlay.layout.toml_strategies import strategy_problems, strategy_rules
-from outlay.meshes.spec import MeshSpec
-from outlay.meshes.spec_text import EXAMPLE
 
 _FREE = "-"
 

@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from outlay.models.dropout import dropout
-
 
 class Classifier(nnx.Module):
     """Dense layers from inputs to class logits.
@@ -81,3 +79,23 @@ def classifier(
         return losses, {"accuracy": jnp.argmax(logits, axis=-1) == batch["label"]}
 
     return init_params, loss
+
+
+def dropout(x: jax.Array, keys: jax.Array | None, rate: float) -> jax.Array:
+    """Zero each entry with probability `rate` and scale the rest by 1 / (1 - rate).
+
+    Source: Srivastava et al. (2014), Dropout, JMLR 15.
+
+    Args:
+        x: activations (B, …).
+        keys: B PRNG keys, or None to leave `x` as it is, in evaluation.
+        rate: probability of zero.
+
+    >>> keys = jax.random.split(jax.random.key(0), 3)
+    >>> sorted(set(dropout(jnp.ones((3, 40)), keys, 0.5).ravel().tolist()))
+    [0.0, 2.0]
+    """
+    if keys is None or rate == 0.0:
+        return x
+    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, x.shape[1:]))(keys)
+    return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))

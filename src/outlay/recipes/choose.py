@@ -11,22 +11,22 @@ from typing import Any, cast
 
 from outlay.core.errors import RecipeError
 from outlay.core.jax_compat import backend_is_started
-from outlay.execute.modes import Mode
-from outlay.execute.rollout import Rollout
-from outlay.meshes.simulated import simulate
-from outlay.meshes.spec import MeshSpec
-from outlay.meshes.target import Target
+from outlay.devices.simulated import simulate
+from outlay.devices.spec import MeshSpec
+from outlay.devices.target import Target
+from outlay.graph.rollout import Rollout
+from outlay.program.modes import Mode
 from outlay.recipes.arguments import parameter_types, recipe_arguments
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import layout_of, on_devices
-from outlay.recipes.price import COMMAND, Job
+from outlay.recipes.price_candidate import COMMAND, Job
 from outlay.recipes.recipe import Recipe
 from outlay.search.cache import Cache, cache_folder
 from outlay.search.candidate import Candidate, candidates, words_of
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 from outlay.search.mesh_shapes import mesh_shapes, on_target
 from outlay.search.placement.choice import PlacementChoice
-from outlay.search.placement.search import choose_placement
+from outlay.search.placement.placement_search import choose_placement
 from outlay.search.search import Question, search
 from outlay.search.selection import Selection
 from outlay.search.workload import Workload, workload

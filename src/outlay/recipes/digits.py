@@ -11,8 +11,7 @@ from sklearn.model_selection import train_test_split
 
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel
 from outlay.models.classifier import classifier
-from outlay.recipes.layouts import MIN_SIZE, training_layouts
-from outlay.recipes.recipe import Recipe
+from outlay.recipes.recipe import MIN_SIZE, Recipe, training_layouts
 
 SIZES = (64, 256, 128, 10)
 NUM_STEPS = 300

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlay.core.errors import CheckpointError
-from outlay.execute.program import Program
-from outlay.launch.heartbeat import beat
-from outlay.meshes.made import refuse_to_run
+from outlay.devices.made import refuse_to_run
+from outlay.jobs.heartbeat import beat
+from outlay.program.program import Program
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.run_folder import RunFolder
 

@@ -11,8 +11,8 @@ from outlay.core.errors import RecipeError
 from outlay.core.suggest import did_you_mean
 from outlay.recipes.arguments import recipe_arguments
 from outlay.recipes.load_file import RAISED, last_line_in, load_file
+from outlay.recipes.plugins import FILES, RECIPES, load
 from outlay.recipes.recipe import Recipe
-from outlay.recipes.registry import FILES, RECIPES, load
 
 
 def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ()) -> Recipe:

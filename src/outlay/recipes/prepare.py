@@ -11,13 +11,13 @@ from jax.sharding import Mesh
 
 from outlay.core.errors import RecipeError
 from outlay.core.suggest import did_you_mean
-from outlay.execute.compiler_options import Wanted
-from outlay.execute.make import program as make_program
-from outlay.execute.modes import Mode
-from outlay.execute.program import Program
+from outlay.devices.build import mesh as make_mesh
 from outlay.layout.layout import Layout
 from outlay.layout.toml import read_layout_file
-from outlay.meshes.build import mesh as make_mesh
+from outlay.program.compiler_options import Wanted
+from outlay.program.make import program as make_program
+from outlay.program.modes import Mode
+from outlay.program.program import Program
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
 
 

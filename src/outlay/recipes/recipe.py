@@ -9,15 +9,15 @@ from typing import Any, ClassVar, get_args
 import optax
 
 from outlay.core.errors import RecipeError
-from outlay.execute.modes import Mode
-from outlay.execute.program import Program
 from outlay.layout.layout import Layout
-from outlay.recipes.layouts import training_layouts
+from outlay.layout.placement import replicate
+from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
+from outlay.program.modes import Mode
+from outlay.program.program import Program
 from outlay.train.data import TrainData, eval_batches
 from outlay.train.evaluate import evaluate
 from outlay.train.loop import Data
-from outlay.train.state import init_state
-from outlay.train.step import Loss, train_step
+from outlay.train.step import Loss, init_state, train_step
 
 DEFAULT_MESH = "data=-1"
 
@@ -49,7 +49,7 @@ class Recipe:
     """
 
     runner: ClassVar[str] = ""
-    """What runs it in another way than by training, as `module:function` (see `recipes/registry.py`)."""
+    """What runs it in another way than by training, as `module:function` (see `recipes/plugins.py`)."""
 
     name: str
     init: Callable[[Any], Any]
@@ -171,3 +171,22 @@ def _problems(recipe: Recipe):
         for name in getattr(recipe, field_name):
             if name not in recipe.layouts:
                 yield f"{field_name}[{name!r}] names no layout; the layouts are {', '.join(recipe.layouts)}"
+
+
+MIN_SIZE = 2**10
+"""Elements below which an array stays whole. Small, so that the layouts differ for small models too."""
+
+
+def training_layouts() -> dict[str, Layout]:
+    """Layouts by name, over one axis `data`: `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
+
+    They serve any model, so an array none of whose dims divides stays whole, and the plan says so.
+    """
+    return {
+        "dp": data_parallel(),
+        # The baseline: every device does all the work on all the data.
+        "replicated": Layout([("**", replicate()), ("batch.**", replicate())]),
+        "zero1": zero1(min_size=MIN_SIZE, otherwise="replicate") + data_parallel(),
+        "zero2": zero2(min_size=MIN_SIZE, otherwise="replicate") + data_parallel(),
+        "fsdp": fsdp(min_size=MIN_SIZE, otherwise="replicate") + data_parallel(),
+    }

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import platform
 import textwrap
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
+import jinja2
 
 from outlay.core.errors import RecipeError
 from outlay.core.user_code import users_traceback
 from outlay.core.versions import versions
-from outlay.execute.program import Program
+from outlay.layout.plan import Plan
+from outlay.program.program import Program
 from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
+from outlay.recipes.plugins import load
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.recipe import Recipe
-from outlay.recipes.registry import load
-from outlay.recipes.report_page import report_page
 from outlay.recipes.result import Result, RunResult, result_not_lost
+from outlay.report.show import show
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import refuse_unrecordable
 from outlay.train.loop import fit
@@ -179,3 +183,23 @@ def _config(
 def _restored(checkpoints: Checkpoints | None, program: Program) -> tuple[int, Any] | None:
     """The newest step and its state; None for a run that was stopped before its first checkpoint."""
     return checkpoints.restore(program) if checkpoints and checkpoints.exist() else None
+
+
+def report_page(result: RunResult, plan: Plan, picture: Path | None) -> str:
+    """The page of a run.
+
+    Args:
+        result: what the run came to.
+        plan: where every array lived.
+        picture: the loss as a PNG; None for a run without a loss.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("outlay.recipes"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template("report.html").render(
+        title=f"{result.recipe} under {result.layout}",
+        facts=result.facts,
+        sample=result.sample,
+        picture=base64.b64encode(picture.read_bytes()).decode() if picture else None,
+        plan=show(plan).to_html(),
+    )

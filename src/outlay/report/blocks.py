@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from outlay.devices.info import MeshInfo
 from outlay.layout.placement import Dims
-from outlay.meshes.info import MeshInfo
 
 Bounds = tuple[tuple[int, int], ...]
 """Start and stop of every piece of one dim, in order."""

@@ -13,15 +13,15 @@ from outlay.core.errors import Problem, ShowError
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches, pattern_problem
 from outlay.core.suggest import did_you_mean
-from outlay.execute.program import Program
+from outlay.devices.device_id import DeviceId
+from outlay.devices.info import MeshInfo
 from outlay.layout.notes import notes as plan_notes
 from outlay.layout.plan import LeafPlan, Plan
-from outlay.meshes.device_id import DeviceId
-from outlay.meshes.info import MeshInfo
-from outlay.report.facts import Count, DeviceFacts, Facts, Subject, Totals
+from outlay.program.program import Program
 from outlay.report.heat import heat
 from outlay.report.leaf import LeafFacts, array_leaf, is_array, planned_leaf
 from outlay.report.modules import bytes_by_device, modules
+from outlay.report.show_facts import Count, DeviceFacts, Facts, Subject, Totals
 
 
 def collect(x: Any, path: str | None) -> Facts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlay.report.hlo.module import SourceLine
+from outlay.analysis.hlo.hlo_module import SourceLine
 
 
 @dataclass(frozen=True)

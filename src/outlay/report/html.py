@@ -9,8 +9,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from outlay.report.facts import Facts
 from outlay.report.page_view import leaves_view, page_view
+from outlay.report.show_facts import Facts
 
 _FRAME_HEIGHT = 720
 

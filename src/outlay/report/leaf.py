@@ -14,12 +14,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 
 from outlay.core.errors import Problem
 from outlay.core.sizes import num_bytes
+from outlay.devices.device_id import device_id, format_devices
+from outlay.devices.info import MeshInfo
 from outlay.layout.placement import Dims, dims_spec, spec_dims
 from outlay.layout.plan import LeafPlan, spec_text
-from outlay.meshes.device_id import device_id
-from outlay.meshes.info import MeshInfo
 from outlay.report.blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block
-from outlay.report.device_ids import format_devices
 
 
 @dataclass(frozen=True)

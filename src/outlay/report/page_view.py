@@ -7,13 +7,12 @@ from typing import Any
 
 from outlay.core.paths import join_parts, split_path
 from outlay.core.sizes import format_bytes
-from outlay.meshes.info import MeshInfo
-from outlay.report.colours import device_colours
-from outlay.report.device_ids import format_devices, format_ids
-from outlay.report.facts import Count, Facts
+from outlay.devices.device_id import format_devices, format_ids
+from outlay.devices.info import MeshInfo
+from outlay.report.blocks_picture import Picture, draw
 from outlay.report.leaf import LeafFacts
-from outlay.report.picture import Picture, draw
-from outlay.report.text import is_one_array, shape_text
+from outlay.report.show_facts import Count, Facts
+from outlay.report.show_text import is_one_array, shape_text
 
 # As many colours as the page has for the ways in which bytes live.
 _MAX_SHARES = 6
@@ -246,3 +245,23 @@ def _picture(picture: Picture) -> dict[str, Any]:
             for panel in picture.panels
         ],
     }
+
+
+# After Okabe and Ito, lightened.
+_FEW = ("#7cc4f4", "#f5b544", "#52c79a", "#f3e571", "#e5a3cb", "#f28c64", "#9aa8f5", "#bcc4cf")
+# One hue after the other with growing lightness, so that order survives every colour blindness.
+_RAMP = ((0x7B, 0x93, 0xE8), (0x5F, 0xB4, 0xD0), (0x7F, 0xD0, 0xA5), (0xCF, 0xE0, 0x7A), (0xFF, 0xEF, 0xA8))
+
+
+def device_colours(num_devices: int) -> list[str]:
+    """A colour for each device by position, as `#rrggbb`."""
+    if num_devices <= len(_FEW):
+        return list(_FEW[:num_devices])
+    return [_on_ramp(position / (num_devices - 1)) for position in range(num_devices)]
+
+
+def _on_ramp(share: float) -> str:
+    place = share * (len(_RAMP) - 1)
+    step = min(int(place), len(_RAMP) - 2)
+    mixed = (round(low + (high - low) * (place - step)) for low, high in zip(_RAMP[step], _RAMP[step + 1], strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)

@@ -12,10 +12,10 @@ from outlay.core.suggest import did_you_mean
 from outlay.core.table import Lines, to_text
 from outlay.report.blocks import Blocks
 from outlay.report.collect import collect
-from outlay.report.facts import Facts, Totals
 from outlay.report.html import embedded, page
 from outlay.report.leaf import LeafFacts
-from outlay.report.text import render
+from outlay.report.show_facts import Facts, Totals
+from outlay.report.show_text import render
 
 # `str()` is read in files and logs, where nothing wraps: room for the reasons.
 _TEXT_WIDTH = 200

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from outlay.analysis.cost.estimate import Estimate
+from outlay.analysis.cost.price import price
+from outlay.analysis.cost.schedule import schedule_of
+from outlay.analysis.work.compiled import compiled_work
 from outlay.core.errors import ExplainError
-from outlay.meshes.target import Target
-from outlay.report.estimate.facts import Estimate
-from outlay.report.estimate.price import price
-from outlay.report.estimate.schedule import schedule_of
+from outlay.devices.target import Target
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
-from outlay.report.placed.explanation import PlacedExplanation
-from outlay.report.work.compiled import compiled_work
+from outlay.report.placed.placed_explanation import PlacedExplanation
 
 
 def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate:

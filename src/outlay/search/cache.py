@@ -15,7 +15,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from outlay.search.price import Price
+from outlay.search.candidate_price import Price
 
 
 def cache_folder() -> Path:
@@ -83,7 +83,7 @@ def cache_key(program: str, depends: Iterable[object]) -> str:
 def own_sources() -> str:
     """A hash of this library's own sources that make a price of a program; all others change the program or nothing."""
     digest = hashlib.sha256()
-    for package in ("meshes", "report", "search"):
+    for package in ("analysis", "devices", "report", "search"):
         for name, text in sorted(_texts(resources.files("outlay") / package, package)):
             digest.update(f"{name}\0".encode() + text)
     return digest.hexdigest()

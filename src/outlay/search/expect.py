@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from outlay.analysis.cost.links import collective_seconds
+from outlay.analysis.hlo.collective import CollectiveKind
 from outlay.core.sizes import num_bits
+from outlay.devices.info import MeshInfo
+from outlay.devices.target import Target
 from outlay.layout.plan import LeafPlan, Plan
-from outlay.meshes.info import MeshInfo
-from outlay.meshes.target import Target
-from outlay.report.estimate.links import collective_seconds
-from outlay.report.hlo.collective import CollectiveKind
 from outlay.search.workload import Workload
 
 _GRADIENT_BYTES = 4  # `outlay.train_step` sums gradients in float32

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 
 from outlay.core.errors import MeshError
-from outlay.meshes.arrange import arrange
-from outlay.meshes.info import MeshInfo
-from outlay.meshes.spec import MeshSpec
-from outlay.meshes.target import Target
+from outlay.devices.arrange import arrange
+from outlay.devices.info import MeshInfo
+from outlay.devices.spec import MeshSpec
+from outlay.devices.target import Target
 
 
 def mesh_shapes(spec: MeshSpec, target: Target) -> tuple[MeshSpec, ...]:

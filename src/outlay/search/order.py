@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from outlay.search.candidate import Candidate
+from outlay.search.candidate_price import Price
 from outlay.search.expect import Expectation
-from outlay.search.price import Price
 
 
 @dataclass(frozen=True)

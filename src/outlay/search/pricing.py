@@ -10,12 +10,12 @@ import jaxlib
 
 from outlay.core.errors import ExplainError
 from outlay.core.versions import versions
-from outlay.execute.program import Program
-from outlay.meshes.target import Target
+from outlay.devices.target import Target
+from outlay.program.program import Program
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
 from outlay.search.cache import Cache, cache_key
-from outlay.search.price import Price
+from outlay.search.candidate_price import Price
 
 
 def price(program: Program, target: Target, cache: Cache) -> tuple[Price, bool]:

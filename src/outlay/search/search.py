@@ -6,24 +6,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+
+from rich import progress as bars
+from rich.console import Console
 
 from outlay.core import errors
 from outlay.core.sizes import format_bytes
+from outlay.devices.target import Target
 from outlay.layout.layout import Layout
-from outlay.layout.toml_write import unwritable, write_layout
-from outlay.meshes.target import Target
+from outlay.layout.write_layout import unwritable, write_layout
 from outlay.search.cache import cache_folder
 from outlay.search.candidate import Candidate
-from outlay.search.nothing_fits import nothing_fits, nothing_to_compile
+from outlay.search.candidate_price import Price
 from outlay.search.order import Screened, in_order, next_to_compile
-from outlay.search.price import Price
-from outlay.search.progress import Progress
-from outlay.search.rank import Outcome, ranked
-from outlay.search.render import step_time
-from outlay.search.screen import RuledOut, screen
-from outlay.search.selection import Considered, Selection
-from outlay.search.why import why_not_compiled, why_too_big
+from outlay.search.screening import RuledOut, screen
+from outlay.search.selection import Considered, Selection, Verdict
+from outlay.search.selection_text import step_time
+from outlay.search.why import is_tie, nothing_fits, nothing_to_compile, why_not_compiled, why_slower, why_too_big
 from outlay.search.workers import Ended, Workers
 from outlay.search.workload import Workload
 
@@ -174,3 +174,104 @@ def _toml(question: Question, chosen: Considered) -> str | None:
     memory = f"{format_bytes(price.peak_bytes)} of {format_bytes(price.capacity)} a device"
     run = " ".join(["outlay run", question.recipe, *question.words, *candidate.words, "--layout", "THIS_FILE"])
     return write_layout(layout, mesh=candidate.mesh, comment=f"Chosen by {recipe}\n{what}, {memory}\n{run}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one candidate that was compiled.
+
+    Attributes:
+        screened: the candidate.
+        price: what the compiler made of it; None where it made nothing.
+        failure: why, in words.
+        timed_out: whether it was stopped for taking too long.
+        was_kept: whether the price was kept from an earlier search.
+    """
+
+    screened: Screened
+    price: Price | None
+    failure: str = ""
+    timed_out: bool = False
+    was_kept: bool = False
+
+
+def ranked(outcomes: Sequence[Outcome]) -> list[Considered]:
+    """The outcomes in order: what fits by time, the first of them chosen; what does not by memory; what failed.
+
+    Where the estimates say nothing about which is fastest, the one that needs least memory is chosen.
+    """
+    priced = [(each, each.price) for each in outcomes if each.price is not None]
+    fitting = sorted((pair for pair in priced if pair[1].fits), key=lambda pair: pair[1].seconds)
+    too_big = sorted((pair for pair in priced if not pair[1].fits), key=lambda pair: pair[1].peak_bytes)
+    found = []
+    if fitting:
+        fastest = fitting[0][1]
+        first = min((pair for pair in fitting if is_tie(pair[1], fastest)), key=lambda pair: pair[1].peak_bytes)
+        found.append(_considered(first[0], "chosen", "the fastest that fits"))
+        found += [
+            _considered(each, "slower", why_slower(price, first[1])) for each, price in fitting if each is not first[0]
+        ]
+    found += [_considered(each, "does not fit", why_too_big(price)) for each, price in too_big]
+    failed = [each for each in outcomes if each.price is None]
+    return found + [_considered(each, "timed out" if each.timed_out else "failed", each.failure) for each in failed]
+
+
+def _considered(outcome: Outcome, verdict: Verdict, why: str) -> Considered:
+    screened = outcome.screened
+    return Considered(screened.candidate, verdict, why, outcome.price, screened.expected, outcome.was_kept)
+
+
+class Progress:
+    """Shows what is being compiled, what came of it, and how many are left.
+
+    Args:
+        total: how many candidates will be compiled.
+        what: what for, such as the target.
+        console: where to; stderr by default.
+    """
+
+    def __init__(self, total: int, what: str, console: Console | None = None) -> None:
+        self._total = total
+        self._done = 0
+        self._what = what
+        self._console = console or Console(stderr=True, highlight=False)
+        self._running: list[str] = []
+        self._bar: bars.Progress | None = None
+        self._task = bars.TaskID(0)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            columns = ("{task.completed}/{task.total}", bars.BarColumn(), bars.TimeElapsedColumn())
+            self._bar = bars.Progress(*columns, "{task.fields[running]}", console=self._console, transient=True)
+            self._task = self._bar.add_task("", total=self._total, running="")
+            self._bar.start()
+        else:
+            self._console.print(f"compiling {self._total} candidates for {self._what}", soft_wrap=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def started(self, candidate: Candidate) -> None:
+        """A candidate is being compiled."""
+        self._running.append(str(candidate))
+        self._show()
+
+    def ended(self, candidate: Candidate, ended: Ended, what: str) -> None:
+        """A candidate is done.
+
+        Args:
+            candidate: the candidate.
+            ended: how its process ended.
+            what: what came of it, in words.
+        """
+        self._running.remove(str(candidate))
+        self._done += 1
+        self._show()
+        line = f"{self._done}/{self._total}  {candidate}: {what} ({ended.seconds:.0f} s)"
+        self._console.print(line, markup=False, soft_wrap=True)
+
+    def _show(self) -> None:
+        if self._bar:
+            self._bar.update(self._task, completed=self._done, running=", ".join(self._running))

@@ -11,9 +11,9 @@ from rich.console import Group
 
 from outlay.core.table import to_text
 from outlay.search.candidate import Candidate
+from outlay.search.candidate_price import Price
 from outlay.search.expect import Expectation
-from outlay.search.price import Price
-from outlay.search.render import lines
+from outlay.search.selection_text import lines
 
 Verdict = Literal["chosen", "slower", "does not fit", "timed out", "failed", "not compiled", "ruled out"]
 

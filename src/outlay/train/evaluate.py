@@ -9,13 +9,12 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from outlay.execute.host_memory import fetching
-from outlay.execute.program import Program
-from outlay.launch.heartbeat import beat
-from outlay.place.put import put
-from outlay.place.shardings import shardings
-from outlay.train.state import TrainState
-from outlay.train.step import Loss, sample_weights, weighted_sums
+from outlay.arrays.put import put
+from outlay.arrays.shardings import shardings
+from outlay.jobs.heartbeat import beat
+from outlay.program.host_memory import fetching
+from outlay.program.program import Program
+from outlay.train.step import Loss, TrainState, sample_weights, weighted_sums
 
 
 def evaluate(

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import jax
 
 from outlay.core.errors import OutputError, ProgramError
-from outlay.execute.program import Program
-from outlay.launch.heartbeat import beat
-from outlay.launch.job_folder import AFTER_THE_LAST
+from outlay.jobs.heartbeat import beat
+from outlay.jobs.job_folder import AFTER_THE_LAST
+from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, refuse_unrecordable
 from outlay.train.metrics_file import MetricsFile

@@ -7,18 +7,16 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from outlay.core.batch_sum import gradient_of_sums
-from outlay.core.constrain import constrain
+from outlay.core.constrain import constrain, gradient_of_sums, per_device
 from outlay.core.errors import ProgramError
-from outlay.train.accumulate import sum_over_microbatches
 from outlay.train.contract import called, num_samples, refuse_fixed_params
-from outlay.train.state import TrainState
 
 Loss = Callable[[Any, Any, jax.Array | None], tuple[jax.Array, dict[str, jax.Array]]]
 """`loss(params, batch, keys) -> (losses, metrics)`; see `train_step`."""
@@ -167,3 +165,102 @@ def _at_least_float32(grad: jax.Array) -> jax.Array:
 def _at_least(*dtypes: Any) -> Any:
     """The dtype to sum values of these dtypes in."""
     return functools.reduce(jnp.promote_types, dtypes, jnp.dtype(jnp.float32))
+
+
+def sum_over_microbatches(sums: Callable[[Any], Any], samples: Any, num_microbatches: int) -> Any:
+    """`sums(samples)`, taken microbatch by microbatch and added up; every sample is seen once.
+
+    Args:
+        sums: from samples to a tree of sums over them.
+        samples: a tree of arrays of leading dim B.
+        num_microbatches: how many microbatches; it divides B.
+
+    Raises:
+        ProgramError: B does not divide.
+
+    Example:
+        >>> sum_over_microbatches(lambda x: x.sum(), jnp.arange(8.0), 4)
+        Array(28., dtype=float32)
+    """
+    if num_microbatches == 1:
+        return sums(samples)
+    _refuse_indivisible(jax.tree.leaves(samples)[0].shape[0], num_microbatches)
+    microbatches = jax.tree.map(lambda x: strided(x, num_microbatches), samples)
+
+    def add(so_far: Any, microbatch: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, so_far, sums(microbatch)), None
+
+    # From the values, not their shapes: on Explicit axes the sums' shardings are part of their types.
+    found = jax.eval_shape(lambda m: sums(jax.tree.map(lambda x: x[0], m)), microbatches)
+    zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype, out_sharding=s.sharding), found))
+    return jax.lax.scan(add, zeros, microbatches)[0]
+
+
+def strided(x: jax.Array, num_microbatches: int) -> jax.Array:
+    """Split the first dim (B, …) into microbatches (n, B/n, …) that take every n-th sample.
+
+    Samples are spread over devices in runs of neighbours. Cutting the batch into runs would put each microbatch on a
+    few devices, and the compiler would gather the batch to spread it again; every n-th sample is spread already.
+
+    >>> strided(jnp.arange(6), 2).tolist()
+    [[0, 2, 4], [1, 3, 5]]
+    """
+    size = x.shape[0] // num_microbatches
+    return jnp.moveaxis(x.reshape(size, num_microbatches, *x.shape[1:]), 1, 0)
+
+
+def _refuse_indivisible(num_samples: int, num_microbatches: int) -> None:
+    if num_samples % num_microbatches == 0:
+        return
+    fits = [n for n in range(1, num_samples + 1) if num_samples % n == 0]
+    below = max(n for n in fits if n < num_microbatches)
+    larger = [n for n in fits if n > num_microbatches]
+    choices = " or ".join(f"accumulate={n}" for n in [below, *larger[:1]])
+    up = -(-num_samples // num_microbatches) * num_microbatches
+    raise ProgramError(
+        f"a batch of {num_samples} samples cannot be taken in {num_microbatches} equal microbatches: "
+        f"{num_samples} / {num_microbatches} leaves {num_samples % num_microbatches} over\n"
+        f"  cure: {choices}, or a batch of {up} samples"
+    )
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["params", "opt_state", "step", "key"], meta_fields=[])
+@dataclass(frozen=True)
+class TrainState:
+    """The state of a `train_step`. Rules reach its leaves as `params.**`, `opt_state.**`, `step` and `key`.
+
+    Attributes:
+        params: the parameters, any tree of float arrays.
+        opt_state: the optax optimizer's state for them.
+        step: how many steps have been taken, a scalar int32.
+        key: the PRNG key that every sample's key of every step comes from.
+    """
+
+    params: Any
+    opt_state: Any
+    step: jax.Array
+    key: jax.Array
+
+
+def init_state(
+    init_params: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation
+) -> Callable[[jax.Array], TrainState]:
+    """An init function for `outlay.program`: from a key to a whole `TrainState`.
+
+    Args:
+        init_params: from a key to the parameters; pure.
+        optimizer: the optimizer whose state goes along.
+
+    Example:
+        >>> init = outlay.init_state(lambda key: {"w": jax.random.normal(key, (4, 2))}, optax.adam(1e-3))
+        >>> state = init(jax.random.key(0))
+        >>> state.opt_state[0].mu["w"].shape, int(state.step)
+        ((4, 2), 0)
+    """
+
+    def init(key: jax.Array) -> TrainState:
+        key_params, key_samples = jax.random.split(key)
+        params = init_params(key_params)
+        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key_samples)
+
+    return init

@@ -12,8 +12,8 @@ import jax
 
 from outlay.core.errors import ProgramError
 from outlay.core.jax_compat import preemption_is_served
-from outlay.launch.exchange import patience, post, posted, wait_for
-from outlay.launch.stop_request import Stopped, agree_on, exit_code, is_requested, listen, listening
+from outlay.jobs.posted_texts import patience, post, posted, wait_for
+from outlay.jobs.stop_request import Stopped, agree_on, exit_code, is_requested, listen, listening
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.together import is_first
 

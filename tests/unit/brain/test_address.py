@@ -1,5 +1,5 @@
 import pytest
-from tests.unit.recipes.brain.tiny import tiny
+from tests.unit.brain.run.tiny import tiny
 
 from outlay.brain.address import addresses, port_addresses, select_addresses
 from outlay.core.errors import BrainError

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
 from outlay.brain.module import Module
-from outlay.brain.port import Port
+from outlay.brain.port import Connection, Port
 from outlay.core.errors import BrainError
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.brain import plain_equations as plain
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.delays.delays import NoDelays
 from outlay.brain.delays.drawn import N2NDelays, NDelays
-from outlay.brain.delays.none import NoDelays
 from outlay.brain.initializers import Constant, SparseUniform
 from outlay.brain.learning_rules.bounded_quadruplet import BoundedQuadrupletRule
 from outlay.brain.learning_rules.hebbian import HebbianRule, ThreeFactorRule
@@ -21,6 +20,7 @@ from outlay.brain.learning_rules.oja import OjaRule
 from outlay.brain.learning_rules.quadruplet import QuadrupletRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.neuron import Neuron
+from outlay.brain.port import Connection
 from outlay.brain.reshape import Concat, Sampler
 from outlay.brain.somas.leaky import (
     AdaptiveLeakySoma,
@@ -29,8 +29,8 @@ from outlay.brain.somas.leaky import (
     StrictRefractoryLeakySoma,
 )
 from outlay.brain.spikers.linear import LinearSpiker
-from outlay.brain.synapses.linear import LinearSynapses
-from outlay.brain.synapses.traced import RDTracedSynapses, RFSTracedSynapses, TracedSynapses
+from outlay.brain.synapses.fading import RDTracedSynapses, RFSTracedSynapses, TracedSynapses
+from outlay.brain.synapses.synapses import LinearSynapses
 from outlay.core.errors import BrainError
 from outlay.core.patterns import matches
 

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from outlay.brain.plots.potentials import potentials_plot
-from outlay.brain.plots.raster import raster_plot
 from outlay.brain.plots.rates import bin_steps, binned_rates, rates_plot
 from outlay.brain.plots.style import colour
-from outlay.brain.plots.weights import weights_plot
+from outlay.brain.run.brain_run import potentials_plot, raster_plot, weights_plot
 
 
 def test_a_raster_stacks_populations_with_the_first_at_the_top():

@@ -1,8 +1,8 @@
 import pytest
 
 from outlay.brain.registry import kind_of, name_of, register, registered, registered_names
-from outlay.brain.somas.base import Soma
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
+from outlay.brain.somas.soma import Soma
 from outlay.core.errors import BrainError
 
 

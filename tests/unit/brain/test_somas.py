@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from outlay.brain.registry import name_of, registered
-from outlay.brain.somas.adaptive_exponential import AdaptiveExponentialSoma
 from outlay.brain.somas.exponential import (
+    AdaptiveExponentialSoma,
     ExponentialSoma,
     RefractoryExponentialSoma,
     SimplifiedAdaptiveExponentialSoma,

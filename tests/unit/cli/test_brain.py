@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import outlay.recipes.brain
-from outlay.brain.files.read import read_brain
+import outlay.brain.run
+from outlay.brain.files.read_brain import read_brain
 from outlay.cli.main import app
 
-AB_BRAIN = Path(outlay.recipes.brain.__path__[0]) / "ab_brain.toml"
+AB_BRAIN = Path(outlay.brain.run.__path__[0]) / "ab_brain.toml"
 NEWEST = Path(__file__).parents[2] / "data" / "spark_1_2.scfg"
 
 

@@ -4,9 +4,9 @@ import tomllib
 import pytest
 from typer.testing import CliRunner
 
+from outlay.analysis.cost import calibrate as measuring
+from outlay.analysis.cost.calibrate import Sizes
 from outlay.cli.main import app
-from outlay.report.estimate import calibrate as measuring
-from outlay.report.estimate.calibrate import Sizes
 
 pytestmark = pytest.mark.compiles
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.cli.command import LINE, OUTLAY, ROOT, environment, outlay_command
-from tests.unit.meshes.compilers import needs_gpu_compiler
+from tests.unit.devices.compilers import needs_gpu_compiler
 from typer.testing import CliRunner
 
 from outlay.cli.main import app

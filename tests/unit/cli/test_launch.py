@@ -154,7 +154,7 @@ def test_a_suspended_job_goes_on_and_is_not_stuck(tmp_path):
 BEATS = """
 import os, sys, time
 from pathlib import Path
-from outlay.launch.heartbeat import beat, start_beating
+from outlay.jobs.heartbeat import beat, start_beating
 start_beating(Path(os.environ["OUTLAY_JOB_DIR"]), 0)
 beat(5, "step 6")
 time.sleep(0.5)
@@ -173,7 +173,7 @@ def test_a_job_that_gets_no_further_is_not_started_for_ever(tmp_path):
 def test_the_launcher_imports_no_jax(tmp_path):
     done = launch(tmp_path, "-n", "1", *python("1 / 0"), PYTHONPROFILEIMPORTTIME="1")
     own = [line for line in done.stderr.splitlines() if not line.startswith("[0]")]
-    assert any("outlay.launch.run_job" in line for line in own)
+    assert any("outlay.jobs.run_job" in line for line in own)
     assert not [line for line in own if line.rpartition("|")[2].strip().partition(".")[0] in ("jax", "jaxlib", "numpy")]
 
 

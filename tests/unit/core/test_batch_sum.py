@@ -1,6 +1,6 @@
 import pytest
 
-from outlay.core.batch_sum import gradient_of_sums, marking, per_device, summing
+from outlay.core.constrain import gradient_of_sums, marking, per_device, summing
 
 
 def plain(sums, params, samples):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jaxlib
 import pytest
 from jax.extend.core import Primitive
-from tests.unit.meshes.compilers import needs_gpu_compiler, needs_tpu_compiler
+from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
 from outlay.core import jax_compat
 from outlay.core.errors import TargetError
@@ -20,8 +20,8 @@ from outlay.core.jax_compat import (
     tpu_topology_devices,
     user_frames,
 )
-from outlay.meshes.gpu_config import gpu_target_config
-from outlay.meshes.hardware import known_hardware
+from outlay.devices.compile_only import gpu_target_config
+from outlay.devices.hardware import known_hardware
 
 PROGRAM = """
 import jax

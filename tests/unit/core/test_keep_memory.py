@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from outlay.core import keep_memory as module
+from outlay.core import runtime_flags as module
 
 # Takes and frees 64 MiB many times, touching every page, in the main thread and in another.
 PROGRAM = """
 import ctypes, resource, sys, threading
-from outlay.core.keep_memory import keep_memory
+from outlay.core.runtime_flags import keep_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 libc.malloc.argtypes = [ctypes.c_size_t]

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 import outlay
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
-from outlay.brain.files.write import write_brain
+from outlay.brain.files.convert import write_brain
+from outlay.brain.port import Connection
 from outlay.brain.spikers.linear import LinearSpiker
 from outlay.core.errors import OutputError
 from outlay.core.output_file import whole_file, write_output, write_picture, write_whole

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.core.errors import MeshError
-from outlay.core.xla_flags import merge_flags, read_flags
+from outlay.core.runtime_flags import merge_flags, read_flags
 
 names = st.text(string.ascii_lowercase + "_", min_size=1).map(lambda text: f"xla_{text}")
 values = st.one_of(st.integers(), st.booleans(), st.text(string.ascii_letters + "/.=", min_size=1))

@@ -7,7 +7,7 @@ from tests.unit.layout.abstract import shape
 import outlay
 from outlay.layout.plan import Plan
 from outlay.layout.storage import Storage
-from outlay.layout.toml_write import write_layout
+from outlay.layout.write_layout import write_layout
 
 MESH = outlay.mesh(data=8)
 STATE = {"params": {"w": shape(16, 8)}, "opt_state": {"mu": {"w": shape(16, 8)}, "nu": {"w": shape(16, 8)}}}

@@ -7,10 +7,10 @@ import outlay
 from outlay.layout.placement import LeafView
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero1, zero2
 from outlay.layout.toml import read_layout_file
-from outlay.layout.toml_write import write_layout
+from outlay.layout.write_layout import write_layout
 from outlay.models.transformer.published import MODELS
-from outlay.recipes.layouts import training_layouts
-from outlay.recipes.lm_layouts import lm_layouts
+from outlay.recipes.lm import lm_layouts
+from outlay.recipes.recipe import training_layouts
 
 OURS = {**training_layouts(), **lm_layouts(MODELS["mpt-7b"].config)[0]}
 

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.models.dropout import dropout
+from outlay.models.classifier import dropout
 
 KEYS = jax.random.split(jax.random.key(3), 4000)
 

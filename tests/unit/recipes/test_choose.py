@@ -6,10 +6,10 @@ from tests.unit.recipes.small import line
 from tests.unit.recipes.varied import varied
 
 from outlay.core.errors import LayoutError, MeshError, RecipeError, TargetError
-from outlay.meshes.target import Target
+from outlay.devices.target import Target
 from outlay.recipes.choose import ask, choose
 from outlay.search.candidate import Candidate
-from outlay.search.screen import screen
+from outlay.search.screening import screen
 
 HERE = Path(__file__).parent
 VARIED = f"{HERE / 'varied.py'}:varied"

@@ -5,8 +5,8 @@ import pytest
 
 import outlay
 from outlay.core.errors import RecipeError
-from outlay.execute.program import Program
 from outlay.models.transformer.published import MODELS
+from outlay.program.program import Program
 from outlay.recipes.lm import lm
 from outlay.recipes.python_sources import python_sources
 

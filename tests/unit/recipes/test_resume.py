@@ -15,8 +15,7 @@ from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run
 from outlay.train.loop import Interrupted
 from outlay.train.run_folder import RunFolder
-from outlay.train.state import init_state
-from outlay.train.step import train_step
+from outlay.train.step import init_state, train_step
 
 pytestmark = pytest.mark.compiles
 

@@ -6,8 +6,7 @@ import numpy as np
 import optax
 
 from outlay.layout.strategies import data_parallel, tensor_parallel
-from outlay.recipes.layouts import training_layouts
-from outlay.recipes.recipe import Recipe
+from outlay.recipes.recipe import Recipe, training_layouts
 
 HIDDEN = 64
 

@@ -3,8 +3,8 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from tests.unit.report.arrays import mesh_of, pod, put, shape_on
 
+from outlay.devices.info import MeshInfo
 from outlay.layout.layout import Layout
-from outlay.meshes.info import MeshInfo
 from outlay.report.show import show
 
 

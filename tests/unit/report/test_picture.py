@@ -1,7 +1,7 @@
 import pytest
 from tests.unit.report.arrays import mesh_of, pod, put, shape_on
 
-from outlay.report.picture import draw
+from outlay.report.blocks_picture import draw
 from outlay.report.show import show
 
 

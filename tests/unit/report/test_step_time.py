@@ -4,7 +4,7 @@ import pytest
 
 import outlay
 from outlay.core.errors import ExplainError
-from outlay.meshes.target import Target
+from outlay.devices.target import Target
 from outlay.report.explain.explain import explain
 from outlay.report.step_time import estimate
 

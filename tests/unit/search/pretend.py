@@ -1,9 +1,9 @@
 """Values to search among, made up."""
 
 from outlay.search.candidate import Candidate
+from outlay.search.candidate_price import Price
 from outlay.search.expect import Expectation
 from outlay.search.order import Screened
-from outlay.search.price import Price
 
 GIB = 2**30
 

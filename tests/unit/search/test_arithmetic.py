@@ -7,15 +7,14 @@ import optax
 import pytest
 
 import outlay
+from outlay.analysis.cost.links import collective_seconds
+from outlay.devices.spec import MeshSpec
+from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero2
-from outlay.meshes.spec import MeshSpec
-from outlay.meshes.target import Target
-from outlay.report.estimate.links import collective_seconds
 from outlay.search.candidate import Candidate
 from outlay.search.expect import certain_bytes, expect
-from outlay.search.reject import Rejected, plan_of
-from outlay.search.screen import screen
+from outlay.search.screening import Rejected, plan_of, screen
 from outlay.search.workload import Workload, workload
 
 NUM_LAYERS, WIDTH, BATCH = 3, 16, 64

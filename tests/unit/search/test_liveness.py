@@ -1,7 +1,7 @@
 import jax
 import jax.numpy as jnp
 
-from outlay.search.liveness import live_bytes, product_dtype, scan_lengths
+from outlay.search.workload import live_bytes, product_dtype, scan_lengths
 
 X = jnp.ones((4, 8))  # 128 bytes
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.meshes.spec import MeshSpec
-from outlay.meshes.target import Target
+from outlay.devices.spec import MeshSpec
+from outlay.devices.target import Target
 from outlay.search.mesh_shapes import mesh_info, mesh_shapes
 
 AXES = st.sampled_from(["data", "model", "fsdp", "expert", "stage"])

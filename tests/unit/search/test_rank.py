@@ -1,6 +1,6 @@
 from tests.unit.search.pretend import GIB, price, screened
 
-from outlay.search.rank import Outcome, ranked
+from outlay.search.search import Outcome, ranked
 from outlay.search.why import why_slower
 
 

@@ -4,12 +4,12 @@ import pytest
 from tests.unit.search.pretend import price, screened
 
 from outlay.core.errors import ChooseError
-from outlay.meshes.target import Target
+from outlay.devices.target import Target
 from outlay.search.candidate import Candidate
-from outlay.search.nothing_fits import nothing_fits, nothing_to_compile
-from outlay.search.rank import Outcome, ranked
-from outlay.search.screen import RuledOut
+from outlay.search.screening import RuledOut
+from outlay.search.search import Outcome, ranked
 from outlay.search.selection import Considered, Selection
+from outlay.search.why import nothing_fits, nothing_to_compile
 
 TARGET = Target.parse("h100:32x8")
 

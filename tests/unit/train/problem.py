@@ -6,8 +6,7 @@ import numpy as np
 import optax
 
 from outlay.models.classifier import classifier
-from outlay.train.state import init_state
-from outlay.train.step import train_step
+from outlay.train.step import init_state, train_step
 
 OPTIMIZER = optax.sgd(0.5, momentum=0.9)
 init_params, loss = classifier((16, 32, 4), dropout_rate=0.25)

@@ -7,8 +7,7 @@ import pytest
 import outlay
 from outlay.core.errors import ProgramError
 from outlay.train.contract import num_samples
-from outlay.train.state import init_state
-from outlay.train.step import train_step
+from outlay.train.step import init_state, train_step
 
 OPTIMIZER = optax.sgd(0.1)
 

@@ -8,8 +8,8 @@ import pytest
 
 import outlay
 from outlay.core.errors import ProgramError
-from outlay.launch import heartbeat
-from outlay.launch.job_folder import JobFolder
+from outlay.jobs import heartbeat
+from outlay.jobs.job_folder import JobFolder
 from outlay.train import loop
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import Interrupted, fit

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from outlay.train.loss_plot import loss_plot
+from outlay.train.run_folder import loss_plot
 
 
 def history(losses):

@@ -8,8 +8,7 @@ import pytest
 
 import outlay
 from outlay.models.classifier import classifier
-from outlay.train.state import init_state
-from outlay.train.step import train_step
+from outlay.train.step import init_state, train_step
 
 OPTIMIZER = optax.adamw(1e-3)
 init_params, loss = classifier((784, 512, 10), dropout_rate=0.1, dtype=jnp.bfloat16)

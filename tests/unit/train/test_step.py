@@ -11,8 +11,7 @@ from tests.unit.train import problem
 
 import outlay
 from outlay.core.errors import ProgramError
-from outlay.train.state import init_state
-from outlay.train.step import train_step
+from outlay.train.step import init_state, train_step
 
 pytestmark = pytest.mark.compiles
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import outlay
-from outlay.launch import exits, stop_request
-from outlay.launch.stop_request import Stopped
+from outlay.jobs import hooks as exits
+from outlay.jobs import stop_request
+from outlay.jobs.stop_request import Stopped
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import fit
 from outlay.train.stop import StopTogether

@@ -9,11 +9,11 @@ from typing import ClassVar
 import jax
 
 from outlay.brain.component import State
-from outlay.brain.connection import LONGEST
-from outlay.brain.delays.base import Delays, delay_dtype, nothing_sent
+from outlay.brain.delays.delays import Delays, delay_dtype, nothing_sent
 from outlay.brain.initializers import by_neuron
+from outlay.brain.port import LONGEST
 from outlay.brain.registry import register
-from outlay.brain.spikers.settings import negative, not_positive
+from outlay.brain.spikers.spiker_settings import negative, not_positive
 
 
 @dataclass(frozen=True)

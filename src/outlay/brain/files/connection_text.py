@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from outlay.brain.connection import Connection
 from outlay.brain.files.units import UnitError, number_in
+from outlay.brain.port import Connection
 
 FORM = '"MODULE:PORT -> MODULE:PORT", or with a delay "MODULE:PORT -> MODULE:PORT after 2 ms"'
 _CONNECTION = re.compile(r"\s*(\S+)\s*->\s*(\S+?)\s*(?:\s+after\s+(.+?)\s*)?")

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from outlay.brain.brain import Brain
-from outlay.brain.files.nir.read import NirBrain, read_nir
-from outlay.brain.files.nir.write import refuse_unsayable, write_nir
-from outlay.brain.files.read import read_brain
-from outlay.brain.files.write import write_brain
+from outlay.brain.files.nir.read_nir import NirBrain, read_nir
+from outlay.brain.files.nir.write_nir import refuse_unsayable, write_nir
+from outlay.brain.files.read_brain import read_brain
+from outlay.brain.files.toml_write import write_toml
 from outlay.brain.kernel_file import KernelFile
 from outlay.brain.module import State
 from outlay.brain.neuron import Neuron
@@ -98,3 +98,21 @@ def _write_nir(brain: Brain, state: State, target: Path) -> None:
             write_nir(brain, state, unfinished)
     except OSError as error:
         raise OutputError(f"{target} cannot be written: {error.strerror or error}\n  cure: another folder") from error
+
+
+def write_brain(brain: Brain, path: str | os.PathLike, *, force: bool = False) -> None:
+    """Write a Brain as TOML, for people to read and change; `read_brain` reads back an equal one.
+
+    What several modules have in common becomes a template, and units stand in comments.
+
+    Args:
+        brain: the Brain.
+        path: the file.
+        force: replace a file that is there; it may have been changed by hand since.
+
+    Raises:
+        BrainError: it has modules or components that have no name in files; all are listed.
+        OutputError: there is such a file, or it cannot be written.
+    """
+    file = Path(path)
+    write_output(file, write_toml(brain, folder=file.parent), force=force)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlay.brain.files.toml_lines import Path
+from outlay.brain.files.toml_positions import Path
 from outlay.core.suggest import did_you_mean
 
 USE = "use"

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.component import State
-from outlay.brain.delays.base import Arrivals
-from outlay.brain.learning_rules.base import LearningRule, Modulated, change_kernel, row_of
+from outlay.brain.delays.delays import Arrivals
+from outlay.brain.learning_rules.learning_rule import LearningRule, Modulated, change_kernel, row_of
 from outlay.brain.registry import register
 
 ByPair = float | tuple[float, float, float, float]

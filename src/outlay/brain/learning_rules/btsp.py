@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.component import State
-from outlay.brain.delays.base import Arrivals
-from outlay.brain.learning_rules.base import LearningRule, one_number
-from outlay.brain.learning_rules.traces import no_past
+from outlay.brain.delays.delays import Arrivals
+from outlay.brain.learning_rules.learning_rule import LearningRule, no_past, one_number
 from outlay.brain.port import Port
 from outlay.brain.registry import register
-from outlay.brain.spikers.settings import not_positive
+from outlay.brain.spikers.spiker_settings import not_positive
 from outlay.brain.traces import Tracer
 
 PER_SECOND = 1e-3

@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.component import State
-from outlay.brain.delays.base import Arrivals
-from outlay.brain.learning_rules.base import LearningRule, Modulated
-from outlay.brain.learning_rules.traces import unit_tracer
+from outlay.brain.delays.delays import Arrivals
+from outlay.brain.learning_rules.learning_rule import LearningRule, Modulated, unit_tracer
 from outlay.brain.registry import register
-from outlay.brain.spikers.settings import not_positive
+from outlay.brain.spikers.spiker_settings import not_positive
 
 
 @register("oja", kind="learning_rule")

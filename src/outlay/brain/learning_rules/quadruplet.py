@@ -10,12 +10,19 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.component import State
-from outlay.brain.delays.base import Arrivals
-from outlay.brain.learning_rules.base import LearningRule, change_kernel, one_number, row_of
-from outlay.brain.learning_rules.traces import no_past, push_trace, unit_tracer
+from outlay.brain.delays.delays import Arrivals
+from outlay.brain.learning_rules.learning_rule import (
+    LearningRule,
+    change_kernel,
+    no_past,
+    one_number,
+    push_trace,
+    row_of,
+    unit_tracer,
+)
 from outlay.brain.port import Port
 from outlay.brain.registry import register
-from outlay.brain.spikers.settings import not_positive
+from outlay.brain.spikers.spiker_settings import not_positive
 
 
 @register("quadruplet", kind="learning_rule")

@@ -11,11 +11,18 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.component import State
-from outlay.brain.delays.base import Arrivals
-from outlay.brain.learning_rules.base import LearningRule, Modulated, change_kernel, row_of
-from outlay.brain.learning_rules.traces import no_past, push_trace, unit_tracer
+from outlay.brain.delays.delays import Arrivals
+from outlay.brain.learning_rules.learning_rule import (
+    LearningRule,
+    Modulated,
+    change_kernel,
+    no_past,
+    push_trace,
+    row_of,
+    unit_tracer,
+)
 from outlay.brain.registry import register
-from outlay.brain.spikers.settings import not_positive
+from outlay.brain.spikers.spiker_settings import not_positive
 
 
 @register("zenke", kind="learning_rule")

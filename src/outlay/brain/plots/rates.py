@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from outlay.brain.plots.figure import ShownFigure
-from outlay.brain.plots.style import TEXT, colour, tidy
+from outlay.brain.plots.style import TEXT, ShownFigure, colour, tidy
 
 _NUM_BINS = 200
 """Points a line has at most: what a picture of this width can show."""

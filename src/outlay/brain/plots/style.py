@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 TEXT = "#333333"
 GRID = "#e5e7eb"
@@ -30,3 +32,12 @@ def tidy(axes: Axes) -> None:
     axes.tick_params(colors=TEXT, labelsize=9)
     axes.grid(visible=True, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+class ShownFigure(Figure):
+    """A matplotlib figure of its own: no window and no list of open figures knows of it."""
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self.savefig(png, format="png")
+        return png.getvalue()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from outlay.brain.component import State
 from outlay.brain.registry import register
-from outlay.brain.somas.base import Soma
+from outlay.brain.somas.soma import Soma
 
 
 @register("izhikevich", kind="soma")

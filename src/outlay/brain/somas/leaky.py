@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from outlay.brain.component import State
 from outlay.brain.registry import register
-from outlay.brain.somas.base import Soma, in_steps
-from outlay.brain.spikers.settings import negative, not_positive
+from outlay.brain.somas.soma import Soma, in_steps
+from outlay.brain.spikers.spiker_settings import negative, not_positive
 from outlay.brain.traces import Tracer
 
 

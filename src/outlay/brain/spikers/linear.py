@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from outlay.brain.module import Module, State
 from outlay.brain.port import Port, Shape
 from outlay.brain.registry import register
-from outlay.brain.spikers.settings import negative, not_positive
+from outlay.brain.spikers.spiker_settings import negative, not_positive
 
 MS_PER_S = 1000.0
 

@@ -13,7 +13,7 @@ from outlay.brain.module import Module, State
 from outlay.brain.port import Port, Shape
 from outlay.brain.registry import register
 from outlay.brain.spikers.linear import MS_PER_S
-from outlay.brain.spikers.settings import not_positive
+from outlay.brain.spikers.spiker_settings import not_positive
 
 
 @register("poisson_spiker")

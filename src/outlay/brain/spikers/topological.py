@@ -13,7 +13,7 @@ from outlay.brain.port import Shape
 from outlay.brain.registry import register
 from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.spikers.poisson import PoissonSpiker
-from outlay.brain.spikers.settings import not_positive
+from outlay.brain.spikers.spiker_settings import not_positive
 from outlay.core.errors import BrainError
 
 Each = float | tuple[float, ...]

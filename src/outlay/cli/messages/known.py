@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from outlay.cli.messages.by_hand import BY_HAND
-from outlay.cli.messages.explicit import EXPLICIT
-from outlay.cli.messages.memory import MEMORY
-from outlay.cli.messages.placement import PLACEMENT
-from outlay.cli.messages.processes import PROCESSES
-from outlay.cli.messages.splits import SPLITS
-from outlay.cli.messages.start import START
-from outlay.cli.messages.values import VALUES
+from outlay.cli.messages.explicit_messages import EXPLICIT
+from outlay.cli.messages.memory_messages import MEMORY
+from outlay.cli.messages.placement_messages import PLACEMENT
+from outlay.cli.messages.process_messages import PROCESSES
+from outlay.cli.messages.shard_map_messages import BY_HAND
+from outlay.cli.messages.split_messages import SPLITS
+from outlay.cli.messages.start_messages import START
+from outlay.cli.messages.value_messages import VALUES
 
 BY_THEME = {
     "splitting an array": SPLITS,

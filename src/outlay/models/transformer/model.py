@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from outlay.core.constrain import constrain
-from outlay.models.transformer.block import Block, branch_input, branch_output, residual
+from outlay.models.transformer.attention import Attention, branch_init
 from outlay.models.transformer.config import TransformerConfig
-from outlay.models.transformer.embedding import Embedding, Positions
-from outlay.models.transformer.norm import Norm
-from outlay.models.transformer.rotary import rotation
+from outlay.models.transformer.norm import Norm, cheap
+from outlay.models.transformer.rotary import Angles, rotation
 
 
 class Transformer(nnx.Module):
@@ -98,3 +98,122 @@ def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
     else:
         policy = policies.save_only_these_names(*remat.split(","))
     return jax.checkpoint(layer, prevent_cse=False, policy=policy)
+
+
+class Embedding(nnx.Module):
+    """A vector for each token.
+
+    Layouts can speak of the table where it is read as `table`, (vocabulary, width). Split along the vocabulary, each
+    device reads the tokens that it has; split in another way, it is better gathered first.
+
+    Args:
+        config: the dims.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        self.dtype = config.dtype
+        # A tied table is a kernel with `width` inputs too, and logits should start at order one.
+        scale = config.width**-0.5 if config.tied else 1.0
+        shape = (config.vocabulary, config.width)
+        vectors = scale * jax.random.normal(rngs.params(), shape)
+        self.embedding = nnx.Param(vectors.astype(config.param_dtype))
+
+    def table(self) -> jax.Array:
+        """The vectors in the model's dtype, (vocabulary, width), to be read once for all uses."""
+        # The barrier keeps the cast apart from where the table is wanted, so that it is gathered in the smaller dtype.
+        cast = jax.lax.optimization_barrier(self.embedding[...].astype(self.dtype))
+        return constrain(cast, "table", optional=True)
+
+
+class Positions(nnx.Module):
+    """A learned vector for each place in a sequence, as small as a trained one. Source: Radford et al. (2019).
+
+    Args:
+        config: the dims.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        self.dtype = config.dtype
+        vectors = 0.01 * jax.random.normal(rngs.params(), (config.num_positions, config.width))
+        self.embedding = nnx.Param(vectors.astype(config.param_dtype))
+
+    def __call__(self, num_tokens: int) -> jax.Array:
+        """The vectors of the first places, (T, width), in the model's dtype."""
+        return self.embedding[:num_tokens].astype(jnp.dtype(self.dtype))
+
+
+ACTIVATIONS = {"silu": nnx.silu, "gelu": nnx.gelu, "relu": nnx.relu}
+
+
+class FeedForward(nnx.Module):
+    """`down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`. Source: Shazeer (2020), arXiv:2002.05202.
+
+    Args:
+        config: the dims, and f, its activation.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        made = functools.partial(
+            nnx.Linear,
+            use_bias=config.biases,
+            dtype=jnp.dtype(config.dtype),
+            param_dtype=jnp.dtype(config.param_dtype),
+            rngs=rngs,
+        )
+        self.gate = made(config.width, config.hidden) if config.gated else None
+        self.up = made(config.width, config.hidden)
+        self.down = made(config.hidden, config.width, kernel_init=branch_init(config))
+        self.activation = config.activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """From (B, T, width) to the same."""
+        activate, up = ACTIVATIONS[self.activation], checkpoint_name(self.up(x), "up")
+        if self.gate is None:
+            return self.down(cheap(activate)(up))
+        gate = checkpoint_name(self.gate(x), "gate")
+        return self.down(cheap(lambda gate, up: activate(gate) * up)(gate, up))
+
+
+class Block(nnx.Module):
+    """A pre-norm transformer layer.
+
+    Layouts can speak of three values, all (B, T, width): `residual`, the stream between branches, `branch_input`, what
+    enters a branch, and `branch_output`, what it adds to the stream. To split the first along T and the other two not
+    is sequence parallelism.
+
+    Args:
+        config: the dims.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        self.attention_norm, self.feed_forward_norm = Norm(config), Norm(config)
+        self.attention = Attention(config, rngs=rngs)
+        self.feed_forward = FeedForward(config, rngs=rngs)
+
+    def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
+        """From (B, T, width) to the same; `angles` turn queries and keys."""
+        x = residual(x + branch_output(self.attention(branch_input(self.attention_norm(x)), angles)))
+        return residual(x + branch_output(self.feed_forward(branch_input(self.feed_forward_norm(x)))))
+
+
+def residual(x: jax.Array) -> jax.Array:
+    """The residual stream (B, T, width), by the name that layouts know it by."""
+    return _named(x, "residual")
+
+
+def branch_input(x: jax.Array) -> jax.Array:
+    """What enters a branch or the head (B, T, width), by the name that layouts know it by."""
+    return _named(x, "branch_input")
+
+
+def branch_output(x: jax.Array) -> jax.Array:
+    """What a branch or the embedding adds to the stream (B, T, width), by the name that layouts know it by."""
+    return _named(x, "branch_output")
+
+
+def _named(x: jax.Array, name: str) -> jax.Array:
+    return checkpoint_name(constrain(x, name, optional=True), name)

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
+from jax.extend.core import jaxprs_in_params
 from jax.sharding import AbstractMesh, Mesh
 
+from outlay.analysis.cost.places import places_of
+from outlay.analysis.cost.price import laid_out, price
+from outlay.analysis.cost.schedule import schedule_of
+from outlay.analysis.hlo.hlo_module import HloModule
+from outlay.analysis.hlo.parse import parse_hlo
+from outlay.analysis.work.compiled import CompiledWork, compiled_work
 from outlay.core.errors import ExplainError
-from outlay.execute.compiler_options import Wanted
-from outlay.execute.placed.program import PlacedProgram
-from outlay.meshes.compile_only import target_of
-from outlay.meshes.info import MeshInfo
-from outlay.meshes.target import Target
-from outlay.report.estimate.places import places_of
-from outlay.report.estimate.price import laid_out, price
-from outlay.report.estimate.schedule import schedule_of
-from outlay.report.explain.collectives import collective_facts
+from outlay.core.sizes import format_bytes, num_bytes
+from outlay.devices.compile_only import target_of
+from outlay.devices.info import MeshInfo
+from outlay.devices.target import Target
+from outlay.graph.rollout import Rollout, count_steps
+from outlay.program.compiler_options import Wanted
+from outlay.program.placed.placed_program import PlacedProgram
+from outlay.program.program import Program
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.explanation import Explanation
-from outlay.report.explain.facts import MemoryFacts, WorkFacts
 from outlay.report.explain.findings import find, ranked
 from outlay.report.explain.leaves import Leaf, leaves_of
-from outlay.report.explain.memory import memory_facts
+from outlay.report.explain.memory_held import memory_facts
 from outlay.report.explain.messages import message_findings
+from outlay.report.explain.moved import collective_facts
 from outlay.report.explain.out_of_memory import gave_up
-from outlay.report.explain.rollouts import of_one_step
+from outlay.report.explain.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
 from outlay.report.explain.subject import Subject, subject_of
 from outlay.report.explain.timeline import timeline
-from outlay.report.explain.traced_values import largest_traced
-from outlay.report.hlo.module import HloModule
-from outlay.report.hlo.parse import parse_hlo
-from outlay.report.placed.explain import explain_placed
-from outlay.report.placed.explanation import PlacedExplanation
-from outlay.report.work.compiled import CompiledWork, compiled_work
+from outlay.report.placed.explain_placed import explain_placed
+from outlay.report.placed.placed_explanation import PlacedExplanation
 
 
 @overload
@@ -217,3 +220,47 @@ def _notes(mesh: MeshInfo | None, target: Target | None, memory: MemoryFacts | N
         yield f"times and capacity are those of {target}; its own compiler may choose other collectives"
     if memory is not None and memory.largest:
         yield "the largest arrays are those of the scheduled program; some may share memory, one after the other"
+
+
+def of_one_step(program: Program | None, collectives: Sequence[CollectiveFacts]) -> tuple[str, ...]:
+    """What is good to know of a program whose step is many of a graph, in words; nothing of any other.
+
+    Args:
+        program: the program, if it is one.
+        collectives: what it moves.
+    """
+    if program is None or not isinstance(program.step, Rollout):
+        return ()
+    num = count_steps(program.batch_shapes)
+    repeated = [one for one in collectives if one.count >= num]
+    runs = sum(one.count for one in repeated) / num
+    often = f"{runs:g} collective{'' if runs == 1 else 's'}"
+    sent = format_bytes(sum(one.bytes_per_step for one in repeated) / num)
+    each = f"a device sends {sent} in {often}" if repeated else "nothing is sent"
+    return (f"a step of this program is {num:,} steps of its graph, and all figures are of {num:,}; in one {each}",)
+
+
+_NUM = 3
+
+
+def largest_traced(jaxpr: Any) -> tuple[ValueFacts, ...]:
+    """The largest arrays that a traced program makes, whole, as if on one device; each shape once.
+
+    Args:
+        jaxpr: of the program, closed or not.
+    """
+    found = {(tuple(aval.shape), str(aval.dtype)): name for name, aval in _made(getattr(jaxpr, "jaxpr", jaxpr))}
+    values = [
+        ValueFacts("", shape, dtype, num_bytes(shape, dtype), name, None) for (shape, dtype), name in found.items()
+    ]
+    return tuple(heapq.nlargest(_NUM, values, key=lambda value: value.num_bytes))
+
+
+def _made(jaxpr: Any) -> Iterator[tuple[str, Any]]:
+    for eqn in jaxpr.eqns:
+        inner = [getattr(one, "jaxpr", one) for one in jaxprs_in_params(eqn.params)]
+        for one in inner:
+            yield from _made(one)
+        for out in eqn.outvars:
+            if hasattr(out.aval, "shape") and hasattr(out.aval, "dtype"):
+                yield eqn.primitive.name, out.aval

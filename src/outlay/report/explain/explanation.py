@@ -8,18 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from outlay.analysis.cost.estimate import Estimate
+from outlay.analysis.cost.schedule import Schedule
+from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.core.table import Lines, to_text
-from outlay.execute.compiler_options import CompilerOptions
-from outlay.meshes.info import MeshInfo
-from outlay.meshes.target import Target
-from outlay.report.estimate.facts import Estimate
-from outlay.report.estimate.schedule import Schedule
-from outlay.report.explain.facts import CollectiveFacts, MemoryFacts, Segment, WorkFacts
-from outlay.report.explain.page import page
-from outlay.report.explain.text import render
+from outlay.devices.info import MeshInfo
+from outlay.devices.target import Target
+from outlay.program.compiler_options import CompilerOptions
+from outlay.report.explain.explain_page import page
+from outlay.report.explain.explain_text import render
+from outlay.report.explain.program_facts import CollectiveFacts, MemoryFacts, Segment, WorkFacts
 from outlay.report.explain.totals import Total, totals
 from outlay.report.finding import Finding
-from outlay.report.hlo.module import HloModule
 
 # `str()` is read in files and logs.
 _TEXT_WIDTH = 120

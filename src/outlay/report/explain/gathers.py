@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.sizes import format_bytes
-from outlay.execute.program import Program
 from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import LargestDim
+from outlay.program.program import Program
 from outlay.report.explain.constraints import at, spread_samples
 from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.facts import CollectiveFacts
-from outlay.report.explain.words import in_words
+from outlay.report.explain.explain_words import in_words
+from outlay.report.explain.program_facts import CollectiveFacts
 from outlay.report.finding import Finding
-from outlay.report.hlo.module import SourceLine
 
 
 def whole_parameters(evidence: Evidence) -> Iterator[Finding]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import jax
 
+from outlay.analysis.hlo.dtypes import shape_bytes
+from outlay.analysis.hlo.hlo_module import HloModule, Shape
+from outlay.arrays.shardings import under
 from outlay.core.paths import flatten_paths, join_parts, split_path
-from outlay.place.shardings import under
-from outlay.report.hlo.dtypes import shape_bytes
-from outlay.report.hlo.module import HloModule, Shape
 
 _STEP = re.compile(r"\.(\w+)|\['((?:[^'\\]|\\.)*)'\]|\[(\d+)\]|\[<flat index (\d+)>\]")
 _OPTIMIZER = ("opt_state", "optimizer")

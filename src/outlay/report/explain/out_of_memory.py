@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from outlay.analysis.hlo.hlo_module import SourceLine
+from outlay.analysis.hlo.hlo_shapes import read_shapes
 from outlay.core.sizes import format_bytes
-from outlay.report.explain.facts import MemoryFacts, ValueFacts
 from outlay.report.explain.messages import size_bytes
 from outlay.report.explain.op_name import read_op_name
-from outlay.report.explain.origin import is_users
+from outlay.report.explain.program_facts import MemoryFacts, ValueFacts
+from outlay.report.explain.who_asked import is_users
 from outlay.report.finding import Finding
-from outlay.report.hlo.module import SourceLine
-from outlay.report.hlo.shapes import read_shapes
 
 _CURE = (
     "more devices to split over (fsdp, tensor_parallel), smaller microbatches (accumulate=...), "

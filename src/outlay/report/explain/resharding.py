@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from outlay.analysis.hlo.collectives import KINDS
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.core.sizes import format_bytes
 from outlay.report.explain.constraints import at, is_constrained, is_under_vmap, spread_samples
-from outlay.report.explain.elementwise import is_elementwise
 from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.facts import CollectiveFacts
+from outlay.report.explain.program_facts import CollectiveFacts
 from outlay.report.finding import Finding
-from outlay.report.hlo.collectives import KINDS
-from outlay.report.hlo.module import Computation, HloModule, Instruction
 
 _MAX_VALUES = 400
 _HOPS = 3
@@ -107,3 +107,33 @@ def _axes(found: CollectiveFacts) -> str:
 
 def _at(found: CollectiveFacts) -> str:
     return at(found.source)
+
+
+_MOVES = frozenset(
+    {
+        *("copy", "copy-start", "copy-done", "bitcast", "bitcast-convert", "reshape", "transpose"),
+        *("convert", "slice", "dynamic-slice", "optimization-barrier", "opt-barrier", "domain"),
+        *("add-dependency", "parameter", "constant", "get-tuple-element", "tuple", "concatenate"),
+        *("broadcast", "iota", "partition-id", "replica-id", "pad", "dynamic-update-slice", "compare"),
+        *("select", "and", "or"),
+    }
+)
+"""What a fusion that only moves data is made of."""
+
+_CHEAP = frozenset(
+    {
+        *("add", "subtract", "multiply", "divide", "negate", "abs", "sign", "maximum", "minimum", "clamp"),
+        *("power", "exponential", "exponential-minus-one", "log", "log-plus-one", "tanh", "logistic"),
+        *("sqrt", "rsqrt", "cbrt", "erf", "sine", "cosine", "floor", "ceil", "round-nearest-even", "not"),
+        *("xor"),
+    }
+)
+"""What goes element by element, and so could be computed wherever its operands are."""
+
+
+def is_elementwise(module: HloModule, one: Instruction) -> bool:
+    """Whether an instruction moves data or computes element by element: it would not mind another sharding."""
+    if one.opcode == "fusion":
+        fused = module.computations.get(one.called("calls"))
+        return fused is not None and all(is_elementwise(module, inner) for inner in fused.instructions.values())
+    return one.opcode in _MOVES or one.opcode in _CHEAP or bool(re.fullmatch(r"(shift|round)-.*", one.opcode))

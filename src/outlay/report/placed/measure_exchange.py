@@ -14,10 +14,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.step_graph import CACHE, Part, Source, StepGraph
-from outlay.execute.placed.program import PlacedProgram
-from outlay.execute.rollout import Rollout
+from outlay.graph.rollout import Rollout
+from outlay.graph.step_graph import CACHE, Part, Source, StepGraph
 from outlay.layout.strategies import by_module
+from outlay.program.placed.placed_program import PlacedProgram
 
 _AXIS = "devices"
 _NUM_STEPS = 200

@@ -11,7 +11,7 @@ from rich.console import Group
 
 from outlay.core.table import to_text
 from outlay.search.placement.costs import Costs, Expected
-from outlay.search.placement.render import lines
+from outlay.search.placement.placement_text import lines
 
 
 @dataclass(frozen=True)

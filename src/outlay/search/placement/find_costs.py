@@ -8,18 +8,18 @@ from typing import Any
 
 import jax
 
+from outlay.analysis.cost.links import collective_seconds
 from outlay.core.sizes import num_bytes
-from outlay.core.step_graph import CACHE, INPUTS
-from outlay.execute.placed.program import PlacedProgram
-from outlay.execute.rollout import Rollout
-from outlay.execute.rows import Rows
+from outlay.devices.build import mesh as make_mesh
+from outlay.devices.target import Target
+from outlay.graph.rollout import Rollout
+from outlay.graph.rows import Rows
+from outlay.graph.step_graph import CACHE, INPUTS
 from outlay.layout.strategies import by_module
-from outlay.meshes.build import mesh as make_mesh
-from outlay.meshes.target import Target
-from outlay.report.estimate.links import collective_seconds
-from outlay.report.placed.explain import explain_placed
-from outlay.report.placed.measure import PartTimes, measure_parts
+from outlay.program.placed.placed_program import PlacedProgram
+from outlay.report.placed.explain_placed import explain_placed
 from outlay.report.placed.measure_exchange import measure_exchange
+from outlay.report.placed.measure_parts import PartTimes, measure_parts
 from outlay.search.placement.costs import Costs, Read
 
 _LAUNCH = 10e-6

@@ -13,22 +13,22 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from outlay.core.arrays import non_arrays
+from outlay.core.array_leaves import non_arrays
 from outlay.core.errors import CheckpointError, CheckpointWarning, Problem
 from outlay.core.paths import flatten_paths
-from outlay.execute.program import Program
-from outlay.meshes.made import refuse_to_run
+from outlay.devices.made import refuse_to_run
+from outlay.program.program import Program
 from outlay.train.checkpoint.background import InBackground, in_short
-from outlay.train.checkpoint.describe import saved_leaves, written_by
+from outlay.train.checkpoint.contents import saved_leaves, written_by
 from outlay.train.checkpoint.differences import refuse_other_state
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.checkpoint.manifest import ARRAYS, Manifest
-from outlay.train.checkpoint.unpadded import padded_state, unpadded_state
+from outlay.train.checkpoint.saved_arrays import padded_state, unpadded_state
 from outlay.train.checkpoint.whole import read_manifest, saved_files
 from outlay.train.together import as_first_finds, is_first, wait_for_all
 
 if TYPE_CHECKING:
-    from outlay.train.checkpoint.arrays import ArrayFiles
+    from outlay.train.checkpoint.saved_arrays import ArrayFiles
 
 
 class Checkpoints:
@@ -293,7 +293,7 @@ class Checkpoints:
 
     def _array_files(self) -> ArrayFiles:
         if self._arrays is None:
-            from outlay.train.checkpoint.arrays import ArrayFiles  # Orbax takes a second to import
+            from outlay.train.checkpoint.saved_arrays import ArrayFiles  # Orbax takes a second to import
 
             self._arrays = ArrayFiles()
         return self._arrays

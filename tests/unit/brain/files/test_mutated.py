@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.files.read import read_brain, read_neuron
+from outlay.brain.files.read_brain import read_brain, read_neuron
 from outlay.core.errors import BrainError
 
 DATA = Path(__file__).parents[3] / "data"

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.files.convert import convert_brain
-from outlay.brain.files.nir.read import read_nir
-from outlay.brain.files.nir.write import write_nir
-from outlay.brain.files.read import read_brain
+from outlay.brain.files.nir.read_nir import read_nir
+from outlay.brain.files.nir.write_nir import write_nir
+from outlay.brain.files.read_brain import read_brain
 from outlay.brain.initializers import Uniform
 from outlay.brain.kernel_file import GivenKernel
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.neuron import Neuron
+from outlay.brain.port import Connection
 from outlay.brain.reshape import Concat
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma
-from outlay.brain.synapses.linear import LinearSynapses
-from outlay.brain.synapses.traced import TracedSynapses
+from outlay.brain.synapses.fading import TracedSynapses
+from outlay.brain.synapses.synapses import LinearSynapses
 from outlay.core.errors import BrainError
 
 BRAIN = Brain(

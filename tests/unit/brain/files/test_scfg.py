@@ -9,28 +9,28 @@ from pathlib import Path
 import pytest
 
 import outlay
-import outlay.recipes.brain
+import outlay.brain.run
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
 from outlay.brain.delays.drawn import N2NDelays
-from outlay.brain.files.read import read_brain
+from outlay.brain.files.convert import write_brain
+from outlay.brain.files.read_brain import read_brain
 from outlay.brain.files.scfg import plain
-from outlay.brain.files.write import write_brain
 from outlay.brain.initializers import SparseUniform
 from outlay.brain.integrator import ExponentialIntegrator
 from outlay.brain.learning_rules.bounded_quadruplet import ModulatedBoundedQuadrupletRule
 from outlay.brain.learning_rules.hebbian import HebbianRule
 from outlay.brain.neuron import Neuron
+from outlay.brain.port import Connection
 from outlay.brain.somas.composed import ComposedLeakySoma
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma, RefractoryLeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
-from outlay.brain.synapses.traced import TracedSynapses
+from outlay.brain.synapses.fading import TracedSynapses
 from outlay.core.errors import BrainError
 
 DATA = Path(__file__).parents[3] / "data"
 OLDER, NEWEST = DATA / "example_ab_model.scfg", DATA / "spark_1_2.scfg"
 TUTORIAL, NEURON = DATA / "ab_brain_2026_04.scfg", DATA / "alif_mod_neuron.scfg"
-AB_BRAIN = Path(outlay.recipes.brain.__path__[0]) / "ab_brain.toml"
+AB_BRAIN = Path(outlay.brain.run.__path__[0]) / "ab_brain.toml"
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ import textwrap
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
 from outlay.brain.delays.drawn import N2NDelays
-from outlay.brain.files.read import read_brain
+from outlay.brain.files.read_brain import read_brain
 from outlay.brain.initializers import Constant
 from outlay.brain.neuron import Neuron
+from outlay.brain.port import Connection
 from outlay.brain.registry import registered_names
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
-from outlay.brain.synapses.linear import LinearSynapses
+from outlay.brain.synapses.synapses import LinearSynapses
 from outlay.core.errors import BrainError
 
 SMALL = """\

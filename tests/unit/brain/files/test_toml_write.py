@@ -7,14 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-import outlay.recipes.brain
+import outlay.brain.run
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
 from outlay.brain.delays.drawn import NDelays
-from outlay.brain.files.read import read_brain
+from outlay.brain.files.convert import write_brain
+from outlay.brain.files.read_brain import read_brain
 from outlay.brain.files.toml_read import read_toml
 from outlay.brain.files.toml_write import write_toml
-from outlay.brain.files.write import write_brain
 from outlay.brain.initializers import SparseUniform
 from outlay.brain.integrator import ExponentialIntegrator
 from outlay.brain.kernel_file import KernelFile
@@ -22,16 +21,17 @@ from outlay.brain.learning_rules.oja import OjaRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.library import LIBRARY
 from outlay.brain.neuron import Neuron
+from outlay.brain.port import Connection
 from outlay.brain.reshape import Concat, Sampler
 from outlay.brain.somas.izhikevich import IzhikevichSoma
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.spikers.topological import TopologicalPoissonSpiker
-from outlay.brain.synapses.linear import LinearSynapses
-from outlay.brain.synapses.traced import TracedSynapses
+from outlay.brain.synapses.fading import TracedSynapses
+from outlay.brain.synapses.synapses import LinearSynapses
 from outlay.core.errors import BrainError
 
-AB_BRAIN = Path(outlay.recipes.brain.__path__[0]) / "ab_brain.toml"
+AB_BRAIN = Path(outlay.brain.run.__path__[0]) / "ab_brain.toml"
 
 
 def back_and_forth(brain: Brain) -> Brain:

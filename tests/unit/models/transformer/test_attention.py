@@ -6,8 +6,8 @@ from flax import nnx
 from tests.unit.models.transformer import in_numpy
 
 from outlay.models.transformer.attention import Attention, attend
-from outlay.models.transformer.block import Block
 from outlay.models.transformer.config import TransformerConfig
+from outlay.models.transformer.model import Block
 from outlay.models.transformer.rotary import rotate, rotation
 
 pytestmark = pytest.mark.compiles

@@ -11,8 +11,7 @@ from tests.unit.models.transformer import in_numpy
 from outlay.core.paths import flatten_paths
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.language_model import cross_entropy, definition_of, language_model
-from outlay.train.state import init_state
-from outlay.train.step import train_step
+from outlay.train.step import init_state, train_step
 
 SMALL = TransformerConfig(32, 24, 3, 6, 2, 4, 40, rotary_base=100.0, dtype="float32")
 TOKENS = np.random.default_rng(0).integers(0, 32, size=(3, 9)).astype(np.uint8)

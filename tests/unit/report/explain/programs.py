@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from outlay.execute.make import program
+from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel, fsdp
-from outlay.meshes.build import mesh
+from outlay.program.make import program
 from outlay.report.explain.explain import explain
-from outlay.train.state import init_state
-from outlay.train.step import train_step
+from outlay.train.step import init_state, train_step
 
 WIDTH = 64
 programs_file = Path(__file__).resolve()

@@ -22,9 +22,9 @@ from tests.unit.report.explain.programs import (
 )
 
 from outlay.core.errors import ExplainError, TargetError
+from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel
-from outlay.meshes.build import mesh
 from outlay.report.explain.explain import explain
 
 LAYER = 4 * WIDTH * WIDTH  # bytes of a weight

@@ -19,19 +19,19 @@ from tests.unit.report.explain.programs import (
     training,
 )
 
+from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.core.constrain import constrain
-from outlay.execute.make import program
+from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp
-from outlay.meshes.build import mesh
+from outlay.program.make import program
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.explain import explain
-from outlay.report.explain.facts import CollectiveFacts
 from outlay.report.explain.findings import ranked
+from outlay.report.explain.program_facts import CollectiveFacts
 from outlay.report.explain.resharding import _exchanged_twice
 from outlay.report.finding import Finding
-from outlay.report.hlo.module import HloModule, SourceLine
 
 NOTHING = {}
 

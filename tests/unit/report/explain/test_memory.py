@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
-from tests.unit.meshes.compilers import needs_gpu_compiler
+from tests.unit.devices.compilers import needs_gpu_compiler
 from tests.unit.report.explain.programs import WIDTH, explain_on, shape, training
 
-from outlay.execute.make import program
+from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel
-from outlay.meshes.build import mesh
+from outlay.program.make import program
 from outlay.report.explain.explain import explain
 
 WEIGHTS = 2 * WIDTH * WIDTH * 4

@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.report.explain.programs import explain_on, line_of, named, shape
 
 from outlay.core.errors import TargetError
-from outlay.meshes.build import mesh
-from outlay.meshes.compile_only import target_devices
+from outlay.devices.build import mesh
+from outlay.devices.compile_only import target_devices
 from outlay.report.explain.explain import explain
 from outlay.report.explain.messages import is_message, message_findings, size_bytes
 from outlay.report.explain.out_of_memory import buffers_in, gave_up

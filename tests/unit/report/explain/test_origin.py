@@ -11,11 +11,11 @@ from tests.unit.report.explain.programs import line_of, shape, training
 
 import outlay.models.classifier
 import outlay.train.step
-from outlay.meshes.build import mesh
+from outlay.analysis.hlo.hlo_module import SourceLine
+from outlay.devices.build import mesh
 from outlay.report.explain.explain import explain
 from outlay.report.explain.op_name import read_op_name
-from outlay.report.explain.origin import is_users, user_line
-from outlay.report.hlo.module import SourceLine
+from outlay.report.explain.who_asked import is_users, user_line
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_has_a_program_compiled_is_not_the_program():
     package = outlay.train.step.__file__.removesuffix("train/step.py")
     frames = (
         SourceLine(f"{package}train/step.py", 90, "train_step.<locals>.step"),
-        SourceLine(f"{package}execute/program.py", 140, "Program.lowered"),
+        SourceLine(f"{package}program/program.py", 140, "Program.lowered"),
         SourceLine("/home/me/train.py", 5, "<module>"),
     )
     assert user_line(frames) is None

@@ -12,16 +12,16 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
+from tests.unit.analysis.hlo.golden import golden_text
 from tests.unit.report.explain.programs import explain_on, shape, training
-from tests.unit.report.hlo.golden import golden_text
 
+from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.table import to_text
+from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
-from outlay.meshes.build import mesh
 from outlay.report.explain.explain import explain
+from outlay.report.explain.explain_words import place
 from outlay.report.explain.totals import rows
-from outlay.report.explain.words import place
-from outlay.report.hlo.module import SourceLine
 
 GOLDEN = Path(__file__).parents[3] / "golden/explain_fsdp.txt"
 

@@ -8,16 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.unit.execute.waves import NUM_STEPS, graph, init_of, inputs
+from tests.unit.program.waves import NUM_STEPS, graph, init_of, inputs
 
 import outlay
+from outlay.analysis.work.traced import count_flops
 from outlay.core.errors import ExplainError
-from outlay.core.step_graph import Part, Source, StepGraph
 from outlay.core.table import to_text
-from outlay.execute.rollout import Rollout
+from outlay.graph.rollout import Rollout
+from outlay.graph.step_graph import Part, Source, StepGraph
 from outlay.layout.strategies import by_neuron
 from outlay.report.explain.budgets import broken_budgets
-from outlay.report.work.traced import count_flops
 
 APART = {"source": 0, "a": 1, "b": 2, "sum": 3}
 

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.unit.meshes.compilers import needs_gpu_compiler
+from tests.unit.devices.compilers import needs_gpu_compiler
 
 import outlay
 from outlay.core.errors import ExplainError
-from outlay.core.step_graph import Part, Source, StepGraph
-from outlay.execute.rollout import Rollout
-from outlay.report.placed.measure import measure_parts
+from outlay.graph.rollout import Rollout
+from outlay.graph.step_graph import Part, Source, StepGraph
 from outlay.report.placed.measure_exchange import measure_exchange
+from outlay.report.placed.measure_parts import measure_parts
 
 
 def talk(ear):

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.search.placement.costs import ring
 
-from outlay.search.placement.balance import balance
 from outlay.search.placement.costs import Costs, Read, expect_placed
+from outlay.search.placement.placement_search import balance
 
 TIMES = st.lists(st.integers(0, 20), min_size=1, max_size=6)
 

@@ -5,17 +5,17 @@ import json
 import jax
 import numpy as np
 import pytest
-from tests.unit.execute.waves import graph, init_of, inputs
-from tests.unit.meshes.compilers import needs_gpu_compiler
+from tests.unit.devices.compilers import needs_gpu_compiler
+from tests.unit.program.waves import graph, init_of, inputs
 from tests.unit.search.placement.costs import ring
 
 import outlay
 from outlay.core.table import to_text
-from outlay.execute.rollout import Rollout
-from outlay.meshes.target import Target
+from outlay.devices.target import Target
+from outlay.graph.rollout import Rollout
 from outlay.search.placement.choice import PlacementChoice
-from outlay.search.placement.render import because, headline, notes
-from outlay.search.placement.search import choose_placement, compare
+from outlay.search.placement.placement_search import choose_placement, compare
+from outlay.search.placement.placement_text import because, headline, notes
 
 WAVES = graph()
 

@@ -2,7 +2,7 @@ import jax
 import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
-from tests.unit.meshes.compilers import needs_gpu_compiler
+from tests.unit.devices.compilers import needs_gpu_compiler
 from tests.unit.train.checkpoint.arranged import BATCH, assert_same, program, saved
 
 import outlay

@@ -1,0 +1,271 @@
+"""`outlay calibrate`: this machine's real speeds, measured with all devices busy, as a table of targets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+from rich.table import Table
+
+from outlay.analysis.cost.measure import (
+    GROUP,
+    across_rows_seconds,
+    copy_seconds,
+    exchange_seconds,
+    exchanges,
+    operation_seconds,
+    product_seconds,
+    step_seconds,
+)
+from outlay.core.errors import TargetError
+from outlay.core.jax_compat import attached_devices
+from outlay.core.output_file import write_output
+from outlay.core.table import table, to_text
+from outlay.devices.compile_only import target_of
+from outlay.devices.hardware import Hardware
+from outlay.devices.hardware_file import read_tables
+from outlay.devices.measured import CollectiveCost, Measured
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured: small enough for the machine, large enough to be fast.
+
+    Attributes:
+        exchanged: bytes a device of the collectives.
+        copied: bytes a device of the copy.
+        product: rows and width of the product.
+        widths: rows and columns of the matrices that are read across their rows, together half of `copied`.
+        patience: seconds that each is timed, some times over.
+    """
+
+    exchanged: tuple[int, ...]
+    copied: int
+    product: tuple[int, int]
+    widths: tuple[int, ...]
+    patience: float = 0.04
+
+
+CPU_SIZES = Sizes(exchanged=(2**12, 2**16, 2**20, 2**22), copied=2**23, product=(128, 1024), widths=(64, 256, 1024))
+GPU_SIZES = Sizes(exchanged=(2**14, 2**18, 2**22, 2**26), copied=2**28, product=(8192, 8192), widths=(64, 1024, 8192))
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Speeds of one device while all are busy; made by `calibrate`.
+
+    Attributes:
+        base: the hardware as it was known before.
+        memory_bandwidth: bytes/s, read and written together.
+        peak_flops: FLOP/s of matrix products by dtype, named as in targets.
+        measured: overheads and collectives.
+    """
+
+    base: Hardware
+    memory_bandwidth: float
+    peak_flops: dict[str, float]
+    measured: Measured
+
+    @property
+    def hardware(self) -> Hardware:
+        """The hardware as it is known now."""
+        return dataclasses.replace(
+            self.base,
+            memory_bandwidth=self.memory_bandwidth,
+            peak_flops={**self.base.peak_flops, **self.peak_flops},
+            measured=self.measured,
+            source="measured just now",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the table of a file of targets."""
+        return {
+            "memory_bandwidth": self.memory_bandwidth,
+            "peak_flops": dict(self.peak_flops),
+            "measured": self.measured.to_table(),
+        }
+
+    def write(self, path: Path, *, force: bool = False) -> None:
+        """Put the table into a file of measured targets; tables of other hardware in it stay.
+
+        Args:
+            path: the file.
+            force: write to one that Outlay did not make, too; comments in it are lost.
+
+        Raises:
+            TargetError: the file cannot be read.
+            OutputError: it cannot be written, or Outlay did not make it.
+        """
+        put_table(path, self.base.key, self.to_dict(), force=force)
+
+    def __str__(self) -> str:
+        return to_text(self)
+
+    def __rich__(self) -> Table:
+        rows = [
+            ("memory", "", "", f"{self.memory_bandwidth / 1e9:.3g} GB/s"),
+            *(
+                (f"memory, across rows of {pitch} bytes", "", "", f"{speed / 1e9:.3g} GB/s")
+                for pitch, speed in self.measured.across_rows.items()
+            ),
+            *((f"products in {name}", "", "", f"{f / 1e9:.4g} GFLOP/s") for name, f in self.peak_flops.items()),
+            ("an empty step", "", _us(self.measured.seconds_per_step), ""),
+            ("one more operation", "", _us(self.measured.seconds_per_operation), ""),
+        ]
+        for kind, sizes in self.measured.collectives.items():
+            rows += [(kind, str(size), *_call_and_speed(cost)) for size, cost in sizes.items()]
+        head = (f"{self.base.key}, each of {self.measured.num_devices}", "group", "a call", "speed")
+        return table(head, rows, right=head[1:])
+
+
+def _call_and_speed(cost: CollectiveCost) -> tuple[str, str]:
+    return _us(cost.seconds_per_call), f"{cost.bytes_per_second / 1e9:.3g} GB/s"
+
+
+def calibrate(
+    devices: Sequence[jax.Device] | None = None,
+    *,
+    sizes: Sizes | None = None,
+    on_progress: Callable[[str], None] = lambda what: None,
+) -> Calibration:
+    """Measure how fast devices compute, copy and exchange when all of them do it at once.
+
+    Collectives are measured for groups of 2, 4, 8, ... devices and for all of them.
+
+    Args:
+        devices: the devices; by default all that JAX has.
+        sizes: what to measure; by default what suits the hardware.
+        on_progress: called with what is measured next.
+
+    Raises:
+        TargetError: no target describes this hardware.
+    """
+    found = list(attached_devices() if devices is None else devices)
+    hardware = _hardware(found)
+    wanted = sizes or (CPU_SIZES if hardware.kind == "cpu" else GPU_SIZES)
+    everybody = _mesh(found, len(found))
+    on_progress("memory")
+    bandwidth = 2 * wanted.copied / copy_seconds(wanted.copied, everybody, wanted.patience)
+    across_rows = {4 * width: _across_rows(width, wanted, bandwidth, everybody) for width in wanted.widths}
+    flops = {}
+    for dtype in DTYPES:
+        on_progress(f"products in {dtype}")
+        rows, width = wanted.product
+        seconds = product_seconds(rows, width, dtype, everybody, wanted.patience)
+        flops[_peak_name(dtype, hardware)] = 2 * rows * width**2 / seconds
+    on_progress("overheads")
+    step, operation = step_seconds(everybody), operation_seconds(everybody, wanted.patience)
+    collectives: dict[str, dict[int, CollectiveCost]] = {}
+    for group in _group_sizes(len(found)):
+        mesh = _mesh(found, group)
+        for kind, exchange in exchanges(group).items():
+            on_progress(f"{kind} of {group}")
+            times = [exchange_seconds(exchange, size, mesh, wanted.patience) for size in wanted.exchanged]
+            collectives.setdefault(kind, {})[group] = fit(wanted.exchanged, times)
+    return Calibration(hardware, bandwidth, flops, Measured(len(found), step, operation, across_rows, collectives))
+
+
+def fit(num_bytes: Sequence[float], seconds: Sequence[float]) -> CollectiveCost:
+    """The line through measured times that is right by the same percentage for small and large.
+
+    >>> fit([1e3, 1e6], [2e-5 + 1e-6, 2e-5 + 1e-3])
+    CollectiveCost(seconds_per_call=2e-05, bytes_per_second=1000000000.0)
+    """
+    sizes, times = np.asarray(num_bytes, float), np.asarray(seconds, float)
+    rows = np.stack([1 / times, sizes / times], axis=1)
+    (call, a_byte), *_ = np.linalg.lstsq(rows, np.ones(len(times)), rcond=None)
+    if call < 0:  # noise: the line starts at nothing
+        call, a_byte = 0.0, float(rows[:, 1].sum() / (rows[:, 1] ** 2).sum())
+    if a_byte <= 0:  # noise, or too few bytes to matter
+        call, a_byte = float(times.min()), 1e-15
+    return CollectiveCost(float(f"{call:.6g}"), float(f"{1 / a_byte:.6g}"))
+
+
+def _across_rows(width: int, sizes: Sizes, bandwidth: float, mesh: Mesh) -> float:
+    """Of the three arrays that are moved, two pass as fast as any."""
+    num_bytes = max(sizes.copied // 2, 4 * width**2)
+    seconds = across_rows_seconds(num_bytes, width, mesh, sizes.patience) - 2 * num_bytes / bandwidth
+    return min(num_bytes / max(seconds, 1e-9), bandwidth)
+
+
+def _hardware(devices: Sequence[jax.Device]) -> Hardware:
+    target = target_of(_mesh(devices, len(devices)))
+    if target is None:
+        raise TargetError(
+            f"no target describes {devices[0].device_kind!r}, so there is nothing to calibrate\n"
+            f'  cure: describe it in your file of targets, with name = "{devices[0].device_kind}"'
+        )
+    return target.hardware
+
+
+def _mesh(devices: Sequence[jax.Device], group_size: int) -> Mesh:
+    array = np.array(devices, dtype=object).reshape(-1, group_size)
+    return Mesh(array, ("groups", GROUP), axis_types=(AxisType.Auto,) * 2)
+
+
+def _group_sizes(num_devices: int) -> list[int]:
+    """2, 4, 8, ... as long as they divide the devices, and all of them."""
+    powers = [2**k for k in range(1, int(math.log2(num_devices)) + 1) if num_devices % 2**k == 0]
+    return sorted({*powers, num_devices} - {1})
+
+
+def _peak_name(dtype: str, hardware: Hardware) -> str:
+    """What targets call the speed at which a dtype is multiplied by default."""
+    return "tf32" if dtype == "float32" and "tf32" in hardware.peak_flops else dtype
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} us"
+
+
+_HEAD = (
+    "# Written by `outlay calibrate`, which replaces what it measures again. Your own numbers go into targets.toml.\n"
+)
+
+
+def put_table(path: Path, key: str, table: Mapping[str, Any], *, force: bool = False) -> None:
+    """Write one table of a file, keeping the others.
+
+    Args:
+        path: the file.
+        key: the name of the table.
+        table: what it holds.
+        force: write to a file that Outlay did not make, too.
+
+    Raises:
+        TargetError: the file is no TOML, or cannot be read, or its folder not be made.
+        OutputError: it cannot be written, or Outlay did not make it.
+    """
+    tables = read_tables(path) if path.is_file() else {}
+    tables[key] = dict(table)
+    text = _HEAD + "".join("\n" + "\n".join(_lines(name, values)) + "\n" for name, values in tables.items())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TargetError(f"{path.parent} cannot be made: {error.strerror}\n  cure: --output FILE") from error
+    write_output(path, text, force=force)
+
+
+def _lines(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+    """A table in TOML: its own values, then the tables in it."""
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    if plain or not table:
+        yield f"[{name}]"
+    for key, value in plain.items():
+        yield f"{_key(key)} = {json.dumps(value)}"
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _lines(f"{name}.{_key(key)}", value)
+
+
+def _key(name: str) -> str:
+    return name if name.replace("-", "").replace("_", "").isalnum() else json.dumps(name)

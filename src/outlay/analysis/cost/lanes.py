@@ -1,0 +1,155 @@
+"""A step in the order of its schedule, on three lanes: what computes, what goes over links, what goes to the host.
+
+Asynchronous exchanges run on their lane from their start; where they are waited for, the device stands still for what
+is left of them. A loop runs its body as often as it says: the first round as it stands, all others with what the round
+before left under way. Of a branch the dearest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from outlay.analysis.cost.schedule import Event, Schedule
+
+Lane = Literal["compute", "links", "host"]
+_LANES: dict[str, Lane] = {"exchange": "links", "start": "links", "copy": "host", "copy-start": "host"}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What a lane does for a while.
+
+    Attributes:
+        lane: which.
+        name: of the instruction.
+        part: what part of the step's time it is: `products`, `memory`, `kernels`, `communication`, `host`.
+        begin: seconds from the start of the block that it stands in; in a loop of one round.
+        seconds: how long it takes.
+        waited: for how much of it the device does nothing else.
+        runs: in a step.
+        inside: of a loop one round.
+    """
+
+    lane: Lane
+    name: str
+    part: str
+    begin: float
+    seconds: float
+    waited: float
+    runs: int = 1
+    inside: tuple[Stretch, ...] = ()
+
+
+@dataclass
+class Laid:
+    """A block, laid out in time.
+
+    Attributes:
+        seconds: until its last event has ended.
+        parts: of what that is made, by name; they add up to it.
+        stretches: what the lanes do.
+        behind: for how long each lane is still busy then.
+    """
+
+    seconds: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
+    stretches: list[Stretch] = field(default_factory=list)
+    behind: dict[Lane, float] = field(default_factory=dict)
+
+    def add(self, part: str, seconds: float) -> None:
+        """The device is busy with a part, or stands still for it."""
+        self.seconds += seconds
+        self.parts[part] = self.parts.get(part, 0.0) + seconds
+
+
+Cost = Callable[[Event], tuple[str, float, float]]
+"""What an event is (a part's name), its seconds on its lane, and seconds that the device spends to begin it."""
+
+
+class Lanes:
+    """Lays out the blocks of a schedule.
+
+    Args:
+        schedule: what is done, in order.
+        cost: what each event takes.
+    """
+
+    def __init__(self, schedule: Schedule, cost: Cost) -> None:
+        self._blocks = schedule.blocks
+        self._cost = cost
+        self._known: dict[tuple[str, bool], Laid] = {}
+
+    def lay(self, block: str, behind: dict[Lane, float] | None = None) -> Laid:
+        """A block, with what is under way on the lanes when it begins."""
+        key = block, bool(behind)
+        if key not in self._known:
+            self._known[key] = self._lay(self._blocks.get(block, ()), behind or {})
+        return self._known[key]
+
+    def _lay(self, events: tuple[Event, ...], behind: dict[Lane, float]) -> Laid:
+        laid = Laid()
+        free = dict(behind)  # when each lane is free again
+        ends: dict[tuple[Lane, int], float] = {("links", -1): behind.get("links", 0.0)}
+        began: dict[tuple[Lane, int], int] = {}  # where the stretch of what is under way stands
+        for event in events:
+            if event.kind in ("loop", "branch", "call"):
+                self._inside(event, laid, free)
+            elif event.kind in ("wait", "copy-wait"):
+                lane: Lane = "links" if event.kind == "wait" else "host"
+                self._wait(laid, ends.pop((lane, event.number), 0.0), lane, began.pop((lane, event.number), None))
+            elif event.kind == "work":
+                part, seconds, overhead = self._cost(event)
+                laid.stretches.append(Stretch("compute", event.name, part, laid.seconds, seconds, seconds))
+                laid.add(part, seconds)
+                laid.add("overhead", overhead)
+            else:
+                part, seconds, overhead = self._cost(event)
+                lane = _LANES[event.kind]
+                laid.add("overhead", overhead)
+                begin = max(laid.seconds, free.get(lane, 0.0))
+                free[lane] = ends[lane, event.number] = begin + seconds
+                began[lane, event.number] = len(laid.stretches)
+                laid.stretches.append(Stretch(lane, event.name, part, begin, seconds, 0.0))
+                if event.kind in ("exchange", "copy"):
+                    self._wait(laid, ends.pop((lane, event.number)), lane, began.pop((lane, event.number)))
+        laid.behind = {lane: until - laid.seconds for lane, until in free.items() if until > laid.seconds}
+        return laid
+
+    def _wait(self, laid: Laid, until: float, lane: Lane, number: int | None) -> None:
+        waited = max(0.0, until - laid.seconds)
+        if waited:
+            laid.add("communication" if lane == "links" else "host", waited)
+        if number is not None:
+            one = laid.stretches[number]
+            laid.stretches[number] = replace(one, waited=min(waited, one.seconds))
+
+    def _inside(self, event: Event, laid: Laid, free: dict[Lane, float]) -> None:
+        found = [self.lay(name) for name in event.calls]
+        if event.kind == "branch":
+            found = sorted(found, key=lambda one: one.seconds)[-1:]
+        if not found:
+            return
+        runs = event.runs if event.kind == "loop" else 1
+        begin = laid.seconds
+        once = found[0] if event.kind == "loop" and found[0].behind else None
+        rounds = self.lay(event.calls[0], once.behind) if once and runs > 1 else found[0]
+        often = [(found[0], min(runs, 1)), (rounds, max(0, runs - 1)), *((each, runs) for each in found[1:])]
+        for one, times in often:
+            for part, seconds in one.parts.items():
+                laid.add(part, seconds * times)
+        inside = rounds.stretches if event.kind == "loop" else [one for each in found for one in each.stretches]
+        seconds = laid.seconds - begin
+        laid.stretches.append(Stretch("compute", event.name, event.kind, begin, seconds, 0.0, runs, tuple(inside)))
+        for lane, left in rounds.behind.items():
+            free[lane] = laid.seconds + left
+
+
+def flattened(stretches: list[Stretch] | tuple[Stretch, ...], runs: int = 1) -> Iterator[Stretch]:
+    """All stretches but loops, each with its runs in a step; those inside of loops stand once."""
+    for one in stretches:
+        if one.inside or one.part in ("loop", "branch", "call"):
+            yield from flattened(one.inside, runs * one.runs)
+        else:
+            yield Stretch(one.lane, one.name, one.part, one.begin, one.seconds, one.waited, runs)

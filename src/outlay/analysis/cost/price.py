@@ -1,0 +1,259 @@
+"""A schedule over the speeds of a target: the time of a step, a range around it, and what it is made of. Pure."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+
+from outlay.analysis.cost.estimate import PARTS, Estimate, Transfer
+from outlay.analysis.cost.lanes import Laid, Lanes, flattened
+from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, collective_seconds, crowding
+from outlay.analysis.cost.schedule import Event, Schedule
+from outlay.analysis.cost.speeds import product_speed
+from outlay.core.errors import ExplainError
+from outlay.devices.hardware import Hardware
+from outlay.devices.target import Target
+
+
+def price(schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None) -> Estimate:
+    """What a step would take.
+
+    Args:
+        schedule: what a device does, in order.
+        target: the hardware; that of the schedule if None.
+        constants: what hardware reaches of its data sheet; those built in if None.
+
+    Raises:
+        ExplainError: nothing says the hardware, or it has another number of devices.
+    """
+    hardware, reached = _target(schedule, target), constants
+    laid = laid_out(schedule, hardware, constants=constants)
+    known = constants_of(hardware.hardware, reached)
+    step = known.step * crowding(hardware)
+    parts = {name: laid.parts.get(name, 0.0) for name in PARTS}
+    parts["overhead"] += step if laid.seconds else 0.0
+    seconds = sum(parts.values())
+    events = _events(schedule)
+    done = [(events[one.name], one.runs) for one in flattened(laid.stretches) if one.lane == "compute"]
+    transfers = _transfers(schedule, laid, events)
+    return Estimate(
+        target=str(hardware),
+        num_devices=hardware.num_devices,
+        measured=hardware.hardware.measured is not None,
+        seconds=seconds,
+        seconds_low=seconds / known.spread,
+        seconds_high=seconds * known.spread,
+        parts=parts,
+        hidden=max(0.0, sum(one.seconds for one in transfers) - parts["communication"]),
+        flops=sum(event.flops * runs for event, runs in done),
+        bytes_accessed=float(sum(event.num_bytes * runs for event, runs in done)),
+        transfers=transfers,
+        assumptions=assumptions(schedule, hardware, known),
+    )
+
+
+def laid_out(schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None) -> Laid:
+    """The same step in time, on its lanes; the arguments are those of `price`."""
+    hardware = _target(schedule, target)
+    cost = _costs(schedule, hardware, constants_of(hardware.hardware, constants))
+    laid = Lanes(schedule, cost).lay(schedule.entry)
+    for lane, left in laid.behind.items():  # what nobody waited for ends with the step
+        laid.add("communication" if lane == "links" else "host", left)
+    return laid
+
+
+def _target(schedule: Schedule, target: Target | str | None) -> Target:
+    wanted = target if target is not None else schedule.target
+    if not wanted:
+        raise ExplainError(
+            "an estimate needs to know the hardware, and nothing says it\n"
+            '  cure: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
+        )
+    found = Target.parse(wanted) if isinstance(wanted, str) else wanted
+    if found.num_devices != schedule.num_devices:
+        raise ExplainError(
+            f"the program is for {schedule.num_devices} device(s), but {found} has {found.num_devices}\n"
+            f"  cure: a target of {schedule.num_devices} devices, or another mesh"
+        )
+    return found
+
+
+def _events(schedule: Schedule) -> dict[str, Event]:
+    """Events that take time, by the name of their instruction."""
+    timed = ("work", "exchange", "start", "copy", "copy-start")
+    return {event.name: event for events in schedule.blocks.values() for event in events if event.kind in timed}
+
+
+def _costs(schedule: Schedule, target: Target, known: Constants) -> Callable[[Event], tuple[str, float, float]]:
+    """What an event is, how long it takes, and how long the device is busy beginning it."""
+    crowd, hardware = crowding(target), target.hardware
+    exchanged: dict[int, float] = {}
+
+    def exchange(number: int) -> float:
+        if number not in exchanged:
+            one = schedule.exchanges[number]
+            groups, places = schedule.groups[one.groups], schedule.places or None
+            exchanged[number] = collective_seconds(one.kind, one.payload_bytes, groups, target, places=places)
+        return exchanged[number]
+
+    def cost(event: Event) -> tuple[str, float, float]:
+        overhead = known.operation * crowd
+        if event.kind in ("exchange", "start"):
+            return "communication", exchange(event.number), overhead
+        if event.kind in ("copy", "copy-start"):
+            return "host", event.num_bytes / known.host * crowd, overhead
+        product, moving = _product(event, hardware, known), _moving(event, hardware) / known.memory
+        part = "kernels" if event.kernel else "products" if product > moving else "memory"
+        return part, max(product, moving) * crowd, overhead
+
+    return cost
+
+
+def _product(event: Event, hardware: Hardware, known: Constants) -> float:
+    if not event.flops:
+        return 0.0
+    share = known.kernels if event.kernel else known.products
+    seconds = event.flops / product_speed(hardware, event.dtype or "bfloat16")[0] / share
+    return seconds * (1 + (known.small_product / seconds) ** known.small_power if known.small_product else 1)
+
+
+def _moving(event: Event, hardware: Hardware) -> float:
+    """Where it was measured what reading across rows costs, that is told apart; accelerators transpose on the way."""
+    if hardware.measured is None:
+        return event.num_bytes / hardware.memory_bandwidth
+    straight = max(0, event.num_bytes - sum(num_bytes for num_bytes, _ in event.across_rows))
+    slow = [hardware.measured.seconds_across_rows(num_bytes, pitch) for num_bytes, pitch in event.across_rows]
+    return straight / hardware.memory_bandwidth + sum(slow)
+
+
+def _transfers(schedule: Schedule, laid: Laid, events: dict[str, Event]) -> tuple[Transfer, ...]:
+    """The collectives added up by kind and axes, dearest first."""
+    found: dict[tuple[str, tuple[str, ...], int], list[float]] = {}
+    for one in flattened(laid.stretches):
+        if one.lane != "links":
+            continue
+        exchange = schedule.exchanges[events[one.name].number]
+        size = max(map(len, schedule.groups[exchange.groups]), default=1)
+        sums = found.setdefault((exchange.kind, exchange.axes, size), [0, 0, 0.0, 0.0])
+        values = (one.runs, exchange.payload_bytes * one.runs, one.seconds * one.runs, one.waited * one.runs)
+        for i, value in enumerate(values):
+            sums[i] += value
+    added = [Transfer(*key, int(runs), int(size), time, bare) for key, (runs, size, time, bare) in found.items()]
+    return tuple(sorted(added, key=lambda transfer: -transfer.seconds))
+
+
+def assumptions(schedule: Schedule, target: Target, known: Constants) -> tuple[str, ...]:
+    """What was assumed of this program on this target, one sentence each."""
+    return (*_speeds(schedule, target, known), *_overlap(schedule), *_unknown(schedule))
+
+
+def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[str]:
+    hardware = target.hardware
+    events = [event for block in schedule.blocks.values() for event in block if event.flops]
+    for dtype in sorted({event.dtype for event in events if not event.kernel}):
+        speed, which = product_speed(hardware, dtype)
+        less = ", less for small ones" if known.small_product else ""
+        yield f"{which}: {known.products:.0%} of {speed / 1e12:.4g} TFLOP/s{less}"
+    if kernels := sorted({event.kernel for event in events if event.kernel}):
+        yield f"kernels ({', '.join(kernels)}): {known.kernels:.0%} of the peak"
+    yield f"every operation reads and writes memory, at {known.memory:.0%} of {_speed(hardware.memory_bandwidth)}"
+    if any(event.kind.startswith("copy") for block in schedule.blocks.values() for event in block):
+        yield f"between host and device: {_speed(known.host)}"
+    if hardware.measured is not None:
+        yield (
+            f"speeds, collectives and {hardware.measured.seconds_per_operation * 1e6:.3g} us an operation as measured "
+            f"by outlay calibrate with {hardware.measured.num_devices} devices busy ({hardware.source})"
+        )
+        if crowding(target) != 1:
+            times = f"{crowding(target):.3g} times as slow each"
+            yield f"{target.num_devices} simulated devices share this machine: {times}"
+        return
+    yield from _links(target)
+    yield f"{known.operation * 1e6:.3g} us between operations"
+    yield f"the range is {known.spread:.3g} times less to {known.spread:.3g} times more"
+
+
+def _links(target: Target) -> Iterator[str]:
+    hardware = target.hardware
+    inside = {"tpu": "torus links", "gpu": "links inside a host"}.get(hardware.kind, "links")
+    reached = TORUS_SHARE if hardware.torus_dims else RING_SHARE
+    yield (
+        f"{inside}: {reached:.0%} of {_speed(hardware.intra_host_link_bandwidth)} a device, "
+        f"{hardware.link_latency * 1e6:.3g} us a step, no collective under {hardware.link_floor * 1e6:.3g} us"
+    )
+    if target.num_hosts > 1 and (hardware.kind == "gpu" or target.num_slices > 1):
+        apart = "slices" if hardware.kind == "tpu" else "hosts"
+        yield (
+            f"between {apart}: {NETWORK_SHARE:.0%} of {_speed(hardware.scale_out_bandwidth)} a device, "
+            f"{hardware.scale_out_latency * 1e6:.3g} us a step, nothing under {hardware.scale_out_floor * 1e6:.3g} us, "
+            "nobody else on the network"
+        )
+
+
+def _overlap(schedule: Schedule) -> Iterator[str]:
+    num_async = sum(one.is_async for one in schedule.exchanges)
+    if schedule.exchanges:
+        yield (
+            f"the {num_async} asynchronous of {len(schedule.exchanges)} collectives run behind what the compiler put "
+            "between their start and their end; the device waits for all others"
+        )
+
+
+def _unknown(schedule: Schedule) -> Iterator[str]:
+    yield from schedule.unknown
+    num_guessed = sum(not one.is_exact for one in schedule.exchanges)
+    if num_guessed:
+        yield f"{num_guessed} collective(s) in loops of unknown length, counted once, or in branches"
+    yield "not counted: reading the batch, saving, waiting for a slower device"
+
+
+def _speed(bandwidth: float) -> str:
+    return f"{bandwidth / 1e9:.4g} GB/s"
+
+
+Table = Mapping[str, Mapping[str, float]]
+"""Constants by name, by kind of hardware (`gpu`) and by the beginning of its key (`h100`)."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of one kind of device; what they mean stands in `constants.toml`."""
+
+    products: float
+    small_product: float
+    small_power: float
+    kernels: float
+    memory: float
+    operation: float
+    step: float
+    host: float
+    spread: float
+
+
+@functools.cache
+def built_in() -> Table:
+    """The table that prices are made with unless another one is passed."""
+    return tomllib.loads((resources.files("outlay.analysis.cost") / "constants.toml").read_text(encoding="utf-8"))
+
+
+def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
+    """The constants of some hardware: those of its kind, changed by those of its key; of measured hardware its own.
+
+    Args:
+        hardware: the kind of device.
+        table: the table; the one that is built in if None.
+
+    >>> from outlay.devices.hardware import known_hardware
+    >>> constants_of(known_hardware()["a100-80gb"]).host
+    25000000000.0
+    """
+    known = built_in() if table is None else table
+    measured = hardware.measured
+    if measured is not None:
+        found = Constants(**known["measured"])
+        return replace(found, operation=measured.seconds_per_operation, step=measured.seconds_per_step)
+    own = max((key for key in known if hardware.key.startswith(key)), key=len, default="")
+    return Constants(**{**known[hardware.kind], **known.get(own, {})})

@@ -1,0 +1,299 @@
+"""The schedule of a compiled program as plain data: all that its time on a target depends on, and nothing else.
+
+Compiling takes minutes, pricing milliseconds, so the two are apart: `schedule_of` reads a compiled program once, and
+`outlay.analysis.cost.price.price(schedule, constants=...)` prices what it found as often as one likes, also from
+JSON:
+
+    schedule = outlay.explain(program).schedule
+    path.write_text(json.dumps(schedule.to_dict()))
+    estimate = price(Schedule.from_dict(json.loads(path.read_text())), constants=fitted)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from outlay.analysis.cost.links import payload_bytes
+from outlay.analysis.cost.places import Place, places_of
+from outlay.analysis.hlo.axes import axes_of
+from outlay.analysis.hlo.collective import CollectiveKind, HloCollective
+from outlay.analysis.hlo.collectives import KINDS, collectives_of
+from outlay.analysis.hlo.dtypes import total_bytes
+from outlay.analysis.hlo.fused import done_in, fused_collectives
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+from outlay.analysis.hlo.loops import trip_count
+from outlay.analysis.work.compiled import CompiledWork, Operation
+from outlay.analysis.work.products import NO_KERNELS, custom_call_target
+from outlay.analysis.work.traffic import operand_shapes
+from outlay.devices.info import MeshInfo
+from outlay.devices.target import Target
+
+EventKind = Literal["work", "exchange", "start", "wait", "copy", "copy-start", "copy-wait", "loop", "branch", "call"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a device does next.
+
+    Attributes:
+        kind: `work` computes; `exchange` is a collective that it waits for, `start` one that runs meanwhile, until the
+            `wait`; `copy`, `copy-start` and `copy-wait` are the same between host and device; `loop` runs the blocks of
+            `calls` so many `runs`, `branch` one of them, `call` each.
+        name: of the instruction.
+        number: which exchange or copy it starts or waits for.
+        flops: of the products that it computes.
+        dtype: what those multiply, as targets name it.
+        num_bytes: what it reads and writes in memory, or copies.
+        across_rows: of that what is read across rows, as (bytes, pitch).
+        kernel: the function that a custom call runs; empty for all else.
+        calls: names of blocks.
+        runs: how often a loop runs.
+    """
+
+    kind: EventKind
+    name: str
+    number: int = -1
+    flops: float = 0.0
+    dtype: str = ""
+    num_bytes: int = 0
+    across_rows: tuple[tuple[int, int], ...] = ()
+    kernel: str = ""
+    calls: tuple[str, ...] = ()
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A collective.
+
+    Attributes:
+        kind: such as `all-gather`.
+        payload_bytes: what it gathers, reduces or exchanges on one device.
+        groups: which of the schedule's groups.
+        axes: the mesh axes that it runs over, where they are known.
+        runs: a step.
+        is_exact: whether that is certain.
+        is_async: whether the device may compute meanwhile.
+    """
+
+    kind: CollectiveKind
+    payload_bytes: int
+    groups: int
+    axes: tuple[str, ...]
+    runs: int
+    is_exact: bool
+    is_async: bool
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What one device does in a step, in order; made by `schedule_of`.
+
+    Attributes:
+        target: the hardware it was compiled for, as text; empty where that is not known.
+        num_devices: of the program.
+        entry: the block that runs first.
+        blocks: the events of each block (the entry, the body of a loop, a branch) by name.
+        exchanges: the collectives that events name by number.
+        groups: the devices that exchange with one another, each set of groups once.
+        places: where the program's devices stand.
+        unknown: what could not be counted, in words.
+    """
+
+    target: str
+    num_devices: int
+    entry: str
+    blocks: Mapping[str, tuple[Event, ...]]
+    exchanges: tuple[Exchange, ...]
+    groups: tuple[tuple[tuple[int, ...], ...], ...]
+    places: tuple[Place, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data; what is as by default is left out of events."""
+        return {
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            "blocks": {name: [_short(event) for event in events] for name, events in self.blocks.items()},
+            "exchanges": [dataclasses.asdict(one) for one in self.exchanges],
+            "places": [[place.island, *place.coords] for place in self.places],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Schedule:
+        """Read back what `to_dict` gave."""
+        blocks = data["blocks"].items()
+        return cls(
+            **{
+                **data,
+                "blocks": {name: tuple(Event(**_tuples(one)) for one in found) for name, found in blocks},
+                "exchanges": tuple(Exchange(**_tuples(one)) for one in data["exchanges"]),
+                "groups": tuple(tuple(map(tuple, groups)) for groups in data["groups"]),
+                "places": tuple(Place(island, tuple(coords)) for island, *coords in data["places"]),
+                "unknown": tuple(data["unknown"]),
+            }
+        )
+
+
+def _short(event: Event) -> dict[str, Any]:
+    return {
+        field.name: value
+        for field in dataclasses.fields(event)
+        if (value := getattr(event, field.name)) != field.default
+    }
+
+
+def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists of JSON as the tuples that they were."""
+    return {
+        name: tuple(tuple(one) if isinstance(one, list) else one for one in value) if isinstance(value, list) else value
+        for name, value in fields.items()
+    }
+
+
+def schedule_of(
+    module: HloModule, work: CompiledWork, target: Target | None = None, mesh: MeshInfo | None = None
+) -> Schedule:
+    """Read the schedule of a compiled program.
+
+    Args:
+        module: the scheduled program.
+        work: what its instructions compute and move.
+        target: the hardware it is for.
+        mesh: the mesh it is partitioned over, to know where its devices stand and what collectives run over.
+    """
+    collectives = collectives_of(module)
+    groups = {groups: number for number, groups in enumerate(dict.fromkeys(one.groups for one in collectives))}
+    reading = _Reading(module, work, collectives)
+    return Schedule(
+        target=str(target) if target else "",
+        num_devices=module.num_devices,
+        entry=module.entry,
+        blocks=dict(reading.blocks()),
+        exchanges=tuple(_exchange(one, groups[one.groups], mesh) for one in collectives),
+        groups=tuple(groups),
+        places=places_of(target, mesh) if target and target.num_devices == module.num_devices else (),
+        unknown=work.unknown,
+    )
+
+
+def _exchange(one: HloCollective, groups: int, mesh: MeshInfo | None) -> Exchange:
+    axes = axes_of(one.groups, mesh.axes, permutation=one.kind == "collective-permute") if mesh else ()
+    return Exchange(one.kind, payload_bytes(one), groups, axes, one.count, one.count_is_exact, one.is_async)
+
+
+class _Reading:
+    """Reads the blocks that the entry reaches."""
+
+    def __init__(self, module: HloModule, work: CompiledWork, collectives: tuple[HloCollective, ...]) -> None:
+        self._module = module
+        self._operations = {operation.name: operation for operation in work.operations}
+        self._collectives = collectives
+        self._numbers = {(one.computation, one.instruction.name): i for i, one in enumerate(collectives)}
+        self._num_copies = 0
+
+    def blocks(self) -> Iterator[tuple[str, tuple[Event, ...]]]:
+        """Every block with its events."""
+        pending, seen = [self._module.entry], set()
+        while pending:
+            name = pending.pop()
+            if name in seen or name not in self._module.computations:
+                continue
+            seen.add(name)
+            events = tuple(self._events(self._module.computations[name]))
+            yield name, events
+            pending += [called for event in events for called in event.calls]
+
+    def _events(self, block: Computation) -> Iterator[Event]:
+        began: dict[str, tuple[EventKind, int]] = {}  # what started and is waited for by whoever takes it
+        for one in block.instructions.values():
+            for kind, number in self._waited(one, block, began):
+                yield Event(kind, one.name, number)
+            for number in self._exchanged(one, block):
+                is_async = self._collectives[number].is_async
+                if is_async:
+                    began[one.name] = ("wait", number)
+                yield Event("start" if is_async else "exchange", one.name, number)
+            if one.opcode == "while":
+                calls = (one.called("body"), one.called("condition"))
+                yield Event("loop", one.name, calls=calls, runs=trip_count(self._module, block.name, one) or 1)
+            elif one.opcode in ("call", "conditional"):
+                yield Event("branch" if one.opcode == "conditional" else "call", one.name, calls=one.calls)
+            elif one.opcode == "async-start" and one.name not in began:
+                yield Event("call", one.name, calls=one.calls)
+            elif _reaches_host(one, block):
+                self._num_copies += 1
+                is_async = one.opcode.endswith("-start")
+                if is_async:
+                    began[one.name] = ("copy-wait", self._num_copies)
+                moved = total_bytes(one.shapes[:1]) if is_async else self._bytes_of(one) // 2
+                yield Event("copy-start" if is_async else "copy", one.name, self._num_copies, num_bytes=moved)
+            elif one.name in self._operations and one.opcode != "copy-start":  # whoever takes what it fetches counts it
+                yield _work(self._operations[one.name], one)
+
+    def _bytes_of(self, one: Instruction) -> int:
+        return self._operations[one.name].num_bytes if one.name in self._operations else total_bytes(one.shapes)
+
+    def _exchanged(self, one: Instruction, block: Computation) -> Iterator[int]:
+        """The collectives that an instruction runs: itself, in a fusion, or in what it starts."""
+        if (block.name, one.name) in self._numbers:
+            yield self._numbers[block.name, one.name]
+        elif one.opcode == "fusion":
+            for fused in fused_collectives(self._module, one, _OPCODES):
+                yield self._numbers[fused.computation.name, fused.instruction.name]
+        elif one.opcode == "async-start":
+            inside = self._module.computations.get(next(iter(one.calls), ""))
+            if inside is not None:
+                keys = ((inside.name, name) for name in inside.instructions)
+                yield from (self._numbers[key] for key in keys if key in self._numbers)
+
+    def _waited(
+        self, one: Instruction, block: Computation, began: Mapping[str, tuple[EventKind, int]]
+    ) -> Iterator[tuple[EventKind, int]]:
+        """What an instruction waits for: that which the values it takes were handed on from."""
+        is_fused = one.opcode == "fusion" and done_in(self._module, one)
+        if not (one.opcode.endswith("-done") or is_fused):
+            return
+        pending, seen = list(one.operands), set()
+        while pending:
+            name = pending.pop()
+            if name in began:
+                yield began[name]
+                return
+            source = block.instructions.get(name)
+            if source is not None and name not in seen and (source.opcode in _HANDS_ON or is_fused):
+                seen.add(name)
+                pending += source.operands
+        if not is_fused:
+            yield ("wait", -1)  # it was started in the round of the loop before
+
+
+def _work(operation: Operation, one: Instruction) -> Event:
+    kernel = custom_call_target(one) if one.opcode == "custom-call" else ""
+    return Event(
+        "work",
+        one.name,
+        flops=operation.flops,
+        dtype=operation.dtype,
+        num_bytes=operation.num_bytes,
+        across_rows=tuple((across.num_bytes, across.pitch) for across in operation.across_rows),
+        kernel="" if kernel in NO_KERNELS else kernel,
+    )
+
+
+def _reaches_host(one: Instruction, block: Computation) -> bool:
+    """Whether an instruction moves data between host and device."""
+    if one.opcode in _NAMES_ONLY or one.opcode.endswith(("-done", "-update")):
+        return False
+    spaces = {shape.is_on_host for shape in (*one.shapes, *operand_shapes(one, block)) if shape.dims}
+    return len(spaces) == 2
+
+
+_OPCODES = frozenset(KINDS) | frozenset(f"{opcode}-start" for opcode in KINDS)
+_HANDS_ON = ("get-tuple-element", "bitcast", "tuple", "copy", "async-update", "opt-barrier", "optimization-barrier")
+_NAMES_ONLY = (
+    *("tuple", "get-tuple-element", "parameter", "while", "conditional", "call", "optimization-barrier", "bitcast"),
+    *("opt-barrier", "custom-call"),
+)

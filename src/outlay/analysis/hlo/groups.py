@@ -1,0 +1,174 @@
+"""Which devices exchange with one another: `replica_groups` in its list, iota and mesh forms, and permutations."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+
+import numpy as np
+
+from outlay.analysis.hlo.hlo_module import HloModule, Instruction
+
+Groups = tuple[tuple[int, ...], ...]
+
+_LIST = re.compile(r"\{([\d,\s]*+)\}")
+_NUMBER = re.compile(r"\d{1,9}")
+_IOTA = re.compile(r"\[([\d,]++)\](?:<=\[([\d,]++)\])?+(?:T\(([\d,]++)\))?+")
+_MESH = re.compile(r"mesh\[([^\]]*+)\]")
+_MESH_AXIS = re.compile(r"'?([^'=,\s]++)'?=(\d{1,9})")
+_DEVICE_IDS = re.compile(r"device_ids=\(([^)]*+\)?[^)]*+)\)")
+_AXIS_USED = re.compile(r"'?([^'=,:{}\s]++)'?(?::\((\d{1,9})\)(\d{1,9}))?")
+
+
+def groups_of(module: HloModule, instruction: Instruction) -> Groups:
+    """The groups of a collective, as positions in the program's device assignment.
+
+    Args:
+        module: the program.
+        instruction: the collective; of a permutation its (source, target) pairs are given.
+
+    Returns:
+        The groups, empty where the text is not understood.
+    """
+    attributes = instruction.attributes
+    pairs = attributes.get("source_target_pairs")
+    if pairs is not None:
+        numbers = read_groups(pairs, module.num_devices)
+        return numbers if all(len(pair) == 2 for pair in numbers) else ()
+    text = attributes.get("replica_groups", "{}")
+    if "device_ids" in attributes:  # the mesh form with permuted devices has a comma outside of brackets
+        text += f", device_ids={attributes['device_ids']}"
+    return _as_positions(text, module, instruction)
+
+
+def _as_positions(text: str, module: HloModule, instruction: Instruction) -> Groups:
+    """What the numbers of a group mean depends on two other attributes."""
+    num_partitions, num_replicas = module.num_partitions, module.num_replicas
+    attributes = instruction.attributes
+    if attributes.get("use_global_device_ids") == "true":
+        return read_groups(text, num_partitions * num_replicas)
+    if "channel_id" not in attributes:  # replicas, each partition with its like
+        return tuple(
+            tuple(replica * num_partitions + partition for replica in group)
+            for group in read_groups(text, num_replicas)
+            for partition in range(num_partitions)
+        )
+    if instruction.opcode.startswith(("all-reduce", "all-gather", "reduce-scatter")):  # replicas, all their partitions
+        return tuple(
+            tuple(replica * num_partitions + partition for replica in group for partition in range(num_partitions))
+            for group in read_groups(text, num_replicas)
+        )
+    return tuple(
+        tuple(replica * num_partitions + partition for partition in group)
+        for replica in range(num_replicas)
+        for group in read_groups(text, num_partitions)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def read_groups(text: str, num_members: int) -> Groups:
+    """The groups that an attribute spells.
+
+    Args:
+        text: `{{0,1},{2,3}}`, `[2,4]<=[4,2]T(1,0)`, `mesh['a'=4,'b'=2] {'b'}`; `{}` is all in one group.
+        num_members: of all groups together, at most.
+
+    Returns:
+        The groups, empty where the text is not understood.
+
+    Examples:
+        >>> read_groups("[2,2]<=[2,2]T(1,0)", 4)
+        ((0, 2), (1, 3))
+        >>> read_groups("mesh['data'=2,'model'=2] {'model'}", 4)
+        ((0, 1), (2, 3))
+        >>> read_groups("{}", 3)
+        ((0, 1, 2),)
+    """
+    text = text.strip()
+    try:
+        if text.startswith("mesh["):
+            return _mesh_groups(text, num_members)
+        if text.startswith("["):
+            return _rows(_iota(text, num_members))
+    except (ValueError, ZeroDivisionError):  # sizes that do not fit one another
+        return ()
+    if not text.startswith("{"):
+        return ()
+    listed = tuple(_numbers(group) for group in _LIST.findall(text))
+    if any(number >= num_members for group in listed for number in group):
+        return ()
+    return tuple(group for group in listed if group) or (tuple(range(num_members)),)
+
+
+def _iota(text: str, num_members: int) -> np.ndarray:
+    """`[2,4]<=[4,2]T(1,0)`: count up to eight as a 4x2 array, transpose it, and see it as 2x4."""
+    form = _IOTA.match(text)
+    if form is None:
+        raise ValueError(text)
+    shape = _numbers(form[1])
+    dims = _numbers(form[2]) if form[2] else shape
+    _check_size(dims, num_members)
+    order = _numbers(form[3]) if form[3] else tuple(range(len(dims)))
+    return np.arange(math.prod(dims)).reshape(dims).transpose(order).reshape(shape)
+
+
+def _mesh_groups(text: str, num_members: int) -> Groups:
+    mesh, used = _MESH.match(text), text[text.rfind("{") :]
+    axes = [(name, int(size)) for name, size in _MESH_AXIS.findall(mesh[1])] if mesh else []
+    sizes = [size for _, size in axes]
+    _check_size(sizes, num_members)
+    device_ids = _device_ids(text, math.prod(sizes), num_members)
+    parts = [(name, int(before or 1), int(size or 0)) for name, before, size in _AXIS_USED.findall(used)]
+    if not {name for name, _, _ in parts} <= {name for name, _ in axes}:
+        raise ValueError(text)
+    return _rows(_group_by(device_ids, axes, parts))
+
+
+def _group_by(device_ids: np.ndarray, axes: list[tuple[str, int]], used: list[tuple[str, int, int]]) -> np.ndarray:
+    """Device ids with a row for each group: the used axes come last, in the order in which they are named.
+
+    An axis that is used in part, as `'a':(2)4`, is seen as three: what is before the part, the part, what follows.
+    """
+    dims: list[int] = []
+    moved: dict[tuple[str, int], int] = {}
+    for name, size in axes:
+        before = 1
+        for _, start, length in sorted((one for one in used if one[0] == name), key=lambda one: one[1]):
+            part = length or size
+            dims += [start // before, part]
+            moved[name, start] = len(dims) - 1
+            before = start * part
+        dims.append(size // before)
+    last = [moved[name, start] for name, start, _ in used]
+    first = [dim for dim in range(len(dims)) if dim not in last]
+    return device_ids.reshape(dims).transpose(first + last).reshape(-1, math.prod(dims[dim] for dim in last))
+
+
+def _device_ids(text: str, size: int, num_members: int) -> np.ndarray:
+    """The devices of the mesh, in order; those of TPUs need not count up."""
+    given = _DEVICE_IDS.search(text)
+    if given is None:
+        return np.arange(size)
+    if given[1].startswith("["):
+        dims, _, order = given[1].partition("T")
+        return _iota(f"[{size}]<={dims.strip()}{'T' + order if order else ''}", num_members)
+    listed = _numbers(given[1])
+    if sorted(listed) != list(range(size)):
+        raise ValueError(listed)
+    return np.asarray(listed)
+
+
+def _check_size(sizes: list[int] | tuple[int, ...], num_members: int) -> None:
+    if not sizes or not 0 < math.prod(sizes) <= num_members:
+        raise ValueError(sizes)
+
+
+def _rows(array: np.ndarray) -> Groups:
+    if array.ndim != 2:
+        raise ValueError(array.shape)
+    return tuple(tuple(row) for row in array.tolist())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, _NUMBER.findall(text)))

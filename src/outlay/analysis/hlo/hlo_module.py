@@ -1,0 +1,161 @@
+"""A compiled program as the values that its text describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from outlay.analysis.hlo.attributes import names_in
+
+# The attributes that name computations.
+_CALLING = (
+    "calls",
+    "to_apply",
+    "body",
+    "condition",
+    "branch_computations",
+    "true_computation",
+    "false_computation",
+    "called_computations",
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One array of an instruction's result.
+
+    Attributes:
+        dtype: HLO's name, such as `f32`, `bf16`, `pred`, `s4`.
+        dims: sizes on one device.
+        is_on_host: whether it lies in the memory of the host, not of the device.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    is_on_host: bool = False
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A place in somebody's source."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a computation.
+
+    Attributes:
+        name: without the percent sign.
+        opcode: such as `fusion`, `all-gather-start`, `while`.
+        shapes: the arrays of the result, of a tuple all of them in order, nested tuples flattened.
+        operands: names of the operands.
+        value: what stands in their place: the literal of a constant, the number of a parameter.
+        attributes: what follows the operands, by name, as raw text: `replica_groups`, `dimensions`, `to_apply`, ...
+        op_name: the path of JAX scopes in the metadata, such as `jit(step)/transpose(jvp())/while/body/dot_general`.
+        frames: the source lines that led to it, innermost first; empty where the compiler kept none.
+        is_root: whether it is its computation's result.
+    """
+
+    name: str
+    opcode: str
+    shapes: tuple[Shape, ...]
+    operands: tuple[str, ...]
+    value: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    op_name: str = ""
+    frames: tuple[SourceLine, ...] = ()
+    is_root: bool = False
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """Names of the computations that it runs or applies."""
+        attributes = self.attributes
+        return tuple(name for key in _CALLING if key in attributes for name in names_in(attributes[key]))
+
+    def called(self, *attributes: str) -> str:
+        """Name of the computation that the first of these attributes that it has gives; empty without any."""
+        return next((name for key in attributes for name in names_in(self.attributes.get(key, ""))), "")
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A function of the program: the entry, a loop's body, a fusion, a reduction.
+
+    Attributes:
+        name: without the percent sign.
+        instructions: by name, in the order of the text (of a scheduled module the order of execution).
+    """
+
+    name: str
+    instructions: Mapping[str, Instruction]
+
+    @cached_property
+    def root(self) -> Instruction | None:
+        """Its result; None where the text was cut."""
+        return next((one for one in self.instructions.values() if one.is_root), None)
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[Instruction, ...]]:
+        """The instructions that take each one as an operand."""
+        users: dict[str, list[Instruction]] = {}
+        for one in self.instructions.values():
+            for operand in dict.fromkeys(one.operands):
+                users.setdefault(operand, []).append(one)
+        return {name: tuple(takers) for name, takers in users.items()}
+
+    def parameter(self, number: int) -> Instruction | None:
+        """One of its parameters."""
+        return self._parameters.get(str(number))
+
+    @cached_property
+    def _parameters(self) -> dict[str, Instruction]:
+        return {one.value: one for one in self.instructions.values() if one.opcode == "parameter"}
+
+
+@dataclass(frozen=True)
+class HloModule:
+    """A compiled program.
+
+    Attributes:
+        name: of the module.
+        num_partitions: the devices it is partitioned over.
+        num_replicas: copies of that partitioning; 1 for all that `jax.jit` makes.
+        is_scheduled: whether instructions stand in the order of execution.
+        computations: by name.
+        entry: the name of the computation that runs first.
+        input_output_alias: (output index, parameter number) of each donated input that was used, output index as a
+            tuple.
+        skipped: lines that could not be read, as (line number, text).
+    """
+
+    name: str
+    num_partitions: int
+    is_scheduled: bool
+    computations: Mapping[str, Computation]
+    entry: str
+    input_output_alias: tuple[tuple[tuple[int, ...], int], ...] = ()
+    skipped: tuple[tuple[int, str], ...] = ()
+    num_replicas: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that the program runs on."""
+        return self.num_partitions * self.num_replicas
+
+    @cached_property
+    def callers(self) -> Mapping[str, tuple[tuple[str, Instruction], ...]]:
+        """For each computation the (computation, instruction) pairs that run it or apply it."""
+        callers: dict[str, list[tuple[str, Instruction]]] = {}
+        for computation in self.computations.values():
+            for one in computation.instructions.values():
+                for name in dict.fromkeys(one.calls):
+                    callers.setdefault(name, []).append((computation.name, one))
+        return {name: tuple(places) for name, places in callers.items()}

@@ -1,0 +1,194 @@
+"""Optimized HLO text, read into an `HloModule`."""
+
+from __future__ import annotations
+
+import re
+
+from outlay.analysis.hlo.attributes import Attributes, closing, read_attributes
+from outlay.analysis.hlo.frames import TABLES, SourceTables, read_metadata
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape
+from outlay.analysis.hlo.hlo_shapes import read_shapes
+from outlay.core.errors import ExplainError
+
+# `ENTRY %main.5 (x: f32[8]) -> f32[8] {`; text meant for reading leaves out the percent sign and the types.
+_COMPUTATION = re.compile(r"(ENTRY )?+%?([\w.\-]++) (?=[({])")
+# Numbers have bounded lengths everywhere: Python refuses to read very long ones.
+_ALIAS = re.compile(r"\{([\d,\s]{0,99})\}:\s*+\(\s*+(\d{1,9})")
+
+
+def parse_hlo(text: str) -> HloModule:
+    """Reads what `compiled.as_text()` gives, of CPU, GPU and TPU compilers, into values.
+
+    A line that cannot be read is put into `skipped`; all others are read all the same.
+
+    Args:
+        text: the module, as printed by XLA.
+
+    Raises:
+        ExplainError: it is no HLO at all.
+
+    Examples:
+        >>> module = parse_hlo('''HloModule jit_f, num_partitions=2
+        ...
+        ... ENTRY %main (x: f32[4]) -> f32[4] {
+        ...   %x = f32[4]{0} parameter(0)
+        ...   ROOT %y = f32[4]{0} all-reduce(%x), channel_id=1, replica_groups={{0,1}}, to_apply=%add
+        ... }''')
+        >>> module.computations["main"].root.opcode, module.num_partitions
+        ('all-reduce', 2)
+    """
+    lines = text.splitlines()
+    head = next((number for number, line in enumerate(lines) if line.startswith("HloModule ")), None)
+    if head is None:
+        raise ExplainError(_not_hlo(lines))
+    reading = _Reading()
+    for number, line in enumerate(lines[head + 1 :], head + 2):
+        reading.take(number, line)
+    name, _, attributes = lines[head].removeprefix("HloModule ").partition(",")
+    settings = read_attributes(attributes)
+    return HloModule(
+        name=name.strip(),
+        num_partitions=_positive(settings.get("num_partitions", "1")),
+        num_replicas=_positive(settings.get("replica_count", "1")),
+        is_scheduled=settings.get("is_scheduled") == "true",
+        computations={name: Computation(name, lines) for name, lines in reading.computations.items()},
+        entry=reading.entry or next(reversed(reading.computations), ""),
+        input_output_alias=_aliases(settings.get("input_output_alias", "")),
+        skipped=tuple(reading.skipped),
+    )
+
+
+class _Reading:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        tables = SourceTables()
+        self._tables = tables
+        self._reader = InstructionReader(tables)
+        self._table = ""
+        self._open: dict[str, Instruction] | None = None
+        self.computations: dict[str, dict[str, Instruction]] = {}
+        self.entry = ""
+        self.skipped: list[tuple[int, str]] = []
+
+    def take(self, number: int, line: str) -> None:
+        """Reads the next line."""
+        if not line or line.isspace():
+            return
+        instructions = self._open
+        if instructions is not None:
+            if line[0] == "}":
+                self._open = None
+                return
+            instruction = self._reader.read(line)
+            if instruction is not None:
+                instructions[instruction.name] = instruction
+                return
+        if self._is_table_line(line) or self._opens_computation(line):
+            return
+        self.skipped.append((number, line))
+
+    def _is_table_line(self, line: str) -> bool:
+        if line in TABLES:
+            self._table = line
+            return True
+        return self._open is None and bool(self._table) and self._tables.add(self._table, line)
+
+    def _opens_computation(self, line: str) -> bool:
+        header = _COMPUTATION.match(line)
+        if header is None or not line.rstrip().endswith("{"):
+            return False
+        self._table = ""
+        self._open = self.computations.setdefault(header[2], {})
+        if header[1]:
+            self.entry = header[2]
+        return True
+
+
+def _positive(number: str) -> int:
+    return max(int(number), 1) if number.isdecimal() and len(number) < 10 else 1
+
+
+def _aliases(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:
+    return tuple(
+        (tuple(int(index) for index in output.split(",") if index.strip()), int(parameter))
+        for output, parameter in _ALIAS.findall(text)
+    )
+
+
+def _not_hlo(lines: list[str]) -> str:
+    first = next((line.strip() for line in lines if line.strip()), "")
+    found = f"it starts with {first[:60]!r}" if first else "it is empty"
+    hint = " That is StableHLO, which no compiler has seen yet." if "module @" in first[:40] else ""
+    return (
+        f"This is no compiled program: {found}, and no line of it starts with `HloModule`.{hint} "
+        "Pass the text that `jax.jit(f).lower(...).compile().as_text()` gives."
+    )
+
+
+_START = re.compile(r"\s*+(ROOT )?%?([^\s=]++) = ")
+_PERCENT_NAME = re.compile(r"%([^\s,(){}]++)")
+_TYPE_OR_COMMENT = re.compile(r"/\*[^*]*+\*/|[a-z]\w*+\[[^\]]*+\](?:\{[^}]*+\})?+\s")
+_BARE_NAME = re.compile(r"[^\s,(){}]++")
+_VALUES = frozenset(("parameter", "constant"))
+
+
+class InstructionReader:
+    """Reads instructions of one module; what repeats from line to line is read once."""
+
+    def __init__(self, tables: SourceTables) -> None:
+        self._frames = tables.frames
+        self._shapes: dict[str, tuple[Shape, ...]] = {}
+
+    def read(self, line: str) -> Instruction | None:
+        """The instruction of a line; None where it is none."""
+        start = _START.match(line)
+        if start is None:
+            return None
+        shape_start = start.end()
+        is_tuple = line.startswith("(", shape_start)
+        shape_end = closing(line, shape_start) + 1 if is_tuple else line.find(" ", shape_start)
+        if shape_end <= 0:
+            return None
+        opening = line.find("(", shape_end)
+        opcode = line[shape_end:opening].strip()
+        end = _operands_end(line, opening)
+        if opening < 0 or end < 0 or not opcode:
+            return None
+        inside, is_value = line[opening + 1 : end], opcode in _VALUES
+        metadata = line.find("metadata={", end)
+        op_name, frames = read_metadata(line, metadata, self._frames) if metadata > 0 else ("", ())
+        return Instruction(
+            name=start[2],
+            opcode=opcode,
+            shapes=self._shapes_of(line[shape_start:shape_end]),
+            operands=() if is_value else _operand_names(inside),
+            value=inside if is_value else "",
+            attributes=Attributes(line[end + 1 :]),
+            op_name=op_name,
+            frames=frames,
+            is_root=start[1] is not None,
+        )
+
+    def _shapes_of(self, text: str) -> tuple[Shape, ...]:
+        shapes = self._shapes.get(text)
+        if shapes is None:
+            shapes = self._shapes[text] = read_shapes(text)
+        return shapes
+
+
+def _operands_end(line: str, opening: int) -> int:
+    """Where the operands end."""
+    if opening < 0:
+        return -1
+    end = line.find(")", opening)
+    # Printed types, complex constants and quotes may hold parentheses of their own.
+    if line.find("(", opening + 1, end) < 0 and line.find('"', opening + 1, end) < 0:
+        return end
+    return closing(line, opening)
+
+
+def _operand_names(text: str) -> tuple[str, ...]:
+    if "%" in text:
+        return tuple(_PERCENT_NAME.findall(text))
+    return tuple(_BARE_NAME.findall(_TYPE_OR_COMMENT.sub("", text))) if text else ()

@@ -1,0 +1,142 @@
+"""The batches that a proof is made with: the user's, or made up so that a step has something to do with them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from outlay.analysis.verify.host import is_key
+from outlay.core.errors import ProgramError
+from outlay.core.paths import flatten_paths
+from outlay.layout.plan import Plan
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+KINDS: Mapping[str, Draw] = {
+    "floats normal": lambda rng, shape: rng.normal(size=shape),
+    "floats between 0.5 and 1.5": lambda rng, shape: rng.uniform(0.5, 1.5, size=shape),
+    "floats between 0 and 1": lambda rng, shape: rng.uniform(size=shape),
+}
+"""What made-up floats may be like, the first that a step can take: logarithms and roots want positive ones."""
+
+_ANY = 8
+
+
+def take(batches: Any, num_steps: int) -> list[Any]:
+    """The first batches of something that gives the batch of a step as `batches[step]`, or that is iterable.
+
+    Raises:
+        ProgramError: there are fewer than that, or it is a single batch or nothing that holds batches.
+    """
+    if isinstance(batches, Mapping):
+        raise ProgramError("batches holds one batch a step, but a single batch was passed\n  cure: batches=[batch] * 3")
+    if hasattr(batches, "__getitem__") and not isinstance(batches, str):
+        found = []
+        for step in range(num_steps):
+            try:
+                found.append(batches[step])
+            except LookupError:
+                break
+    elif hasattr(batches, "__iter__") and not isinstance(batches, str):
+        found = list(itertools.islice(batches, num_steps))
+    else:
+        raise ProgramError(
+            f"batches={batches!r} holds no batches: it takes one batch a step, as a list, an iterator, or anything "
+            "that gives the batch of a step as batches[step]\n  cure: batches=[batch] * 3, or leave it out"
+        )
+    if len(found) < num_steps:
+        raise ProgramError(
+            f"{num_steps} steps need {num_steps} batches, and there are {len(found)}\n"
+            f"  cure: steps={max(len(found), 1)}, or more batches"
+        )
+    return found
+
+
+def make_up(shapes: Any, num_steps: int, sizes: Mapping[int, int] | None, kind: str, seed: int = 0) -> list[Any]:
+    """Batches of given shapes, on the host.
+
+    Args:
+        shapes: the batch as shapes.
+        num_steps: how many.
+        sizes: of leaves of integers by position, how many values they may take; None if nothing is known of the step,
+            and then integers are zero, which any index and any label may be.
+        kind: which of `KINDS` the floats are.
+        seed: of the random numbers.
+    """
+    rng = np.random.default_rng(seed)
+    leaves, structure = flatten_paths(shapes)
+
+    def one(number: int, path: str, leaf: Any) -> Any:
+        if is_key(leaf):
+            bits = jax.eval_shape(jax.random.key_data, leaf)
+            return rng.integers(2**32, size=bits.shape, dtype=np.uint32)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            # A step from `outlay.train_step` divides by the sum of the weights.
+            return (np.ones(leaf.shape) if path == "weight" else KINDS[kind](rng, leaf.shape)).astype(leaf.dtype)
+        if sizes is None:
+            return np.zeros(leaf.shape, leaf.dtype)
+        if leaf.dtype == bool:
+            return rng.integers(2, size=leaf.shape).astype(bool)
+        return rng.integers(_num_values(leaf, sizes.get(number)), size=leaf.shape).astype(leaf.dtype)
+
+    return [
+        jax.tree.unflatten(structure, [one(number, *leaf) for number, leaf in enumerate(leaves)])
+        for _ in range(num_steps)
+    ]
+
+
+def made_up_words(shapes: Any, sizes: Mapping[int, int] | None, kind: str) -> str:
+    """How such batches were made, in words."""
+    leaves = flatten_paths(shapes)[0]
+    integers = [
+        (path or "the batch", _num_values(leaf, sizes.get(number)), number in sizes)
+        for number, (path, leaf) in enumerate(leaves)
+        if sizes is not None and not is_key(leaf) and jnp.issubdtype(leaf.dtype, jnp.integer)
+    ]
+    drawn = ", ".join(f"{path} < {size}{'' if known else ' (a guess)'}" for path, size, known in integers)
+    said = "integers zero" if sizes is None else f"integers random, {drawn}" if integers else ""
+    return ", ".join(filter(None, (f"made up: {kind}", said, "weights one"))) + "; give your own with batches="
+
+
+def _num_values(leaf: Any, size: int | None) -> int:
+    most = int(jnp.iinfo(leaf.dtype).max) + 1
+    return max(1, min(most, size if size is not None else most if most <= 256 else _ANY))
+
+
+def all_samples_are_alike(batches: Sequence[Any], plan: Plan) -> bool:
+    """Whether every sample that devices share among them is the same, so that one left out would not be missed."""
+    dims = {leaf.path: [dim for dim, axes in enumerate(leaf.dims) if axes] for leaf in plan.of_kind("batch")}
+    seen = False
+    for batch in batches:
+        for path, leaf in flatten_paths(batch)[0]:
+            split = dims.get(f"batch.{path}" if path else "batch", [])
+            values = np.asarray(jax.random.key_data(leaf) if isinstance(leaf, jax.Array) and is_key(leaf) else leaf)
+            for dim in split:
+                if values.shape[dim] > 1:
+                    seen = True
+                    if np.any(values != np.take(values, [0], axis=dim)):
+                        return False
+    return seen
+
+
+def nudged(tree: Any, seed: int) -> Any:
+    """Every float entry moved by one unit in its last digit, up or down: as much as rounding would."""
+    rng = np.random.default_rng(seed)
+
+    def one(leaf: np.ndarray) -> np.ndarray:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        signs = rng.choice((-1.0, 1.0), size=leaf.shape)
+        return (leaf.astype(np.float64) * (1 + signs * float(jnp.finfo(leaf.dtype).eps))).astype(leaf.dtype)
+
+    return jax.tree.map(one, tree)
+
+
+def in_float64(tree: Any) -> Any:
+    """The same tree with floats as they are in float64."""
+    return jax.tree.map(lambda x: x.astype(np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)

@@ -1,0 +1,381 @@
+"""Why a program computes something else: each usual mistake of parallel programs, tried on one device.
+
+A mistake is a claim about numbers: "this is the sum of what each device makes of its own samples" can be computed on
+one device, and compared. Only a claim that holds is named. All is done in float64, where hardly anything else
+would fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from outlay.analysis.verify.compared_array import LeafCheck
+from outlay.analysis.verify.dependence import DEVICE, DRAWN, Marks
+from outlay.analysis.verify.host import by_path, near
+from outlay.analysis.verify.runs import Result, Way
+from outlay.arrays.shardings import shardings
+from outlay.program.program import Program
+
+_NEAR = 0.02
+_FITS = 1e-5
+_MAX_SHARES = 64
+_MAX_EXCHANGES = 8
+
+Change = Callable[[Result], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The samples of one device, and where the device is in the mesh."""
+
+    batch: Any
+    at: Mapping[str, int]
+
+
+def shares(program: Program, batch: Any) -> list[Share]:
+    """The batch on the host as the devices share it; each different share once.
+
+    Args:
+        program: whose plan splits the batch.
+        batch: the batch on the host.
+    """
+    leaves, structure = jax.tree.flatten(batch)
+    placed = jax.tree.leaves(shardings(program.plan, program.batch_shapes, program.mesh, root="batch"))
+    maps = [at.devices_indices_map(leaf.shape) for at, leaf in zip(placed, leaves, strict=True)]
+    found: dict[str, Share] = {}
+    for place in np.ndindex(program.mesh.devices.shape):
+        indices = [one[program.mesh.devices[place]] for one in maps]
+        pieces = [leaf[index] for leaf, index in zip(leaves, indices, strict=True)]
+        at = dict(zip(program.mesh.axis_names, place, strict=True))
+        found.setdefault(str(indices), Share(jax.tree.unflatten(structure, pieces), at))
+    return list(found.values())
+
+
+class Causes:
+    """The tries for one step that came out different.
+
+    Args:
+        program: the program.
+        ways: the program and one device, to replay.
+        state: the state before the step, on the host.
+        batch: its batch, on the host.
+        results: what both replays gave.
+        wrong: the checks of the step that failed.
+        copies: by path, what each device holds of arrays that are declared the same and are not.
+        marks: what each leaf depends on.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        ways: tuple[Way, Way],
+        state: Any,
+        batch: Any,
+        results: tuple[Result, Result],
+        wrong: Sequence[LeafCheck],
+        copies: Mapping[str, list[np.ndarray]],
+        marks: Mapping[Any, Marks],
+    ) -> None:
+        self._program, self._ways, self._state, self._batch = program, ways, state, batch
+        self._got, self._right = results
+        self._copies, self._marks = copies, marks
+        old = by_path(state)
+        self._start = {
+            (check.kind, check.path): np.asarray(old[check.path] if check.kind == "state" else 0.0) for check in wrong
+        }
+        floats = {key for key, leaf in self._right.leaves.items() if np.issubdtype(leaf.dtype, np.inexact)}
+        self._keys = [(check.kind, check.path) for check in wrong if (check.kind, check.path) in floats]
+        self._shares = shares(program, batch)
+
+    def named(self) -> list[str]:
+        """The mistakes that the numbers confirm, in words."""
+        tries = (self._unshared_copies, self._of_shares, self._exchanges, self._pieces, self._stale)
+        found: list[str] = []
+        for one in tries:
+            try:
+                words = one()
+            except Exception:  # a step may refuse fewer samples, say; then this cause cannot be tried
+                continue
+            if words:
+                found.append(words)
+                break
+        return found
+
+    def drawn_by_device(self) -> bool:
+        """Whether the step differs only in that each device draws random numbers of its own, by its number."""
+        marks = [self._marks.get(key, frozenset()) for key in self._keys]
+        if not self._keys or len(self._shares) < 2 or not all(DRAWN in m and DEVICE not in m for m in marks):
+            return False
+        try:
+            results = [self._of_share(share, numbered=True) for share in self._shares]
+        except Exception:  # the step may refuse fewer samples
+            return False
+        num = len(results)
+        return all(
+            self._fits(key, sum(self._change(key, result) for result in results) / num)
+            or self._fits(key, sum(self._change(key, result) for result in results))
+            for key in self._keys
+        )
+
+    def _change(self, key: Any, result: Result) -> np.ndarray:
+        return result.leaves[key] - self._start[key]
+
+    def _fits(self, key: Any, claimed: Any, result: Result | None = None) -> bool:
+        """Whether a claim holds of all entries that are wrong."""
+        there, right = self._change(key, result or self._got), self._change(key, self._right)
+        wrong = np.abs(there - right) > _allowed(right) if result is None else np.ones(there.shape, bool)
+        return bool(np.any(wrong & (there != 0))) and not np.any((np.abs(claimed - there) > _allowed(there)) & wrong)
+
+    def _of_share(self, share: Share, *, numbered: bool = False) -> Result:
+        """What one device makes of the samples of another; perhaps as if it had that one's number."""
+        if not numbered:
+            return self._ways[1].replay(self._state, share.batch)
+        at = {axis: np.int32(place) for axis, place in share.at.items()}
+        return self._ways[1].replay(self._state, share.batch, _as_if_at, at)
+
+    def _of_shares(self) -> str:
+        num = len(self._shares)
+        if not 1 < num <= _MAX_SHARES or not self._keys:
+            return ""
+        results = [self._of_share(share) for share in self._shares]
+        for key in self._keys:
+            own = [self._change(key, result) for result in results]
+            right = self._change(key, self._right)
+            total = sum(own)
+            if self._fits(key, right * num) and self._fits(key, total):
+                return f"the results of {num} devices are summed, where their mean was meant (psum for pmean)"
+            for which in range(num):
+                if self._fits(key, own[which]) and not self._fits(key, right):
+                    return f"only the samples of {self._device(which)} count: what the others compute is not summed"
+                rest = total - own[which]
+                if any(self._fits(key, rest / by) for by in (num - 1, num, 1)):
+                    return f"the samples of {self._device(which)} are left out"
+            if self._fits(key, total / num):
+                return self._averaged(key, right, results)
+            if self._fits(key, total):
+                return self._alone(key, results, "summed")
+        return ""
+
+    def _device(self, which: int) -> str:
+        where = ", ".join(f"{axis}={place}" for axis, place in self._shares[which].at.items())
+        return f"share {which + 1} of {len(self._shares)} (the device at {where})"
+
+    def _averaged(self, key: Any, right: Any, results: list[Result]) -> str:
+        num = len(results)
+        if self._fits(key, right / num):
+            return (
+                f"the step sums over its samples or microbatches and does not divide by how many, so that one device "
+                f"with all samples gets {num} times the mean over {num} devices: divide by how many there are"
+            )
+        return self._alone(key, results, "averaged")
+
+    def _alone(self, key: Any, results: list[Result], how: str) -> str:
+        """Each device works on its own samples alone; what of that is not as on one device?"""
+        head = f"what each device computes of its own samples alone is {how}"
+        if self._draws() and self._draw_alike(key, results[0]):
+            return (
+                f"every device draws the same random numbers: {head}, and equal samples on all devices come out equal"
+            )
+        weights = self._weights(results)
+        if weights is not None:
+            counts = weights * (len(results) if how == "averaged" else 1)
+            span = f"{counts.min():.2g} to {counts.max():.2g}"
+            if np.isclose(counts.mean(), 1, rtol=1e-4):
+                return (
+                    f"{head}, as if all had as many samples; the devices count for {span} of an even share: divide the "
+                    "sum over all devices by the number over all devices"
+                )
+            return (
+                f"{head}, each scaled by a factor of its own ({span} times too small), as clipping by the norm of each "
+                "device's own gradient does: something is taken over each device's own samples that is meant over all"
+            )
+        return (
+            f"{head}, and no weights make of it what one device computes: something is taken over each device's own "
+            "samples that is meant over all, such as a mean, a variance, a norm to clip by (pmean it before it is used)"
+        )
+
+    def _weights(self, results: list[Result]) -> np.ndarray | None:
+        """How much each device's own result counts in what is right, if it is a sum of them in one way only."""
+        for keys in (self._keys, *([key] for key in self._keys)):
+            sizes = [np.abs(self._change(key, self._right)).max(initial=0.0) or 1.0 for key in keys]
+            columns, target = (
+                [
+                    np.concatenate(
+                        [self._change(key, one).ravel() / size for key, size in zip(keys, sizes, strict=True)]
+                    )
+                    for one in of
+                ]
+                for of in (results, [self._right])
+            )
+            matrix = np.stack(columns, axis=1)
+            if matrix.shape[0] <= matrix.shape[1]:
+                continue
+            weights, *_ = np.linalg.lstsq(matrix, target[0], rcond=None)
+            even = np.allclose(weights, 1 / len(results), rtol=_FITS)
+            if not even and np.abs(matrix @ weights - target[0]).max() <= _FITS:
+                return weights
+        return None
+
+    def _draws(self) -> bool:
+        return "random_bits" in str(self._ways[1].traced()[0])
+
+    def _draw_alike(self, key: Any, first: Result) -> bool:
+        """Whether devices with equal samples compute what the first of them does alone, and one device does not."""
+        num = len(self._shares)
+        pieces, whole = (jax.tree.leaves(tree) for tree in (self._shares[0].batch, self._batch))
+        tiled = []
+        for piece, leaf in zip(pieces, whole, strict=True):
+            times = [a // b for a, b in zip(leaf.shape, piece.shape, strict=True)]
+            tiled.append(np.tile(piece, times))
+        batch = jax.tree.unflatten(jax.tree.structure(self._batch), tiled)
+        there, here = (way.replay(self._state, batch) for way in self._ways)
+        alone = self._change(key, first)
+        claimed = [alone, alone * num]
+        return any(self._fits(key, one, there) and not self._fits(key, one, here) for one in claimed)
+
+    def _exchanges(self) -> str:
+        """Whether all is right when one exchange between neighbours, or each of them, goes the other way."""
+        exchanges = list(_operations(self._ways[0].traced()[0].jaxpr, "ppermute"))
+        if not 0 < len(exchanges) <= _MAX_EXCHANGES:
+            return ""
+        for turned in [*([one] for one in exchanges), exchanges]:
+
+            def turn(equation: Any, operands: list[Any], given: Any, turned: Any = turned) -> Sequence[Any] | None:
+                if not any(equation is one for one in turned):
+                    return None
+                pairs = tuple((there, here) for here, there in equation.params["perm"])
+                result = equation.primitive.bind(*operands, **{**equation.params, "perm": pairs})
+                return result if equation.primitive.multiple_results else [result]
+
+            result = self._ways[0].replay(self._state, self._batch, turn)
+            if all(self._fits(key, self._change(key, self._right), result) for key in self._keys):
+                which = "each" if len(turned) > 1 else f"number {exchanges.index(turned[0]) + 1} of {len(exchanges)}"
+                return f"jax.lax.ppermute goes the wrong way, {which}: with its pairs reversed all is as on one device"
+        return ""
+
+    def _pieces(self) -> str:
+        """Whether each device's piece of an array is right but for a factor of its own, such as clipping gives it."""
+        for kind, path in self._keys:
+            if kind != "state":
+                continue
+            there, here = (self._change((kind, path), result) for result in (self._got, self._right))
+            at = dict(zip(by_path(self._state), jax.tree.leaves(self._places()), strict=True))[path]
+            indices = {str(index): index for index in at.devices_indices_map(here.shape).values()}
+            pairs = [(there[index], here[index]) for index in indices.values()]
+            if len(pairs) < 2 or not all(np.any(b) for _, b in pairs):
+                continue
+            ratios = np.array([np.vdot(b, a).real / np.vdot(b, b).real for a, b in pairs])
+            exact = all(
+                np.abs(a - r * b).max() <= _FITS * np.abs(b).max() for (a, b), r in zip(pairs, ratios, strict=True)
+            )
+            if not exact or np.ptp(ratios) < _FITS:
+                continue
+            squares = np.array([np.vdot(b, b).real for _, b in pairs])
+            clipped = ratios < ratios.max() * (1 - _FITS) if np.isclose(ratios, ratios.max()).sum() > 1 else ratios > 0
+            said = f"each device's piece of {path} is right but for a factor, {ratios.min():.3g} to {ratios.max():.3g}"
+            if clipped.sum() > 2 and _is_line(squares[clipped], 1 / ratios[clipped] ** 2):
+                return (
+                    f"{said}, by its norm: clipped by the norm of each device's own piece, where that of all is meant"
+                )
+            return said
+        return ""
+
+    def _places(self) -> Any:
+        return shardings(self._program.plan, self._program.state_shapes, self._program.mesh)
+
+    def _stale(self) -> str:
+        """Whether all that is wrong has its old value."""
+        for key in self._keys:
+            if key[0] != "state":
+                continue
+            there, here = (self._change(key, result) for result in (self._got, self._right))
+            bad = np.abs(there - here) > _FITS * np.abs(here).max(initial=0.0)
+            if bad.any() and not np.any(there[bad]):
+                where = f"{int(bad.sum())} of {bad.size} entries of {key[1] or 'the state'}"
+                return f"{where} are stale: they keep their old value"
+        return ""
+
+    def _unshared_copies(self) -> str:
+        """Whether devices that should agree each hold what follows from their own samples."""
+        shares = {tuple(share.at.items()): share for share in self._shares}
+        for path, copies in self._copies.items():
+            key = next((key for key in self._keys if key[1] == path), None)
+            places = list(np.ndindex(self._program.mesh.devices.shape))
+            start = self._start.get(("state", path), np.zeros(())) if key is None or key[0] == "state" else np.zeros(())
+            along = [
+                axis
+                for dim, axis in enumerate(self._program.mesh.axis_names)
+                if any(
+                    not np.array_equal(copies[places.index(place)], copies[places.index(_first(place, dim))])
+                    for place in places
+                )
+            ]
+            over = ", ".join(along)
+            lookup: Any = ("state", path) if ("state", path) in self._right.leaves else (key or ("output", path))
+            own = [
+                self._of_share(share).leaves[lookup] - start
+                for share in (shares.get(tuple(zip(self._program.mesh.axis_names, p, strict=True))) for p in places)
+                if share is not None
+            ]
+            held = [
+                copies[places.index(place)] - start
+                for place in places
+                if tuple(zip(self._program.mesh.axis_names, place, strict=True)) in shares
+            ]
+            if len(own) > 1 and all(_close(a, b) for a, b in zip(held, own, strict=True)):
+                return f"each device's {path} follows from its own samples: it is not summed or averaged over {over}"
+            right = self._right.leaves[lookup] - start
+            off = [np.abs(copy - right) > _NEAR * np.abs(right).max(initial=0.0) for copy in held]
+            if any(one.any() for one in off) and not any(
+                np.any(copy[one]) for copy, one in zip(held, off, strict=True)
+            ):
+                most = max(int(one.sum()) for one in off)
+                return (
+                    f"each device's copy of {path} is stale but for its own part: up to {most} of {right.size} entries "
+                    f"keep their old value, as without a gather over {over}"
+                )
+            return f"the devices' copies of {path} drift apart along {over}: something of each device's own enters them"
+        return ""
+
+
+def _first(place: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    return (*place[:dim], 0, *place[dim + 1 :])
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.abs(a - b).max(initial=0.0) <= _NEAR * np.abs(b).max(initial=0.0))
+
+
+def _allowed(right: np.ndarray) -> np.ndarray:
+    sizes = np.abs(right)
+    return _FITS * near(sizes) + 1e-13 * sizes.max(initial=0.0)
+
+
+def _as_if_at(equation: Any, operands: list[Any], at: Mapping[str, Any]) -> Sequence[Any] | None:
+    """Give the number of another device to a step that asks for its own, which is 0 on a mesh of one."""
+    axis = equation.params.get("axis_name")
+    if equation.primitive.name != "axis_index" or not isinstance(axis, str):
+        return None
+    return [equation.primitive.bind(*operands, **equation.params) + at[axis]]
+
+
+def _is_line(x: np.ndarray, y: np.ndarray) -> bool:
+    slope, offset = np.polyfit(x / x.max(), y, 1)
+    return bool(slope > 0 and np.abs(slope * x / x.max() + offset - y).max() <= 1e-3 * y.max())
+
+
+def _operations(jaxpr: Any, name: str) -> Iterator[Any]:
+    """Every operation of that name, those in loops and inner functions too."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == name:
+            yield equation
+        for value in equation.params.values():
+            for one in value if isinstance(value, tuple) else (value,):
+                inner = getattr(one, "jaxpr", one)
+                if hasattr(inner, "eqns"):
+                    yield from _operations(inner, name)

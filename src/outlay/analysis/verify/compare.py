@@ -1,0 +1,307 @@
+"""One leaf computed twice: how far apart, in which ratio, and whether that is rounding.
+
+Two questions are asked. Do both *mean* the same? That is asked in float64, where an update too small for the leaf's own
+dtype still shows. And does the program compute what it means as well as its dtypes allow? Of that the replay in float64
+is the judge, so that a program is not blamed for a reference that rounds worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from outlay.analysis.verify.compared_array import Kind, LeafCheck
+from outlay.analysis.verify.dependence import BATCH, FLOAT, Marks
+from outlay.analysis.verify.host import by_path, near
+from outlay.analysis.verify.ratios import name_ratio
+from outlay.analysis.verify.runs import Result
+
+SHARE = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+"""How much of the largest entry sums in another order may differ by."""
+_DIGITS = 8
+_PRECISE_SHARE = 1e-6  # constants that a step makes from the number of devices are rounded to its own dtypes
+_PRECISE_EPS = float(np.finfo(np.float64).eps)
+_MOVED_BY_ROUNDING = 0.01
+_ZERO_BUT_FOR_ROUNDING = 1e-5
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What the program and the reference gave from the same numbers, in the same dtypes.
+
+    Attributes:
+        got: of the program.
+        right: of the reference.
+        nudged: what the reference gives when its inputs move by one unit in their last digit, a few times; only asked
+            for where the two differ by more than sums in another order would.
+    """
+
+    got: Result
+    right: Result
+    nudged: Callable[[], Sequence[Result]] = field(default=lambda: ())
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What counts as the same.
+
+    Attributes:
+        exact: whether both compute the same bits, so that nothing is rounding.
+        share: of the largest entry or update, by how much both may differ; None for a share that follows the dtypes.
+        coarsest: the coarsest dtype that the step computes in.
+        rounded: operations that a replay in float64 left in their own dtypes.
+        marks: what each leaf depends on, by kind and path.
+    """
+
+    exact: bool = False
+    share: float | None = None
+    coarsest: Any = np.float32
+    rounded: frozenset[str] = frozenset()
+    marks: Mapping[tuple[Kind, str], Marks] = field(default_factory=dict)
+
+
+def compare(
+    step: int, before: Any, own: Pair, precise: Pair | None, axis_sizes: Mapping[str, int], standard: Standard
+) -> Iterator[LeafCheck]:
+    """Compare what a step gave, leaf by leaf: gradients, then outputs, then the new state.
+
+    Args:
+        step: the step's number, from 1.
+        before: the state before it.
+        own: what both gave in their own dtypes.
+        precise: what both gave in float64, where they could be replayed.
+        axis_sizes: the mesh's axes.
+        standard: what counts as the same.
+    """
+    old = by_path(before)
+    for kind, path in own.right.leaves:
+        leaf = _Leaf(step, kind, path, old, own, precise, axis_sizes, standard)
+        yield leaf.check().also(own.got.differing.get(path, ""))
+
+
+@dataclass
+class _Leaf:
+    step: int
+    kind: Kind
+    path: str
+    old: Mapping[str, np.ndarray]
+    own: Pair
+    precise: Pair | None
+    axis_sizes: Mapping[str, int]
+    standard: Standard
+
+    def __post_init__(self) -> None:
+        self.key = (self.kind, self.path)
+        self.dtype = self.own.right.leaves[self.key].dtype
+        self.got, self.right = (_widest(result.leaves[self.key]) for result in (self.own.got, self.own.right))
+        start = self.old[self.path] if self.kind == "state" else np.zeros((), self.dtype)
+        self.start = _widest(start)
+        self.is_float = jnp.issubdtype(self.dtype, jnp.inexact)
+        self.marks = self.standard.marks.get(self.key, frozenset())
+        self.note = ""
+
+    def check(self) -> LeafCheck:
+        """What is to say of the leaf."""
+        got, right, start = self.got, self.right, self.start
+        change = _minus(right, start)
+        replayed, fault, doubt = None, "", self._not_finite()
+        ratio = _ratio(_minus(got, start), change) if jnp.issubdtype(self.dtype, jnp.number) else None
+        moved = bool(np.any(change)) or not np.isfinite(right).all()
+        if self.precise is not None:
+            there, here = (_widest(result.leaves[self.key]) for result in (self.precise.got, self.precise.right))
+            meant = _minus(here, start)
+            replayed = _share_of(_largest(_minus(there, here)), meant)
+            if jnp.issubdtype(self.dtype, jnp.number):
+                ratio = _ratio(_minus(there, start), meant)
+            moved = moved or bool(np.any(meant))
+            fault, blind = self._in_meaning(there, here, meant, ratio)
+            doubt = doubt or blind
+        allowed, reason, own_fault, own_doubt = self._in_own_dtype(change, ratio, meant=not fault)
+        max_abs = _largest(_minus(got, right))
+        return LeafCheck(
+            step=self.step,
+            kind=self.kind,
+            path=self.path,
+            dtype=self.dtype.name,
+            max_abs=max_abs,
+            max_rel=_share_of(max_abs, change),
+            ratio=ratio,
+            allowed=allowed,
+            reason=reason,
+            replayed=replayed,
+            moved=moved,
+            reads_batch=BATCH in self.marks,
+            fault=fault or own_fault,
+            doubt=doubt or own_doubt,
+            note=self.note,
+        )
+
+    def _in_meaning(self, there: Any, here: Any, meant: Any, ratio: float | None) -> tuple[str, str]:
+        """What is wrong in float64, and why that cannot tell."""
+        if not self.is_float:
+            bad = there != here
+            if not bad.any():
+                return "", ""
+            unsteady = [_widest(other.leaves[self.key]) != here for other in self._nudged(self.precise)]
+            if not (bad & ~np.any(unsteady, axis=0)).any() if unsteady else False:
+                return (
+                    "",
+                    f"rounding alone changes {int(bad.sum())} of {bad.size} entries: they count or rank what is equal",
+                )
+            return self._words(bad, there, here, ratio), ""
+        value = np.maximum(np.abs(_finite(here)), np.abs(_finite(self.start)))
+        share, eps = _PRECISE_SHARE, _PRECISE_EPS
+        if self.standard.rounded:
+            share = SHARE.get(np.dtype(self.standard.coarsest).name, 0.1)
+            eps = float(jnp.finfo(self.standard.coarsest).eps)
+        share = share if self.standard.share is None else self.standard.share
+        sizes = np.abs(_finite(meant))
+        allowed = share * near(sizes) + 256 * eps * _largest(meant) + 64 * eps * value
+        bad = _apart(there, here, allowed)
+        if bad.any():
+            moves = [np.abs(_minus(_widest(other.leaves[self.key]), here)) for other in self._nudged(self.precise)]
+            moved = np.max([_finite(move) for move in moves], axis=0) if moves else np.zeros_like(value)
+            everywhere = _largest(moved) > _MOVED_BY_ROUNDING * _largest(meant)
+            allowed = allowed + 32 * (np.full_like(value, _largest(moved)) if everywhere else near(moved))
+            bad = _apart(there, here, allowed)
+        if bad.any():
+            return self._words(bad, there, here, ratio), ""
+        if not np.any(meant) or (sizes > 2 * allowed).any():
+            return "", ""
+        # What is zero but for rounding is not known to be so in float64, where it is smaller still, unless a step of
+        # fixed size is made of it.
+        in_own = _largest(_minus(self.right, self.start))
+        if not in_own or _largest(meant) < _ZERO_BUT_FOR_ROUNDING * in_own:
+            self.note = "zero but for rounding"
+            return "", ""
+        return "", (
+            f"rounding alone moves it by as much as the step does ({_largest(meant):.1e}), so a fault would not show: "
+            "give batches or a state (key=) from which it moves, or take it out of the step"
+        )
+
+    def _in_own_dtype(self, change: Any, ratio: float | None, *, meant: bool) -> tuple[float, str, str, str]:
+        """The largest difference that is rounding, why, what is wrong beyond that, and why that cannot tell."""
+        got, right = self.got, self.right
+        if self.standard.exact or not self.is_float:
+            reason = "exact: each part rounds the same wherever it runs"
+            if not self.is_float:
+                reason = "exact: integers, booleans and keys do not round"
+            bad = (got != right) & ~(np.isnan(got) & np.isnan(right))
+            if not bad.any() or not meant:
+                return 0.0, reason, "", ""
+            if self.precise is not None and FLOAT in self.marks:
+                self.note = f"{int(bad.sum())} of {bad.size} entries differ, and in float64 none: rounding decides them"
+                return 0.0, reason, "", ""
+            return 0.0, reason, self._words(bad, got, right, ratio), ""
+        eps = float(jnp.finfo(self.dtype).eps)
+        coarsest = self.dtype if float(jnp.finfo(self.standard.coarsest).eps) < eps else self.standard.coarsest
+        coarse = np.dtype(coarsest).name
+        if self.standard.share is not None:
+            share, reason = self.standard.share, f"the tolerance given, {self.standard.share:g} of the largest entry"
+        else:
+            share = SHARE.get(coarse, _DIGITS * float(jnp.finfo(coarsest).eps))
+            reason = f"{coarse}: sums in another order round differently, {share:g} of the largest entry"
+        judge = right if self.precise is None else _widest(self.precise.right.leaves[self.key])
+        judge = np.where(np.isfinite(judge), judge, right)
+        allowed = share * _largest(change) + _DIGITS * eps * _largest(right) / 2
+        off = _largest(_minus(right, judge))
+        if off > share * _largest(change):
+            reason += f"; one device itself is off by {off:.1e}"
+        allowed += _DIGITS * off
+        doubt = ""
+        bad = _apart(got, judge, allowed)
+        if bad.any():
+            moved = max(
+                (_largest(_minus(_widest(x.leaves[self.key]), right)) for x in self._nudged(self.own)), default=0.0
+            )
+            if moved > _MOVED_BY_ROUNDING * _largest(change):
+                reason += f"; rounding of the step's inputs alone moves it by {moved:.1e}"
+            allowed += _DIGITS * moved
+            bad = _apart(got, judge, allowed)
+        if self.precise is None and not bad.any() and np.any(change) and allowed >= _largest(change):
+            doubt = (
+                f"rounding alone ({allowed:.1e}) hides a fault as large as what the step does ({_largest(change):.1e})"
+            )
+        if not bad.any() or not meant:
+            return allowed, reason, "", doubt
+        return allowed, reason, self._words(bad, got, judge, ratio), doubt
+
+    def _nudged(self, pair: Pair | None) -> Sequence[Result]:
+        return pair.nudged() if pair is not None else ()
+
+    def _not_finite(self) -> str:
+        """Why nothing can be said where both sides have no number."""
+        if not self.is_float:
+            return ""
+        both = ~np.isfinite(self.got) & ~np.isfinite(self.right)
+        both &= ~((self.right == self.start) | (np.isnan(self.right) & np.isnan(self.start)))
+        if not both.any():
+            return ""
+        what = "NaN" if np.isnan(self.right[both]).any() else "infinite"
+        return f"{what} in {int(both.sum())} of {both.size} entries on both sides, where any fault would hide"
+
+    def _words(self, bad: np.ndarray, got: np.ndarray, right: np.ndarray, ratio: float | None) -> str:
+        num_nan = int((np.isnan(got) & ~np.isnan(right)).sum())
+        if num_nan:
+            return f"NaN in {num_nan} of {got.size} entries where the other has numbers"
+        num_lost = int((~np.isnan(got) & np.isnan(right)).sum())
+        if num_lost:
+            return f"numbers in {num_lost} of {got.size} entries where the other has NaN"
+        start = np.broadcast_to(self.start, got.shape)
+        changes = _minus(got, start)[bad], _minus(right, start)[bad]
+        factor = ratio if np.all(bad) else _ratio(*changes)
+        named = name_ratio(factor, self.axis_sizes) if _is_factor(factor, *changes) else ""
+        where = f"in {int(bad.sum())} of {bad.size} entries"
+        if not named or (bad.sum() == 1 < bad.size):
+            return f"differs {where}"
+        return named if np.all(bad) else f"{named}, {where}"
+
+
+def _is_factor(factor: float | None, got: np.ndarray, right: np.ndarray) -> bool:
+    """Whether one is the other times a factor, entry by entry; of a sign nothing is said."""
+    if factor is None:
+        return False
+    return bool(
+        np.all(np.abs(np.abs(got) - factor * np.abs(right)) <= 0.05 * np.abs(factor * right).max(initial=1e-300))
+    )
+
+
+def _widest(x: np.ndarray) -> np.ndarray:
+    """In the widest type of its kind, so that comparing does not round."""
+    return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
+
+
+def _minus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The difference; nothing where both are the same, infinite ones too, or where a number is missing."""
+    with np.errstate(invalid="ignore"):
+        return np.where((a == b) | np.isnan(a) | np.isnan(b), 0.0, a - b)
+
+
+def _apart(got: np.ndarray, right: np.ndarray, allowed: Any) -> np.ndarray:
+    """Which entries are further apart than allowed, or are numbers on one side only."""
+    missing = np.isnan(got) | np.isnan(right)
+    far = (got != right) & ~(np.abs(_minus(got, right)) <= allowed)
+    return np.where(missing, np.isnan(got) != np.isnan(right), far)
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(x), x, 0.0)
+
+
+def _largest(x: Any) -> float:
+    return float(np.abs(_finite(np.asarray(x))).max(initial=0.0))
+
+
+def _share_of(difference: float, change: np.ndarray) -> float:
+    largest = _largest(change)
+    return difference / largest if largest else difference
+
+
+def _ratio(got: np.ndarray, right: np.ndarray) -> float | None:
+    finite = np.isfinite(got) & np.isfinite(right)
+    norms = [float(np.linalg.norm(x[finite])) for x in (got, right)]
+    return norms[0] / norms[1] if norms[1] else None

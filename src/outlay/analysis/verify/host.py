@@ -1,0 +1,105 @@
+"""Trees on the host: read from any devices, sent to any others, and never shared with an array that a step donates."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from outlay.arrays.shardings import under
+from outlay.core.paths import flatten_paths
+from outlay.devices.device_id import format_devices
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array or a shape holds PRNG keys."""
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def to_host(tree: Any) -> Any:
+    """The same tree with numpy leaves of its own; keys as their bits."""
+    return jax.tree.map(_leaf_to_host, tree)
+
+
+def _leaf_to_host(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and is_key(leaf):
+        leaf = jax.random.key_data(leaf)
+    return np.array(leaf)
+
+
+def to_devices(tree: Any, shapes: Any, shardings: Any) -> Any:
+    """What `to_host` gave, as arrays that live where the shardings say.
+
+    Args:
+        tree: numpy leaves, keys as their bits.
+        shapes: the leaves' shapes and dtypes, keys as keys.
+        shardings: one sharding for all leaves, or a tree of them.
+    """
+    return jax.device_put(typed(tree, shapes), shardings)
+
+
+def typed(tree: Any, shapes: Any) -> Any:
+    """What `to_host` gave, with the dtypes of some shapes; keys are keys again."""
+    leaves = [_typed(leaf, shape) for leaf, shape in zip(jax.tree.leaves(tree), jax.tree.leaves(shapes), strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+
+def _typed(leaf: np.ndarray, shape: Any) -> Any:
+    return jax.random.wrap_key_data(jnp.asarray(leaf), impl=_impl(shape)) if is_key(shape) else leaf.astype(shape.dtype)
+
+
+def _impl(shape: Any) -> Any:
+    """The kind of key that a shape is of, which JAX only tells of an array."""
+    found = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), shape)
+    return found[0]
+
+
+def by_path(tree: Any, root: str = "") -> dict[str, Any]:
+    """The leaves by their dotted paths below a root."""
+    return {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}
+
+
+def near(sizes: np.ndarray) -> np.ndarray:
+    """Of each entry the largest of its row or of its column, whichever is smaller: one huge column hides no other."""
+    if sizes.ndim < 2 or not sizes.size:
+        return sizes
+    others = [tuple(other for other in range(sizes.ndim) if other != dim) for dim in range(sizes.ndim)]
+    smallest = sizes.max(axis=others[0], keepdims=True)
+    for axes in others[1:]:
+        smallest = np.minimum(smallest, sizes.max(axis=axes, keepdims=True))
+    return np.broadcast_to(smallest, sizes.shape)
+
+
+def differing_copies(array: jax.Array) -> str:
+    """In words, whether devices that should hold the same piece of an array hold different bits; empty if not.
+
+    JAX reads such an array from one device and never looks at the others.
+    """
+    if is_key(array):
+        array = jax.random.key_data(array)
+    copies = collections.defaultdict(list)
+    for shard in array.addressable_shards:
+        copies[str(shard.index)].append(shard)
+    odd, most = [], 0
+    for shards in copies.values():
+        first = np.asarray(shards[0].data).tobytes()
+        different = [shard.device.id for shard in shards[1:] if np.asarray(shard.data).tobytes() != first]
+        if different:
+            odd += different
+            most = max(most, len(shards))
+    if not odd:
+        return ""
+    return f"declared the same on {most} devices, but differs: {format_devices(odd)} hold other bits"
+
+
+def copies_of(array: jax.Array, mesh: Mesh) -> list[np.ndarray] | None:
+    """What each device of a mesh holds of an array that every one of them has whole; None of others."""
+    if is_key(array) or not array.is_fully_replicated:
+        return None
+    held = {shard.device: np.asarray(shard.data) for shard in array.addressable_shards}
+    return [held[device] for device in mesh.devices.flat] if len(held) == mesh.size else None

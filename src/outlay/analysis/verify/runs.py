@@ -1,0 +1,317 @@
+"""One step on the host's numbers, run in the ways that are compared: laid out, in the other mode, on one device.
+
+Each way runs the step as it is, in its own dtypes, and replays it in float64 (`replay.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from outlay.analysis.verify.compared_array import Kind
+from outlay.analysis.verify.host import by_path, copies_of, differing_copies, to_devices, to_host
+from outlay.analysis.verify.replay import Override, Replay, wide
+from outlay.arrays.shardings import shardings
+from outlay.core.constrain import Gradient, Runner, Sums, summing
+from outlay.core.errors import ProgramError
+from outlay.core.jax_compat import intercepting
+from outlay.graph.rollout import Rollout
+from outlay.program.abstract import abstract_step
+from outlay.program.by_hand import by_hand
+from outlay.program.host_memory import fetching
+from outlay.program.intermediates import placing
+from outlay.program.modes import Mode, check_mode, in_mode
+from outlay.program.program import Program
+
+Stepped = Callable[[Any, Any], tuple[Any, Any, Any]]
+"""A step and its gradients, `stepped(state, batch) -> (new_state, outputs, gradients)`."""
+
+Run = Callable[[Any, Any], "Result"]
+"""`run(state, batch)`: one step from a state and a batch on the host."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one step gave, on the host.
+
+    Attributes:
+        state: the new state.
+        outputs: the step's outputs.
+        grads: gradients of the sums over the batch by path; empty where the step does not say where it sums.
+        differing: what is declared the same on several devices and is not, in words, by path.
+        copies: what each device holds of these, where each should hold the whole.
+    """
+
+    state: Any
+    outputs: Any
+    grads: dict[str, np.ndarray]
+    differing: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, list[np.ndarray]] = field(default_factory=dict)
+
+    @functools.cached_property
+    def leaves(self) -> dict[tuple[Kind, str], np.ndarray]:
+        """Every leaf by kind and path, in the order in which a step makes them."""
+        kinds: dict[Kind, dict[str, np.ndarray]] = {
+            "gradient": self.grads,
+            "output": by_path(self.outputs, "outputs"),
+            "state": by_path(self.state),
+        }
+        return {(kind, path): leaf for kind, leaves in kinds.items() for path, leaf in leaves.items()}
+
+
+_NAMES_DEVICES = ("context mesh", "incompatible devices")
+
+
+class Way:
+    """A step on a mesh, to run in its own dtypes or to replay in float64."""
+
+    def __init__(
+        self, program: Program, stepped: Stepped, mesh: Mesh, places: Any, instead_of: Mesh | None = None
+    ) -> None:
+        """A way to run a step.
+
+        Args:
+            program: whose step it is.
+            stepped: the step and its gradients.
+            mesh: the mesh that it runs on.
+            places: where the leaves of state and batch live.
+            instead_of: where `mesh` is a single device, the mesh that the step was written for.
+        """
+        self._stepped, self._mesh, self._places, self._shapes = stepped, mesh, places, _shapes(program)
+        self._in_mesh = program.steps_in_mesh
+        self._instead_of = instead_of
+        self._traces: dict[str, tuple[ClosedJaxpr, Any]] = {}
+        self._replays: dict[Any, tuple[Callable[..., Any], Replay]] = {}
+
+    def traced(self, batch: Any = None) -> tuple[ClosedJaxpr, Any]:
+        """The traced step, and what it returns as shapes.
+
+        Args:
+            batch: a batch on the host, where it has another number of samples than planned.
+        """
+        shapes = self._shapes_with(batch)
+        key = str(shapes[1])
+        if key not in self._traces:
+            self._traces[key] = self._trace(shapes)
+        return self._traces[key]
+
+    def run(self, state: Any, batch: Any) -> Result:
+        """The step in its own dtypes."""
+        try:
+            with self._context():
+                return _result(self._jitted(*self._placed(state, batch, self._shapes)))
+        except ValueError as error:
+            # The step names devices itself, which one device cannot follow, but a replay can leave out.
+            if not self._instead_of or not any(words in str(error) for words in _NAMES_DEVICES):
+                raise
+            return self._replayed(state, batch, None, None, precise=False)
+
+    def replay(self, state: Any, batch: Any, override: Override | None = None, given: Any = None) -> Result:
+        """The step in float64, perhaps with other operations in the stead of some, which are given numbers."""
+        return self._replayed(state, batch, override, given, precise=True)
+
+    @property
+    def rounded(self) -> set[str]:
+        """The operations that replays could not evaluate in float64."""
+        return set().union(*(replay.rounded for _, replay in self._replays.values()))
+
+    @functools.cached_property
+    def _jitted(self) -> Callable[..., Any]:
+        return jax.jit(lambda *args: self._stepped(*args))
+
+    def _context(self) -> contextlib.AbstractContextManager[Any]:
+        """What the program traces its step in: not its mesh where the step names another."""
+        return jax.set_mesh(self._mesh) if self._in_mesh else contextlib.nullcontext()
+
+    def _shapes_with(self, batch: Any) -> tuple[Any, Any]:
+        """The shapes, with as many samples as a batch has; its keys are their bits."""
+        state, planned = self._shapes
+        if batch is None:
+            return state, planned
+        sizes = [
+            np.shape(leaf)[: shape.ndim] for leaf, shape in zip(*map(jax.tree.leaves, (batch, planned)), strict=True)
+        ]
+        shapes = [jax.ShapeDtypeStruct(size, x.dtype) for size, x in zip(sizes, jax.tree.leaves(planned), strict=True)]
+        return state, jax.tree.unflatten(jax.tree.structure(planned), shapes)
+
+    def _placed(self, state: Any, batch: Any, shapes: Any) -> tuple[Any, Any]:
+        return to_devices(state, shapes[0], self._places[0]), to_devices(batch, shapes[1], self._places[1])
+
+    def _trace(self, shapes: Any) -> tuple[ClosedJaxpr, Any]:
+        types = shapes
+        if not self._instead_of:  # on Explicit axes the types tell where values live
+            types = jax.tree.map(
+                lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), tuple(shapes), tuple(self._places)
+            )
+        if self._instead_of and not self._in_mesh:  # the mesh that the step names has devices that are not here
+            found = self._traced_as_if(types)
+            return found.jaxpr, found.out_info
+        try:
+            with self._context():
+                found = jax.jit(lambda *args: self._stepped(*args)).trace(*types)
+        except ValueError as error:
+            if not self._instead_of or _NAMES_DEVICES[0] not in str(error):
+                raise
+            found = self._traced_as_if(types)
+        except NameError as error:
+            if "unbound axis name" not in str(error):
+                raise
+            raise ProgramError(
+                f"the step uses a collective over a mesh axis ({error}), so it cannot run in mode auto\n"
+                '  cure: outlay.verify(program, against="one-device")'
+            ) from error
+        return found.jaxpr, found.out_info
+
+    def _traced_as_if(self, types: Any) -> Any:
+        """The trace of a step whose `shard_map` names its mesh of several devices, as if it had named this one."""
+
+        def instead(primitive: Any, bind: Callable[..., Any], args: Any, params: dict[str, Any]) -> Any:
+            if primitive.name == "shard_map":
+                names = params["mesh"].axis_names
+                alone = self._mesh.devices.reshape((1,) * len(names))
+                params = {**params, "mesh": Mesh(alone, names, axis_types=params["mesh"].axis_types)}
+            return bind(*args, **params)
+
+        jax.clear_caches()  # inner jitted functions were traced for all devices
+        try:
+            with intercepting(instead):
+                return jax.jit(lambda *args: self._stepped(*args)).trace(*types)
+        finally:
+            jax.clear_caches()
+
+    def _replayed(self, state: Any, batch: Any, override: Override | None, given: Any, *, precise: bool) -> Result:
+        jaxpr, info = self.traced(batch)
+        shapes = self._shapes_with(batch)
+        key = (id(jaxpr), override, precise)
+        if key not in self._replays:
+            replay = Replay(precise=precise, placed=not self._instead_of, override=override)
+
+            def evaluate(given: Any, *leaves: Any) -> Any:
+                replay.given = given
+                return replay(jaxpr, *leaves)
+
+            self._replays[key] = jax.jit(evaluate), replay
+        with jax.enable_x64(precise or jax.config.values["jax_enable_x64"]), self._context():
+            placed = self._placed(state, batch, _widely(shapes) if precise else shapes)
+            results = to_host(self._replays[key][0](given, *jax.tree.leaves(placed)))
+        return _result(jax.tree.unflatten(jax.tree.structure(info), results))
+
+
+def laid_out(program: Program) -> tuple[Run, Way]:
+    """The program as it is, what a call of it runs; and the same to replay."""
+    way = Way(program, _in_mode(program, program.mode), program.mesh, _places(program))
+    gradients = jax.jit(lambda state, batch: way._stepped(state, batch)[2]) if _sums_over_batch(program) else None
+
+    def run(state: Any, batch: Any) -> Result:
+        state_at, batch_at = _places(program)
+
+        def place(tree: Any) -> Any:
+            return to_devices(tree, program.state_shapes, state_at)
+
+        state = program.pad(state)
+        # Inputs of a placed program go to where they are read, each to its own devices, when it is called.
+        placed_batch = batch if program.mode == "placed" else to_devices(batch, program.batch_shapes, batch_at)
+        grads: Any = {}
+        if gradients:
+            with program.context():
+                grads = gradients(place(state), placed_batch)
+        new_state, outputs = program(place(state), placed_batch)
+        everything = {**by_path(grads), **by_path(outputs, "outputs"), **by_path(new_state)}
+        differing = {path: words for path, leaf in everything.items() if (words := differing_copies(leaf))}
+        held = {path: copies_of(everything[path], program.mesh) for path in differing}
+        copies = {path: one for path, one in held.items() if one is not None}
+        return Result(program.crop(to_host(new_state)), to_host(outputs), by_path(to_host(grads)), differing, copies)
+
+    return run, way
+
+
+def other_mode(program: Program, mode: Mode) -> Way:
+    """The program's step under its layout, in another mode.
+
+    Raises:
+        ProgramError: the step cannot run in that mode.
+    """
+    check_mode(mode, program.mesh)
+    return Way(program, _in_mode(program, mode), program.mesh, _places(program))
+
+
+def one_device(program: Program) -> Way:
+    """The program's step on one device.
+
+    The mesh keeps the names of its axes, of size 1 each, for steps that name them: in collectives, when the mode is
+    manual, or in constraints of their own.
+    """
+    mesh = program.mesh
+    device = np.array(mesh.devices.flat[0], dtype=object).reshape((1,) * mesh.devices.ndim)
+    alone = Mesh(device, mesh.axis_names, axis_types=mesh.axis_types)
+    step = program.step
+    if program.mode == "manual" and not program.rows and not _sums_over_batch(program):
+        step = in_mode("manual", step, program.plan, alone, sums_over_batch=False)
+    whole = NamedSharding(alone, PartitionSpec())
+    return Way(program, _with_gradients(step, _directly), alone, (whole, whole), instead_of=mesh)
+
+
+def _in_mode(program: Program, mode: Mode) -> Stepped:
+    if isinstance(program.step, Rollout) or not _sums_over_batch(program):
+        step = in_mode(mode, program.step, program.plan, program.mesh, sums_over_batch=False)
+        return _with_gradients(step, _directly)
+    take = by_hand(program.plan, program.mesh) if mode == "manual" else _directly
+    placed = placing(program.step, program.plan, program.mesh)
+    return _with_gradients(fetching(placed, program.plan, program.mesh), take)
+
+
+def _shapes(program: Program) -> tuple[Any, Any]:
+    """Without shardings, which on Explicit axes are those of the program's own mesh."""
+    shapes = (program.state_shapes, program.batch_shapes)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)
+
+
+def _places(program: Program) -> tuple[Any, Any]:
+    state = shardings(program.plan, program.state_shapes, program.mesh)
+    return state, shardings(program.plan, program.batch_shapes, program.mesh, root="batch")
+
+
+def _sums_over_batch(program: Program) -> bool:
+    if isinstance(program.step, Rollout):
+        return False
+    with program.context():
+        return abstract_step(program.step, program.state_shapes, program.batch_shapes, by_hand=True).sums_over_batch
+
+
+def _with_gradients(step: Callable[[Any, Any], Any], take: Runner) -> Stepped:
+    """A step that also returns the gradients that it takes, where it says that it takes some."""
+
+    def stepped(state: Any, batch: Any) -> Any:
+        taken = []
+
+        def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
+            taken.append(take(gradient, sums, params, samples))
+            return taken[-1]
+
+        with summing(run):
+            new_state, outputs = step(state, batch)
+        grads = [grads for grads, _ in taken]
+        return new_state, outputs, {"grads": grads[0] if len(grads) == 1 else grads} if grads else {}
+
+    return stepped
+
+
+def _directly(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
+    return gradient(sums, params, samples)
+
+
+def _result(results: tuple[Any, Any, Any]) -> Result:
+    new_state, outputs, grads = to_host(results)
+    return Result(new_state, outputs, by_path(grads))
+
+
+def _widely(shapes: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, wide(x.dtype)), shapes)

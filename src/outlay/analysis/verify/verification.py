@@ -1,0 +1,227 @@
+"""What a proof found, as facts that print themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from rich.console import Group
+from rich.text import Text
+
+from outlay.analysis.verify.compared_array import LeafCheck, Verdict
+from outlay.core.errors import VerifyError
+from outlay.core.table import table, to_text
+
+_ORDER: tuple[Verdict, ...] = ("different", "unknown", "same")
+_MAX_REASONS = 8
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Whether a program computes what it should, array by array; made by `outlay.verify`.
+
+    `str()` gives text, a notebook shows a table.
+
+    Attributes:
+        program: what was checked: its mode and mesh.
+        against: what it was compared with.
+        num_steps: how many steps, each from the same state in both.
+        batches: where the batches came from.
+        checks: every array of every step, in the order of the steps and, in a step, gradients, outputs, new state.
+        causes: mistakes that the numbers confirm, in words, where something differs.
+        doubts: why nothing can be said, and what to change, in words; of the whole proof, besides those of its arrays.
+        replayed: whether both were replayed in float64 too, or why not, in words.
+    """
+
+    program: str
+    against: str
+    num_steps: int
+    batches: str
+    checks: tuple[LeafCheck, ...]
+    causes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    replayed: str = ""
+
+    @property
+    def wrong(self) -> tuple[LeafCheck, ...]:
+        """The checks that failed, the first one first."""
+        return tuple(check for check in self.checks if check.verdict == "different")
+
+    @property
+    def verdict(self) -> Verdict:
+        """`same`, `different`, or `unknown` where a fault could hide."""
+        if self.wrong:
+            return "different"
+        return "unknown" if self.reasons else "same"
+
+    @property
+    def ok(self) -> bool:
+        """Whether every array is the same up to rounding, and each was able to show a fault."""
+        return self.verdict == "same"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the answer is unknown, in words; each with what to change."""
+        arrays: dict[str, LeafCheck] = {}
+        for check in self.checks:
+            if check.verdict == "unknown":
+                arrays.setdefault(check.doubt if not check.path else f"{check.kind} {check.path}", check)
+        return (*self.doubts, *(check.in_words for check in arrays.values()))
+
+    @property
+    def leaves(self) -> tuple[LeafCheck, ...]:
+        """One check for each array: those that differ first, then unknown ones.
+
+        Of the checks of an array it is the first to fail, or else the one that came nearest to it.
+        """
+        found: dict[tuple[str, str], LeafCheck] = {}
+        for check in self.checks:
+            best = found.setdefault((check.kind, check.path), check)
+            worse = _ORDER.index(check.verdict) < _ORDER.index(best.verdict)
+            if worse or (check.verdict == best.verdict == "same" and check.nearness > best.nearness):
+                found[check.kind, check.path] = check
+        return tuple(
+            sorted(found.values(), key=lambda check: (_ORDER.index(check.verdict), not check.ok and check.step))
+        )
+
+    @property
+    def headline(self) -> str:
+        """The answer in a sentence."""
+        leaves = self.leaves
+        did = f"{self.program}, against {self.against}, {self.num_steps} step{'s' if self.num_steps != 1 else ''}"
+        if self.verdict == "same":
+            return f"the same: all {len(leaves)} arrays of {did}"
+        if self.verdict == "unknown":
+            reasons = "".join(f"\n  {reason}" for reason in self.reasons[:_MAX_REASONS])
+            left = len(self.reasons) - _MAX_REASONS
+            more = f"\n  and {left} more reasons" if left > 0 else ""
+            return f"unknown: nothing differs in {len(leaves)} arrays of {did}, but a fault could hide:{reasons}{more}"
+        num_wrong = sum(leaf.verdict == "different" for leaf in leaves)
+        causes = "".join(f"\ncause: {cause}" for cause in self.causes)
+        return f"different: {num_wrong} of {len(leaves)} arrays of {did}\nfirst: {self.wrong[0].in_words}{causes}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What limits the proof, in words."""
+        steps = "1 step was" if self.num_steps == 1 else f"{self.num_steps} steps were"
+        notes = [
+            f"batches {self.batches}",
+            f"{steps} compared; of what a later one does otherwise nothing is known (steps=N)",
+        ]
+        if not any(check.kind == "gradient" for check in self.checks):
+            notes.append("gradients are not among the arrays: only steps from outlay.train_step say what they are")
+        still = [path for path, checks in self._of_batch().items() if not any(check.moved for check in checks)]
+        if still and not self.doubts:
+            notes.append(f"{len(still)} array(s) read the batch and never changed: {_some(still)}")
+        if self.replayed:
+            notes.append(self.replayed)
+        return tuple(notes)
+
+    def _of_batch(self) -> dict[str, list[LeafCheck]]:
+        """The checks of floats that depend on the batch, of gradients and state, by path."""
+        found: dict[str, list[LeafCheck]] = {}
+        for check in self.checks:
+            if check.reads_batch and check.kind != "output" and "float" in check.dtype:
+                found.setdefault(check.path, []).append(check)
+        return found
+
+    def raise_if_different(self, *, allow_unknown: bool = False) -> None:
+        """Do nothing if all is the same.
+
+        Args:
+            allow_unknown: also do nothing where the answer is unknown.
+
+        Raises:
+            VerifyError: something differs, with the first wrong leaf and all others; or the answer is unknown, with
+                the reasons.
+        """
+        if self.verdict == "different" or (self.verdict == "unknown" and not allow_unknown):
+            raise VerifyError(str(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "verdict": self.verdict,
+            "ok": self.ok,
+            "program": self.program,
+            "against": self.against,
+            "num_steps": self.num_steps,
+            "batches": self.batches,
+            "first_wrong": self.wrong[0].in_words if self.wrong else None,
+            "causes": list(self.causes),
+            "reasons": list(self.reasons),
+            "notes": list(self.notes),
+            "checks": [{**_finite(dataclasses.asdict(check)), "verdict": check.verdict} for check in self.checks],
+        }
+
+    def to_html(self) -> str:
+        """As a complete page in one file, which works offline."""
+        return page(self.headline, self.verdict, self.leaves, self.notes)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def __str__(self) -> str:
+        return to_text(self)
+
+    def __rich__(self) -> Group:
+        return lines(self.headline, self.verdict, self.leaves, self.notes)
+
+
+def _finite(facts: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows neither NaN nor infinity."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in facts.items()
+    }
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+COLUMNS = ("array", "step", "max abs", "max rel", "allowed", "ratio", "in float64", "")
+MAX_ROWS = 24
+COLOURS: dict[Verdict, str] = {"same": "green", "different": "red", "unknown": "yellow"}
+
+
+def lines(headline: str, verdict: Verdict, leaves: Sequence[LeafCheck], notes: Sequence[str]) -> Group:
+    """A proof as rich renderables; of many arrays the first.
+
+    Args:
+        headline: the answer in words.
+        verdict: the answer.
+        leaves: one check for each array, failed ones first.
+        notes: what limits the proof.
+    """
+    rows = [_row(leaf) for leaf in leaves[:MAX_ROWS]]
+    answer = Text(headline, style=f"bold {COLOURS[verdict]}")
+    parts: list[Any] = [answer, Text(), table(COLUMNS, rows, right=COLUMNS[1:-1])]
+    left = leaves[MAX_ROWS:]
+    if left:
+        num_wrong = sum(leaf.verdict == "different" for leaf in left)
+        parts.append(Text(f"and {len(left)} more arrays, {num_wrong or 'none'} of them different"))
+    parts += [Text(f"allowed for {words}") for words in dict.fromkeys(leaf.reason for leaf in leaves)][:4]
+    parts += [Text(f"note: {note}", style="yellow") for note in notes]
+    return Group(*parts)
+
+
+def page(headline: str, verdict: Verdict, leaves: Sequence[LeafCheck], notes: Sequence[str]) -> str:
+    """A proof as a complete page; the arguments are those of `lines`."""
+    loader = jinja2.PackageLoader("outlay.report")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    rows = [(_row(leaf), leaf.verdict, leaf.reason) for leaf in leaves]
+    template = environment.get_template("verify.html.j2")
+    return template.render(headline=headline, verdict=verdict, columns=COLUMNS, rows=rows, notes=notes)
+
+
+def _row(leaf: LeafCheck) -> tuple[str, ...]:
+    ratio = "" if leaf.ratio is None else f"{leaf.ratio:.4g}"
+    replayed = "" if leaf.replayed is None else f"{leaf.replayed:.1e}"
+    numbers = (f"{leaf.max_abs:.1e}", f"{leaf.max_rel:.1e}", f"{leaf.allowed:.1e}", ratio, replayed)
+    unknown = f"unknown: {leaf.doubt}" if leaf.doubt else ""
+    same = f"the same ({leaf.note})" if leaf.note else "the same"
+    return (leaf.name, str(leaf.step), *numbers, leaf.fault or unknown or same)

@@ -1,0 +1,314 @@
+"""`outlay.verify`: whether a program computes what one device computes, array by array."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from outlay.analysis.verify.batches import (
+    KINDS,
+    all_samples_are_alike,
+    in_float64,
+    made_up_words,
+    make_up,
+    nudged,
+    take,
+)
+from outlay.analysis.verify.causes import Causes
+from outlay.analysis.verify.compare import Pair, Standard, compare
+from outlay.analysis.verify.compared_array import LeafCheck
+from outlay.analysis.verify.dependence import BATCH, Dependence, Marks
+from outlay.analysis.verify.host import by_path, to_host
+from outlay.analysis.verify.parts import parts_that_differ
+from outlay.analysis.verify.runs import Result, laid_out, one_device, other_mode
+from outlay.analysis.verify.verification import Verification
+from outlay.arrays.misfits import refuse_mismatch
+from outlay.core.errors import ProgramError
+from outlay.core.suggest import did_you_mean
+from outlay.graph.rollout import Rollout
+from outlay.program.program import Program
+
+Against = Literal["one-device", "auto", "manual"]
+
+NUM_NUDGES = 4
+"""Each gives the sign of a number that is nothing but rounding, such as Adam multiplies, one more chance to turn."""
+
+_DRAWN = (
+    "each device draws random numbers of its own, by its number (axis_index), and with the same numbers one device "
+    "computes the same: right if any random numbers will do, but not the numbers of one device. To prove it, key them "
+    "by sample: jax.vmap(jax.random.fold_in, (None, 0))(key, numbers of the samples in the global batch)"
+)
+
+
+def verify(
+    program: Program,
+    steps: int = 3,
+    against: Against = "one-device",
+    *,
+    batches: Any = None,
+    key: Any = None,
+    tolerance: float | None = None,
+) -> Verification:
+    """Run a program and a reference on the same numbers, and compare all that they compute.
+
+    Compared are the outputs, the new state and, for steps from `outlay.train_step`, the gradients (of the sum over the
+    batch). Each side runs in its own dtypes, and is replayed in float64. In float64 both must agree in what the step
+    changed, so that a fault shows at any learning rate and in any dtype. In its own dtypes the program must be as near
+    to that as rounding allows, however badly the reference rounds. What is declared the same on several devices must
+    be so bit for bit. Both start each step from the reference's state, so that rounding does not add up. For a rollout
+    in mode manual or placed no rounding is allowed: its parts compute the same wherever they run, bit for bit.
+
+    The answer is `same`, `different` or `unknown`: unknown where a fault could hide, as behind NaN on both sides, or
+    gradients that are all zero. Where something differs, the usual mistakes are tried on one device, and what the
+    numbers confirm is named. The proof makes its own state, and leaves the program as it was.
+
+    Args:
+        program: what to check.
+        steps: how many steps.
+        against: `one-device` runs the step on one device of the mesh; `auto` and `manual` run it under the same layout
+            in that mode.
+        batches: one batch a step, as an iterable or as `batches[step]`, such as a recipe's data. Without them, batches
+            of the planned shapes are made up: floats normal, or positive where that gives NaN; integers random, below
+            the size of what they index; weights one.
+        key: the PRNG key of the initial state; `jax.random.key(0)` if None.
+        tolerance: by how much of its largest entry, or of its largest update, an array may differ, in float64 and in
+            its own dtype. If None, 1e-6 in float64, and a share that follows the step's dtypes in these.
+
+    Returns:
+        What was found. `raise_if_different()` turns all but `same` into an error.
+
+    Raises:
+        LayoutError: a batch is not of the planned shapes.
+        ProgramError: the step cannot run in the reference's mode, there are too few batches, or an argument is of the
+            wrong kind.
+
+    Example:
+        >>> def step(state, batch):
+        ...     return state - batch.mean(), {"mean": batch.mean()}
+        >>> program = outlay.program(
+        ...     step, lambda key: jnp.ones(8), np.ones((16, 2), np.float32),
+        ...     layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh=outlay.mesh(data=8))
+        >>> outlay.verify(program).verdict
+        'same'
+    """
+    _refuse(program, steps, against, tolerance)
+    proof = _Proof(program, operator.index(steps), against, tolerance)
+    return proof.of(proof.begin(key), batches)
+
+
+@dataclass
+class _Proof:
+    program: Program
+    steps: int
+    against: Against
+    tolerance: float | None
+    checks: list[LeafCheck] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    not_replayed: str = ""
+
+    def __post_init__(self) -> None:
+        self.run, self.way = laid_out(self.program)
+        against = self.against
+        self.reference = one_device(self.program) if against == "one-device" else other_mode(self.program, against)
+        self.is_rollout = isinstance(self.program.step, Rollout)
+        self.exact = self.is_rollout and self.program.mode != "auto"
+        self.marks: Mapping[Any, Marks] = {}
+        self.sizes: Mapping[int, int] | None = None
+        self.coarsest: Any = np.float32
+        if not self.is_rollout:
+            self._look()
+
+    def _look(self) -> None:
+        """Learn from the trace what depends on what, and how coarse the step's floats are."""
+        traced, info = self.reference.traced()
+        found = Dependence.of(traced, len(jax.tree.leaves(self.program.state_shapes)))
+        new_state, outputs, grads = jax.tree.unflatten(jax.tree.structure(info), found.results)
+        marks: Any = Result(new_state, outputs, by_path(grads)).leaves
+        self.marks, self.sizes = marks, found.sizes
+        self.coarsest = max(found.dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.float32)
+
+    def begin(self, key: Any) -> Any:
+        """The state that both begin with, on the host."""
+        return self.program.crop(to_host(self.program.init(_key(key))))
+
+    def of(self, state: Any, batches: Any) -> Verification:
+        """The proof from a state and batches, or from made-up ones."""
+        if batches is None:
+            numbers, words = self._made_up(state)
+        else:
+            numbers, words = take(batches, self.steps), "given"
+            for batch in numbers:
+                refuse_mismatch(batch, self.program.plan.of_kind("batch"), "this program", root="batch")
+        for number, batch in enumerate(map(to_host, numbers), start=1):
+            state = self._step(number, state, batch)
+        where = f"mode {self.program.mode} on {self.program.plan.mesh}"
+        with_ = "one device" if self.against == "one-device" else f"mode {self.against}"
+        checks, doubts = tuple(self.checks), tuple(self._doubts(numbers))
+        return Verification(where, with_, self.steps, words, checks, tuple(self.causes), doubts, self._replayed_words())
+
+    def _step(self, number: int, state: Any, batch: Any) -> Any:
+        right = self.reference.run(state, batch)
+        got = self.run(state, batch)
+        own = Pair(got, right, self._nudged(self.reference.run, state, batch))
+        precise = self._precise(state, batch)
+        standard = Standard(
+            exact=self.exact,
+            share=self.tolerance,
+            coarsest=self.coarsest,
+            rounded=frozenset(self.way.rounded | self.reference.rounded) if precise else frozenset(),
+            marks=self.marks,
+        )
+        sizes = self.program.plan.mesh.axis_sizes
+        checks = list(compare(number, state, own, precise, sizes, standard))
+        if any(check.verdict == "different" for check in checks) and self.against == "one-device":
+            checks = self._explained(checks, state, batch, got, precise)
+        self.checks += checks
+        return right.state
+
+    def _explained(
+        self, checks: list[LeafCheck], state: Any, batch: Any, got: Result, precise: Pair | None
+    ) -> list[LeafCheck]:
+        """The checks of a step that differs, and what the numbers say of it."""
+        if self.is_rollout:
+            if not self.causes:
+                self.causes += parts_that_differ(self.program, state, batch)
+            return checks
+        if precise is None:
+            return checks
+        wrong = [check for check in checks if check.verdict == "different"]
+        ways, results = (self.way, self.reference), (precise.got, precise.right)
+        causes = Causes(self.program, ways, state, batch, results, wrong, got.copies, self.marks)
+        if causes.drawn_by_device():
+            return [dataclasses.replace(c, fault="", doubt=_DRAWN) if c in wrong else c for c in checks]
+        if not self.causes:
+            self.causes += causes.named()
+        return checks
+
+    def _precise(self, state: Any, batch: Any) -> Pair | None:
+        """Both replayed in float64; None where that cannot be."""
+        if self.is_rollout or self.not_replayed:
+            return None
+        try:
+            replays = [way.replay(state, batch) for way in (self.way, self.reference)]
+        except Exception as error:  # whatever an operation or a device says against float64
+            self.not_replayed = f"not replayed in float64: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+            return None
+        nudges = self._nudged(self.reference.replay, in_float64(state), in_float64(batch))
+        return Pair(replays[0], replays[1], nudges)
+
+    def _nudged(self, run: Callable[[Any, Any], Result], state: Any, batch: Any) -> Callable[[], Sequence[Result]]:
+        @functools.cache
+        def nudges() -> Sequence[Result]:
+            return [] if self.exact else [run(*nudged((state, batch), seed)) for seed in range(NUM_NUDGES)]
+
+        return nudges
+
+    def _made_up(self, state: Any) -> tuple[list[Any], str]:
+        """Batches that the step computes numbers from, and that move what it trains; and how they were made."""
+        shapes = self.program.batch_shapes
+        kinds = list(KINDS) if any(jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(shapes)) else []
+        made = {}
+        for kind in kinds[:1] if self.is_rollout else kinds:
+            made[kind] = make_up(shapes, self.steps, self.sizes, kind)
+            if self.is_rollout or self._is_of_use(state, to_host(made[kind][0])):
+                return made[kind], made_up_words(shapes, self.sizes, kind)
+        kind = next(iter(KINDS))
+        return make_up(shapes, self.steps, self.sizes, kind), made_up_words(shapes, self.sizes, kind)
+
+    def _is_of_use(self, state: Any, batch: Any) -> bool:
+        result = self.reference.run(state, batch)
+        old = by_path(state)
+        trained = [key for key, marks in self.marks.items() if key[0] != "output" and BATCH in marks]
+        moved = [np.any(result.leaves[key] != (old[key[1]] if key[0] == "state" else 0)) for key in trained]
+        finite = all(
+            np.isfinite(leaf.astype(np.complex128)).all()
+            for (kind, path), leaf in result.leaves.items()
+            if jnp.issubdtype(leaf.dtype, jnp.inexact) and not (kind == "state" and np.array_equal(leaf, old[path]))
+        )
+        return finite and (any(moved) or not moved)
+
+    def _doubts(self, batches: Sequence[Any]) -> list[str]:
+        """Why nothing can be said of the whole."""
+        doubts = []
+        if not self.checks:
+            doubts.append("nothing was compared: the step returns neither state nor outputs; return what it computes")
+        if not self.is_rollout and all_samples_are_alike(batches, self.program.plan):
+            doubts.append(
+                "every sample of the batches is the same, so that one left out or counted twice would not show: "
+                "give batches of different samples (batches=), or leave them out and have some made up"
+            )
+        trained = [c for c in self.checks if c.reads_batch and c.kind != "output" and "float" in c.dtype]
+        shown = [c for c in self.checks if c.reads_batch and c.kind == "output"]
+        if trained and not any(c.moved for c in trained):
+            doubts.append(
+                "all gradients or updates are zero, so that one counted twice would not show: give another initial "
+                "state (key=, or an init that is not all zeros) or batches that it learns from"
+            )
+        elif not trained and shown and not any(c.moved for c in shown):
+            doubts.append("all that the step computes is zero: give batches (batches=) that it computes something from")
+        return doubts
+
+    def _replayed_words(self) -> str:
+        rounded = sorted(self.way.rounded | self.reference.rounded)
+        if rounded:
+            return f"in the replay in float64 these keep their own dtypes: {', '.join(rounded)}"
+        return self.not_replayed
+
+
+def _key(key: Any) -> Any:
+    """A key of the kind that states are planned with; of keys of another kind the bits are taken."""
+    default = jax.random.key(0)
+    if key is None:
+        return default
+    bits = key
+    if isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+        if key.dtype == default.dtype and key.shape == ():
+            return key
+        bits = jax.random.key_data(key)
+    if not (isinstance(bits, jax.Array | np.ndarray) and bits.dtype == np.uint32 and bits.shape in {(2,), (4,)}):
+        fix = f"jax.random.key({key})" if type(key) is int else "jax.random.key(0)"
+        raise ProgramError(f"key={key!r} is no PRNG key\n  cure: key={fix}")
+    like = jax.random.key_data(default)
+    return jax.random.wrap_key_data(jnp.asarray(np.resize(np.asarray(bits), like.shape)))
+
+
+def _refuse(program: Program, steps: Any, against: str, tolerance: Any) -> None:
+    if not isinstance(program, Program):
+        raise ProgramError(
+            f"outlay.verify takes a program, not a {type(program).__name__}\n"
+            "  cure: outlay.verify(outlay.program(step, init, batch, layout=layout, mesh=mesh))"
+        )
+    if against not in get_args(Against):
+        raise ProgramError(f"there is no reference {against!r}: {did_you_mean(str(against), get_args(Against))}")
+    if isinstance(steps, bool) or not hasattr(steps, "__index__") or operator.index(steps) < 1:
+        raise ProgramError(f"steps={steps!r}: a proof takes 1 step or more, as a whole number\n  cure: steps=3")
+    is_share = isinstance(tolerance, int | float) and not isinstance(tolerance, bool) and 0 <= tolerance < 1
+    if tolerance is not None and not (is_share and math.isfinite(tolerance)):
+        raise ProgramError(
+            f"tolerance={tolerance!r}: a share of an array's largest entry, from 0 up to 1\n"
+            "  cure: tolerance=1e-3, or leave it out for one that follows the step's dtypes"
+        )
+    if isinstance(program.step, Rollout) and against != "one-device":
+        raise ProgramError(
+            f"a rollout in mode {program.mode} is laid out by its graph, which mode {against} knows nothing of\n"
+            '  cure: against="one-device"'
+        )
+    if against == program.mode:
+        raise ProgramError(
+            f"the program runs in mode {against} itself, so there is nothing to compare\n"
+            f'  cure: against="one-device", or a program in the other mode'
+        )
+    if not all(device.process_index == jax.process_index() for device in program.mesh.devices.flat):
+        raise ProgramError(
+            f"{program.plan.mesh} spans several processes, and a proof reads all numbers in one\n"
+            "  cure: verify the same program on simulated devices: outlay.simulate(n)"
+        )

@@ -1,0 +1,155 @@
+"""What one device computes, and how much memory it touches, in one step of a compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from outlay.analysis.hlo.attributes import names_in
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+from outlay.analysis.hlo.loops import runs_per_step, trip_count
+from outlay.analysis.work.products import custom_call_target, dtype_of_product, flops_of_product
+from outlay.analysis.work.traffic import AcrossRows, instruction_bytes, operand_shapes, read_across_rows
+
+_FREE = frozenset(
+    (
+        *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call"),
+        *("async-start", "async-update", "after-all", "partition-id", "replica-id", "optimization-barrier"),
+        *("domain", "add-dependency", "get-dimension-size", "opt-barrier", "send", "recv", "send-done"),
+        *("recv-done",),
+    )
+)
+"""What takes no time of its own: its bodies are counted where they stand, or there is nothing to do."""
+
+_COMMUNICATION = (
+    *("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast"),
+    "ragged-all-to-all",
+)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One instruction that a device executes.
+
+    Attributes:
+        name: in the compiled program.
+        flops: of the matrix products and convolutions in it, in one run.
+        dtype: what those multiply, as targets name it; empty where it holds none.
+        num_bytes: what it reads and writes in one run.
+        across_rows: of that, what it reads across the rows of arrays.
+        runs: how often it runs in a step.
+    """
+
+    name: str
+    flops: float
+    dtype: str
+    num_bytes: int
+    across_rows: tuple[AcrossRows, ...]
+    runs: int
+
+
+@dataclass(frozen=True)
+class CompiledWork:
+    """The work of one device in a step, without what it sends and receives.
+
+    Attributes:
+        operations: every instruction that is executed, collectives left out.
+        unknown: what could not be counted, in words, each kind once.
+    """
+
+    operations: tuple[Operation, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def flops_by_dtype(self) -> dict[str, float]:
+        """FLOPs of matrix products and convolutions, by what they multiply."""
+        found: dict[str, float] = {}
+        for operation in self.operations:
+            if operation.flops:
+                found[operation.dtype] = found.get(operation.dtype, 0.0) + operation.flops * operation.runs
+        return found
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of matrix products and convolutions."""
+        return sum(self.flops_by_dtype.values())
+
+    @property
+    def bytes_accessed(self) -> float:
+        """What is read and written in memory; of slices and updates in place only themselves."""
+        return float(sum(operation.num_bytes * operation.runs for operation in self.operations))
+
+    @property
+    def num_runs(self) -> int:
+        """How many instructions are executed."""
+        return sum(operation.runs for operation in self.operations)
+
+
+def compiled_work(module: HloModule) -> CompiledWork:
+    """Count what one device does in a step: products with their dtypes, and bytes at the level of fusions.
+
+    Products are `dot` and `convolution`, alone or in a fusion, and the calls of cuBLAS, cuDNN and oneDNN for them.
+
+    Args:
+        module: the optimized program of one device.
+    """
+    unknown: dict[str, None] = {}
+    found: list[Operation] = []
+    for name, (runs, exact) in runs_per_step(module).items():
+        if not exact:
+            unknown |= dict.fromkeys(_guessed(module, name))
+        found += _operations(module.computations[name], runs, module, unknown)
+    return CompiledWork(tuple(found), tuple(unknown))
+
+
+def _guessed(module: HloModule, name: str) -> Iterator[str]:
+    """Why it is not certain how often a computation runs."""
+    for caller, one in module.callers.get(name, ()):
+        if one.opcode == "conditional":
+            yield "a branch that is taken or not: the dearest counts"
+        elif one.opcode == "while" and trip_count(module, caller, one) is None:
+            yield "a loop whose trip count is not in the program: counted once"
+
+
+def _operations(
+    computation: Computation, runs: int, module: HloModule, unknown: dict[str, None]
+) -> Iterator[Operation]:
+    for instruction in computation.instructions.values():
+        opcode = instruction.opcode
+        if opcode in _FREE or opcode.startswith(_COMMUNICATION) or opcode.endswith("-done"):
+            continue
+        fused = _fused(instruction, module)
+        flops, dtype = _products(instruction, computation, fused, module, unknown)
+        if fused is not None and not flops and _communicates(fused):
+            continue
+        num_bytes = instruction_bytes(instruction, computation, fused)
+        yield Operation(instruction.name, flops, dtype, num_bytes, read_across_rows(fused), runs)
+
+
+def _fused(instruction: Instruction, module: HloModule) -> Computation | None:
+    """What a fusion runs."""
+    if instruction.opcode not in ("fusion", "fusion-start"):
+        return None
+    return module.computations.get("".join(names_in(instruction.attributes.get("calls", ""))[:1]))
+
+
+def _communicates(fused: Computation) -> bool:
+    return any(inner.opcode.startswith(_COMMUNICATION) for inner in fused.instructions.values())
+
+
+def _products(
+    instruction: Instruction,
+    computation: Computation,
+    fused: Computation | None,
+    module: HloModule,
+    unknown: dict[str, None],
+) -> tuple[float, str]:
+    """FLOPs of the products in an instruction, fusions within fusions included, and what the largest multiplies."""
+    if fused is None:
+        operands = operand_shapes(instruction, computation)
+        flops = flops_of_product(instruction, operands)
+        if flops is None:
+            unknown[f"custom call {custom_call_target(instruction)}: FLOPs unknown; not counted"] = None
+        return (flops, dtype_of_product(instruction, operands)) if flops else (0.0, "")
+    inside = [_products(inner, fused, _fused(inner, module), module, unknown) for inner in fused.instructions.values()]
+    return sum(flops for flops, _ in inside), max(inside)[1]

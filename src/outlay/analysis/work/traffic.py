@@ -1,0 +1,152 @@
+"""The bytes an instruction reads and writes in memory: a fusion what goes in and comes out, a slice only itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from outlay.analysis.hlo.dtypes import dtype_bits, total_bytes
+from outlay.analysis.hlo.hlo_module import Computation, Instruction, Shape
+from outlay.analysis.work.products import numbers
+
+SLICES = ("dynamic-slice", "slice", "gather")
+_SAME_BYTES = ("bitcast", "reshape", "get-tuple-element", "copy", "convert")
+"""What hands its operand on inside a fusion, so that a slice of it is a slice of the operand."""
+
+
+def instruction_bytes(instruction: Instruction, computation: Computation, fused: Computation | None) -> int:
+    """What an instruction reads and writes, once.
+
+    Args:
+        instruction: the instruction.
+        computation: the one that it stands in.
+        fused: what it runs, if it is a fusion.
+    """
+    if fused is not None:
+        return _fusion_bytes(instruction, computation, fused)
+    operands = operand_shapes(instruction, computation)
+    if instruction.opcode in SLICES:
+        return 2 * total_bytes(instruction.shapes) + total_bytes(operands[1:])
+    if instruction.opcode == "dynamic-update-slice":
+        return 2 * total_bytes(operands[1:2]) + total_bytes(operands[2:])
+    if instruction.opcode == "scatter":
+        return _scatter_bytes(operands)
+    read = total_bytes(_shapes(dict.fromkeys(instruction.operands), computation))
+    if instruction.opcode.endswith("-start"):  # a copy in the background; its result names the operand again
+        return 2 * read
+    return read + total_bytes(instruction.shapes)
+
+
+@dataclass(frozen=True)
+class AcrossRows:
+    """What an operation reads across the rows of an array, which costs a CPU a cache line for each entry.
+
+    Attributes:
+        num_bytes: of the entries.
+        pitch: bytes from one entry to the next that is read.
+    """
+
+    num_bytes: int
+    pitch: int
+
+
+def read_across_rows(fused: Computation | None) -> tuple[AcrossRows, ...]:
+    """What a fusion transposes in memory: inside a fusion a copy is there to change the order of dims."""
+    copies = [one for one in fused.instructions.values() if one.opcode == "copy"] if fused else []
+    found = [_across_rows(one.shapes[0], fused.instructions.get(one.operands[0]), fused) for one in copies if fused]
+    return tuple(across for across in found if across is not None)
+
+
+def _across_rows(result: Shape, source: Instruction | None, fused: Computation) -> AcrossRows | None:
+    num_bytes, itemsize = total_bytes((result,)), max(dtype_bits(result.dtype) // 8, 1)
+    if sum(size > 1 for size in result.dims) < 2:
+        return None
+    if source is None or source.opcode != "transpose":  # it came in another order
+        return AcrossRows(num_bytes, result.dims[-2] * itemsize)
+    innermost = numbers(source.attributes["dimensions"])[-1]
+    distance = math.prod(_stored_dims(fused.instructions[source.operands[0]], fused)[innermost + 1 :])
+    return AcrossRows(num_bytes, distance * itemsize) if distance > 1 else None
+
+
+def _stored_dims(value: Instruction, fused: Computation) -> tuple[int, ...]:
+    """The dims of the array in memory that a value is computed from: of a slice, those of what it is cut from."""
+    dims = value.shapes[0].dims
+    sources = [fused.instructions[name] for name in value.operands if name in fused.instructions]
+    if value.opcode in ("slice", "dynamic-slice"):
+        return sources[0].shapes[0].dims
+    alike = [source for source in sources if source.shapes[0].dims == dims and source.opcode != "broadcast"]
+    return _stored_dims(alike[0], fused) if alike else dims
+
+
+def operand_shapes(instruction: Instruction, computation: Computation) -> tuple[Shape, ...]:
+    """The shapes of the operands, of a tuple all of them."""
+    return _shapes(instruction.operands, computation)
+
+
+def _shapes(names: Iterable[str], computation: Computation) -> tuple[Shape, ...]:
+    known = computation.instructions
+    return tuple(shape for name in names if name in known for shape in known[name].shapes)
+
+
+def _scatter_bytes(operands: tuple[Shape, ...]) -> int:
+    """Operands, then one array of indices, then as many updates: what is updated is read and written in place."""
+    num_updated = len(operands) // 2
+    return 2 * total_bytes(operands[num_updated + 1 :]) + total_bytes(operands[num_updated : num_updated + 1])
+
+
+def _fusion_bytes(instruction: Instruction, computation: Computation, fused: Computation) -> int:
+    users = _users(fused)
+    parameters = {inner.value: inner for inner in fused.instructions.values() if inner.opcode == "parameter"}
+    read = 0
+    for number, name in enumerate(instruction.operands):
+        if name not in computation.instructions or name in instruction.operands[:number]:
+            continue
+        whole = total_bytes(computation.instructions[name].shapes)
+        inner = parameters.get(str(number))
+        read += whole if inner is None else int(min(whole, _read_of(inner, fused, users)))
+    root = fused.root
+    if root is None:  # the text was cut
+        return read + total_bytes(instruction.shapes)
+    return read + sum(_written(part, fused) for part in _results(root, fused))
+
+
+def _users(fused: Computation) -> Mapping[str, list[Instruction]]:
+    users: dict[str, list[Instruction]] = {}
+    for inner in fused.instructions.values():
+        for name in inner.operands:
+            users.setdefault(name, []).append(inner)
+    return users
+
+
+def _read_of(value: Instruction, fused: Computation, users: Mapping[str, list[Instruction]]) -> float:
+    """What a fusion reads of one operand: all of it, unless every use is a slice or an update in place."""
+    read = 0.0
+    for user in users.get(value.name, ()):
+        is_first = user.operands[0] == value.name
+        if user.opcode in SLICES and is_first:
+            read += total_bytes(user.shapes)
+        elif user.opcode == "dynamic-update-slice" and is_first:
+            continue
+        elif user.opcode in _SAME_BYTES:
+            read += _read_of(user, fused, users)
+        else:
+            return math.inf
+    return read
+
+
+def _results(root: Instruction, fused: Computation) -> Iterator[Instruction]:
+    if root.opcode == "tuple":
+        yield from (fused.instructions[name] for name in root.operands if name in fused.instructions)
+    else:
+        yield root
+
+
+def _written(result: Instruction, fused: Computation) -> int:
+    """What a fusion writes of one result: of an update in place only the update."""
+    source = result
+    while source.opcode in _SAME_BYTES and source.operands and source.operands[0] in fused.instructions:
+        source = fused.instructions[source.operands[0]]
+    if source.opcode == "dynamic-update-slice":
+        return total_bytes(fused.instructions[source.operands[1]].shapes)
+    return total_bytes(result.shapes)

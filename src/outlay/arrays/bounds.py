@@ -1,0 +1,129 @@
+"""The distinct blocks that a sharding cuts an array into, and the devices that hold each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import Sharding
+
+from outlay.core.sizes import num_bytes
+
+Bounds = tuple[tuple[int, int], ...]
+"""Start and stop in each dim."""
+
+
+def blocks(shape: tuple[int, ...], sharding: Sharding, *, process: int | None = None) -> dict[Bounds, list[jax.Device]]:
+    """Every distinct block, in the order of the devices, with its holders.
+
+    Args:
+        shape: the global shape.
+        sharding: where the array lives.
+        process: only what the devices of this process hold; without it, all.
+
+    Example:
+        >>> sharding = jax.NamedSharding(outlay.mesh(x=4, y=2), P("x"))
+        >>> {bounds: len(devices) for bounds, devices in blocks((8,), sharding).items()}
+        {((0, 2),): 2, ((2, 4),): 2, ((4, 6),): 2, ((6, 8),): 2}
+    """
+    found: dict[Bounds, list[jax.Device]] = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        if process in (None, device.process_index):
+            found.setdefault(of_index(index, shape), []).append(device)
+    return found
+
+
+def of_index(index: Iterable[slice], shape: tuple[int, ...]) -> Bounds:
+    """The bounds of an index as JAX gives it, where None stands for an end."""
+    return tuple(piece.indices(size)[:2] for piece, size in zip(index, shape, strict=True))
+
+
+def as_index(bounds: Bounds) -> tuple[slice, ...]:
+    """Bounds as an index into the array."""
+    return tuple(slice(*piece) for piece in bounds)
+
+
+def shape_of(bounds: Bounds) -> tuple[int, ...]:
+    """The shape of a block."""
+    return tuple(stop - start for start, stop in bounds)
+
+
+def bounds_text(bounds: Bounds) -> str:
+    """Bounds as people write an index.
+
+    >>> bounds_text(((0, 2), (4, 8)))
+    '[0:2, 4:8]'
+    """
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in bounds)}]"
+
+
+# A global array cut into slabs, so that a transfer of the whole never holds more than one on the way.
+#
+# A slab is an array itself: of every block the same few rows along one dim, laid side by side like the blocks.
+
+
+MOST_BYTES = 64 * 2**20
+"""Bytes of a slab, unless one row of every block is more already."""
+
+
+@dataclass(frozen=True)
+class Slabs:
+    """How an array is cut.
+
+    Attributes:
+        local_shape: shape of every block.
+        dim: the dim along which slabs are taken; None where one slab is everything.
+        rows: rows of each block in a slab.
+        shape: shape of a slab.
+    """
+
+    local_shape: tuple[int, ...]
+    dim: int | None
+    rows: int
+    shape: tuple[int, ...]
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """Where in its block each slab starts; the last may overlap the one before it."""
+        if self.dim is None:
+            return (0,)
+        length = self.local_shape[self.dim]
+        return tuple(min(start, length - self.rows) for start in range(0, length, self.rows))
+
+    def in_array(self, block: Bounds, start: int) -> tuple[slice, ...]:
+        """What the slab holds of a block, as an index into the array."""
+        return tuple(
+            slice(low + start, low + start + self.rows) if dim == self.dim else slice(low, high)
+            for dim, (low, high) in enumerate(block)
+        )
+
+    def in_slab(self, block: Bounds) -> tuple[slice, ...]:
+        """What the slab holds of a block, as an index into the slab."""
+        if self.dim is None:
+            return tuple(slice(*piece) for piece in block)
+        lows = [low for low, _ in block]
+        lows[self.dim] = lows[self.dim] // self.local_shape[self.dim] * self.rows
+        sizes = [self.rows if dim == self.dim else size for dim, size in enumerate(self.local_shape)]
+        return tuple(slice(low, low + size) for low, size in zip(lows, sizes, strict=True))
+
+    def in_block(self, start: int) -> tuple[slice, ...]:
+        """What the slab holds of a block, as an index into the block."""
+        return self.in_array(tuple((0, size) for size in self.local_shape), start)
+
+
+def cut(shape: tuple[int, ...], dtype: object, block: Bounds, most_bytes: int) -> Slabs:
+    """Cut along the longest dim of a block, into as few slabs as the bytes allow.
+
+    >>> slabs = cut((16, 6), "float32", ((0, 4), (0, 6)), most_bytes=200)
+    >>> slabs.shape, slabs.starts
+    ((16, 3), (0, 3))
+    """
+    local = shape_of(block)
+    total = num_bytes(shape, dtype)
+    if total <= most_bytes or not local:
+        return Slabs(local, None, 0, shape)
+    dim = max(range(len(local)), key=lambda candidate: local[candidate])
+    rows = max(1, most_bytes * local[dim] // total)
+    blocks_along = shape[dim] // local[dim]
+    return Slabs(local, dim, rows, (*shape[:dim], blocks_along * rows, *shape[dim + 1 :]))

@@ -1,0 +1,104 @@
+"""A slice of a global array, placed; only what is in the slice travels."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from outlay.arrays.auto_types import auto_sharding, with_auto_types, with_sharding_of
+from outlay.arrays.misfits import refuse_misfits
+from outlay.core.errors import PlaceError, Problem
+
+Range = tuple[int, int, int]
+
+
+def slice_of(x: jax.Array, index: Any, sharding: NamedSharding | None = None) -> jax.Array:
+    """Cut a slice out of a global array; every process calls it.
+
+    What it adds to `x[3:9]`: where the result lives is said rather than left to the compiler, so that each process can
+    read it; a slice that reaches beyond the array is an error rather than cut short; and it works on Explicit meshes.
+
+    Args:
+        x: an array over a mesh, of any number of processes.
+        index: as in `x[index]`: integers, slices with positive steps, `...`; write it with `np.s_[3:9, 0]`.
+        sharding: where the slice shall live, on the devices of `x`; without it, a copy on each.
+
+    Returns:
+        The slice. Without `sharding`, `np.asarray` of it works in every process.
+
+    Raises:
+        PlaceError: the index does not fit the array, or the sharding does not fit the slice; every dim is listed.
+
+    Example:
+        >>> x = jax.device_put(jnp.arange(16), jax.NamedSharding(outlay.mesh(x=8), P("x")))
+        >>> np.asarray(outlay.slice_of(x, np.s_[3:9]))
+        array([3, 4, 5, 6, 7, 8], dtype=int32)
+    """
+    if not isinstance(x.sharding, NamedSharding):
+        kind = type(x.sharding).__name__
+        raise PlaceError(f"slice_of takes an array over a mesh, this one has a {kind}\n  cure: x[index], it is whole")
+    ranges, kept = _ranges(index, x.shape)
+    shape = tuple(len(range(*ranges[dim])) for dim in kept)
+    wanted = sharding or NamedSharding(x.sharding.mesh, PartitionSpec())
+    if set(wanted.device_set) != set(x.sharding.device_set):
+        raise PlaceError(
+            f"the slice shall live on {len(wanted.device_set)} devices that are not the {len(x.sharding.device_set)} "
+            "of the array\n  cure: a sharding over the array's own mesh"
+        )
+    refuse_misfits([("", shape)], wanted)
+    result = _cut(ranges, kept, auto_sharding(wanted))(with_auto_types(x))
+    return with_sharding_of(result, wanted)
+
+
+@functools.lru_cache(maxsize=256)
+def _cut(ranges: tuple[Range, ...], kept: tuple[int, ...], wanted: NamedSharding) -> Any:
+    """Of fixed bounds, for which XLA moves the pieces that are in the slice; with bounds as data it gathers all."""
+
+    def take(x: jax.Array) -> jax.Array:
+        starts, stops, steps = zip(*ranges, strict=True) if ranges else ((), (), ())
+        found = jax.lax.slice(x, starts, stops, steps)
+        return found.reshape([found.shape[dim] for dim in kept])
+
+    return jax.jit(take, out_shardings=wanted)
+
+
+def _ranges(index: Any, shape: tuple[int, ...]) -> tuple[tuple[Range, ...], tuple[int, ...]]:
+    """Start, stop and step for every dim, and the dims that stay."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    if Ellipsis in entries:
+        at = entries.index(Ellipsis)
+        entries[at : at + 1] = [slice(None)] * (len(shape) - len(entries) + 1)
+    if len(entries) > len(shape):
+        raise PlaceError(f"the index has {len(entries)} entries, the array {shape} has {len(shape)} dims")
+    entries += [slice(None)] * (len(shape) - len(entries))
+    found = [_range(entry, size, dim) for dim, (entry, size) in enumerate(zip(entries, shape, strict=True))]
+    problems = [one for one in found if isinstance(one, Problem)]
+    if problems:
+        raise PlaceError(f"the index does not fit the array {shape}: {len(problems)} problem(s)", problems)
+    kept = tuple(dim for dim, entry in enumerate(entries) if isinstance(entry, slice))
+    return tuple(one for one in found if not isinstance(one, Problem)), kept
+
+
+def _range(entry: Any, size: int, dim: int) -> Range | Problem:
+    where = f"dim {dim}"
+    if not isinstance(entry, slice):
+        try:
+            place = operator.index(entry)
+        except TypeError:
+            what = f"{entry!r} is neither a number nor a slice"
+            return Problem("unknown index", where, what, "integers and slices only; x[array] inside jit for the rest")
+        if not -size <= place < size:
+            return Problem("out of range", where, f"index {place}, size {size}", f"0 to {size - 1}")
+        return place % size, place % size + 1, 1
+    if entry.step is not None and entry.step < 1:
+        return Problem("unknown step", where, f"step {entry.step}", "a positive step, then jnp.flip")
+    outside = [end for end in (entry.start, entry.stop) if end is not None and not -size <= end <= size]
+    if outside:
+        text = f"{'' if entry.start is None else entry.start}:{'' if entry.stop is None else entry.stop}"
+        return Problem("out of range", where, f"slice {text}, size {size}", f"bounds from 0 to {size}")
+    start, stop, step = entry.indices(size)
+    return start, max(start, stop), step

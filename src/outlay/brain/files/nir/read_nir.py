@@ -1,0 +1,238 @@
+"""A graph of NIR as a Brain."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from outlay.brain.brain import Brain
+from outlay.brain.files.nir.write_nir import MS_PER_S
+from outlay.brain.kernel_file import GivenKernel
+from outlay.brain.module import State
+from outlay.brain.neuron import Neuron
+from outlay.brain.port import Connection
+from outlay.brain.somas.leaky import LeakySoma
+from outlay.brain.synapses.fading import TracedSynapses
+from outlay.brain.synapses.synapses import LinearSynapses, Synapses
+from outlay.core.errors import BrainError, Problem
+from outlay.graph.step_graph import INPUTS
+
+POPULATIONS = ("LIF", "CubaLIF")
+
+
+@dataclass(frozen=True)
+class NirBrain:
+    """A Brain from NIR, with the kernels that its file holds.
+
+    Attributes:
+        brain: the Brain; it begins with these kernels.
+        kernels: the kernel of each population, (post, pre).
+    """
+
+    brain: Brain
+    kernels: Mapping[str, np.ndarray]
+
+    def init(self, key: jax.Array) -> State:
+        """The state before the first step, with the kernels of the file."""
+        return self.brain.init(key)
+
+
+def read_nir(path: str | os.PathLike, *, dt: float = 1.0) -> NirBrain:
+    """A Brain from a graph of NIR.
+
+    `LIF` and `CubaLIF` nodes become populations, `Linear` nodes (and `Affine` ones without bias) parts of their
+    kernels, `Delay` nodes delays of connections. Times are taken as seconds, potentials as mV, currents as pA, and
+    what enters by an `Input` as spikes. Every connection takes a step of dt in a Brain, on top of its delay.
+
+    Args:
+        path: the file.
+        dt: the time of one step in ms.
+
+    Raises:
+        BrainError: the file cannot be read, or has nodes that a Brain does not know; all are listed.
+    """
+    name = os.fspath(path)
+    graph, problems = _graph(name), []
+
+    def wrong(node: str, what: str, cure: str) -> None:
+        problems.append(Problem("not understood", f"{name} {node}", what, cure))
+
+    ways = routes(graph, POPULATIONS, wrong)
+    modules = {
+        _name(at): _neuron(at, node, dt, wrong) for at, node in graph.nodes.items() if _kind(node) in POPULATIONS
+    }
+    if problems:
+        raise BrainError(f"{name} cannot be read as a Brain: {len(problems)} problem(s)", problems)
+    inputs = {_name(at): _shape(node) for at, node in graph.nodes.items() if _kind(node) == "Input"}
+    outputs = {_name(way.target): f"{_name(way.source)}:out_spikes" for way in ways if way.to_output}
+    inner = list(_summed([way for way in ways if not way.to_output], modules))
+    connections = [_connection(way, inputs, dt) for way in inner]
+    kernels = {at: _kernel(at, inner) for at in modules}
+    with_kernels = {at: _with_kernel(module, kernels[at]) for at, module in modules.items() if module}
+    return NirBrain(Brain(with_kernels, connections, inputs, outputs, dt=dt), kernels)
+
+
+def _graph(name: str) -> Any:
+    import nir
+
+    try:
+        return nir.read(name)
+    except Exception as error:  # h5py and nir raise many kinds for files that are none of theirs
+        problem = Problem(
+            "not NIR", name, f"{type(error).__name__}: {error}", "a whole file that nir.write has written"
+        )
+        raise BrainError("the NIR file cannot be read:", [problem]) from error
+
+
+def _kind(node: Any) -> str:
+    return type(node).__name__
+
+
+def _name(node: str) -> str:
+    """A node's name as one that can stand in paths."""
+    name = re.sub(r"\W", "_", node)
+    return f"n{name}" if not name.isidentifier() or name in (INPUTS, "cache") else name
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    return tuple(int(size) for size in np.asarray(node.input_type["input"]).reshape(-1))
+
+
+def _neuron(name: str, node: Any, dt: float, wrong: Any) -> Neuron | None:
+    """The population of a node; None if its neurons differ from each other, which settings cannot say."""
+    values = {
+        key: np.asarray(value)
+        for key, value in vars(node).items()
+        if key not in ("input_type", "output_type", "metadata")
+    }
+    differing = [key for key, value in values.items() if value.size == 0 or not np.all(value == value.reshape(-1)[0])]
+    if differing:
+        wrong(name, f"its neurons differ in {', '.join(differing)}", "one value for all neurons of a node")
+        return None
+    one = {key: _number(value.reshape(-1)[0]) for key, value in values.items()}
+    tau = one.get("tau", one.get("tau_mem", 0.0)) * MS_PER_S
+    soma = LeakySoma(one["v_leak"], one["v_reset"], tau, one["r"] / tau, one["v_threshold"])
+    return Neuron(math.prod(_shape(node)), soma=soma, synapses=_synapses(one, dt))
+
+
+def _number(value: np.generic) -> float:
+    """A number as people would write it: in single precision 0.02 is not 0.019999999552965164."""
+    return float(str(value))
+
+
+def _synapses(one: Mapping[str, float], dt: float) -> Synapses:
+    if "tau_syn" not in one:
+        return LinearSynapses()
+    tau = one["tau_syn"] * MS_PER_S
+    return TracedSynapses(tau=tau, scale=-math.expm1(-dt / tau) * one["w_in"])
+
+
+def _summed(ways: list[Route], modules: Mapping[str, Neuron | None]) -> Iterator[Route]:
+    """The ways with one for each source, target and delay: what arrives by several of them adds up."""
+    together: dict[tuple[str, str, float], list[np.ndarray]] = {}
+    for way in ways:
+        population = modules[_name(way.target)]
+        assert population is not None
+        weight = np.eye(population.units) if way.weight is None else way.weight
+        together.setdefault((way.source, way.target, way.delay), []).append(weight)
+    for (source, target, delay), weights in together.items():
+        yield Route(source, target, np.sum(weights, axis=0), delay)
+
+
+def _connection(way: Route, inputs: Mapping[str, Any], dt: float) -> Connection:
+    source, target = _name(way.source), f"{_name(way.target)}:in_spikes"
+    if source in inputs:
+        return Connection(f"{INPUTS}:{source}", target)
+    steps = round(way.delay * MS_PER_S / dt)
+    return Connection(f"{source}:out_spikes", target, (steps + 1) * dt if steps else None)
+
+
+def _kernel(name: str, ways: list[Route]) -> np.ndarray:
+    parts = [way.weight for way in ways if _name(way.target) == name and way.weight is not None]
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def _with_kernel(neurons: Neuron, kernel: np.ndarray) -> Neuron:
+    return dataclasses.replace(neurons, synapses=dataclasses.replace(neurons.synapses, kernel=GivenKernel(kernel)))
+
+
+Wrong = Callable[[str, str, str], None]
+"""Takes what is wrong: node, what, cure."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way.
+
+    Attributes:
+        source: an `Input` or a population.
+        target: a population or an `Output`.
+        weight: what spikes are multiplied with on the way, (target, source); None if nothing stands there.
+        delay: on the way, in seconds.
+        to_output: whether it ends in an `Output`.
+    """
+
+    source: str
+    target: str
+    weight: np.ndarray | None = None
+    delay: float = 0.0
+    to_output: bool = False
+
+
+def routes(graph: Any, populations: Collection[str], wrong: Wrong) -> list[Route]:
+    """Every way of a graph.
+
+    Args:
+        graph: the graph.
+        populations: the kinds of nodes that spike.
+        wrong: takes each node that is not understood.
+    """
+    known = {*populations, "Input", "Output", "Linear", "Affine", "Delay"}
+    for name, node in graph.nodes.items():
+        kind = type(node).__name__
+        if kind not in known:
+            wrong(name, f"a Brain knows no {kind}", f"a graph of {', '.join(sorted(known))}")
+        elif kind == "Affine" and np.any(node.bias):
+            wrong(name, "it adds a bias, and synapses only multiply", "a bias of 0, or none")
+        elif kind == "Delay" and not _is_one(node.delay):
+            wrong(name, "its delays differ from each other, and a connection has one", "one delay for all")
+    starts = [name for name, node in graph.nodes.items() if type(node).__name__ in (*populations, "Input")]
+    return [way for start in starts for way in _from(graph, Route(start, start), populations, wrong)]
+
+
+def _from(graph: Any, way: Route, populations: Collection[str], wrong: Wrong) -> Iterator[Route]:
+    """The ways that go on from the end of one."""
+    for target in [after for before, after in graph.edges if before == way.target]:
+        node, there = graph.nodes[target], replace(way, target=target)
+        kind = type(node).__name__
+        if kind in populations:
+            if type(graph.nodes[way.source]).__name__ == "Input" and way.delay:
+                wrong(target, f"a delay comes between it and the input {way.source}", "delay what is fed in")
+            yield there
+        elif kind == "Output":
+            if way.source != way.target or type(graph.nodes[way.source]).__name__ not in populations:
+                wrong(
+                    target, f"what comes out is no spikes but what {way.target} makes of them", "spikes of a population"
+                )
+            yield replace(there, to_output=True)
+        elif kind in ("Linear", "Affine"):
+            if way.weight is not None:
+                wrong(target, f"it follows another linear node, {way.target}", "one with the product of their weights")
+                continue
+            yield from _from(graph, replace(there, weight=np.asarray(node.weight)), populations, wrong)
+        elif kind == "Delay" and _is_one(node.delay):
+            delay = way.delay + float(np.asarray(node.delay).reshape(-1)[0])
+            yield from _from(graph, replace(there, delay=delay), populations, wrong)
+
+
+def _is_one(values: Any) -> bool:
+    values = np.asarray(values).reshape(-1)
+    return values.size > 0 and bool(np.all(values == values[0]))

@@ -1,0 +1,1 @@
+"""Brains as recipes: inputs, runs, recordings, results."""

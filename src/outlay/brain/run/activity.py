@@ -1,0 +1,126 @@
+"""How much spiked: counts of every step for rates, and the spikes of the last seconds for a raster."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from outlay.brain.run.recording.moments import MS_PER_SECOND
+
+RASTER_MS = 2000.0
+"""How much of a run's end is kept spike by spike: more could not be told apart in a picture."""
+
+
+@dataclass(frozen=True)
+class Spikes:
+    """Spikes one by one.
+
+    Attributes:
+        times: in ms.
+        neurons: which neuron of its module spiked.
+    """
+
+    times: np.ndarray
+    neurons: np.ndarray
+
+
+class Activity:
+    """Counts spikes as a run goes.
+
+    Args:
+        num_neurons: neurons by port.
+        dt: the time of a step in ms.
+
+    Attributes:
+        num_neurons: neurons by port.
+        num_steps: steps so far.
+    """
+
+    def __init__(self, num_neurons: Mapping[str, int], dt: float) -> None:
+        self.num_neurons = dict(num_neurons)
+        self.num_steps = 0
+        self._dt = dt
+        self._counts: dict[str, list[np.ndarray]] = {port: [] for port in num_neurons}
+        self._recent: dict[str, collections.deque[tuple[np.ndarray, np.ndarray]]] = {
+            port: collections.deque() for port in num_neurons
+        }
+
+    def add(self, spikes: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Take the spikes of some steps, by port; the rate of each port in them, in Hz."""
+        rates = {}
+        taken = 0
+        for port, values in spikes.items():
+            spiked = values.reshape(len(values), -1) != 0
+            counts = spiked.sum(1, dtype=np.int64)
+            taken = len(counts)
+            self._counts[port].append(counts)
+            steps, neurons = np.nonzero(spiked)
+            self._recent[port].append((steps + self.num_steps, neurons))
+            rates[port] = float(counts.mean()) / self.num_neurons[port] * self._per_second if taken else 0.0
+        self.num_steps += taken
+        self._forget()
+        return rates
+
+    def counts(self, port: str) -> np.ndarray:
+        """How many neurons of a port spiked in each step."""
+        return np.concatenate([np.zeros(0, np.int64), *self._counts[port]])
+
+    def rate(self, port: str) -> float:
+        """The mean rate of the neurons of a port over the whole run, in Hz."""
+        counts = self.counts(port)
+        return float(counts.mean()) / self.num_neurons[port] * self._per_second if len(counts) else 0.0
+
+    def recent(self, port: str) -> Spikes:
+        """The spikes of the last two seconds."""
+        steps, neurons = self._late(port)
+        return Spikes(steps * self._dt, neurons)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """All of it, to go on from later."""
+        late = {port: self._late(port) for port in self.num_neurons}
+        return {
+            **{f"counts/{port}": self.counts(port) for port in self.num_neurons},
+            **{f"late_steps/{port}": steps for port, (steps, _) in late.items()},
+            **{f"late_neurons/{port}": neurons for port, (_, neurons) in late.items()},
+        }
+
+    def go_on_from(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Begin with what `to_arrays` gave."""
+        for port in self.num_neurons:
+            self._counts[port] = [arrays[f"counts/{port}"]]
+            self._recent[port] = collections.deque([(arrays[f"late_steps/{port}"], arrays[f"late_neurons/{port}"])])
+            self.num_steps = len(arrays[f"counts/{port}"])
+
+    @property
+    def _per_second(self) -> float:
+        return MS_PER_SECOND / self._dt
+
+    @property
+    def _first_kept(self) -> float:
+        return self.num_steps - RASTER_MS / self._dt
+
+    def _late(self, port: str) -> tuple[np.ndarray, np.ndarray]:
+        """The step and the neuron of each spike that is kept."""
+        there = self._recent[port]
+        steps = np.concatenate([np.zeros(0, np.int64), *(steps for steps, _ in there)])
+        neurons = np.concatenate([np.zeros(0, np.int64), *(neurons for _, neurons in there)])
+        late = steps >= self._first_kept
+        return steps[late], neurons[late]
+
+    def _forget(self) -> None:
+        for there in self._recent.values():
+            while there and (not len(there[0][0]) or there[0][0][-1] < self._first_kept):
+                there.popleft()
+
+
+def population_names(ports: Mapping[str, int]) -> dict[str, str]:
+    """What to call each port that writes spikes: its module, where that has only one.
+
+    >>> population_names({"A:out_spikes": 5, "B:left": 1, "B:right": 1})
+    {'A:out_spikes': 'A', 'B:left': 'B:left', 'B:right': 'B:right'}
+    """
+    modules = [port.partition(":")[0] for port in ports]
+    return {port: module if modules.count(module) == 1 else port for port, module in zip(ports, modules, strict=True)}

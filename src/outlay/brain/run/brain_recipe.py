@@ -1,0 +1,213 @@
+"""A Brain as a recipe: its step is a rollout of many steps of dt, its batches are the inputs of these steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from outlay.brain.address import port_addresses, select_addresses
+from outlay.brain.brain import Brain
+from outlay.brain.port import Shape
+from outlay.brain.run.inputs.closed_loop import ClosedLoop
+from outlay.brain.run.inputs.feed import Feed, Stimulus
+from outlay.brain.run.layouts import MESHES, MODES, brain_layouts, goes_with
+from outlay.brain.run.recording.moments import Moments
+from outlay.core.errors import BrainError, Problem
+from outlay.core.suggest import did_you_mean
+from outlay.graph.rollout import Rollout
+from outlay.graph.step_graph import StepGraph
+from outlay.layout.layout import Layout
+from outlay.recipes.recipe import Recipe
+
+CHUNK = 200
+"""Steps that one call of the program takes: enough that the call itself costs nothing, few enough to see it go on."""
+NUM_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The inputs of the chunks of a run, by their number: what `Recipe.data` is for a Brain."""
+
+    feed: Feed
+    size: int
+
+    def __getitem__(self, number: int) -> Any:
+        """The inputs of a chunk; where an environment makes them, those of its present observation."""
+        start = 0 if self.feed.listens else number * self.size
+        return self.feed.batch(start, start + self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrainRecipe(Recipe):
+    """A Brain with its inputs and with what is recorded; make one with `BrainRecipe.of`.
+
+    As a `Recipe` it has a step that takes `chunk` steps of the Brain, so that all commands know it.
+
+    Attributes:
+        brain: the Brain.
+        feed: its inputs.
+        record: the addresses that are recorded.
+        stride: every so many steps they are.
+        moments: and in which of these steps.
+        chunk: steps of the Brain in one call of the program.
+        loop: the environment of a closed loop; None without one.
+    """
+
+    runner = "outlay.brain.run.run_recipe:run"
+
+    brain: Brain
+    feed: Feed
+    record: tuple[str, ...] = ()
+    stride: int = 1
+    moments: Moments = field(default_factory=Moments)
+    chunk: int = CHUNK
+    loop: ClosedLoop | None = None
+
+    @classmethod
+    def of(
+        cls,
+        brain: Brain,
+        *,
+        name: str = "brain",
+        inputs: Mapping[str, Any] | ClosedLoop | None = None,
+        num_steps: int | None = None,
+        record: Sequence[str] = (),
+        stride: int = 1,
+        windows: Sequence[tuple[float, float] | str] = (),
+        triggers: Sequence[str] = (),
+        seed: int = 0,
+        chunk: int = CHUNK,
+    ) -> BrainRecipe:
+        """A Brain ready to run.
+
+        Args:
+            brain: the Brain.
+            name: what runs of it are called.
+            inputs: for each input of the Brain an array with one entry a step, something constant, or a function of
+                the step; or a `ClosedLoop`. An input that is left out gets slow waves.
+            num_steps: steps a run takes unless it is told otherwise; as many as there are inputs for, or 1000.
+            record: patterns of what is recorded, such as `*_ex:out_spikes` or `**.soma.potential`.
+            stride: record every so many steps.
+            windows: record only in these pieces of time, as (from, to) in ms or as text, `"100..200"`.
+            triggers: record only around events, such as `"A_ex:out_spikes > 80 +- 50"`.
+            seed: of what is random in the Brain's state.
+            chunk: steps in one call of the program.
+
+        Raises:
+            BrainError: inputs do not fit the Brain, or an address matches nothing.
+        """
+        refuse_no_count("stride", stride)
+        refuse_no_count("chunk", chunk)
+        moments = Moments.of(windows, triggers)
+        _refuse_unknown_ports(brain, moments)
+        feed = _feed(brain, inputs)
+        if num_steps is None:
+            num_steps = feed.num_steps or NUM_STEPS
+        chunk = _chunk(chunk, stride, inputs)
+        chunk = min(chunk, num_steps, feed.num_steps or num_steps)
+        chosen = select_addresses(brain, record)
+        return cls(
+            name=name,
+            init=brain.init,
+            step=Rollout(watched(brain, moments), record=chosen, stride=stride),
+            data=Chunks(feed, chunk),
+            num_steps=num_steps,
+            layouts=brain_layouts(brain),
+            meshes=MESHES,
+            modes=MODES,
+            seed=seed,
+            brain=brain,
+            feed=feed,
+            record=chosen,
+            stride=stride,
+            moments=moments,
+            chunk=chunk,
+            loop=inputs if isinstance(inputs, ClosedLoop) else None,
+        )
+
+    def with_layout(self, layout: Layout) -> BrainRecipe:
+        """The recipe under a layout of one's own, on the mesh and in the mode that its rules ask for."""
+        mesh, mode = goes_with(layout)
+        return dataclasses.replace(self, layouts={"given": layout}, meshes={"given": mesh}, modes={"given": mode})
+
+
+def watched(brain: Brain, moments: Moments) -> StepGraph:
+    """The graph of a Brain that also returns, in every step, what rates are counted of and triggers watch.
+
+    Args:
+        brain: the Brain.
+        moments: the triggers.
+    """
+    ports = dict.fromkeys((*port_addresses(brain, "spikes"), *(trigger.port for trigger in moments.triggers)))
+    also = {address: (address.partition(":")[0], address.partition(":")[2]) for address in ports}
+    return dataclasses.replace(brain.graph, outputs={**brain.graph.outputs, **also})
+
+
+def refuse_no_count(name: str, value: Any) -> None:
+    """Raise for what is no whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise BrainError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def _feed(brain: Brain, inputs: Mapping[str, Any] | ClosedLoop | None) -> Feed:
+    dtype = jnp.dtype(brain.dtype)
+    if isinstance(inputs, ClosedLoop):
+        return inputs.feed(brain.inputs, dtype)
+    usual = {name: waves(tuple(shape), brain.dt) for name, shape in brain.inputs.items()}
+    return Stimulus(brain.inputs, {**usual, **(inputs or {})}, dtype)
+
+
+def _chunk(most: int, stride: int, inputs: Any) -> int:
+    """Steps in one call, a multiple of the stride: then each chunk records at the same places."""
+    if not isinstance(inputs, ClosedLoop):
+        return -(-most // stride) * stride
+    if inputs.steps_per_action % stride:
+        raise BrainError(
+            f"stride={stride} does not divide the {inputs.steps_per_action} steps between two actions"
+            f"\n  cure: a stride that does, such as 1 or {inputs.steps_per_action}"
+        )
+    return inputs.steps_per_action
+
+
+def _refuse_unknown_ports(brain: Brain, moments: Moments) -> None:
+    known = port_addresses(brain)
+    problems = [
+        Problem("trigger", trigger.port, "no module of the Brain writes it", did_you_mean(trigger.port, known))
+        for trigger in moments.triggers
+        if trigger.port not in known
+    ]
+    if problems:
+        raise BrainError(f"{len(problems)} trigger(s) have nothing to watch", problems)
+
+
+PERIOD = 250.0
+"""Of the first wave, in ms: several periods in a run of a second, and long beside a neuron's time constants."""
+_RATIO = (1 + math.sqrt(5)) / 2  # no two waves ever come back to where they began together
+
+
+def waves(shape: Shape, dt: float) -> Callable[[int], np.ndarray]:
+    """A function from the step to numbers between -1 and 1, one sine a number, each of another period.
+
+    Args:
+        shape: of the input.
+        dt: the time of a step in ms.
+
+    Example:
+        >>> drive = waves((4,), dt=1.0)
+        >>> drive(0).shape, bool((drive(123) == waves((4,), dt=1.0)(123)).all())
+        ((4,), True)
+    """
+    count = math.prod(shape)
+    periods = PERIOD * (1 + (np.arange(count) * _RATIO) % 1)
+    phases = 2 * np.pi * np.arange(count) / max(1, count)
+
+    def value(step: int) -> np.ndarray:
+        return np.sin(2 * np.pi * step * dt / periods + phases).reshape(shape)
+
+    return value

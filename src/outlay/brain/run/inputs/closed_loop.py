@@ -1,0 +1,142 @@
+"""A Brain that acts on its surroundings, and is fed what it does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from outlay.brain.port import Shape
+from outlay.brain.run.inputs.feed import Batch, Outputs, Stimulus
+from outlay.core.errors import BrainError
+
+
+class Environment(Protocol):
+    """Surroundings with the interface of Gymnasium."""
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, Any]:
+        """Begin an episode; the observation and further facts."""
+        ...
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Any]:
+        """Act; the observation, the reward, whether the episode ended or was cut short, and further facts."""
+        ...
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode of a closed loop.
+
+    Attributes:
+        start: the Brain's step that it began with.
+        num_actions: how often the Brain acted.
+        reward: the sum of its rewards.
+    """
+
+    start: int
+    num_actions: int
+    reward: float
+
+
+class ClosedLoop:
+    """An environment and a Brain that see each other: the inputs of a Brain, for `outlay.run_brain(inputs=...)`.
+
+    The Brain runs `steps_per_action` steps on one observation, acts, and gets the next one; when an episode ends,
+    another begins, and the Brain keeps its state.
+
+    Args:
+        environment: with `reset` and `step` as in Gymnasium.
+        encode: from an observation and the reward of the last action (0 before the first) to the Brain's inputs by
+            name, the same for all steps until the next action.
+        decode: from the Brain's outputs by name, each with a leading dim of `steps_per_action`, to an action.
+        steps_per_action: steps of the Brain between two actions.
+        seed: of the first episode.
+
+    Attributes:
+        episodes: those that have ended, in order.
+
+    Example:
+        >>> class Still:
+        ...     def reset(self, *, seed=None): return np.zeros(2), {}
+        ...     def step(self, action): return np.ones(2), 1.0, False, False, {}
+        >>> loop = outlay.ClosedLoop(Still(), encode=lambda seen, reward: {"eye": seen}, decode=lambda outputs: 0)
+        >>> loop.steps_per_action
+        20
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        encode: Callable[[Any, float], Mapping[str, Any]],
+        decode: Callable[[Outputs], Any],
+        steps_per_action: int = 20,
+        seed: int = 0,
+    ) -> None:
+        if steps_per_action < 1:
+            raise BrainError(f"steps_per_action={steps_per_action}: the Brain acts after 1 step or more")
+        missing = [name for name in ("reset", "step") if not callable(getattr(environment, name, None))]
+        if missing:
+            raise BrainError(
+                f"a {type(environment).__name__} is no environment: it has no {' and no '.join(missing)}"
+                "\n  cure: gymnasium.make(...), or a class with reset(seed=...) and step(action)"
+            )
+        self.environment = environment
+        self.steps_per_action = steps_per_action
+        self.episodes: list[Episode] = []
+        self._encode, self._decode = encode, decode
+        self._observation, _ = environment.reset(seed=seed)
+        self._reward, self._total, self._num_actions, self._start = 0.0, 0.0, 0, 0
+        self._encoded: Mapping[str, Any] | None = None
+
+    def feed(self, shapes: Mapping[str, Shape], dtype: np.dtype) -> _Fed:
+        """The loop as inputs of these shapes."""
+        return _Fed(self, shapes, dtype)
+
+    def seen(self) -> Mapping[str, Any]:
+        """The inputs that the present observation makes; `encode` is asked once for each."""
+        if self._encoded is None:
+            self._encoded = self._encode(self._observation, self._reward)
+        return self._encoded
+
+    def act(self, start: int, outputs: Outputs) -> None:
+        """One action, after the steps from `start` on returned these outputs."""
+        observation, reward, ended, cut, _ = self.environment.step(self._decode(outputs))
+        self._observation, self._reward = observation, float(reward)
+        self._encoded = None
+        self._total += self._reward
+        self._num_actions += 1
+        if ended or cut:
+            self.episodes.append(Episode(self._start, self._num_actions, self._total))
+            after = start + self.steps_per_action
+            self._observation, _ = self.environment.reset()
+            self._total, self._num_actions, self._start = 0.0, 0, after
+
+
+class _Fed:
+    """A closed loop as a `Feed`."""
+
+    listens: bool = True
+    num_steps: int | None = None
+
+    def __init__(self, loop: ClosedLoop, shapes: Mapping[str, Shape], dtype: np.dtype) -> None:
+        self._loop, self._shapes, self._dtype = loop, shapes, dtype
+
+    def steps_from(self, start: int, most: int) -> int:
+        """As many as there are between two actions."""
+        return min(self._loop.steps_per_action, most)
+
+    def batch(self, start: int, stop: int) -> Batch:
+        """The present observation, in each of the steps."""
+        return Stimulus(self._shapes, self._loop.seen(), self._dtype).batch(0, stop - start)
+
+    def hear(self, start: int, outputs: Outputs) -> None:
+        """Act, unless the run ended in between two actions."""
+        if len(next(iter(outputs.values()))) == self._loop.steps_per_action:
+            self._loop.act(start, outputs)
+
+    def digest(self) -> str:
+        """Nothing: nobody knows what an environment will do."""
+        return ""

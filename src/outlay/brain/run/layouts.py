@@ -1,0 +1,89 @@
+"""The layouts that any Brain can be run under."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import jax
+
+from outlay.brain.brain import Brain
+from outlay.graph.step_graph import INPUTS
+from outlay.layout.layout import Layout
+from outlay.layout.placement import On, replicate
+from outlay.layout.policies import ByNeuron
+from outlay.layout.strategies import by_module, by_neuron
+from outlay.program.modes import Mode
+from outlay.recipes.recipe import DEFAULT_MESH
+
+COPIES, BY_NEURON, BY_MODULE = "copies", "by-neuron", "by-module"
+MODES: Mapping[str, Mode] = {BY_NEURON: "manual", BY_MODULE: "placed"}
+"""How the layouts are executed that XLA does not partition."""
+MESHES = {COPIES: "devices=-1", BY_NEURON: "neurons=-1", BY_MODULE: "devices=-1"}
+
+
+def brain_layouts(brain: Brain) -> dict[str, Layout | Callable[[int], Layout]]:
+    """Layouts by name: `copies`, `by-neuron`, and `by-module`, which depends on the number of devices."""
+    return {
+        COPIES: Layout([("**", replicate()), ("batch.**", replicate())]),
+        BY_NEURON: by_neuron("neurons"),
+        BY_MODULE: lambda num_devices: by_module(balanced(brain, num_devices)),
+    }
+
+
+def goes_with(layout: Layout) -> tuple[str, Mode]:
+    """The mesh, as text, and the mode that the rules of a layout ask for."""
+    for rule in layout:
+        if isinstance(rule.placement, ByNeuron):
+            return f"{rule.placement.axis}=-1", MODES[BY_NEURON]
+        if isinstance(rule.placement, On):
+            return MESHES[BY_MODULE], MODES[BY_MODULE]
+    return DEFAULT_MESH, "auto"
+
+
+def balanced(brain: Brain, num_devices: int) -> dict[str, int]:
+    """A device for each module, so that the numbers held are spread over the devices as evenly as whole modules can be.
+
+    With a device for every module, the modules get them in order: those that read the Brain's inputs, those that write
+    its outputs, then the others, each kind in the order of the Brain. With fewer devices, the largest module comes
+    first and each goes to the device that holds least (longest processing time first, Graham 1969).
+
+    Args:
+        brain: the Brain.
+        num_devices: how many devices there are.
+
+    Example:
+        >>> from outlay.brain.brain import Brain
+        >>> from outlay.brain.port import Connection
+        >>> from outlay.brain.spikers.linear import LinearSpiker
+        >>> eyes = {name: LinearSpiker() for name in ("left", "middle", "right")}
+        >>> wide = {"left": (3,), "middle": (9,), "right": (5,)}
+        >>> brain = Brain(eyes, [Connection(f"inputs:{eye}", f"{eye}:signal") for eye in eyes], inputs=wide)
+        >>> balanced(brain, 3), balanced(brain, 2)
+        ({'left': 0, 'middle': 1, 'right': 2}, {'middle': 0, 'right': 1, 'left': 1})
+    """
+    modules = _border_first(brain)
+    if num_devices >= len(modules):
+        return {name: position for position, name in enumerate(modules)}
+    sizes = {name: num_elements(brain, name) for name in modules}
+    held = [0] * num_devices
+    placed = {}
+    for name in sorted(modules, key=lambda name: -sizes[name]):
+        placed[name] = held.index(min(held))
+        held[placed[name]] += sizes[name]
+    return placed
+
+
+def num_elements(brain: Brain, module: str) -> int:
+    """Numbers in the state of a module."""
+    state = jax.eval_shape(lambda: brain.init_module(module, jax.random.key(0)))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
+
+
+def _border_first(brain: Brain) -> list[str]:
+    """The modules that read the Brain's inputs, those that write its outputs, and the others."""
+    reads = {
+        name for name, ports in brain.wiring.reads.items() if any(s.part == INPUTS for p in ports.values() for s in p)
+    }
+    writes = {part for part, _ in brain.wiring.outputs.values()}
+    return sorted(brain.modules, key=lambda name: 0 if name in reads else 1 if name in writes else 2)

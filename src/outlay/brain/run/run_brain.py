@@ -1,0 +1,235 @@
+"""`outlay.run_brain`: a Brain from Python, in one call."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from outlay.arrays.gather import gather
+from outlay.arrays.put import put
+from outlay.arrays.shardings import shardings
+from outlay.brain.brain import Brain
+from outlay.brain.files.nir.read_nir import NirBrain, read_nir
+from outlay.brain.files.read_brain import read_brain
+from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe, refuse_no_count
+from outlay.brain.run.brain_run import BrainRun
+from outlay.brain.run.inputs.closed_loop import ClosedLoop
+from outlay.brain.run.layouts import COPIES, MESHES
+from outlay.brain.run.recording.disk import ZarrRecorder
+from outlay.brain.run.recording.recording import Recording
+from outlay.brain.run.simulate import simulate
+from outlay.core.errors import BrainError, Problem
+from outlay.core.jax_compat import attached_devices
+from outlay.core.paths import flatten_paths
+from outlay.devices.build import mesh as make_mesh
+from outlay.layout.layout import Layout
+from outlay.program.program import Program
+from outlay.recipes.prepare import prepare
+
+
+def run_brain(
+    brain: Brain | NirBrain | str | Path,
+    *,
+    steps: int,
+    inputs: Mapping[str, Any] | ClosedLoop | None = None,
+    record: str | Sequence[str] = (),
+    stride: int = 1,
+    windows: str | Sequence[tuple[float, float] | str] = (),
+    triggers: str | Sequence[str] = (),
+    to: str | Path | None = None,
+    state: Any = None,
+    seed: int = 0,
+    layout: str | Layout | None = None,
+    mesh: Mesh | None = None,
+    mode: str | None = None,
+    chunk: int = CHUNK,
+    progress: bool = False,
+) -> BrainRun:
+    """Run a Brain: many steps in one compiled loop, on one device unless a layout is given.
+
+    Args:
+        brain: the Brain, or its file: Outlay's TOML, a `.scfg` of Spark, or a `.nir`.
+        steps: how many steps of dt.
+        inputs: for each input of the Brain an array with one entry a step, a number or an array for all steps, or a
+            function from the step, counted from 0; or a `ClosedLoop`. An input that is left out gets slow waves.
+        record: what is recorded: patterns of addresses, such as `*_ex:out_spikes`, `**.soma.potential` or
+            `B_in.synapses.kernel`. Recording changes nothing of the result.
+        stride: record after every so many steps.
+        windows: record only in these pieces of time, as (from, to) in ms or as text, `"100..200"`.
+        triggers: record only around events, such as `"A_ex:out_spikes > 80 +- 50"`: 50 ms before and after the
+            population's mean rate over 10 ms is above 80 Hz.
+        to: a folder that the recording is written to as Zarr while the run goes on; in memory if None.
+        state: what to begin with, such as `run.state` of an earlier run, under this layout or any other, on any number
+            of devices; it may be used up.
+        seed: of what is drawn at random when the state is made.
+        layout: `copies`, `by-neuron`, `by-module`, or a `Layout`.
+        mesh: the mesh; all devices where a layout is given, and else the first one alone.
+        mode: how it is executed; as goes with the layout if None.
+        chunk: steps in one call of the program.
+        progress: show time, speed and rates on stderr.
+
+    Raises:
+        BrainError: an argument is of another kind; inputs or state do not fit, an address matches nothing; or the run
+            stopped, because inputs or state were not finite: then `error.recording` is what was recorded before.
+
+    Example:
+        >>> from outlay.brain.brain import Brain
+        >>> from outlay.brain.port import Connection
+        >>> from outlay.brain.spikers.linear import LinearSpiker
+        >>> brain = Brain({"eye": LinearSpiker()}, [Connection("inputs:light", "eye:signal")], inputs={"light": (3,)})
+        >>> run = outlay.run_brain(brain, steps=100, inputs={"light": [0.0, 0.5, 1.0]}, record=["*:spikes"])
+        >>> run["eye:spikes"].shape, run.times[-1].item()
+        ((100, 3), 99.0)
+    """
+    refuse_no_count("steps", steps)
+    _refuse_other_kinds(
+        ("brain", brain, Brain | NirBrain | str | os.PathLike, "a Brain or a file"),
+        ("inputs", inputs, Mapping | ClosedLoop | None, 'a dict by name, such as {"drive": 1.0}'),
+        ("seed", seed, int, "a whole number"),
+        ("layout", layout, str | Layout | None, '"copies", "by-neuron", "by-module", or an outlay.Layout'),
+        ("mesh", mesh, Mesh | None, "a mesh, such as outlay.mesh(devices=2)"),
+        ("mode", mode, str | None, '"auto", "manual" or "placed"'),
+        *((name, value, Sequence, "a list") for name, value in {"record": record, "windows": windows}.items()),
+        ("triggers", triggers, Sequence, "a list"),
+    )
+    record = [record] if isinstance(record, str) else record
+    windows = [windows] if isinstance(windows, str) else windows
+    triggers = [triggers] if isinstance(triggers, str) else triggers
+    _refuse_other_kinds(
+        *(("record", one, str, 'addresses, such as "*:out_spikes"') for one in record),
+        *(("triggers", one, str, 'texts, such as "A_ex:out_spikes > 80 +- 50"') for one in triggers),
+    )
+    found = _brain(brain)
+    recipe = BrainRecipe.of(
+        found,
+        inputs=inputs,
+        num_steps=steps,
+        record=record,
+        stride=stride,
+        windows=windows,
+        triggers=triggers,
+        seed=seed,
+        chunk=chunk,
+    )
+    if isinstance(layout, Layout):
+        recipe, layout = recipe.with_layout(layout), None
+    elif layout is None and mode is None and mesh is None:
+        layout, mesh = COPIES, make_mesh(MESHES[COPIES], devices=attached_devices()[:1])
+    prepared = prepare(recipe, layout=layout, mesh=mesh, mode=mode)
+    return simulate(
+        prepared,
+        steps,
+        lambda rows: MemoryRecorder(rows, found.dt) if to is None else ZarrRecorder(Path(to), rows, found.dt),
+        state=None if state is None else _laid_out(state, found, prepared.program),
+        progress=progress,
+        kept_in=str(to) if to else "",
+    )
+
+
+def _brain(brain: Brain | NirBrain | str | Path) -> Brain:
+    if isinstance(brain, Brain):
+        return brain
+    if isinstance(brain, NirBrain):
+        return brain.brain
+    return read_nir(brain).brain if Path(brain).suffix == ".nir" else read_brain(Path(brain))
+
+
+def _refuse_other_kinds(*arguments: tuple[str, Any, Any, str]) -> None:
+    """Raise for arguments that are of another kind: name, value, kinds and what to give."""
+    problems = [
+        Problem("argument", name, f"it is {reprlib.repr(value)}", f"{name} takes {what}")
+        for name, value, kinds, what in arguments
+        if not isinstance(value, kinds) or isinstance(value, bool)
+    ]
+    if problems:
+        raise BrainError(f"run_brain cannot take {len(problems)} of its arguments", problems)
+
+
+def _laid_out(state: Any, brain: Brain, program: Program) -> Any:
+    """A state, wherever it lives, under the layout of a program; as it is if it lives there."""
+    leaves = flatten_paths(state)[0]
+    if gone := [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]:
+        shown = ", ".join(gone[:4]) + (", ..." if len(gone) > 4 else "")
+        raise BrainError(
+            f"this state was used up by the run that began with it: {len(gone)} of its {len(leaves)} arrays are gone: "
+            f"{shown}\n  cure: the state of that run, run.state; or begin with a copy, jax.tree.map(jnp.copy, state)"
+        )
+    there = shardings(program.plan, program.state_shapes, program.mesh)
+    same = jax.tree.structure(state) == jax.tree.structure(program.state_shapes)
+    if same and all(jax.tree.leaves(jax.tree.map(_is_there, state, program.state_shapes, there))):
+        return state
+    shapes = jax.eval_shape(brain.init, jax.random.key(0))
+    own = {path: leaf.shape for path, leaf in flatten_paths(shapes)[0]}
+    numbers = [_num_rows(leaf, own.get(path)) for path, leaf in leaves]
+    host = [np.asarray(leaf) for leaf in jax.tree.leaves(gather(state))]
+    host = [leaf if num is None else leaf[:num] for leaf, num in zip(host, numbers, strict=True)]
+    whole = jax.tree.unflatten(jax.tree.structure(state), host)
+    if problems := _differences(whole, shapes):
+        raise BrainError(f"the state is none of this Brain: {len(problems)} problem(s)", problems)
+    whole = jax.tree.unflatten(jax.tree.structure(shapes), jax.tree.leaves(whole))
+    return put(program.pad(whole), program.plan, program.mesh)
+
+
+def _is_there(leaf: Any, shape: jax.ShapeDtypeStruct, where: jax.sharding.Sharding) -> bool:
+    return (
+        isinstance(leaf, jax.Array)
+        and (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
+        and leaf.sharding.is_equivalent_to(where, leaf.ndim)
+    )
+
+
+def _num_rows(leaf: Any, shape: tuple[int, ...] | None) -> int | None:
+    """How many rows of a leaf are neurons, where a layout has filled it up to what its devices divide."""
+    if not (shape and isinstance(leaf, jax.Array) and leaf.ndim and leaf.shape[1:] == shape[1:]):
+        return None
+    num_devices = leaf.shape[0] // leaf.sharding.shard_shape(leaf.shape)[0]
+    return shape[0] if leaf.shape[0] == -(-shape[0] // num_devices) * num_devices else None
+
+
+def _differences(state: Any, shapes: Any) -> list[Problem]:
+    """What of a state is not as a Brain makes it."""
+    given, own = ({path: _text(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (state, shapes))
+    cure = "run.state of a run of this Brain, or brain.init(jax.random.key(0))"
+    return [
+        Problem("state", path, f"it is {given.get(path, 'missing')}, and the Brain has {own.get(path, 'none')}", cure)
+        for path in {**own, **given}
+        if own.get(path) != given.get(path)
+    ]
+
+
+def _text(leaf: Any) -> str:
+    return f"{leaf.dtype}{list(leaf.shape)}"
+
+
+class MemoryRecorder:
+    """Collects rows in memory.
+
+    Args:
+        shapes: the shape and dtype of a row, by address.
+        dt: the time of a step in ms.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]], dt: float) -> None:
+        self._dt = dt
+        self._steps: list[np.ndarray] = [np.zeros(0, np.int64)]
+        self._rows = {name: [np.zeros((0, *shape), dtype)] for name, (shape, dtype) in shapes.items()}
+
+    def append(self, steps: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
+        """Add one row of each address for each step."""
+        if not len(steps):
+            return
+        self._steps.append(steps)
+        for name, there in self._rows.items():
+            there.append(rows[name])
+
+    def recording(self) -> Recording:
+        """What there is so far."""
+        whole = {name: np.concatenate(rows) for name, rows in self._rows.items()}
+        return Recording(np.concatenate(self._steps), self._dt, {n: (lambda a=a: a) for n, a in whole.items()})

@@ -1,0 +1,88 @@
+"""A run of a Brain that ended before its last step, and what is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from outlay.brain.run.recording.recording import Recording
+from outlay.core.errors import BrainError, Problem
+from outlay.core.paths import flatten_paths
+from outlay.train.stop import last_checkpoint_in_words
+
+
+class BrainStopped(BrainError):
+    """A run that could not go on.
+
+    Attributes:
+        recording: what was recorded until then.
+        num_steps: how many steps were taken and are sound.
+    """
+
+    def __init__(self, headline: str, problems: list[Problem], recording: Recording, num_steps: int) -> None:
+        super().__init__(headline, problems)
+        self.recording = recording
+        self.num_steps = num_steps
+
+
+class BrainInterrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle of a run.
+
+    Attributes:
+        recording: what was recorded until then.
+        num_steps: how many steps were taken.
+        saved: the step of the last checkpoint; None where there is none.
+    """
+
+    def __init__(self, recording: Recording, num_steps: int, in_all: int, where: str, saved: int | None) -> None:
+        self.recording = recording
+        self.num_steps = num_steps
+        self.saved = saved
+        kept = f"; the recording so far is in {where}" if where else ""
+        super().__init__(f"stopped after step {num_steps} of {in_all}{kept}{last_checkpoint_in_words(saved)}")
+
+
+def first_not_finite(first: Mapping[str, Any]) -> tuple[int, list[str]] | None:
+    """The step at which something was first not finite, and the modules where; None where all is well.
+
+    Args:
+        first: for each module the step, or -1.
+    """
+    bad = {module: int(step) for module, step in first.items() if int(step) >= 0}
+    if not bad:
+        return None
+    step = min(bad.values())
+    return step, [module for module, its in bad.items() if its == step]
+
+
+def not_finite_problems(step: int, dt: float, modules: list[str], state: Mapping[str, Any]) -> list[Problem]:
+    """One problem a module: which of its leaves hold what is no number.
+
+    Args:
+        step: the step, counted from 0.
+        dt: the time of a step in ms.
+        modules: the modules at fault.
+        state: the state some steps after it.
+    """
+    problems = []
+    for module in modules:
+        counted = {path: _num_bad(leaf) for path, leaf in flatten_paths({module: state[module]})[0]}
+        bad = [f"{path} ({number:,} of {size:,})" for path, (number, size) in counted.items() if number]
+        problems.append(
+            Problem(
+                "not finite",
+                module,
+                f"NaN or infinity in step {step} ({step * dt:g} ms): {', '.join(bad) or 'in its outputs'}",
+                "a smaller dt or learning rate, smaller inputs, or dtype float32",
+            )
+        )
+    return problems
+
+
+def _num_bad(leaf: Any) -> tuple[int, int]:
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return 0, leaf.size
+    return int(np.count_nonzero(~np.isfinite(np.asarray(leaf).astype(np.float32)))), leaf.size

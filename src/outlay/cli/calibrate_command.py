@@ -1,0 +1,42 @@
+"""`outlay calibrate`: measure this machine, so that estimates for it are more than guesses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.cli.interrupt import watch
+from outlay.cli.options import DevicesOption, ForceOption, JsonOption
+from outlay.cli.output import print_json, print_picture, refuse_output, say
+
+
+def calibrate(
+    devices: DevicesOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Where to write; without it, beside your file of targets."),
+    ] = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how fast the devices here copy, multiply and exchange, and keep it for estimates."""
+    from outlay.devices.hardware import calibrated_file
+
+    watch()
+    path = output or calibrated_file()
+    refuse_output(path if path.exists() else None, force=force)  # its folder is made if it is not there
+    if devices is not None:
+        from outlay.devices.simulated import simulate
+
+        simulate(devices)
+    from outlay.analysis.cost.calibrate import calibrate as measure
+
+    found = measure(on_progress=lambda what: say(f"measuring {what}", err=True))
+    found.write(path, force=force)
+    if as_json:
+        print_json({"key": found.base.key, **found.to_dict()})
+    else:
+        print_picture(found)
+    say(f"wrote {path}", err=True)

@@ -1,0 +1,95 @@
+"""`outlay choose`: which layout to take on hardware that need not be here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outlay.cli.options import ForceOption, JsonOption, ModeOption, RecipeArgument, XlaOption, own_options
+from outlay.cli.output import print_json, print_picture, refuse_output, say
+from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
+
+if TYPE_CHECKING:
+    from outlay.search.placement.choice import PlacementChoice
+    from outlay.search.selection import Selection
+
+
+def choose(
+    context: typer.Context,
+    recipe: RecipeArgument,
+    target: Annotated[
+        str,
+        typer.Option("--target", metavar="T", help="Hardware to choose for, such as h100:32x8, tpu-v5e:4x4 or cpu:8."),
+    ],
+    layout: Annotated[
+        list[str] | None,
+        typer.Option("--layout", metavar="NAME|FILE.toml", help="A layout to choose from; may be repeated."),
+    ] = None,
+    mesh: Annotated[
+        list[str] | None,
+        typer.Option("--mesh", metavar="AXES", help="A mesh to choose from, such as data=32,model=8; may be repeated."),
+    ] = None,
+    mode: ModeOption = None,
+    xla: XlaOption = "preset",
+    candidates: Annotated[
+        int, typer.Option("--candidates", min=1, metavar="N", help="How many candidates to compile.")
+    ] = NUM_CANDIDATES,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, metavar="S", help="Seconds that compiling one may take.")
+    ] = TIMEOUT,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, metavar="P", help="Compile so many at a time; as the cores allow without."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="Where the chosen layout is written, as TOML.")
+    ] = Path("chosen.toml"),
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose a layout and a mesh for a target, with its own compiler and without the hardware.
+
+    What was compiled is kept, so that the same command goes on where it was stopped. Of a Brain it is chosen which
+    modules go to which devices; on a cpu target they are measured.
+    """
+    os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans; what is attached stays free
+    refuse_output(output, force=force)
+    from outlay.devices.target import Target
+    from outlay.recipes.choose import ask, choose_for_brain
+    from outlay.search.search import search
+
+    known, hardware = own_options(context, recipe), Target.parse(target)
+    narrowed = {"--layout": layout, "--mesh": mesh, "--mode": mode}
+    selection: Selection | PlacementChoice | None = choose_for_brain(
+        recipe, context.args, hardware, known=known, narrowed=narrowed
+    )
+    if selection is None:
+        question = ask(recipe, context.args, hardware, known=known, layouts=layout, meshes=mesh, mode=mode, xla=xla)
+        selection = search(
+            question,
+            num_candidates=candidates,
+            num_processes=processes or default_processes(),
+            timeout=timeout,
+        )
+    if as_json:
+        print_json(selection.to_dict())
+    else:
+        print_picture(selection)
+    file = _write(output, selection, force=force)
+    if not as_json:
+        say("\n" + "\n".join(selection.commands(file)))
+
+
+def _write(path: Path, selection: Selection | PlacementChoice, *, force: bool) -> str | None:
+    """Write the layout; its name, or None where no file can say it."""
+    if selection.toml is None:
+        say(f"{path} is not written: the layout holds a function of Python, which no file can say", err=True)
+        return None
+    from outlay.core.output_file import write_output
+
+    write_output(path, selection.toml, force=force)
+    say(f"wrote {path}", err=True)
+    return str(path)

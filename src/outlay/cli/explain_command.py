@@ -1,0 +1,119 @@
+"""`outlay explain`: what the compiler makes of a recipe, or made of a saved program. Nothing is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outlay.cli.failures import CHECK_FAILED
+from outlay.cli.options import (
+    DevicesOption,
+    ForceOption,
+    HtmlOption,
+    JsonOption,
+    LayoutOption,
+    MeshOption,
+    ModeOption,
+    TargetOption,
+    XlaOption,
+    prepare_program,
+)
+from outlay.cli.output import print_json, print_picture, refuse_output, say, write_page
+
+if TYPE_CHECKING:
+    from jax.sharding import AbstractMesh
+
+    from outlay.analysis.hlo.collective import CollectiveKind
+    from outlay.report.explain.explanation import Explanation
+
+
+def explain(
+    context: typer.Context,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE|FILE.hlo",
+            help="A recipe by name (digits), path/to/file.py:function, or the saved text of a compiled program.",
+        ),
+    ],
+    devices: DevicesOption = None,
+    target: TargetOption = None,
+    mesh: MeshOption = None,
+    layout: LayoutOption = None,
+    mode: ModeOption = None,
+    xla: XlaOption = "preset",
+    html: HtmlOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option("--max-bytes", metavar="SIZE", help="Fail if a device sends more in a step, such as 10GiB."),
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option("--max-memory", metavar="SIZE", help="Fail if a device needs more memory, such as 60GiB."),
+    ] = None,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option("--forbid", metavar="KIND", help="Fail if there is such a collective, such as all-to-all."),
+    ] = None,
+) -> None:
+    """Show what a step moves, holds and computes, by layer and line; exit code 1 if a limit is broken.
+
+    The recipe is compiled, never run. With --target the real compiler of GPUs or TPUs that are not here is asked.
+    """
+    from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
+
+    refuse_output(html, force=force)
+    sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
+    kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
+    if recipe.endswith((".hlo", ".txt")):
+        found = _of_file(context, recipe, devices, target, mesh, layout, mode, xla)
+    else:
+        from outlay.report.explain.explain import explain as explain_program
+
+        choices = {"mesh": mesh, "layout": layout, "mode": mode}
+        prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
+        found = explain_program(prepared.program)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_picture(found)
+    if html is not None:
+        write_page(html, found.to_html(), force=force)
+    broken = broken_budgets(found, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
+    for limit in broken:
+        say(f"over budget: {limit}", err=True)
+    if broken:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _of_file(
+    context: typer.Context,
+    file: str,
+    devices: int | None,
+    target: str | None,
+    mesh: str | None,
+    layout: str | None,
+    mode: str | None,
+    xla: str,
+) -> Explanation:
+    given = {"--devices": devices, "--layout": layout, "--mode": mode, "--xla": None if xla == "preset" else xla}
+    extra = [option for option, value in given.items() if value is not None] + list(context.args)
+    if extra:
+        raise typer.BadParameter(f"{file} is compiled already: {extra[0]} is for recipes", param_hint=extra[0])
+    from outlay.report.explain.explain import explain as explain_text
+
+    return explain_text(Path(file), target=target, mesh=_abstract(mesh) if mesh else None)
+
+
+def _abstract(axes: str) -> AbstractMesh:
+    """The mesh that a saved program was compiled for, by its axes alone."""
+    from jax.sharding import AbstractMesh, AxisType
+
+    from outlay.devices.spec import MeshSpec
+
+    sizes = MeshSpec.parse(axes).axis_sizes
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))

@@ -1,0 +1,147 @@
+"""`outlay run`: train a recipe and leave a run folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outlay.cli.job_options import InOrderOption, StartWithinOption, StuckAfterOption
+from outlay.cli.options import (
+    DevicesOption,
+    JsonOption,
+    LayoutOption,
+    MeshOption,
+    ModeOption,
+    RecipeArgument,
+    TargetOption,
+    XlaOption,
+    prepare_program,
+)
+from outlay.cli.output import print_json, print_picture, say, warn_unread
+from outlay.cli.processes import has_begun, is_launched, mark_begun, own_devices, run_in_processes
+from outlay.jobs.silence import Limits
+from outlay.jobs.stop_request import listen
+
+if TYPE_CHECKING:
+    from outlay.recipes.result import Result
+
+
+def run(
+    context: typer.Context,
+    recipe: RecipeArgument,
+    devices: DevicesOption = None,
+    target: TargetOption = None,
+    mesh: MeshOption = None,
+    layout: LayoutOption = None,
+    mode: ModeOption = None,
+    xla: XlaOption = "preset",
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, metavar="N", help="Steps to take; the recipe's own number without.")
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", metavar="DIR", help="The run folder; runs/RECIPE without.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run that is in the run folder.")] = False,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option("--checkpoint-every", min=1, metavar="N", help="Save a checkpoint every N steps and at the end."),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue the run in the run folder, if there is one, from its last checkpoint."),
+    ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, metavar="P", help="Run in P processes, which share the N devices evenly."),
+    ] = None,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            "--max-restarts",
+            min=0,
+            metavar="N",
+            help="With --processes: up to N times, start again after a failure, from the last checkpoint.",
+        ),
+    ] = 0,
+    in_order: InOrderOption = False,
+    stuck_after: StuckAfterOption = None,
+    start_within: StartWithinOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a recipe; metrics, plan, loss and report go to a run folder."""
+    if force and resume:
+        raise typer.BadParameter("with --force the run that it would continue is replaced", param_hint="--resume")
+    if max_restarts and not (checkpoint_every or resume):
+        raise typer.BadParameter(
+            "it continues from the last checkpoint, and this run saves none; add --checkpoint-every 100, or how many "
+            "steps you can afford to take again",
+            param_hint="--max-restarts",
+        )
+    if processes is not None and not is_launched():
+        limits = Limits(stuck_after, start_within)
+        options = {"max_restarts": max_restarts, "in_order": in_order, "limits": limits, "as_json": as_json}
+        raise typer.Exit(run_in_processes(processes, devices, **options))
+    of_jobs = {
+        "--max-restarts": max_restarts,
+        "--in-order": in_order,
+        "--stuck-after": stuck_after,
+        "--start-within": start_within,
+    }
+    if processes is None and any(of_jobs.values()):
+        hint = next(name for name, given in of_jobs.items() if given)
+        raise typer.BadParameter("it goes with --processes P; P may be 1", param_hint=hint)
+    if checkpoint_every or resume:
+        listen()  # from the start: what comes while the program is compiled counts too
+    devices = own_devices(devices, is_shared=processes is not None)
+    choices = {"mesh": mesh, "layout": layout, "mode": mode}
+    prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
+    from outlay.recipes.result import ResultNotWritten
+    from outlay.recipes.run import run as run_recipe
+    from outlay.report.show import show
+    from outlay.train.run_folder import RunFolder
+    from outlay.train.together import is_first
+
+    path = _folder_of(prepared.recipe.name) if run_dir is None else run_dir
+    prepared.program.agree(
+        recipe=prepared.recipe.name,
+        layout=prepared.layout_name,
+        seed=prepared.recipe.seed,
+        steps=steps,
+        checkpoint_every=checkpoint_every,
+        run_dir=path,
+        resume=resume,
+    )
+    folder = RunFolder(path, force=force, resume=resume or has_begun(), on_begin=mark_begun)
+    if is_first() and not as_json:
+        print_picture(show(prepared.program.plan))
+        warn_unread(f"the run goes on, and what it comes to is in {path}")
+    try:
+        result = run_recipe(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
+    except ResultNotWritten as error:
+        _print(error.result, as_json)
+        raise
+    _print(result, as_json)
+
+
+def _folder_of(name: str) -> Path:
+    """The run folder of a recipe that was given none; its name is text, and no path."""
+    if name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(os.fsencode(name)) > 200:
+        raise typer.BadParameter(
+            f"the recipe is called {name[:60]!r}, which cannot be the name of a folder; name one",
+            param_hint="--run-dir",
+        )
+    return Path("runs") / name
+
+
+def _print(result: Result, as_json: bool) -> None:
+    from outlay.train.together import is_first
+
+    if not is_first():
+        return
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        say(f"\n{result}")

@@ -1,0 +1,86 @@
+"""`outlay verify`: whether a recipe computes under a layout what it computes on one device."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any, cast
+
+import typer
+
+from outlay.cli.failures import CHECK_FAILED, UNKNOWN
+from outlay.cli.options import (
+    DevicesOption,
+    JsonOption,
+    LayoutOption,
+    MeshOption,
+    ModeOption,
+    RecipeArgument,
+    TargetOption,
+    XlaOption,
+    load_recipe,
+    wanted_options,
+)
+from outlay.cli.output import give_back, print_json, print_picture, say
+
+EXIT_CODES = {"same": 0, "different": CHECK_FAILED, "unknown": UNKNOWN}
+ENOUGH = 8
+
+
+def verify(
+    context: typer.Context,
+    recipe: RecipeArgument,
+    devices: DevicesOption = None,
+    target: TargetOption = None,
+    mesh: MeshOption = None,
+    layout: LayoutOption = None,
+    mode: ModeOption = None,
+    xla: XlaOption = "preset",
+    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Steps to compare.")] = 3,
+    against: Annotated[
+        str, typer.Option("--against", metavar="one-device|auto|manual", help="What to compare with.")
+    ] = "one-device",
+    tolerance: Annotated[
+        float | None,
+        typer.Option("--tolerance", metavar="SHARE", help="Share of its largest entry by which an array may differ."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that a recipe computes what one device computes; exit code 1 if not, 3 if that is unknown.
+
+    Where a single device is attached, 8 are simulated.
+    """
+    from outlay.analysis.verify.verify import verify as verify_program
+    from outlay.recipes.prepare import prepare
+
+    found = load_recipe(context, recipe, devices, target)
+    if devices is None and target is None:
+        _start_again_with_several_devices()
+    import jax
+
+    options = wanted_options(xla)
+    program = prepare(found, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=options).program
+    key = jax.random.key(found.seed)
+    proof = verify_program(program, steps, cast(Any, against), batches=found.data, key=key, tolerance=tolerance)
+    if as_json:
+        print_json(proof.to_dict())
+    else:
+        print_picture(proof)
+    if code := EXIT_CODES[proof.verdict]:
+        raise typer.Exit(code)
+
+
+def _start_again_with_several_devices() -> None:
+    """Replace this process by one with simulated devices, where a single device leaves nothing to compare.
+
+    Only a started JAX tells how many devices there are, and then their number is fixed.
+    """
+    from outlay.core.jax_compat import attached_devices
+
+    if len(attached_devices()) > 1:
+        return
+    say(f"a single device is attached: verifying on {ENOUGH} simulated ones, as with --devices {ENOUGH}", err=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    give_back()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "--devices", str(ENOUGH)])

@@ -1,0 +1,158 @@
+"""XLA's flags as text: merged into what is set already, never overwriting it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from outlay.core.errors import MeshError
+
+Value = str | int | bool
+
+_WHOLE = re.compile(r"-?\d{1,18}")
+_NAME = re.compile(rb"xla_[a-z0-9_]{4,90}(?=\0)")
+
+
+def read_flags(text: str) -> dict[str, str]:
+    """The flags of a text such as `$XLA_FLAGS`, by name without dashes; a flag given without a value is "true".
+
+    The last mention of a flag wins, as in XLA.
+
+    >>> read_flags("--xla_dump_to=/dumps --xla_cpu_enable_fast_math")
+    {'xla_dump_to': '/dumps', 'xla_cpu_enable_fast_math': 'true'}
+    """
+    found = {}
+    for word in text.split():
+        name, given, value = word.removeprefix("--").partition("=")
+        found[name] = value if given else "true"
+    return found
+
+
+def merge_flags(existing: str, wanted: Mapping[str, Value]) -> str:
+    """Add flags to a text, keeping all that is there.
+
+    Args:
+        existing: the text, such as the value of `$XLA_FLAGS`.
+        wanted: value of each flag by its name without dashes.
+
+    Raises:
+        MeshError: flags are set to other values already; the message lists all of them.
+
+    >>> merge_flags("--xla_dump_to=/dumps", {"xla_force_host_platform_device_count": 8})
+    '--xla_dump_to=/dumps --xla_force_host_platform_device_count=8'
+    """
+    texts = {name.removeprefix("--"): _text(value) for name, value in wanted.items()}
+    found = read_flags(existing)
+    conflicts = [name for name, value in texts.items() if name in found and not _same(found[name], value)]
+    if conflicts:
+        lines = [
+            f"  --{name}={found[name]} is set, but {texts[name]} is needed\n"
+            f"    cure: remove --{name}={found[name]} from XLA_FLAGS, or set it to {texts[name]}"
+            for name in conflicts
+        ]
+        raise MeshError("\n".join(["XLA_FLAGS conflicts with what is asked for", *lines]))
+    missing = [f"--{name}={value}" for name, value in texts.items() if name not in found]
+    return " ".join([*([existing] if existing.strip() else []), *missing])
+
+
+def typed_flags(text: str) -> dict[str, Value]:
+    """The flags of a text as JAX wants them for a single program: truths and whole numbers as such.
+
+    >>> typed_flags("--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=4")
+    {'xla_gpu_enable_triton_gemm': False, 'xla_gpu_autotune_level': 4}
+    """
+    truths = {"true": True, "false": False}
+    return {
+        name: truths[value.lower()] if value.lower() in truths else int(value) if _WHOLE.fullmatch(value) else value
+        for name, value in read_flags(text).items()
+    }
+
+
+def flags_of_library(library: Path) -> set[str]:
+    """The names of all flags that stand in the file of a compiler, which tells them in no other way.
+
+    Args:
+        library: the file; it is searched from end to end, which takes a second.
+    """
+    found = set()
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at = content.find(b"xla_")
+        while at >= 0:
+            if name := _NAME.match(content, at):
+                found.add(name[0].decode())
+            at = content.find(b"xla_", at + 4)
+    return found
+
+
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _same(found: str, wanted: str) -> bool:
+    truths = {"true": "1", "false": "0"}
+    return truths.get(found.lower(), found) == truths.get(wanted, wanted)
+
+
+# Parameters of glibc's mallopt (malloc.h). Large blocks come from the heap instead of maps of their own, which are
+# given back when freed; the heap does not shrink; and all threads share one, so that what one frees another can take.
+_MMAP_MAX, _TRIM_THRESHOLD, _ARENA_MAX = -4, -1, -8
+_SETTINGS = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1, _ARENA_MAX: 1}
+
+
+def keep_memory() -> bool:
+    """Have malloc keep the memory that is freed from now on; the process then stays as large as it has been.
+
+    XLA's CPU backend takes the memory for gradients and temporaries anew at each step. glibc gives blocks of that size
+    back to the system when they are freed, and the next step pays for a page fault every 4 KiB: a third of the step's
+    time was measured.
+
+    Returns:
+        Whether it is so now: only with glibc, that is on most Linux systems; elsewhere nothing changes.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return min(mallopt(parameter, value) for parameter, value in _SETTINGS.items()) == 1
+
+
+# XLA ends the process when a collective waits longer than 40 s, which a real bug does but also a busy machine whose
+# few cores take turns as many devices.
+_PATIENCE = {
+    "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
+    "xla_cpu_collective_call_terminate_timeout_seconds": 600,
+}
+# Twice what is needed (measured): one for a device that waits in a collective, one for the launch of a later step.
+_THREADS_PER_DEVICE = 4
+
+
+def simulated_environment(num_devices: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables to set besides those that are set, for so many simulated devices in one process.
+
+    Args:
+        num_devices: devices of the process.
+        environment: what is set already; it is kept.
+    """
+    flags = environment.get("XLA_FLAGS", "")
+    missing = {name: value for name, value in _PATIENCE.items() if name not in read_flags(flags)}
+    return {"XLA_FLAGS": merge_flags(flags, missing), **_threads(num_devices, environment)}
+
+
+def _threads(num_devices: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """Enough threads that simulated devices cannot starve one another.
+
+    XLA's pool has as many threads as there are devices or cores. When many small steps are dispatched without waiting
+    for results, the launches of later steps hold them until earlier steps are done, and an earlier step waits in a
+    collective for a device that finds no thread: nobody moves, and XLA ends the process. XLA takes the size of the
+    pool from NPROC when it starts. A larger number that is set already stays. A single device starves nobody, and
+    threads beyond the cores it has would only take turns with the one that works.
+    """
+    enough = _THREADS_PER_DEVICE * num_devices
+    found = environment.get("NPROC", "")
+    if num_devices == 1 or (found.isdecimal() and int(found) >= enough):
+        return {}
+    return {"NPROC": str(max(enough, os.cpu_count() or 1))}

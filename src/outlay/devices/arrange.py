@@ -1,0 +1,125 @@
+"""Which device goes where in a mesh over several hosts. Pure: devices are positions in a list."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from outlay.core.errors import MeshError
+from outlay.devices.spec import MeshSpec
+
+
+def group_by_host(hosts: Sequence[int]) -> list[list[int]]:
+    """Positions of the devices of each host, hosts in order of their first device.
+
+    Args:
+        hosts: the host of each device.
+
+    Raises:
+        MeshError: the hosts do not have the same number of devices.
+
+    >>> group_by_host([0, 0, 1, 1])
+    [[0, 1], [2, 3]]
+    """
+    groups: dict[int, list[int]] = {}
+    for position, host in enumerate(hosts):
+        groups.setdefault(host, []).append(position)
+    if len({len(group) for group in groups.values()}) > 1:
+        counts = ", ".join(f"{len(group)} on host {host}" for host, group in groups.items())
+        raise MeshError(
+            f"a mesh needs the same number of devices on every host, but there are {counts}\n"
+            "  cure: pass devices= with as many devices of every host"
+        )
+    return list(groups.values())
+
+
+def arrange(spec: MeshSpec, groups: Sequence[Sequence[int]], torus: Sequence[int] = ()) -> np.ndarray:
+    """Positions of devices as an array with one dim per axis, axes in the order of the spec.
+
+    Axes that may cross hosts are split over hosts, outermost first; what is left of them, and then the axes that
+    stay inside a host, run over the devices of a host, so neighbours on an inside axis are neighbours on the host.
+
+    Args:
+        spec: the axes, resolved for these devices and hosts.
+        groups: positions of the devices of each host, as many on each.
+        torus: of TPUs, where a group is a slice, the sizes of its torus; positions are then row-major over its dims.
+
+    >>> arrange(MeshSpec({"model": 2, "data": 4}), [[0, 1, 2, 3], [4, 5, 6, 7]]).tolist()
+    [[0, 2, 4, 6], [1, 3, 5, 7]]
+    """
+    positions = np.asarray(groups)
+    sizes = spec.axis_sizes
+    if len(groups) == 1:
+        return _along(torus, positions, list(sizes.values())).reshape(tuple(sizes.values()))
+    over_hosts = _split_over_hosts(sizes, spec.crossing, len(groups))
+    # (host part of each crossing axis) x (their parts inside a host, 1 for most) x (inside axes)
+    order = [*spec.crossing, *(name for name in sizes if name not in spec.crossing)]
+    in_host = [sizes[name] // over_hosts.get(name, 1) for name in order]
+    grid = _along(torus, positions, in_host).reshape(*over_hosts.values(), *in_host)
+    host_dim = {name: dim for dim, name in enumerate(over_hosts)}
+    local_dim = {name: len(over_hosts) + dim for dim, name in enumerate(order)}
+    dims = [dim for name in sizes for dim in ([host_dim[name]] if name in host_dim else []) + [local_dim[name]]]
+    return grid.transpose(dims).reshape(tuple(sizes.values()))
+
+
+def _along(torus: Sequence[int], positions: np.ndarray, in_group: Sequence[int]) -> np.ndarray:
+    """The positions of each group in the order that its axes want them."""
+    return positions[:, along_torus(torus, in_group).ravel()] if torus else positions
+
+
+def _split_over_hosts(sizes: dict[str, int], crossing: Sequence[str], num_hosts: int) -> dict[str, int]:
+    """How many hosts each crossing axis spans.
+
+    The greatest common divisor, taken from axis to axis, uses up the hosts: what an axis leaves of its own size has no
+    factor in common with the hosts that are left, so it divides the devices inside a host.
+    """
+    spans, left = {}, num_hosts
+    for name in crossing:
+        spans[name] = math.gcd(sizes[name], left)
+        left //= spans[name]
+    return spans
+
+
+def along_torus(torus: Sequence[int], sizes: Sequence[int]) -> np.ndarray:
+    """Which chip of a torus stands where in a mesh: an array of the given sizes, of row-major positions in the torus.
+
+    Each axis gets whole dims of the torus where its sizes allow it. Otherwise the axes, outermost first, share the dims
+    in their order: an axis is then part of a dim, or runs over the end of one and the beginning of the next.
+
+    Args:
+        torus: size of each dim of the torus.
+        sizes: size of each mesh axis, outermost first; they multiply to as many chips.
+
+    >>> along_torus((2, 4, 2), (4, 4)).tolist()  # the first axis is dims 0 and 2, the second is dim 1
+    [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]]
+    """
+    chips = np.arange(math.prod(torus)).reshape(tuple(torus))
+    chosen = next(_whole_dims(torus, tuple(range(len(torus))), sizes), None)
+    if chosen is not None:
+        chips = chips.transpose([dim for dims in chosen for dim in dims])
+    return chips.reshape(tuple(sizes))
+
+
+def _whole_dims(torus: Sequence[int], dims: Sequence[int], sizes: Sequence[int]) -> Iterator[list[tuple[int, ...]]]:
+    """Every way to give each axis whole dims, with neighbouring dims for the innermost axis first."""
+    if not sizes:
+        if not dims:
+            yield []
+        return
+    *outer, size = sizes
+    fits = [some for some in _subsets(dims) if math.prod(torus[dim] for dim in some) == size]
+    for some in sorted(fits, key=lambda some: (_gaps(some), tuple(-dim for dim in reversed(some)))):
+        for found in _whole_dims(torus, [dim for dim in dims if dim not in some], outer):
+            yield [*found, some]
+
+
+def _subsets(dims: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    for count in range(len(dims) + 1):
+        yield from itertools.combinations(dims, count)
+
+
+def _gaps(dims: Sequence[int]) -> int:
+    return dims[-1] - dims[0] + 1 - len(dims) if dims else 0

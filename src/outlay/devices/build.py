@@ -1,0 +1,127 @@
+"""`outlay.mesh`: a plain `jax.sharding.Mesh` from sizes by name, over all the devices there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from outlay.core.errors import MeshError
+from outlay.core.jax_compat import attached_devices
+from outlay.devices.arrange import arrange, group_by_host
+from outlay.devices.compile_only import target_devices
+from outlay.devices.hosts import host_of
+from outlay.devices.spec import MeshSpec
+from outlay.devices.target import Target
+
+
+def mesh(
+    spec: MeshSpec | str | None = None,
+    /,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    over: Mapping[str, str] | None = None,
+    explicit: bool = False,
+    target: Target | str | None = None,
+    **axes: int,
+) -> Mesh:
+    """A mesh over all devices, its axes in Auto mode: XLA decides what the layout leaves open.
+
+    On several hosts, the axes that stay inside a host run over neighbouring devices of one host, and the others over
+    hosts (see `MeshSpec`). TPUs of a slice are joined across their hosts: there the axes follow the torus, and what may
+    cross hosts may cross slices. No global mesh is set: pass the mesh along.
+
+    Args:
+        spec: the axes as a `MeshSpec` or as text such as `"data=4,model=2"`, instead of `axes`.
+        devices: the devices to use; by default all that JAX has.
+        over: axis name to "hosts" (it may cross hosts) or "host" (it must not).
+        explicit: put the axes in Explicit mode instead: shardings are part of the arrays' types, and where an
+            operation leaves the sharding of its result open, a program names the line and what to write there.
+        target: plan for these devices instead of those that are there: `"h100:32x8"` is 32 hosts of 8 H100. Programs
+            on such a mesh are compiled by the real compiler, on any machine, and cannot run.
+        **axes: size of each axis, outermost first; one may be -1, the devices that are left.
+
+    Raises:
+        BackendError: JAX does not start here.
+        MeshError: the axes do not use all devices, or would cross hosts unasked.
+        TargetError: the target is not known, or its compiler is not installed.
+
+    >>> mesh = outlay.mesh(data=-1, model=2)
+    >>> mesh.axis_names, mesh.devices.shape
+    (('data', 'model'), (4, 2))
+    """
+    _refuse_size("devices", devices)
+    _refuse_size("over", over)
+    _refuse_size("target", target)
+    if not isinstance(explicit, bool):
+        _refuse_size("explicit", explicit)
+    wanted = _spec_of(spec, over, axes)
+    if target is not None:
+        if devices is not None:
+            raise MeshError(f"devices are given twice: as devices= and as target={str(target)!r}; keep one of the two")
+        return _target_mesh(wanted, Target.parse(target) if isinstance(target, str) else target, explicit)
+    found = list(attached_devices() if devices is None else devices)
+    if len(set(found)) < len(found):
+        raise MeshError(f"devices= holds {len(found)} devices, but only {len(set(found))} different ones")
+    groups = group_by_host([host_of(device) for device in found])
+    resolved = wanted.resolve(len(found), max(len(groups), 1))
+    if devices is None and len(groups) == 1:
+        # JAX knows how the devices of one machine are wired (the torus of a TPU), this library does not.
+        names, sizes = zip(*resolved.axes, strict=True)
+        return jax.make_mesh(sizes, names, axis_types=_types(resolved, explicit))
+    return _mesh_of(found, arrange(resolved, groups), resolved, explicit)
+
+
+def _target_mesh(wanted: MeshSpec, target: Target, explicit: bool) -> Mesh:
+    """The mesh of a target's devices, its axes along the target's hosts, or along the torus of its slices."""
+    found = target_devices(target)
+    if target.hardware.kind == "tpu":
+        found = sorted(found, key=lambda device: (_slice_of(device), tuple(device.coords), device.core_on_chip))
+        groups = group_by_host([_slice_of(device) for device in found])
+        resolved = wanted.resolve(len(found), len(groups), target=str(target), host="slice")
+        return _mesh_of(found, arrange(resolved, groups, target.torus), resolved, explicit)
+    groups = group_by_host([host_of(device) for device in found])
+    resolved = wanted.resolve(len(found), len(groups), target=str(target))
+    return _mesh_of(found, arrange(resolved, groups), resolved, explicit)
+
+
+def _slice_of(device: jax.Device) -> int:
+    return getattr(device, "slice_index", 0)  # a TPU that is alone has no such attribute
+
+
+def _mesh_of(devices: Sequence[jax.Device], order: np.ndarray, spec: MeshSpec, explicit: bool) -> Mesh:
+    array = np.empty(len(devices), dtype=object)
+    array[:] = devices
+    return Mesh(array[order], tuple(spec.axis_sizes), axis_types=_types(spec, explicit))
+
+
+def _types(spec: MeshSpec, explicit: bool) -> tuple[AxisType, ...]:
+    return (AxisType.Explicit if explicit else AxisType.Auto,) * len(spec.axes)
+
+
+def _spec_of(spec: MeshSpec | str | None, over: Mapping[str, str] | None, axes: Mapping[str, int]) -> MeshSpec:
+    if spec is None and not axes:
+        raise MeshError("a mesh needs axes: outlay.mesh(data=4, model=2), or outlay.mesh(data=-1) for all devices")
+    if spec is None:
+        return MeshSpec(axes, over)
+    if axes:
+        extra = ", ".join(f"{name}={size}" for name, size in axes.items())
+        raise MeshError(f"axes are given twice: as {str(spec)!r} and as {extra}; keep one of the two")
+    read = MeshSpec.parse(spec) if isinstance(spec, str) else spec
+    declared = dict(read.over)
+    clashes = [name for name, where in (over or {}).items() if declared.get(name, where) != where]
+    if clashes:
+        lines = ", ".join(f"{name!r} over {declared[name]!r} and {(over or {})[name]!r}" for name in clashes)
+        raise MeshError(f"axes are declared in two ways: {lines}; keep one of the two")
+    return MeshSpec(read.axis_sizes, {**declared, **(over or {})})
+
+
+def _refuse_size(parameter: str, value: object) -> None:
+    """Name the mistake where an axis was meant to be called like a parameter of `mesh`."""
+    if isinstance(value, int):
+        raise MeshError(
+            f"{parameter}= is a parameter of outlay.mesh, not an axis; an axis of that name goes into the text: "
+            f"outlay.mesh('{parameter}={value}')"
+        )

@@ -1,0 +1,183 @@
+"""The devices of a target: compile-only ones, which programs are compiled for but cannot run on, or simulated ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from outlay.core.errors import TargetError
+from outlay.core.jax_compat import gpu_topology_devices, settle_on_cpu, tpu_topology_devices
+from outlay.devices.hardware import Hardware, known_hardware
+from outlay.devices.hosts import host_of
+from outlay.devices.made import made, made_for
+from outlay.devices.simulated import simulate
+from outlay.devices.target import Target
+
+_EXTRAS = {"gpu": "gpu-plan", "tpu": "tpu-plan"}
+# A host of a TPU pod has this many chips in each direction of the torus; a smaller slice is part of one host.
+_TPU_HOST = (2, 2, 1)
+
+
+def target_devices(target: Target | str) -> list[jax.Device]:
+    """The devices of a target, always the same ones.
+
+    Devices of a GPU or TPU target are compile-only: the real compiler compiles for them, on any machine, and nothing
+    runs on them. Devices of a cpu target are simulated (see `outlay.simulate`).
+
+    Args:
+        target: the target, or its text.
+
+    Raises:
+        TargetError: the compiler is not installed, or knows no such hardware.
+
+    >>> len(target_devices("cpu:8"))
+    8
+    """
+    target = Target.parse(target) if isinstance(target, str) else target
+    if not target.is_compile_only:
+        simulate(target.num_devices)
+        return jax.devices()
+    if target not in made:
+        settle_on_cpu()
+        made[target] = _compile_only_devices(target)
+    return made[target]
+
+
+def target_of(mesh: Mesh | AbstractMesh) -> Target | None:
+    """The target that a mesh is of, to know its memory and speeds.
+
+    Of compile-only devices it is the one they were made for. GPUs and TPUs that are there are looked up by what JAX
+    calls them, and CPU devices are the `cpu` hardware; None where nothing is known of the hardware.
+
+    >>> target_of(outlay.mesh(data=4, model=2))
+    Target.parse('cpu:8')
+    """
+    if isinstance(mesh, AbstractMesh):
+        return None
+    devices = list(mesh.devices.flat)
+    return made_for(devices[0]) or _target_there(devices)
+
+
+def _compile_only_devices(target: Target) -> list[jax.Device]:
+    if not target.hardware.compiler:
+        raise TargetError(
+            f"no devices of {target}: there is no compiler for {target.hardware.name} to compile with\n"
+            f"  cure: compile for simulated devices, cpu:{target.num_devices}, and price that program on it: "
+            f'outlay.estimate(program, target="{target}")'
+        )
+    try:
+        if target.hardware.kind == "gpu":
+            num_hosts, per_host = target.shape
+            return gpu_topology_devices(num_hosts, per_host, gpu_target_config(target.hardware))
+        return tpu_topology_devices(*_topology(target), **_tpu_options(target))
+    except TargetError as error:
+        extra = _EXTRAS[target.hardware.kind]
+        raise TargetError(
+            f"no devices of {target}: {error}\n"
+            f"  cure: pip install 'outlay[{extra}]'\n"
+            f"  or plan on simulated devices, which need no compiler of their own: cpu:{target.num_devices}"
+        ) from None
+    except jax.errors.JaxRuntimeError as error:
+        raise TargetError(
+            f"no devices of {target}: the compiler refuses them\n  {error}\n"
+            "  cure: use a shape that exists, or correct the hardware in your own file of targets"
+        ) from error
+
+
+def _topology(target: Target) -> tuple[str, int]:
+    torus = "x".join(map(str, target.shape))
+    return f"{target.hardware.compiler['topology_prefix']}:{torus}", target.num_slices
+
+
+def _tpu_options(target: Target) -> dict[str, object]:
+    options: dict[str, object] = {}
+    if chip := target.hardware.compiler.get("chip_config_name"):
+        options["chip_config_name"] = chip
+    torus = (*target.shape, 1)[:3]
+    if all(size <= most for size, most in zip(torus, _TPU_HOST, strict=True)):
+        options["chips_per_host_bounds"] = torus
+    return options
+
+
+def _target_there(devices: Sequence[jax.Device]) -> Target | None:
+    known = known_hardware()
+    if devices[0].platform == "cpu":
+        return Target(known["cpu"], (len(devices),))
+    hardware = next((found for found in known.values() if devices[0].device_kind in found.device_kinds), None)
+    if hardware is None:
+        return None
+    return _attached_gpus(hardware, devices) if hardware.kind == "gpu" else _attached_tpus(hardware, devices)
+
+
+def _attached_gpus(hardware: Hardware, devices: Sequence[jax.Device]) -> Target | None:
+    num_hosts = len({host_of(device) for device in devices})
+    per_host, left = divmod(len(devices), num_hosts)
+    if left:
+        return None
+    most = max(per_host, hardware.devices_per_host or 1)
+    return Target(dataclasses.replace(hardware, devices_per_host=most), (num_hosts, per_host))
+
+
+def _attached_tpus(hardware: Hardware, devices: Sequence[jax.Device]) -> Target | None:
+    columns = list(zip(*(device.coords for device in devices), strict=True))[: hardware.torus_dims]
+    torus = tuple(max(column) - min(column) + 1 for column in columns)
+    num_slices, left = divmod(len(devices), math.prod(torus) * hardware.devices_per_chip)
+    return None if left or not num_slices else Target(hardware, torus, num_slices)
+
+
+# Equal on all GPUs that there are tables for; versions of the libraries that the compiler may call.
+_TEXT = """\
+gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: {shared_memory_per_core}
+  shared_memory_per_block_optin: {shared_memory_per_block_optin}
+  threads_per_core_limit: 2048
+  core_count: {core_count}
+  fpus_per_core: {fpus_per_core}
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: {memory_bandwidth}
+  l2_cache_size: {l2_bytes}
+  clock_rate_ghz: {clock_ghz}
+  device_memory_size: {memory_bytes}
+  cuda_compute_capability {{ major: {major} minor: {minor} }}
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
+runtime_version {{ major: 13 minor: 0 patch: 0 }}
+device_description_str: "{name}"
+"""
+
+
+def gpu_target_config(hardware: Hardware) -> str:
+    """What the GPU compiler wants to know of the hardware.
+
+    >>> from outlay.devices.hardware import known_hardware
+    >>> print(gpu_target_config(known_hardware()["h100"]).splitlines()[7].strip())
+    core_count: 132
+    """
+    numbers = {key: _plain(value) for key, value in hardware.compiler.items() if key != "compute_capability"}
+    major, minor = hardware.compiler["compute_capability"]
+    name = hardware.name.replace("\\", "\\\\").replace('"', '\\"')
+    return _TEXT.format(
+        **numbers,
+        major=major,
+        minor=minor,
+        name=name,
+        memory_bytes=hardware.memory_bytes,
+        memory_bandwidth=int(hardware.memory_bandwidth),
+    )
+
+
+def _plain(value: float) -> str:
+    """`80e9` of a file is a whole number to the compiler."""
+    return str(int(value)) if value == int(value) else repr(float(value))

@@ -1,0 +1,133 @@
+"""What a device is called: JAX's id, or in a job of several processes the process and the place in it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+
+import jax
+
+from outlay.core.jax_compat import is_compile_only
+
+
+class DeviceId(int):
+    """The id of a device in a job of several processes.
+
+    JAX numbers the devices of CPU processes 0, 1, 2048, 2049: such an id is compared and saved as it is, and written
+    `process:index`.
+
+    Attributes:
+        process: the process that drives the device.
+        index: which of that process's devices it is.
+
+    Example:
+        >>> device = DeviceId.at(2049, process=1, index=1)
+        >>> device == 2049, f"device {device}"
+        (True, 'device 1:1')
+    """
+
+    process: int
+    index: int
+
+    @classmethod
+    def at(cls, number: int, *, process: int, index: int) -> DeviceId:
+        """The id with its place."""
+        made = cls(number)
+        made.process, made.index = process, index
+        return made
+
+    def __str__(self) -> str:
+        return f"{self.process}:{self.index}"
+
+
+def device_id(device: jax.Device) -> int:
+    """The id of a device; in a job of several processes one that says where it is."""
+    # Compile-only devices are nobody's, and asking for the number of processes would start a backend for them.
+    if is_compile_only(device) or jax.process_count() == 1:
+        return device.id
+    index = _ids_by_process(device.platform)[device.process_index].index(device.id)
+    return DeviceId.at(device.id, process=device.process_index, index=index)
+
+
+@functools.cache
+def _ids_by_process(platform: str) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for device in sorted(jax.devices(platform), key=lambda device: device.id):
+        found.setdefault(device.process_index, []).append(device.id)
+    return found
+
+
+# Device ids in few words: ranges, strides, and a count where even those would be long.
+#
+# In a job of several processes a device is written `process:index`, and a range of them `0-3:0-7`.
+
+
+_MAX_RUNS = 4
+
+
+def format_ids(ids: Sequence[int]) -> str:
+    """Ids as ranges; many ranges are cut in the middle, with the count said.
+
+    >>> format_ids([0, 1]), format_ids(range(32)), format_ids(range(0, 256, 8))
+    ('0,1', '0-31', '0-248 by 8')
+    >>> format_ids([16 * i + j for i in range(16) for j in range(8)])
+    '0-7,16-23,..,240-247 (128)'
+    """
+    ids = sorted(ids)
+    if named := [device for device in ids if isinstance(device, DeviceId)]:
+        return _shortened(_by_process(named), len(ids))
+    step = ids[1] - ids[0] if len(ids) > 1 else 1
+    if len(ids) > _MAX_RUNS and step > 1 and ids == list(range(ids[0], ids[-1] + 1, step)):
+        return f"{ids[0]}-{ids[-1]} by {step}"
+    return _shortened([_format_run(run) for run in _runs(ids)], len(ids))
+
+
+def _shortened(runs: Sequence[str], count: int) -> str:
+    if len(runs) > _MAX_RUNS:
+        return f"{runs[0]},{runs[1]},..,{runs[-1]} ({count})"
+    return ",".join(runs)
+
+
+def _by_process(ids: Iterable[DeviceId]) -> list[str]:
+    """Ranges of processes with the ranges of their devices; processes that have the same ones share an entry."""
+    held: dict[int, list[int]] = {}
+    for device in ids:
+        held.setdefault(device.process, []).append(device.index)
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for process, places in held.items():
+        alike.setdefault(tuple(places), []).append(process)
+    return [
+        f"{_span(processes)}:{_span(places)}"
+        for indices, sharing in alike.items()
+        for processes in _runs(sorted(sharing))
+        for places in _runs(indices)
+    ]
+
+
+def _span(run: Sequence[int]) -> str:
+    return str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
+
+
+def format_devices(ids: Sequence[int]) -> str:
+    """Ids with their noun.
+
+    >>> format_devices([3]), format_devices([0, 1, 2, 3])
+    ('device 3', 'devices 0-3')
+    """
+    return f"device{'s' if len(ids) != 1 else ''} {format_ids(ids)}"
+
+
+def _runs(ids: Sequence[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for device in ids:
+        if runs and device == runs[-1][-1] + 1:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    return runs
+
+
+def _format_run(run: Sequence[int]) -> str:
+    if len(run) <= 2:
+        return ",".join(map(str, run))
+    return f"{run[0]}-{run[-1]}"

@@ -1,0 +1,172 @@
+"""`Hardware`: the numbers of one kind of device, built in or from the user's file. Pure: nothing here imports JAX."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from outlay.core.errors import TargetError
+from outlay.devices.hardware_file import Table, overlay, read_tables
+from outlay.devices.hardware_keys import COMPILER_KEYS
+from outlay.devices.measured import Measured
+
+HardwareKind = Literal["cpu", "gpu", "tpu"]
+
+USER_FILE = "OUTLAY_TARGETS"
+"""The environment variable that names the user's file."""
+
+BUILT_IN = "built in"
+
+# What a table need not say, by kind. A step of a collective inside a host (TPU: inside a slice) and between. The
+# shortest collectives of eight A100, H200 and B200 take 38 to 50 us, over four hosts of B200 358 us (nccl-tests, as
+# collected by stas00/ml-engineering); a TPU's program starts them itself. Host memory: PCIe 4 x16, which gives 25 of
+# its 32 GB/s; of a TPU as in "How to Scale Your Model" (jax-ml.github.io/scaling-book, "All About TPUs").
+_DEFAULTS: dict[str, Table] = {
+    "cpu": {"link_latency": 20e-6, "scale_out_latency": 20e-6, "host_link_bandwidth": 5e9},
+    "gpu": {
+        "link_latency": 2e-6,
+        "scale_out_latency": 8e-6,
+        "link_floor": 42e-6,
+        "scale_out_floor": 300e-6,
+        "host_link_bandwidth": 25e9,
+    },
+    "tpu": {"link_latency": 1e-6, "scale_out_latency": 25e-6, "host_link_bandwidth": 15e9},
+}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One kind of device: memory, speeds, links, and what its compiler wants to know.
+
+    Attributes:
+        key: its name in targets, such as `h100`.
+        kind: `cpu` (simulated devices), `gpu` or `tpu`.
+        name: the device's full name.
+        memory_bytes: memory of one device.
+        memory_bandwidth: bytes/s of that memory.
+        peak_flops: dense FLOP/s by dtype (float32, tf32, bfloat16, float16, float8, int8, ...).
+        devices_per_host: devices of one host; None where that is not fixed (cpu).
+        intra_host_link_bandwidth: bytes/s of one device, one direction, inside a host; on TPU over the torus.
+        scale_out_bandwidth: bytes/s of one device between hosts; on TPU between slices.
+        link_latency: seconds one step of a collective takes inside a host besides moving bytes. Unless the file says
+            otherwise 2e-6 for gpu, 1e-6 for tpu, 20e-6 for cpu.
+        scale_out_latency: the same between hosts (TPU: slices): 8e-6 for gpu, 25e-6 for tpu, 20e-6 for cpu.
+        link_floor: seconds of the shortest collective inside a host: 42e-6 for gpu, else 0.
+        scale_out_floor: the same between hosts: 300e-6 for gpu, else 0.
+        host_link_bandwidth: bytes/s between a device and its host's memory, one direction.
+        switch_reduces_from: from how many devices of a host on its switches add up what an all-reduce sums (NVLink
+            SHARP); None where they do not.
+        links_by_pair: whether each two devices of a host have links of their own, rather than a switch.
+        devices_per_chip: devices that share the links of one chip of a TPU's torus.
+        device_kinds: what JAX calls such a device (`jax.Device.device_kind`).
+        torus_dims: dims of a TPU's torus, else None.
+        compiler: what the compiler wants to know besides: core counts, caches, or the name of the topology; empty where
+            there is no compiler for it, so that programs can be priced but not compiled for it.
+        source: `built in`, or the user's file that defines or changes it.
+        measured: what `outlay calibrate` measured besides; None where it did not.
+    """
+
+    key: str
+    kind: HardwareKind
+    name: str
+    memory_bytes: int
+    memory_bandwidth: float
+    peak_flops: Mapping[str, float] = field(hash=False)
+    devices_per_host: int | None
+    intra_host_link_bandwidth: float
+    scale_out_bandwidth: float
+    link_latency: float
+    scale_out_latency: float
+    host_link_bandwidth: float
+    device_kinds: tuple[str, ...]
+    link_floor: float = 0.0
+    scale_out_floor: float = 0.0
+    switch_reduces_from: int | None = None
+    links_by_pair: bool = False
+    devices_per_chip: int = 1
+    torus_dims: int | None = None
+    compiler: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    source: str = BUILT_IN
+    measured: Measured | None = None
+
+
+def known_hardware() -> dict[str, Hardware]:
+    """All hardware by key: what is built in, changed by what was measured here, then by the user's file.
+
+    >>> known_hardware()["h100"].devices_per_host
+    8
+
+    Raises:
+        TargetError: the user's file cannot be read or says what cannot be; the message lists every problem.
+    """
+    path = user_file()
+    if os.environ.get(USER_FILE) and not path.is_file():
+        raise TargetError(f"{USER_FILE}={path} names no file\n  cure: correct or unset {USER_FILE}")
+    files = [file for file in (calibrated_file(), path) if file.is_file()]
+    if not files:
+        return dict(_built_in())
+    tables, sources = _built_in_tables(), {}
+    for file in files:
+        changed = read_tables(file)
+        tables = overlay(tables, changed, file)
+        sources |= dict.fromkeys(changed, str(file))
+    return {key: hardware_of(key, table, sources.get(key, BUILT_IN)) for key, table in tables.items()}
+
+
+def user_file() -> Path:
+    """Where the user's own numbers are, if there are any: `$OUTLAY_TARGETS`, else `~/.config/outlay/targets.toml`."""
+    named = os.environ.get(USER_FILE)
+    return Path(named).expanduser() if named else Path.home() / ".config" / "outlay" / "targets.toml"
+
+
+def calibrated_file() -> Path:
+    """Where `outlay calibrate` writes what it measures: beside the user's file, which overrides it."""
+    return user_file().with_name("calibrated.toml")
+
+
+def hardware_of(key: str, table: Table, source: str) -> Hardware:
+    """The values of a table that has no problems."""
+    table = _DEFAULTS[table["kind"]] | table
+    per_host, reduces_from = table.get("devices_per_host"), table.get("switch_reduces_from")
+    peak_share = table.get("peak_share", 1)
+    return Hardware(
+        key=key,
+        kind=table["kind"],
+        name=table["name"],
+        memory_bytes=int(table["memory_bytes"]),
+        memory_bandwidth=float(table["memory_bandwidth"]),
+        peak_flops={dtype: flops * peak_share for dtype, flops in table["peak_flops"].items()},
+        intra_host_link_bandwidth=float(table["intra_host_link_bandwidth"]),
+        scale_out_bandwidth=float(table["scale_out_bandwidth"]),
+        device_kinds=tuple(table.get("device_kinds", [table["name"]])),
+        compiler={k: table[k] for k in COMPILER_KEYS if k in table},
+        devices_per_host=None if per_host is None else int(per_host),
+        torus_dims=table.get("torus_dims"),
+        source=source,
+        measured=Measured.from_table(table["measured"]) if "measured" in table else None,
+        link_latency=float(table["link_latency"]),
+        scale_out_latency=float(table["scale_out_latency"]),
+        link_floor=float(table.get("link_floor", 0)),
+        scale_out_floor=float(table.get("scale_out_floor", 0)),
+        host_link_bandwidth=float(table["host_link_bandwidth"]),
+        switch_reduces_from=None if reduces_from is None else int(reduces_from),
+        links_by_pair=table.get("links_by_pair", False),
+        devices_per_chip=int(table.get("devices_per_chip", 1)),
+    )
+
+
+@functools.cache
+def _built_in() -> dict[str, Hardware]:
+    return {key: hardware_of(key, table, BUILT_IN) for key, table in _built_in_tables().items()}
+
+
+@functools.cache
+def _built_in_tables() -> dict[str, Table]:
+    packaged = resources.files("outlay.devices") / "targets.toml"
+    with resources.as_file(packaged) as path:
+        return overlay({}, read_tables(path), path)

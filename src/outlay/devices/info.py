@@ -1,0 +1,128 @@
+"""A mesh as plain data: axis names and sizes, device ids, hosts. What plans and reports carry instead of devices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from outlay.core.errors import MeshError
+from outlay.core.jax_compat import is_compile_only
+from outlay.core.sizes import is_count
+from outlay.devices.device_id import DeviceId, device_id
+from outlay.devices.hosts import host_of
+from outlay.devices.made import made_for
+
+Kind = Literal["attached", "simulated", "compile-only", "abstract"]
+
+
+@dataclass(frozen=True)
+class MeshInfo:
+    """Names, sizes, device ids and hosts of a mesh.
+
+    Attributes:
+        axes: (name, size) of each mesh axis, outermost first.
+        device_ids: the id of every device in row-major order over the axes.
+        hosts: the host of every device, in the same order.
+        kind: `attached` hardware, `simulated` CPU devices, `compile-only` devices of a target, which nothing runs on,
+            or `abstract` (names and sizes only).
+        platform: JAX's platform name, such as `cpu` or `gpu`; empty for an abstract mesh.
+        target: of compile-only devices, the target they were made for, such as `h100:1x8`.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    device_ids: tuple[int, ...]
+    hosts: tuple[int, ...]
+    kind: Kind
+    platform: str = ""
+    target: str = ""
+
+    def __post_init__(self) -> None:
+        if math.prod(size for _, size in self.axes) != len(self.device_ids):
+            raise MeshError(f"axes {dict(self.axes)} do not hold {len(self.device_ids)} devices")
+
+    @classmethod
+    def of(cls, mesh: Mesh | AbstractMesh | MeshInfo) -> MeshInfo:
+        """Read a JAX mesh; nothing of it is kept.
+
+        >>> MeshInfo.of(outlay.mesh(data=4, model=2)).axis_sizes
+        {'data': 4, 'model': 2}
+        """
+        if isinstance(mesh, MeshInfo):
+            return mesh
+        axes = tuple(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+        if isinstance(mesh, AbstractMesh):
+            ids = tuple(range(math.prod(mesh.axis_sizes)))
+            return cls(axes, ids, (0,) * len(ids), "abstract")
+        devices = list(mesh.devices.flat)
+        hosts = tuple(host_of(device) for device in devices)
+        ids = tuple(device_id(device) for device in devices)
+        return cls(axes, ids, hosts, _kind(devices[0]), devices[0].platform, str(made_for(devices[0]) or ""))
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Axis name to size, outermost first."""
+        return dict(self.axes)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in all."""
+        return len(self.device_ids)
+
+    def coordinates(self, position: int) -> dict[str, int]:
+        """The index along each axis of the device at a row-major position."""
+        found = {}
+        for name, size in reversed(self.axes):
+            position, found[name] = divmod(position, size)
+        return {name: found[name] for name, _ in self.axes}
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in self.axes)
+        hosts = len(set(self.hosts))
+        processes = len({number.process for number in self.device_ids if isinstance(number, DeviceId)})
+        over = f" in {processes} processes" if processes > 1 else ""
+        over += f" on {hosts} hosts" if hosts > 1 and hosts != processes else ""
+        what = self.platform if self.kind == "attached" else self.kind
+        of = f" of {self.target}" if self.target else ""
+        return f"mesh {axes} ({self.num_devices} {what} device{'s' if self.num_devices != 1 else ''}{of}{over})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "axes": dict(self.axes),
+            "device_ids": list(self.device_ids),
+            "hosts": list(self.hosts),
+            "kind": self.kind,
+            "platform": self.platform,
+            **({"target": self.target} if self.target else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> MeshInfo:
+        """Read back what `to_dict` wrote.
+
+        Raises:
+            MeshError: it describes no mesh; the first thing that is wrong.
+            KeyError: it lacks a part.
+        """
+        axes, ids, hosts = tuple(data["axes"].items()), tuple(data["device_ids"]), tuple(data["hosts"])
+        texts = {"kind": data["kind"], "platform": data["platform"], "target": data.get("target", "")}
+        if odd := [f"axis {name!r} of size {size!r}" for name, size in axes if not is_count(size) or not size]:
+            raise MeshError(f"{odd[0]} cannot be")
+        if not all(map(is_count, (*ids, *hosts))) or len(set(ids)) < len(ids) or len(hosts) != len(ids):
+            raise MeshError("device_ids and hosts are not numbers, one of each a device, every id once")
+        if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
+            raise MeshError(f"{odd[0]} is {texts[odd[0]]!r}, not text")
+        if texts["kind"] not in get_args(Kind):
+            raise MeshError(f"kind is {texts['kind']!r}, not one of {', '.join(get_args(Kind))}")
+        return cls(axes, ids, hosts, **texts)
+
+
+def _kind(device: jax.Device) -> Kind:
+    """A machine has one CPU device unless it has been told to pretend more."""
+    if is_compile_only(device):
+        return "compile-only"
+    return "simulated" if device.platform == "cpu" and jax.local_device_count("cpu") > 1 else "attached"

@@ -1,0 +1,100 @@
+"""Simulated devices: pretend CPU devices, grouped on pretended hosts where wanted."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+
+from outlay.core import backend_watch
+from outlay.core.errors import BackendStartedError, MeshError
+from outlay.core.jax_compat import backend_is_started
+from outlay.core.runtime_flags import keep_memory, read_flags, simulated_environment
+from outlay.devices.hosts import pretend_hosts
+
+MAX_SIMULATED = 1024
+"""Simulated devices in one process; 4,096 were not even listed after minutes on two cores."""
+
+_COUNT_FLAG = "xla_force_host_platform_device_count"
+
+
+def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
+    """Pretend to have several devices: JAX's CPU backend, split. What runs on them is right, not fast.
+
+    To be called before anything uses JAX's devices; importing JAX before is fine. Calling it again with the same
+    number changes nothing. From then on the process keeps memory that is freed for what comes next (with glibc, so on
+    most Linux systems): steps are faster, and the process stays as large as it has been.
+
+    Args:
+        num_devices: how many devices to pretend (in each process, where there are several).
+        num_hosts: on how many hosts to pretend they are, in equal groups of neighbours.
+
+    Raises:
+        BackendStartedError: JAX has started with other devices already; the message names the call that did it.
+        MeshError: the numbers cannot be, or `JAX_PLATFORMS` or `XLA_FLAGS` ask for something else.
+
+    >>> outlay.simulate(8)
+    >>> jax.device_count()
+    8
+    """
+    _check_numbers(num_devices, num_hosts)
+    if backend_is_started():
+        _check_started(num_devices)
+    else:
+        _check_environment(num_devices)
+        keep_memory()
+        os.environ.update(simulated_environment(num_devices, os.environ))
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", num_devices)
+    pretend_hosts(num_devices // num_hosts if num_hosts > 1 else None)
+
+
+def _check_numbers(num_devices: int, num_hosts: int) -> None:
+    if num_devices < 1 or num_hosts < 1:
+        raise MeshError(f"simulate needs at least 1 device and 1 host, not {num_devices} and {num_hosts}")
+    if num_devices > MAX_SIMULATED:
+        raise MeshError(
+            f"{num_devices:,} devices are too many to simulate in one process, which takes {MAX_SIMULATED:,} at most: "
+            "each needs threads of its own, and JAX would start for minutes and then not run\n"
+            "  cure: simulate fewer, plan for an abstract mesh, or compile for hardware that need not be here: "
+            'outlay.mesh(..., target="tpu-v5p:16x16x16")'
+        )
+    if num_devices % num_hosts:
+        more = -(-num_devices // num_hosts) * num_hosts
+        raise MeshError(
+            f"{num_devices} devices cannot be spread evenly over {num_hosts} hosts\n"
+            f"  cure: outlay.simulate({more}, num_hosts={num_hosts})"
+        )
+    if num_hosts > 1 and jax.distributed.is_initialized():
+        raise MeshError(
+            f"num_hosts={num_hosts} pretends hosts inside one process, but this is one of several processes, "
+            f"whose hosts are known\n  cure: outlay.simulate({num_devices})"
+        )
+
+
+def _check_started(num_devices: int) -> None:
+    devices = jax.local_devices()
+    if devices[0].platform == "cpu" and len(devices) == num_devices:
+        return
+    raise BackendStartedError(
+        f"outlay.simulate({num_devices}) comes too late: JAX has started with {len(devices)} {devices[0].platform} "
+        f"device{'s' if len(devices) > 1 else ''}, and the number is fixed from then on\n"
+        f"  {backend_watch.describe_start()}\n"
+        f"  cure: move outlay.simulate({num_devices}) above it"
+    )
+
+
+def _check_environment(num_devices: int) -> None:
+    for variable in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
+        asked = jax.config.values.get(variable.lower())
+        if asked and "cpu" not in asked.lower().split(","):
+            raise MeshError(
+                f"simulated devices are CPU devices, but {variable}={asked} (or the JAX setting of that name) leaves "
+                f"the CPU out\n  cure: unset {variable}, or set it to cpu"
+            )
+    count = read_flags(os.environ.get("XLA_FLAGS", "")).get(_COUNT_FLAG)
+    if count is not None and count != str(num_devices):
+        raise MeshError(
+            f"outlay.simulate({num_devices}) asks for {num_devices} devices, but XLA_FLAGS holds "
+            f"--{_COUNT_FLAG}={count}\n  cure: remove that flag from XLA_FLAGS, or call outlay.simulate({count})"
+        )

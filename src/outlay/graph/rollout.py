@@ -1,0 +1,97 @@
+"""Many steps of a graph in one loop: `Rollout`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outlay.core.errors import ProgramError
+from outlay.core.paths import flatten_paths
+from outlay.graph.kept import Buffers, Kept
+from outlay.graph.section import Section
+from outlay.graph.step_graph import CACHE, StepGraph
+
+
+@dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for
+class Rollout:
+    """As many steps of a graph as its inputs have, in one compiled loop; itself a step that `outlay.program` lays out.
+
+    `rollout(state, inputs)` takes the state of the graph and inputs with a leading dim, one entry a step. It returns
+    the new state and a dictionary of three:
+
+    * `outputs`: the outputs of the graph by name, one entry a step;
+    * `recorded`: what was recorded, by address, one entry every `stride` steps;
+    * `not_finite`: for each part the number of the step at which a NaN or an infinity first showed in its outputs or
+      in its leaves of at most one dim, -1 where all is well. Leaves of more dims are looked at after the last step
+      only, and then its number is given.
+
+    Recording and looking change nothing of the result. Inputs that no part reads only say how many steps there are.
+
+    Attributes:
+        graph: the graph.
+        record: addresses: `PART:PORT` is what a part puts out, `PART.PATH` a leaf of its state after a step.
+        stride: record after every so many steps.
+
+    Raises:
+        ProgramError: an address names nothing, or the inputs do not say how many steps; when it is called.
+
+    Example:
+        >>> from outlay.graph.step_graph import Part, Source, StepGraph
+        >>> def count(state, read):
+        ...     total = state["total"] + read["in"][0]
+        ...     return {"total": total}, {"out": total}
+        >>> graph = StepGraph({"counter": Part(count, {"in": (Source("inputs", "x"),)})}, {"seen": ("counter", "out")})
+        >>> state = {"counter": {"total": jnp.zeros(())}, "cache": {"counter": {"out": jnp.zeros(())}}}
+        >>> rollout = outlay.Rollout(graph, record=("counter.total",), stride=2)
+        >>> state, found = rollout(state, {"x": jnp.arange(4.0)})
+        >>> found["outputs"]["seen"].tolist(), found["recorded"]["counter.total"].tolist()
+        ([0.0, 1.0, 3.0, 6.0], [1.0, 6.0])
+    """
+
+    graph: StepGraph
+    record: tuple[str, ...] = ()
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "record", tuple(self.record))
+        if type(self.stride) is not int or self.stride < 1:
+            raise ProgramError(f"stride={self.stride!r}: record after every so many steps, 1 or more")
+
+    def __call__(self, state: Any, inputs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """All steps."""
+        num_steps = count_steps(inputs)
+        section = Section(self.graph, tuple(self.graph.parts), self.kept)
+        carry = section.begin(state, num_steps)
+        carry = section.end(section.run(carry, {}, inputs, num_steps), num_steps)
+        return {**carry["own"], CACHE: carry["cache"]}, results(carry["kept"], carry["not_finite"])
+
+    @property
+    def kept(self) -> tuple[Kept, ...]:
+        """What is kept of the steps."""
+        outputs = [Kept("outputs", name, part, port, 1, True) for name, (part, port) in self.graph.outputs.items()]
+        return (*outputs, *(Kept.recorded(address, self.stride) for address in dict.fromkeys(self.record)))
+
+
+def count_steps(inputs: Mapping[str, Any]) -> int:
+    """How many steps these inputs are for.
+
+    Raises:
+        ProgramError: there is no input, or they differ.
+    """
+    lengths = {path: leaf.shape[:1] for path, leaf in flatten_paths(inputs)[0]}
+    if len(set(lengths.values())) == 1 and () not in lengths.values():
+        return next(iter(lengths.values()))[0]
+    found = ", ".join(f"{path} has {length[0] if length else 'no dim'}" for path, length in lengths.items())
+    raise ProgramError(
+        f"a rollout takes inputs whose first dim is the number of steps, the same for all: {found or 'there is none'}\n"
+        '  cure: stack the inputs of the steps; a graph without inputs takes {"step": np.arange(num_steps)}'
+    )
+
+
+def results(kept: Buffers, not_finite: dict[str, Any]) -> dict[str, Any]:
+    """What a rollout returns besides its state."""
+    found: dict[str, Any] = {"outputs": {}, "recorded": {}, "not_finite": not_finite}
+    for (kind, name), values in kept.items():
+        found[kind][name] = values
+    return found

@@ -1,0 +1,213 @@
+"""Some parts of a graph that run together: all of it on one device, or those that share a place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from outlay.core.paths import flatten_paths
+from outlay.core.patterns import matches
+from outlay.graph.exchange_rows import exchange_rows
+from outlay.graph.kept import Kept, empty, keep, refuse_unknown, values_of
+from outlay.graph.step_graph import CACHE, INPUTS, StepGraph, alone
+
+Carry = dict[str, Any]
+"""What a loop carries: `own` (state by part), `cache`, `not_finite` (by part), `kept` (buffers) and `step`."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Parts of a graph whose steps are one loop.
+
+    Attributes:
+        graph: the whole graph.
+        names: the parts.
+        kept: what is kept of their steps.
+        num_rows: of the parts of which each device computes some rows, the number in all.
+        axis: the mesh axis over which these rows are split.
+    """
+
+    graph: StepGraph
+    names: tuple[str, ...]
+    kept: tuple[Kept, ...] = ()
+    num_rows: Mapping[str, int] = field(default_factory=dict)
+    axis: str = ""
+
+    @property
+    def block(self) -> int:
+        """Steps that the devices run between two exchanges of rows: what a part reads of them is as old as that."""
+        sources = [s for name in self.names for of_port in self.graph.parts[name].reads.values() for s in of_port]
+        return min((source.latency for source in sources if source.part in self.num_rows), default=0)
+
+    def begin(self, state: Any, num_steps: int) -> Carry:
+        """What is carried into the first of so many steps.
+
+        Raises:
+            ProgramError: an address to keep names nothing.
+        """
+        own = {name: state[name] for name in self.names}
+        cache = {name: state[CACHE][name] for name in self.names}
+        values = jax.eval_shape(lambda own, cache: values_of(own, self._like_produced(own, cache)), own, cache)
+        refuse_unknown(self.kept, values)
+        never = {name: jnp.full((), NEVER, jnp.int32) for name in self.names}
+        kept = empty(self.kept, values, num_steps)
+        return {"own": own, "cache": cache, "not_finite": never, "kept": kept, "step": jnp.zeros((), jnp.int32)}
+
+    def run(self, carry: Carry, foreign: Any, inputs: Any, num_steps: int) -> Carry:
+        """So many steps.
+
+        Args:
+            carry: what the steps before have left.
+            foreign: the caches of other sections' ports that these parts read, as before the first of these steps;
+                what they hold must do for all of them.
+            inputs: of all steps of the rollout.
+            num_steps: how many.
+        """
+        both = carry, foreign
+        if not self.block:
+            return _repeat(lambda both: self._steps(both, inputs, 1), both, num_steps)[0]
+        both = _repeat(lambda both: self._steps(both, inputs, self.block), both, num_steps // self.block)
+        rest = num_steps % self.block
+        return (self._steps(both, inputs, rest) if rest else both)[0]
+
+    def end(self, carry: Carry, num_steps: int) -> Carry:
+        """The carry after the last step, with what is looked at only then."""
+        own = carry["own"]
+        first = {name: seen_at_the_end(carry["not_finite"][name], own[name], num_steps) for name in self.names}
+        for name in self.num_rows:
+            first[name] = over_devices(first[name], self.axis)
+        return {**carry, "not_finite": first}
+
+    def _steps(self, both: tuple[Carry, Any], inputs: Any, num_steps: int) -> tuple[Carry, Any]:
+        """Steps at whose end rows are exchanged, once."""
+
+        def one(both: tuple[Carry, Any], _: None = None) -> tuple[tuple[Carry, Any], Any]:
+            return self._step(*both, inputs)
+
+        if num_steps == 1:
+            after, rows = one(both)
+            rows = jax.tree.map(lambda x: x[None], rows)
+        else:
+            after, rows = jax.lax.scan(one, both, None, length=num_steps)
+        if not self.num_rows:
+            return after
+        num_rows = {name: dict.fromkeys(ports, self.num_rows[name]) for name, ports in rows.items()}
+        whole = exchange_rows(rows, num_rows, self.axis)
+        before = both[0]["cache"]
+        cache = after[0]["cache"] | {name: self._pushed(name, before[name], ports) for name, ports in whole.items()}
+        return {**after[0], "cache": cache}, after[1]
+
+    def _step(self, carry: Carry, foreign: Any, inputs: Any) -> tuple[tuple[Carry, Any], Any]:
+        """One step; what was produced of rows comes besides, since others cannot read it yet."""
+        step, cache = carry["step"], {**foreign, **carry["cache"]}
+        now = {name: jax.lax.dynamic_index_in_dim(inputs[name], step, 0, keepdims=False) for name in self.inputs}
+        own, produced = {}, {}
+        for name in self.names:
+            read = self.graph.read(name, cache, now)
+            own[name], produced[name] = alone(self.graph.parts[name].step, carry["own"][name], read)
+        after = {
+            "own": own,
+            "cache": {name: self._next(name, cache[name], produced[name]) for name in self.names},
+            "not_finite": {
+                name: first_seen(carry["not_finite"][name], own[name], produced[name], step) for name in self.names
+            },
+            "kept": keep(self.kept, carry["kept"], values_of(own, produced), step) if self.kept else carry["kept"],
+            "step": step + 1,
+        }
+        aged = {name: self._aged(name, ports) for name, ports in foreign.items()}
+        return (after, aged), {name: produced[name] for name in self.num_rows}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs of the graph that these parts read."""
+        sources = [s for name in self.names for of_port in self.graph.parts[name].reads.values() for s in of_port]
+        return tuple(dict.fromkeys(source.port for source in sources if source.part == INPUTS))
+
+    def _next(self, name: str, cached: Any, produced: Any) -> Any:
+        return self._aged(name, cached) if name in self.num_rows else self.graph.push(name, cached, produced)
+
+    def _aged(self, name: str, cached: Any) -> Any:
+        """A cache a step later whose newest entry is not known here; nobody here reads it so soon."""
+        return self.graph.push(name, cached, {port: self._newest(name, port, x) for port, x in cached.items()})
+
+    def _pushed(self, name: str, cached: Any, produced: Any) -> Any:
+        """A cache after several steps, all of which are known."""
+
+        def push(port: str, values: jax.Array) -> jax.Array:
+            depth = self.graph.depth(name, port)
+            return jnp.concatenate([values[::-1], cached[port]])[:depth] if depth > 1 else values[-1]
+
+        return {port: push(port, values) for port, values in produced.items()}
+
+    def _newest(self, name: str, port: str, cached: jax.Array) -> jax.Array:
+        return cached[0] if self.graph.depth(name, port) > 1 else cached
+
+    def _like_produced(self, own: Any, cache: Any) -> Any:
+        """Arrays like those that the parts put out: as many rows as this device has of them."""
+
+        def like(name: str, port: str, cached: jax.Array) -> jax.Array:
+            newest = self._newest(name, port, cached)
+            if name not in self.num_rows:
+                return newest
+            return jnp.zeros((self._rows_here(name, own), *newest.shape[1:]), newest.dtype)
+
+        return {name: {port: like(name, port, x) for port, x in cache[name].items()} for name in self.names}
+
+    def _rows_here(self, name: str, own: Any) -> int:
+        patterns = self.graph.parts[name].by_rows
+        return next(
+            leaf.shape[0] for path, leaf in flatten_paths(own[name])[0] if any(matches(p, path) for p in patterns)
+        )
+
+
+def _repeat(function: Callable[[Any], Any], carry: Any, num: int) -> Any:
+    if num <= 1:
+        return function(carry) if num else carry
+    return jax.lax.scan(lambda carry, _: (function(carry), None), carry, None, length=num)[0]
+
+
+NEVER = -1
+_BITS = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
+
+
+def first_seen(before: jax.Array, own: Any, outputs: Any, step: jax.Array) -> jax.Array:
+    """The number of the step at which a part was first not finite, or -1, after one more step.
+
+    Looked at are outputs, and leaves of at most one dim; a pass over a kernel in every step would cost too much.
+    """
+    small = [leaf for leaf in jax.tree.leaves((own, outputs)) if jnp.ndim(leaf) <= 1]
+    rest = [leaf for leaf in jax.tree.leaves(outputs) if jnp.ndim(leaf) > 1]
+    return _seen(before, [*small, *rest], step)
+
+
+def seen_at_the_end(before: jax.Array, own: Any, num_steps: int) -> jax.Array:
+    """The same after the last step, when leaves of more dims are looked at too."""
+    return _seen(before, [leaf for leaf in jax.tree.leaves(own) if jnp.ndim(leaf) > 1], num_steps - 1)
+
+
+def over_devices(first: jax.Array, axis: str) -> jax.Array:
+    """The first step at which any device saw something, where each holds some rows of a part."""
+    latest = jnp.iinfo(jnp.int32).max
+    found = jax.lax.pmin(jnp.where(first == NEVER, latest, first), axis)
+    return jnp.where(found == latest, NEVER, found)
+
+
+def _seen(before: jax.Array, leaves: list[Any], step: Any) -> jax.Array:
+    floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.size]
+    if not floats:
+        return before
+    bad = functools.reduce(jnp.logical_or, map(_is_bad, floats))
+    return jnp.where((before == NEVER) & bad, jnp.asarray(step, jnp.int32), before)
+
+
+def _is_bad(leaf: jax.Array) -> jax.Array:
+    """Whether an entry is not finite: the largest of the bits without the sign, since integers are compared fast."""
+    unsigned = _BITS[leaf.dtype.itemsize]
+    infinity = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, leaf.dtype), unsigned)
+    magnitude = jax.lax.bitcast_convert_type(leaf, unsigned) & jnp.asarray(jnp.iinfo(unsigned).max >> 1, unsigned)
+    return magnitude.max() >= infinity

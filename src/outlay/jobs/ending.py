@@ -1,0 +1,173 @@
+"""How a job ended, and what is said about it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from outlay.jobs.aftermath import is_echo
+from outlay.jobs.job_folder import JobFolder
+from outlay.jobs.merged_output import MergedOutput
+from outlay.jobs.process import Process
+from outlay.jobs.stop_request import STOPPED
+
+STUCK = 1
+"""Exit code where no process failed, but the job could not go on."""
+
+UNCAUGHT = 13
+"""Exit code of a process that ends because of an exception: unlike 1, it is seldom a program's own."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended.
+
+    Attributes:
+        exit_code: for the launcher to end with; 0 if all is well.
+        text: what to say, the most important last; empty if all is well.
+        is_failure: whether it went wrong by itself; not where somebody stopped it.
+    """
+
+    exit_code: int
+    text: str = ""
+    is_failure: bool = True
+
+
+def shell_code(exit_code: int) -> int:
+    """An exit code as a shell gives it: 128 and the signal's number where a signal ended the process."""
+    return 128 - exit_code if exit_code < 0 else exit_code
+
+
+def after_failure(
+    processes: Sequence[Process],
+    failed: Mapping[int, float],
+    folder: JobFolder,
+    output: MergedOutput,
+    held: Sequence[int] = (),
+) -> Ending:
+    """The ending of a job in which processes failed.
+
+    Args:
+        processes: of the job, all ended.
+        failed: when each of those that failed did so by itself, in seconds since the epoch.
+        folder: of the job.
+        output: of the job.
+        held: those that a signal held when the first failed.
+    """
+    first = processes[_first(processes, failed, folder, output)]
+    failure = folder.failure(first.number)
+    told = failure.traceback if failure else output.last_errors(first.number)
+    if failure and failure.type == "SystemExit":  # which says where it ended, and what it printed before says why
+        told += output.last_errors(first.number)
+    lines = []
+    if (num := output.num_held(but=first.number)) > 0:
+        lines.append(f"{num} line{'s' if num > 1 else ''} of the other processes' aftermath left out ({output.log})")
+    gone = [process for process in processes if process.exit_code == 0]
+    if gone and is_echo(told):
+        lines.append(f"{_name(gone)} ended early, with exit code 0, while the others still needed {_pronoun(gone)}")
+    if held and is_echo(told):
+        ones = [processes[number] for number in held]
+        told += (
+            f"{_name(ones)} of {len(processes)} gave no sign of life, held by a signal (SIGSTOP): "
+            f"process {first.number} ended for want of {_pronoun(ones)}, {_reason(first, folder)}\n"
+        )
+    else:
+        lines.append(f"process {first.number} of {len(processes)} failed first: {_reason(first, folder)}")
+    return Ending(_code(first), "\n".join([*lines, told]))
+
+
+def left_early(processes: Sequence[Process], finished: Sequence[Process], stacks: Mapping[int, str]) -> Ending:
+    """The ending of a job in which processes ended well while others waited for them in a collective."""
+    text = (
+        f"{_name(finished)} of {len(processes)} ended early, while the others wait for {_pronoun(finished)} in a "
+        "collective: all processes must take the same steps"
+    )
+    return Ending(STUCK, "\n".join([text, *_headed(stacks)]))
+
+
+def never_joined(processes: Sequence[Process], gone: Sequence[Process]) -> Ending:
+    """The ending of a job in which processes ended well before they joined, while others waited for them."""
+    codes = ", ".join(sorted({str(process.exit_code) for process in gone}))
+    return Ending(
+        STUCK,
+        f"{_name(gone)} of {len(processes)} ended, with exit code {codes}, before outlay.join(), where the others wait "
+        f"for {_pronoun(gone)}: all processes must join, or none",
+    )
+
+
+def well(processes: Sequence[Process]) -> Ending:
+    """The ending of a job in which all processes ended well, or saved and stopped because they were asked to."""
+    stopped = any(process.exit_code == STOPPED for process in processes)
+    text = "stopped on request; the exit code says that the job can be continued" if stopped else ""
+    return Ending(STOPPED if stopped else 0, text, is_failure=False)
+
+
+def stuck(
+    processes: Sequence[Process], why: Mapping[int, str], stacks: Mapping[int, str], waiting: Sequence[int]
+) -> Ending:
+    """The ending of a job that stood still.
+
+    Args:
+        processes: of the job.
+        why: by process, what it was doing and for how long.
+        stacks: where each was, of those that answered.
+        waiting: those that waited in JAX's compiled code.
+    """
+    said = [f"process {number}: {text}" for number, text in why.items()]
+    silent = [number for number in why if number not in stacks]
+    late = [processes[number] for number in why if number not in waiting]
+    lines = ["the job is stuck", *said, *_headed(stacks)]
+    if waiting and late:
+        names = _name([processes[number] for number in waiting])
+        lines.append(f"\nwaiting in JAX, as for a collective: {names}; not there: {_name(late)}")
+    elif len(waiting) > 1:
+        lines.append("\nall wait in JAX: they do not take part in the same collectives")
+    lines.append(
+        "  cure: where they only needed more time, --stuck-after SECONDS, or --stuck-after off; before the first step "
+        "--start-within SECONDS"
+    )
+    if silent:
+        lines.append(f"no stacks from {', '.join(map(str, silent))}: outlay.join() was not called, or did not return")
+    return Ending(STUCK, "\n".join(lines) + "\n")
+
+
+def _headed(stacks: Mapping[int, str]) -> list[str]:
+    return [f"\nprocess {number} is here:\n{text.rstrip()}" for number, text in sorted(stacks.items())]
+
+
+def _first(processes: Sequence[Process], failed: Mapping[int, float], folder: JobFolder, output: MergedOutput) -> int:
+    """The process that failed first, those aside that only say that another one has gone."""
+
+    def is_cause(number: int) -> bool:
+        if (processes[number].exit_code or 0) < 0 and processes[number].exit_code != -signal.SIGABRT:
+            return True
+        failure = folder.failure(number)
+        return not is_echo(failure.message if failure else output.last_errors(number))
+
+    causes = [number for number in failed if is_cause(number)] or list(failed)
+    return min(causes, key=lambda number: failed[number])
+
+
+def _reason(process: Process, folder: JobFolder) -> str:
+    failure = folder.failure(process.number)
+    if failure:
+        return f"{failure.type}, exit code {_code(process)}"
+    code = process.exit_code or UNCAUGHT
+    if code > 0:
+        return f"exit code {code}"
+    hint = ", by somebody or by the system for want of memory" if -code == signal.SIGKILL else ""
+    return f"ended by {signal.Signals(-code).name}{hint}; exit code {_code(process)}"
+
+
+def _code(process: Process) -> int:
+    return shell_code(process.exit_code or UNCAUGHT)
+
+
+def _name(processes: Sequence[Process]) -> str:
+    numbers = ", ".join(str(process.number) for process in processes)
+    return f"process{'es' if len(processes) > 1 else ''} {numbers}"
+
+
+def _pronoun(processes: Sequence[Process]) -> str:
+    return "it" if len(processes) == 1 else "them"

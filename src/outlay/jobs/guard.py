@@ -1,0 +1,298 @@
+"""The processes of a job watch each other over the lines on which they met, whatever started them.
+
+Process 0 hears of every beat, of every end and of every line that breaks, and decides for all: that all have finished,
+which nobody goes before; that one has failed or gone, upon which the others end too; that they stand still. Under
+`outlay launch` it is the launcher that ends them, since it sees more, and what is left here is the common end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import selectors
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import NoReturn
+
+from outlay.jobs.ending import STUCK
+from outlay.jobs.heartbeat import last_beat, report_to
+from outlay.jobs.job_folder import Beat
+from outlay.jobs.line import Hung, Message
+from outlay.jobs.meet import Met
+from outlay.jobs.silence import OFF, Limits, Silence
+from outlay.jobs.waiting import seconds_waiting_in_jax
+
+LOST = 69
+"""Exit code of processes that end because another one, or its machine, has gone: `EX_UNAVAILABLE`."""
+
+_EVERY = 1.0  # seconds between signs of life
+_AT_MOST_A_SECOND = 200  # messages to process 0 of all together
+_GRACE = 2.0  # seconds after a process has gone without a word: it may have been its way to end well, as it is others'
+_LAST_WORDS = 3.0  # seconds for process 0 to decide, when this process knows only that another one has gone
+_NEEDED = 60.0  # seconds of waiting in JAX, after which one that went after its last step is needed still
+_LEFT_EARLY = 3.0  # seconds in which those that remain wait for what cannot come
+_PAUSE = 5.0  # seconds between two looks after which this process was held itself, and knows nothing of the others
+
+
+class Guard:
+    """One process's part in watching all.
+
+    Args:
+        met: what meeting them has given.
+        acts: end this process where another one has failed or gone; else somebody else does.
+        stuck_after: seconds without a finished step after which the job is stuck; None for a rule by its own steps, 0
+            for never.
+    """
+
+    def __init__(self, met: Met, *, acts: bool, stuck_after: float | None) -> None:
+        self._me, self._hosts = met.place.process, met.hosts
+        self._lines = dict(met.lines)
+        self._num = met.place.num_processes
+        self._acts, self._pid = acts, os.getpid()
+        self._every = max(_EVERY, self._num / _AT_MOST_A_SECOND)
+        self._over = threading.Event()  # all have finished, or nobody waits for anybody
+        self._finished: set[int] = set()
+        self._gone: dict[int, tuple[float, str]] = {}
+        self._failed: dict[int, Message] = {}
+        self._beats: dict[int, Beat] = {}
+        self._waiting: dict[int, float] = {}
+        self._explicit = stuck_after is not None
+        limits = Limits(OFF if stuck_after == 0 else stuck_after)
+        self._together = limits.together()
+        self._silence = {process: Silence(limits) for process in range(self._num)}
+        self._heard_at = dict.fromkeys(range(self._num), time.monotonic())
+
+    def start(self) -> None:
+        """Watch from now on, in a thread."""
+        os.register_at_fork(after_in_child=self._forget)
+        report_to(lambda: self._report(_sign_of_life(waiting=0.0)))
+        target = self._lead if self._me == 0 else self._follow
+        threading.Thread(target=target, name="outlay-guard", daemon=True).start()
+
+    def finish(self) -> None:
+        """This process's program has ended well: wait until those of all others have, however long they work."""
+        self._report({"finished": True})
+        while not self._over.wait(0.2):
+            pass
+
+    def fail(self, code: int, reason: str, *, is_echo: bool = False) -> int:
+        """This process ends as a failure; tell all the others.
+
+        Args:
+            code: its exit code.
+            reason: why, in a line.
+            is_echo: it only says that another process has gone, so the exit code may be that one's.
+
+        Returns:
+            The exit code to end with.
+        """
+        if not self._acts or self._over.is_set():
+            return code
+        self._report({"failed": {"code": code, "reason": reason[:500], "echo": is_echo}})
+        self._over.wait(_LAST_WORDS if is_echo else _EVERY)  # process 0 answers by ending this process
+        return code
+
+    def _report(self, message: Message) -> None:
+        if os.getpid() != self._pid:
+            return
+        if self._me == 0:
+            self._take(0, message)
+        else:
+            self._lines[0].send(message)
+
+    def _forget(self) -> None:
+        """In a worker that this process forks: it is not of the job, and must not hold its lines open."""
+        self._over.set()
+        for line in self._lines.values():
+            line.close()
+
+    # Process 0
+
+    def _lead(self) -> None:
+        selector = selectors.DefaultSelector()
+        for process, line in self._lines.items():
+            selector.register(line, selectors.EVENT_READ, process)
+        looked_at, said_at = time.monotonic(), 0.0
+        while not self._over.is_set():
+            for key, _ in selector.select(0.2):
+                try:
+                    for message in self._lines[key.data].read():
+                        self._take(key.data, message)
+                except Hung as error:
+                    selector.unregister(key.fileobj)
+                    self._gone[key.data] = (time.monotonic(), str(error))
+            now = time.monotonic()
+            if now - looked_at > _PAUSE:  # the job was held, by SLURM perhaps, and goes on
+                for process, silence in self._silence.items():
+                    silence.pause(now - looked_at)
+                    self._heard_at[process] += now - looked_at
+                self._gone = {process: (at + now - looked_at, why) for process, (at, why) in self._gone.items()}
+            looked_at = now
+            if now - said_at > self._every:
+                said_at = now
+                self._take(0, _sign_of_life())
+                self._tell({"here": True})
+            self._decide()
+
+    def _take(self, process: int, message: Message) -> None:
+        self._heard_at[process] = time.monotonic()
+        if "beat" in message:
+            self._beats[process] = beat = Beat(**message["beat"])
+            self._waiting[process] = message["waiting"]
+            self._silence[process].see(beat if beat.doing else None, None)
+        if "finished" in message:
+            self._finished.add(process)
+        if "failed" in message:
+            self._failed.setdefault(process, message["failed"])
+
+    def _tell(self, message: Message) -> None:
+        for process, line in self._lines.items():
+            if process not in self._gone:
+                line.send(message)
+
+    def _decide(self) -> None:
+        running = set(range(self._num)) - self._finished - set(self._gone)
+        needed = any(self._waiting.get(process, 0.0) > _NEEDED for process in running)
+        gone = {
+            process
+            for process in set(self._gone) - self._finished
+            if needed or not self._is_past_the_end(process)  # which may be its way to end
+        }
+        if not running and not gone and not self._failed:
+            self._tell({"over": True})
+            self._over.set()
+        elif self._acts and (verdict := self._verdict(gone, running)):
+            self._tell({"end": verdict})
+            self._obey(verdict)
+
+    def _verdict(self, gone: set[int], running: set[int]) -> Message | None:
+        causes = {process: failed for process, failed in self._failed.items() if not failed["echo"]}
+        if causes:
+            process, failed = next(iter(causes.items()))
+            text = f"{self._named(process)} failed first: {failed['reason']}; exit code {failed['code']}"
+            return {"code": failed["code"], "text": text, "stacks": [], "but": process}
+        for process in gone:
+            since, why = self._gone[process]
+            if self._failed or "hung up" not in why or time.monotonic() - since > _GRACE:
+                text = f"{self._named(process)} has gone without a word, or its machine has: {why}"
+                return {"code": LOST, "text": text, "stacks": []}
+        if self._failed and not gone:  # of which nobody knows more
+            process, failed = next(iter(self._failed.items()))
+            if time.monotonic() - failed.setdefault("heard", time.monotonic()) > _GRACE:
+                text = f"{self._named(process)} failed first: {failed['reason']}; exit code {failed['code']}"
+                return {"code": failed["code"], "text": text, "stacks": [], "but": process}
+        if running and self._finished and self._left_early(running):
+            text = (
+                f"{', '.join(map(self._named, sorted(self._finished)))} ended early, while the others wait for it: all "
+                "processes must take the same steps"
+            )
+            return {"code": STUCK, "text": text, "stacks": sorted(running)}
+        if running and self._is_stuck(running):
+            lines = [f"{self._named(process)}: {self._silence[process]}" for process in sorted(running)]
+            return {"code": STUCK, "text": "\n".join(["the job is stuck", *lines]), "stacks": sorted(running)}
+        return None
+
+    def _left_early(self, running: set[int]) -> bool:
+        """Whether all that remain wait for those that have finished: in JAX, or in a step that those have not taken."""
+        in_steps = any(self._is_between_steps(process) for process in self._finished)
+        for process in running:
+            silence = self._silence[process]
+            patience = max(_LEFT_EARLY, 20 * (silence.seconds_a_step or 0))
+            waits = self._waiting.get(process, 0.0) > patience
+            stands = in_steps and self._is_between_steps(process) and silence.seconds > patience
+            if not waits and not stands:
+                return False
+        return True
+
+    def _is_stuck(self, running: set[int]) -> bool:
+        """Whether nothing goes on: in some process where a time is given, else in all: one may work for the others."""
+        beats = {process: beat for process in running if (beat := self._beats.get(process))}
+        stepping = [process for process, beat in beats.items() if beat.step is not None or beat.of is not None]
+        decide = any if self._explicit else all
+        return bool(stepping and decide(self._silence[process].is_too_long() for process in stepping)) or (
+            self._are_held(running)
+        )
+
+    def _are_held(self, running: set[int]) -> bool:
+        """Whether a process is held, by a signal such as SIGSTOP, and all others wait."""
+        held = {process for process in running if time.monotonic() - self._heard_at[process] > self._together}
+        return bool(held) and all(self._waiting.get(process, 0.0) > self._together for process in running - held)
+
+    def _is_between_steps(self, process: int) -> bool:
+        beat = self._beats.get(process)
+        return beat is not None and beat.doing.startswith("step ")
+
+    def _is_past_the_end(self, process: int) -> bool:
+        beat = self._beats.get(process)
+        return beat is not None and beat.step is not None and beat.step == beat.of
+
+    def _named(self, process: int) -> str:
+        return f"process {process} of {self._num} on {self._hosts[process]}"
+
+    # All others
+
+    def _follow(self) -> None:
+        line, said_at = self._lines[0], 0.0
+        while not self._over.is_set():
+            try:
+                message = line.wait_for(time.monotonic() + 0.2)
+            except Hung as error:
+                self._without_process_0(str(error))
+                return
+            if message and message.get("over"):
+                self._over.set()
+            if message and "end" in message and self._acts:
+                self._obey(message["end"])
+            now = time.monotonic()
+            if now - said_at > self._every:
+                said_at = now
+                line.send(_sign_of_life())
+
+    def _without_process_0(self, why: str) -> None:
+        if not self._acts:  # the launcher sees it, and this process must not look like the one that failed
+            time.sleep(_LAST_WORDS)
+        elif not self._over.is_set():
+            self._obey({"code": LOST, "text": f"{self._named(0)} has gone without a word, or its machine has: {why}"})
+        self._over.set()
+
+    def _obey(self, verdict: Message) -> None:
+        """End this process, as process 0 has decided for all."""
+        if verdict.get("but") == self._me:  # which knows itself, and ends by itself
+            self._over.set()
+            return
+        leave(int(verdict["code"]), f"{verdict['text']}\n", stacks=self._me in verdict.get("stacks", ()))
+
+
+def leave(code: int, text: str = "", *, stacks: bool = False) -> NoReturn:
+    """End this process at once, without the ends of others in it, which would wait for other processes.
+
+    Args:
+        code: the exit code.
+        text: what to say.
+        stacks: say where each thread is.
+    """
+    if stacks:
+        with contextlib.suppress(OSError):
+            faulthandler.dump_traceback(2, all_threads=True)
+    # A stream may be in use by a thread that will not come back, or nobody reads it: not for ever.
+    flushing = threading.Thread(target=_say, args=(text,), daemon=True)
+    flushing.start()
+    flushing.join(1.0)
+    os._exit(code)
+
+
+def _say(text: str) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is sys.stderr:
+                stream.write(text)
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
+
+
+def _sign_of_life(waiting: float | None = None) -> Message:
+    return {"beat": asdict(last_beat()), "waiting": seconds_waiting_in_jax() if waiting is None else waiting}

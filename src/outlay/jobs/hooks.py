@@ -1,0 +1,193 @@
+"""What a process of a job does when it ends: it says why, and it does not make the others wait."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NoReturn
+
+from outlay.jobs.aftermath import is_echo
+from outlay.jobs.ending import UNCAUGHT
+from outlay.jobs.guard import Guard, leave
+from outlay.jobs.heartbeat import beat
+from outlay.jobs.job_folder import FINISHED, Failure, JobFolder
+from outlay.jobs.stop_request import STOPPING
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+@dataclass
+class Hooks:
+    """The hooks of this process.
+
+    Args:
+        process: its number.
+        folder: of the job; None where no launcher reads it.
+        guard: once the processes have met.
+    """
+
+    process: int
+    folder: JobFolder | None
+    guard: Guard | None = None
+
+    def install(self) -> None:
+        """Hook into exceptions that nobody catches, into the end of the program and into SIGUSR1.
+
+        Without this, JAX's own end waits for minutes for the other processes, and they wait for this one.
+        """
+        import jax  # noqa: F401  registers what it does at the end, so that ours is registered later and comes first
+
+        shown, shown_in_thread = sys.excepthook, threading.excepthook
+        own = os.getpid()  # a worker that this process forks inherits the hooks, but does not fail for it
+
+        def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            if os.getpid() != own:
+                shown(kind, error, trace)
+                return
+            text = "".join(traceback.format_exception(kind, error, trace))
+            failed = Failed(kind.__name__, str(error), text, _INTERRUPTED if kind is KeyboardInterrupt else None)
+            self._record(failed)
+            shown(kind, error, trace)
+            self._fail(failed)
+
+        def on_thread_exception(args: threading.ExceptHookArgs) -> None:
+            if os.getpid() != own or issubclass(args.exc_type, SystemExit):  # which ends a thread as it should
+                shown_in_thread(args)
+                return
+            text = "".join(traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback))
+            failed = Failed(args.exc_type.__name__, str(args.exc_value), text)
+            self._record(failed)
+            shown_in_thread(args)
+            self._fail(failed)
+
+        def on_end() -> None:
+            if os.getpid() == own:
+                self._on_end()
+
+        sys.excepthook, threading.excepthook = on_exception, on_thread_exception
+        watch_exits()
+        atexit.register(on_end)
+        if self.folder:
+            stacks = self.folder.stacks_path(self.process).open("ab")  # open as long as the process runs
+            faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+
+    def _record(self, failed: Failed) -> None:
+        if self.folder:
+            with contextlib.suppress(OSError):  # a full disk must not hide the error itself
+                self.folder.write_failure(self.process, Failure(time.time(), failed.kind, failed.message, failed.text))
+
+    def _fail(self, failed: Failed) -> None:
+        code = UNCAUGHT if failed.exit_code is None else failed.exit_code
+        if self.guard:
+            reason = f"{failed.kind}: {failed.message}".partition("\n")[0]
+            code = self.guard.fail(code, reason, is_echo=is_echo(failed.message))
+        leave(code)
+
+    def _on_end(self) -> None:
+        failed = end_of_program()
+        stopped = failed.exit_code if failed and failed.exit_code in STOPPING else None
+        if failed and stopped is None:
+            self._record(failed)
+            if failed.kind == "SystemExit" and not self.folder:  # of which Python says nothing, and no launcher either
+                print(f"process {self.process} ends:\n{failed.text}", end="", file=sys.stderr)
+            self._fail(failed)
+        if stopped is None:
+            beat(None, FINISHED)
+        if self.guard:
+            try:
+                self.guard.finish()
+            except KeyboardInterrupt:
+                leave(_INTERRUPTED)
+        if stopped is not None:
+            # All at once, now that all are here: srun ends those that are later than others.
+            leave(stopped)
+
+
+_ending: SystemExit | None = None
+_code_of = SystemExit.__dict__["code"].__get__
+_stacks: dict[int, str] = {}  # of calls of `sys.exit`, by the exception's identity; only the last one is kept
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a program ends as a failure.
+
+    Attributes:
+        kind: the exception's class.
+        message: its text.
+        text: the traceback as Python prints it, or the place of the exit.
+        exit_code: what the program ends with; None for an exception, after which Python has 1.
+    """
+
+    kind: str
+    message: str
+    text: str
+    exit_code: int | None = None
+
+
+def watch_exits() -> None:
+    """From now on, notice with which `SystemExit` the program ends, whoever has raised it."""
+    sys.exit = _exit
+    own = SystemExit.__dict__["code"]
+    if isinstance(own, property):
+        return
+    # Python itself asks an exception that nobody caught for its code, and tells nobody. The attribute is replaced in
+    # the dictionary of the built-in class, which can be reached in this way only.
+    with contextlib.suppress(IndexError, TypeError, AttributeError):
+        (attributes,) = gc.get_referents(SystemExit.__dict__)
+        attributes["code"] = property(_code, own.__set__)
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+
+
+def end_of_program() -> Failed | None:
+    """What ends this program as a failure, at its end; None where it ends well."""
+    if _ending is not None:
+        status = _code_of(_ending)
+        code = status & 0xFF if isinstance(status, int) else int(status is not None)
+        text = _stacks.get(id(_ending)) or _traceback(_ending)
+        return Failed("SystemExit", str(_ending), text, code) if code else None
+    error = getattr(sys, "last_value", None)  # set by Python before it calls an excepthook, also one that is not ours
+    if isinstance(error, BaseException) and not isinstance(error, SystemExit) and not hasattr(sys, "ps1"):
+        return Failed(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+    return None
+
+
+def _exit(status: Any = None, /) -> NoReturn:
+    """What `sys.exit` does, with a memory of where."""
+    error = SystemExit(status)
+    stack = "".join(traceback.format_stack(sys._getframe(1)))
+    _stacks.clear()
+    _stacks[id(error)] = f"Traceback (most recent call last):\n{stack}SystemExit: {status}\n"
+    raise error
+
+
+def _traceback(error: SystemExit) -> str:
+    trace = "".join(traceback.format_exception(error))
+    if error.__traceback__ is not None:
+        return trace
+    return f"{trace.rstrip()}\n  (where, Python does not tell: sys.exit(...) would)\n"
+
+
+def _code(error: SystemExit) -> Any:
+    """What `SystemExit(...)` was given.
+
+    Whoever catches the exception may ask. Where no Python code asks, it is Python itself, because nobody has caught it
+    and the program ends.
+    """
+    global _ending
+    try:
+        sys._getframe(1)
+    except ValueError:  # the stack is not so deep
+        _ending = error
+    return _code_of(error)

@@ -1,0 +1,206 @@
+"""What a job on this machine is: a command, how often to run it at the same time, and what each process is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import secrets
+import shutil
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outlay.core.errors import LaunchError
+from outlay.core.runtime_flags import simulated_environment
+from outlay.jobs import variables
+from outlay.jobs.job_folder import JobFolder
+from outlay.jobs.proc_files import MARK
+from outlay.jobs.silence import Limits
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to start.
+
+    Attributes:
+        command: the program and its arguments, the same for every process.
+        num_processes: how many.
+        devices_per_process: simulated CPU devices of each; if None, each has its share of the GPUs.
+        port: of the coordinator; a free one if None.
+        limits: how long a process may give no sign of life.
+        max_restarts: how often to start all processes again after one has failed.
+        in_order: show their lines by steps.
+        token: what the processes of this job alone know.
+    """
+
+    command: Sequence[str]
+    num_processes: int
+    devices_per_process: int | None = None
+    port: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    max_restarts: int = 0
+    in_order: bool = False
+    token: str = field(default_factory=secrets.token_hex, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise LaunchError("there is no command to run\n  cure: outlay launch -n 2 -- python train.py")
+        if self.num_processes < 1:
+            raise LaunchError(f"{self.num_processes} processes cannot be started; at least 1 can")
+        if self.devices_per_process is not None and self.devices_per_process < 1:
+            raise LaunchError(f"{self.devices_per_process} devices per process cannot be simulated; at least 1 can")
+        if shutil.which(self.command[0]) is None:
+            raise LaunchError(_not_found(self.command[0]))
+        check_limits(self.num_processes)
+        if self.port is not None:
+            check_port(self.port)
+
+    def environment(self, process: int, port: int, folder: JobFolder, restart: int) -> dict[str, str]:
+        """The variables of a process.
+
+        Raises:
+            LaunchError: variables that are set speak against simulated devices, or GPUs cannot be shared out.
+        """
+        own = {
+            variables.PROCESS_ID: str(process),
+            variables.NUM_PROCESSES: str(self.num_processes),
+            variables.COORDINATOR: f"{LOOPBACK}:{port}",
+            variables.TOKEN: self.token,
+            variables.JOB_DIR: str(folder.path),
+            MARK: f"{os.environ.get(MARK, '')} {folder.mark}".strip(),
+            variables.RESTART: str(restart),
+            **({variables.IN_ORDER: "1"} if self.in_order else {}),
+            "PYTHONUNBUFFERED": "1",  # lines come when they are printed, and none is lost with a process
+        }
+        if self.devices_per_process is None:
+            return os.environ | own | assign_gpus(self.num_processes, os.environ)[process]
+        platforms = os.environ.get("JAX_PLATFORMS", "cpu")
+        if "cpu" not in platforms.lower().split(","):
+            raise LaunchError(
+                f"--devices-per-process simulates CPU devices, but JAX_PLATFORMS={platforms} leaves the CPU out\n"
+                f"  cure: unset JAX_PLATFORMS, or leave out --devices-per-process to use what is attached"
+            )
+        own[variables.DEVICES_PER_PROCESS] = str(self.devices_per_process)
+        return os.environ | own | simulated_environment(self.devices_per_process, os.environ)
+
+
+def _not_found(command: str) -> str:
+    if command.endswith(".py") and Path(command).is_file():
+        return (
+            f"{command} is a Python file, not a command that can be run\n  cure: outlay launch ... -- python {command}"
+        )
+    if Path(command).exists():
+        return f"{command} cannot be run: it is a folder, or not executable\n  cure: chmod +x {command}"
+    return (
+        f"the command {command!r} does not exist: there is no such file, and none of that name on PATH"
+        "\n  cure: install it, or give its path, such as ./train.sh"
+    )
+
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def assign_gpus(
+    num_processes: int, environment: Mapping[str, str], devices: Path = Path("/dev")
+) -> list[dict[str, str]]:
+    """The variable that gives each process its own GPUs, in equal numbers; empty for each where there are none.
+
+    Args:
+        num_processes: how many processes.
+        environment: what the user has set; GPUs that it hides are not given to anybody.
+        devices: the folder with the files of devices.
+
+    Raises:
+        LaunchError: the GPUs cannot be shared out evenly.
+    """
+    gpus = _visible(environment, devices)
+    wanted = environment.get("JAX_PLATFORMS", "")
+    if num_processes == 1 or not gpus or wanted.lower() == "cpu":
+        return [{} for _ in range(num_processes)]
+    each, rest = divmod(len(gpus), num_processes)
+    if not each or rest:
+        fit = [str(num) for num in range(2, len(gpus) + 1) if len(gpus) % num == 0]
+        raise LaunchError(
+            f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({', '.join(gpus)}) cannot be shared out evenly among "
+            f"{num_processes} processes\n  cure: -n {' or '.join(['1', *fit])}; or {_VISIBLE} with fewer; or on the "
+            "CPU, with --devices-per-process"
+        )
+    return [{_VISIBLE: ",".join(gpus[each * n : each * (n + 1)])} for n in range(num_processes)]
+
+
+def _visible(environment: Mapping[str, str], devices: Path) -> list[str]:
+    if _VISIBLE in environment:
+        return [gpu.strip() for gpu in environment[_VISIBLE].split(",") if gpu.strip() not in ("", "-1")]
+    found = [re.fullmatch(r"nvidia(\d+)", path.name) for path in devices.glob("nvidia*")]
+    return sorted((match[1] for match in found if match), key=int)
+
+
+_PIPES = 2
+_OWN_FILES = 64  # what the launcher has open besides
+_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def check_limits(num_processes: int, ports: Path = _PORTS) -> None:
+    """Refuse more processes than can be started; lets the launcher open as many files as the system allows it.
+
+    Args:
+        num_processes: how many.
+        ports: the file with the first and the last port that the system hands out.
+
+    Raises:
+        LaunchError: there are too few ports or open files for them.
+    """
+    num_ports = _num_ports(ports)
+    if num_processes > num_ports:
+        raise LaunchError(
+            f"{num_processes} processes need a port each, and this machine hands out {num_ports} ({ports})"
+            f"\n  cure: {num_ports} processes at most, and fewer where other programs need ports too"
+        )
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _PIPES * num_processes + _OWN_FILES
+    if most != resource.RLIM_INFINITY and needed > most:
+        fit = max((most - _OWN_FILES) // _PIPES, 1)
+        raise LaunchError(
+            f"{num_processes} processes need {needed} open files in the launcher, and {most} are allowed"
+            f"\n  cure: {fit} processes at most, or a higher limit: ulimit -Hn {needed}"
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
+
+
+def _num_ports(file: Path) -> int:
+    """Ports that the system hands out; where it does not say, all that are not reserved."""
+    try:
+        first, last = map(int, file.read_text().split())
+    except (OSError, ValueError):
+        first, last = 1024, 65535
+    return last - first + 1
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as found:
+        found.bind((LOOPBACK, 0))
+        return found.getsockname()[1]
+
+
+def check_port(port: int) -> None:
+    """Refuse a port that the user chose and cannot have.
+
+    Raises:
+        LaunchError: it is in use, or may not be used.
+    """
+    with socket.socket() as found:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((LOOPBACK, port))
+        except OSError as error:
+            raise LaunchError(
+                f"port {port} cannot be used for the coordinator: {error.strerror}\n"
+                f"  cure: leave out --port, and a free one is chosen (such as {free_port()} now)"
+            ) from error

@@ -1,0 +1,258 @@
+"""The job's folder: what each process writes for the launcher, and how the launcher reads it.
+
+Every process has up to four files: `0.who.json` once it has joined, `0.beat` while it works, `0.error.json` when it
+fails and `0.stacks` when it is asked where it is. A job that has taken what it continues after a restart leaves
+`begun`. `listens` says that the program saves and stops where there is a file `stop`. The folder is private to the
+user, and `launcher` is locked as long as its launcher lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from outlay.jobs.proc_files import find
+
+BEAT_SIZE = 256
+"""Bytes of a beat file: one JSON object, padded with blanks, so that it is overwritten in place."""
+
+JOINING = ("joining", "meeting the others")
+"""What a process is doing, in the words of its beats, until it has joined."""
+
+JOINED = "joined"
+"""What a process is doing that has joined and has not said more."""
+
+AFTER_THE_LAST = "what follows the last step"
+"""What a process is doing that has taken all its steps: a report, an upload, anything that takes its time."""
+
+FINISHED = "finished"
+"""What a process is doing whose program has ended, so that only JAX's end is left."""
+
+
+@dataclass(frozen=True)
+class Who:
+    """A process that has joined.
+
+    Attributes:
+        process: its number, from 0.
+        num_processes: how many there are.
+        host: the machine it runs on.
+        pid: its number in the operating system.
+        devices: id and kind of each device it drives.
+        coordinator: `host:port` at which the processes meet.
+        origin: where each of these came from, such as the name of a variable.
+    """
+
+    process: int
+    num_processes: int
+    host: str
+    pid: int
+    devices: list[dict[str, Any]]
+    coordinator: str
+    origin: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A sign of life.
+
+    Attributes:
+        step: the last step that was finished, if any was.
+        time: when, in seconds since the epoch.
+        doing: what is going on, such as `step 12`, `compiling`, `saving` or `finished`.
+        of: how many steps there are in all, where that is known.
+    """
+
+    step: int | None
+    time: float
+    doing: str
+    of: int | None = None
+
+
+def is_after_the_last(beat: Beat) -> bool:
+    """Whether a process says that it has taken all its steps."""
+    done = beat.of is not None and beat.step is not None and beat.step >= beat.of
+    return done or beat.doing in (AFTER_THE_LAST, FINISHED)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception that nobody caught.
+
+    Attributes:
+        time: when, in seconds since the epoch.
+        type: the exception's class.
+        message: its text.
+        traceback: the traceback, as Python prints it.
+    """
+
+    time: float
+    type: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """Reads and writes the files of a job.
+
+    Attributes:
+        path: where they are.
+        mark: by which the launcher knows the processes of the job.
+    """
+
+    path: Path
+    mark: str = ""
+    _read: dict[Path, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def beat_path(self, process: int) -> Path:
+        """The file that a process overwrites with each beat."""
+        return self.path / f"{process}.beat"
+
+    def stacks_path(self, process: int) -> Path:
+        """The file to which a process appends the stacks of its threads."""
+        return self.path / f"{process}.stacks"
+
+    @property
+    def output_path(self) -> Path:
+        """All output of all processes."""
+        return self.path / "output.log"
+
+    @property
+    def _stop(self) -> Path:
+        return self.path / "stop"
+
+    def listen(self) -> None:
+        """Say that the program looks for a request to stop, and saves its state before it does."""
+        with contextlib.suppress(OSError):
+            (self.path / "listens").touch()
+
+    def has_listeners(self) -> bool:
+        """Whether the program looks for a request to stop."""
+        return (self.path / "listens").exists()
+
+    def ask_to_stop(self) -> None:
+        """Ask the program to save its state and to end."""
+        self._stop.touch()
+
+    def is_asked_to_stop(self) -> bool:
+        """Whether the launcher asks the program to stop."""
+        return self._stop.exists()
+
+    def mark_begun(self) -> None:
+        """Say that the job has taken the folder that a restart is to continue."""
+        self._begun.touch()
+
+    def has_begun(self) -> bool:
+        """Whether an earlier start of the job has said so."""
+        return self._begun.exists()
+
+    def write_who(self, who: Who) -> None:
+        """Say who a process is."""
+        self._write(f"{who.process}.who.json", asdict(who))
+
+    def write_failure(self, process: int, failure: Failure) -> None:
+        """Say why a process fails."""
+        self._write(f"{process}.error.json", asdict(failure))
+
+    def who(self, process: int) -> Who | None:
+        """Who a process is, once it has joined."""
+        return self._load(f"{process}.who.json", Who)
+
+    def pid(self, process: int) -> int | None:
+        """The number that a process has here, whatever it is called where it runs; None before it has joined."""
+        who, key = self.who(process), self.path / f"{process}.pid"
+        if who and key not in self._read and (pid := find(self.mark, who.pid)):
+            self._read[key] = pid
+        return self._read.get(key)
+
+    def failure(self, process: int) -> Failure | None:
+        """Why a process failed, if an exception was the reason."""
+        return self._load(f"{process}.error.json", Failure)
+
+    def beat(self, process: int) -> Beat | None:
+        """The last sign of life of a process; None before the first, and when it is being written right now."""
+        try:
+            return Beat(**json.loads(self.beat_path(process).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def clear(self) -> None:
+        """Remove what the processes wrote of themselves; the output stays, and that the job has begun."""
+        self._read.clear()
+        for file in self.path.iterdir():
+            if file not in (self._begun, self.launcher_path) and not file.name.startswith(self.output_path.name):
+                file.unlink()
+
+    @property
+    def launcher_path(self) -> Path:
+        """The file that the launcher has locked."""
+        return self.path / _LAUNCHER
+
+    @property
+    def _begun(self) -> Path:
+        return self.path / "begun"
+
+    def _write(self, name: str, facts: dict[str, Any]) -> None:
+        unfinished = self.path / f"{name}.unfinished"
+        with contextlib.suppress(OSError):  # a full disk ends no job: its launcher knows less
+            unfinished.write_text(json.dumps(facts), encoding="utf-8")
+            os.replace(unfinished, self.path / name)  # so that nobody reads half of it
+
+    def _load(self, name: str, kind: type[Any]) -> Any:
+        path = self.path / name
+        if path not in self._read:
+            with contextlib.suppress(FileNotFoundError):  # not yet
+                self._read[path] = kind(**json.loads(path.read_text(encoding="utf-8")))
+        return self._read.get(path)
+
+
+_PREFIX = "outlay-job-"
+_LAUNCHER = "launcher"
+_KEPT = 5
+
+
+@contextlib.contextmanager
+def new_job_folder() -> Iterator[JobFolder]:
+    """A folder for a job of this launcher; those of failed jobs stay, but for all except the last few."""
+    import tempfile  # here, as `outlay --help` would load it too
+
+    _remove_old(Path(tempfile.gettempdir()))
+    folder = JobFolder(Path(tempfile.mkdtemp(prefix=_PREFIX)), os.urandom(8).hex())
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # no room: this folder is not known as ours then, and nobody removes it
+            lock = stack.enter_context(folder.launcher_path.open("w"))
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with this process, however it ends
+        yield folder
+
+
+def _remove_old(where: Path) -> None:
+    """Remove folders of launchers that have ended, but for the last few: what is ours has a file that says so."""
+    ended: list[tuple[float, Path]] = []
+    with contextlib.ExitStack() as stack:
+        for path in where.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):  # somebody else's, or gone by now
+                if path.is_symlink() or path.stat().st_uid != os.getuid():
+                    continue
+                lock = stack.enter_context((path / _LAUNCHER).open("r+"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where its launcher lives
+                ended.append((os.fstat(lock.fileno()).st_mtime, path))
+        for _, path in sorted(ended, reverse=True)[_KEPT:]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def padded(beat: Beat) -> bytes:
+    """A beat as the bytes of its file."""
+    text = json.dumps(asdict(beat)).encode()
+    if len(text) > BEAT_SIZE:
+        text = json.dumps(asdict(replace(beat, doing=beat.doing[:32]))).encode()[:BEAT_SIZE]
+    return text.ljust(BEAT_SIZE)

@@ -1,0 +1,251 @@
+"""`outlay.join`: this process becomes one of several, whatever started it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from outlay.core import backend_watch
+from outlay.core.errors import BackendStartedError, JoinError
+from outlay.jobs import variables
+from outlay.jobs.from_environment import place_from
+from outlay.jobs.guard import Guard
+from outlay.jobs.heartbeat import beat, start_beating
+from outlay.jobs.hooks import Hooks
+from outlay.jobs.job_folder import JOINED, JobFolder, Who
+from outlay.jobs.joined import PATIENCE, Joined, joined, remember
+from outlay.jobs.meet import Met, meet
+from outlay.jobs.place_in_job import Place
+from outlay.jobs.posted_texts import post, wait_for
+from outlay.jobs.process import die_with_parent
+
+# Seconds after which a machine is lost that does not answer. One that is held for less goes on, such as a virtual one
+# that is moved.
+_LOST_AFTER = 100.0
+# JAX takes a process for dead that says nothing for so long. A job that SLURM suspends is silent for hours and goes on:
+# it is the processes' own guard that sees which machine has gone. Elsewhere than on Linux it does not, so JAX does.
+_HEARTBEAT = 7 * 24 * 3600 if hasattr(socket, "TCP_USER_TIMEOUT") else None
+_OWN_JOB_WITHIN = 30.0  # seconds
+
+
+def join(
+    *,
+    process: int | None = None,
+    num_processes: int | None = None,
+    coordinator: str | None = None,
+    timeout: float = PATIENCE,
+    stuck_after: float | None = None,
+    lost_after: float | None = None,
+) -> Joined:
+    """Make this process one of several that compute together, so that `jax.devices()` are the devices of all.
+
+    To be called first, before anything uses JAX's devices. The place in the job comes from whatever started the
+    processes: `outlay launch`, SLURM's `srun`, Open MPI's `mpirun`, or a Kubernetes Job (`OUTLAY_COORDINATOR` and
+    `OUTLAY_NUM_PROCESSES` set in it; which process it is says `JOB_COMPLETION_INDEX`). Where nothing did, this process
+    is alone and nothing changes, so that the program is the same with one process and with many. From then on an
+    exception that nobody catches, and any `SystemExit` but of 0, ends all processes within seconds; and one that has
+    ended well waits for the others, however long they work. A second call changes nothing, and neither does one in a
+    process that this one starts: it is alone.
+
+    Args:
+        process: which process this is, from 0; by default as the environment says, like the next two.
+        num_processes: how many there are; 1 runs alone, whatever the environment says.
+        coordinator: `host:port` of process 0.
+        timeout: seconds to wait for the others, here and before a program runs first.
+        stuck_after: seconds without a finished step after which the job is ended as stuck, where no launcher watches
+            it; 0 for never; by default `OUTLAY_STUCK_AFTER` (seconds or `off`), else a rule by what its steps take.
+        lost_after: seconds without an answer after which another machine is lost, where no launcher watches; by
+            default `OUTLAY_LOST_AFTER`, else 100.
+
+    Returns:
+        The place in the job, and the hosts of all processes.
+
+    Raises:
+        JoinError: the environment says it only by half, or processes are missing; the message names them.
+        BackendStartedError: JAX has started already, and would know this process's devices only.
+
+    >>> outlay.join().num_processes
+    1
+    """
+    before = joined()
+    if before is not None:
+        return before
+    place = _place(process, num_processes, coordinator)
+    if place is None or _is_taken(place):
+        job = Joined()
+    else:
+        _check_not_started(place)
+        limits = _seconds("stuck_after", stuck_after), _seconds("lost_after", lost_after)
+        job = _join(place, timeout, *limits)
+    remember(job)
+    return job
+
+
+def _place(process: int | None, num_processes: int | None, coordinator: str | None) -> Place | None:
+    given = {"process": process, "num_processes": num_processes, "coordinator": coordinator}
+    if num_processes == 1:
+        return None
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == len(given):
+        return place_from(os.environ)
+    if process is None or num_processes is None or coordinator is None:
+        there = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+        raise JoinError(
+            f"outlay.join() was given {there}, but not {', '.join(missing)}"
+            "\n  cure: give all three, or none of them where outlay launch, srun or mpirun starts the processes"
+        )
+    return Place(
+        process,
+        num_processes,
+        coordinator,
+        origin=dict.fromkeys(("process", "number of processes", "coordinator"), "join()"),
+        secret=os.environ.get(variables.TOKEN, ""),
+    )
+
+
+def _is_taken(place: Place) -> bool:
+    """Whether a process that started this one is in that very place: a worker with its variables, or its main file."""
+    pid, _, taken = os.environ.get(variables.JOINED, "").partition(" ")
+    return pid != str(os.getpid()) and taken == _key(place)
+
+
+def _key(place: Place) -> str:
+    return hashlib.sha256(f"{place.name} {place.coordinator} {place.process}".encode()).hexdigest()[:16]
+
+
+def _seconds(name: str, given: float | None) -> float | None:
+    """A limit as it is given, or as the environment says; None where nobody does."""
+    variable = {"stuck_after": variables.STUCK_AFTER, "lost_after": variables.LOST_AFTER}[name]
+    text = os.environ.get(variable, "") if given is None else str(given)
+    if not text:
+        return None
+    try:
+        seconds = 0.0 if text == "off" and name == "stuck_after" else float(text)
+    except ValueError:
+        seconds = math.nan
+    if math.isfinite(seconds) and (seconds > 0 or (seconds == 0 and name == "stuck_after")):
+        return seconds
+    where = f"{variable}={text}" if given is None else f"outlay.join({name}={text})"
+    raise JoinError(
+        f"{where} is not a number of seconds\n  cure: such as 120{', or off' if name == 'stuck_after' else ''}"
+    )
+
+
+def _check_not_started(place: Place) -> None:
+    from outlay.core.jax_compat import backend_is_started
+
+    if backend_is_started():
+        raise BackendStartedError(
+            f"outlay.join() comes too late: JAX has started with this process's devices only, but this is process "
+            f"{place.process} of {place.num_processes}\n  {backend_watch.describe_start()}\n"
+            "  cure: move outlay.join() above it"
+        )
+
+
+def _join(place: Place, timeout: float, stuck_after: float | None, lost_after: float | None) -> Joined:
+    job_dir = os.environ.get(variables.JOB_DIR)
+    folder = JobFolder(Path(job_dir)) if job_dir else None
+    if folder:
+        die_with_parent()
+        start_beating(folder.path, place.process)
+        beat(None, "joining")
+    hooks = Hooks(place.process, folder)
+    hooks.install()  # imports JAX, which takes seconds on a busy machine
+    beat(None, "meeting the others")
+    _set_devices()
+    lost_after = lost_after or _LOST_AFTER
+    met = meet(place, timeout, lost_after)
+    os.environ[variables.JOINED] = f"{os.getpid()} {_key(place)}"
+    # Under the launcher it is the launcher that ends the others: it sees more.
+    hooks.guard = Guard(met, acts=folder is None, stuck_after=stuck_after)
+    hooks.guard.start()
+    _initialize(met, timeout, lost_after)
+    _check_own_job(met)
+    if folder:
+        folder.write_who(_who(met.place))
+        beat(None, JOINED)
+    return Joined(
+        place.process,
+        place.num_processes,
+        met.place.coordinator,
+        met.hosts,
+        int(os.environ.get(variables.RESTART, "0")),
+        place.origin,
+        timeout,
+    )
+
+
+def _set_devices() -> None:
+    """Simulate as many devices as the launcher wants; what XLA reads from the environment it has set already."""
+    wanted = os.environ.get(variables.DEVICES_PER_PROCESS)
+    if wanted is None:
+        return
+    import jax
+
+    from outlay.core.runtime_flags import keep_memory
+
+    asked = jax.config.values["jax_num_cpu_devices"]
+    if asked not in (-1, int(wanted)):
+        raise JoinError(
+            f"outlay launch wants {wanted} devices in each process, and the program asks for {asked}"
+            f"\n  cure: outlay launch --devices-per-process {asked}, or no outlay.simulate({asked}) in the program"
+        )
+    keep_memory()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", int(wanted))
+
+
+def _initialize(met: Met, timeout: float, lost_after: float) -> None:
+    import jax
+
+    if "JAX_ENABLE_PREEMPTION_SERVICE" not in os.environ:  # else it is wanted
+        jax.config.update("jax_enable_preemption_service", False)  # it swallows SIGTERM
+    place = met.place
+    jax.distributed.initialize(
+        place.coordinator,
+        place.num_processes,
+        place.process,
+        local_device_ids=_own_gpus(place),
+        cluster_detection_method="deactivate",
+        initialization_timeout=max(1, round(timeout)),
+        heartbeat_timeout_seconds=_HEARTBEAT or max(1, round(lost_after)),
+        coordinator_bind_address=met.bind or None,
+    )
+
+
+def _check_own_job(met: Met) -> None:
+    """Make sure that JAX, which asks nobody who he is, has connected those that have met."""
+    if met.place.process == 0:
+        post("job", met.nonce)
+    elif wait_for("job", _OWN_JOB_WITHIN) != met.nonce:
+        raise JoinError(
+            f"process {met.place.process} of {met.place.num_processes} has met its job at {met.place.coordinator}, and "
+            "then JAX there was another job's: somebody has taken the port in between\n  cure: start again"
+        )
+
+
+def _own_gpus(place: Place) -> list[int] | None:
+    """The GPUs of this process where several on one machine all see all of them; None for all that it sees."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    here, local = place.num_local_processes, place.local_process
+    if here is None or local is None or here == 1 or len(visible) < here or len(visible) % here:
+        return None
+    each = len(visible) // here
+    return list(range(local * each, (local + 1) * each))
+
+
+def _who(place: Place) -> Who:
+    import jax
+
+    devices: list[dict[str, Any]] = [
+        {"id": device.id, "kind": device.device_kind, "platform": device.platform} for device in jax.local_devices()
+    ]
+    simulated = variables.DEVICES_PER_PROCESS
+    origin = place.origin | {"devices": simulated if simulated in os.environ else "what is attached"}
+    return Who(
+        place.process, place.num_processes, socket.gethostname(), os.getpid(), devices, place.coordinator, origin
+    )

@@ -1,0 +1,81 @@
+"""Processes that wait for others where they would wait for ever: those have ended well, or wait themselves."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection
+
+from outlay.jobs.job_folder import Beat, JobFolder, is_after_the_last
+from outlay.jobs.proc_files import is_idle, waits_at, waits_in_jax
+from outlay.jobs.stacks import collect_stacks, waits_outside_python
+
+_PATIENCE = {"cpu": 1.5}  # seconds without a sign of work in which those that remain must be waiting
+_PATIENCE_ELSEWHERE = 60.0  # a process whose GPU or TPU works does nothing itself
+_CALLBACK = re.compile(r'^  File "[^"]*/jax/', re.MULTILINE)
+
+
+class LeftEarly:
+    """Decides whether those that remain wait in collectives, and nobody is there who could come.
+
+    A process that has taken its last step may work for as long as it likes while the others have ended: it reports,
+    uploads, evaluates. So it takes evidence: each process that remains waits in JAX's compiled code, and nothing in it
+    works. Waiting in another library, in Python, or for a callback that runs in Python is work.
+
+    Args:
+        folder: of the job.
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self._idle_since = time.monotonic()
+        self._waits: dict[int, tuple[Beat | None, str]] = {}
+
+    def pause(self, seconds: float) -> None:
+        """Nobody could be seen for so long."""
+        self._idle_since += seconds
+
+    def waiting(self, running: Collection[int], *, patience: float | None = None) -> dict[int, str]:
+        """The stacks of the processes that wait, by number; empty as long as it is not sure that all do.
+
+        Args:
+            running: all that have neither ended well nor would if the others let them.
+            patience: seconds in which nothing may happen; None where others have finished, which takes little.
+        """
+        pids = {number: self._folder.pid(number) for number in running}
+        waits = {number: (self._folder.beat(number), waits_at(pid)) for number, pid in pids.items() if pid}
+        if not running or waits != self._waits or not all(pid and is_idle(pid) for pid in pids.values()):
+            self._idle_since, self._waits = time.monotonic(), waits
+            return {}
+        who = self._folder.who(next(iter(running)))
+        platform = who.devices[0]["platform"] if who and who.devices else ""
+        if patience is not None and platform not in _PATIENCE:
+            return {}  # their devices may be at work, for all
+        enough = _PATIENCE.get(platform, _PATIENCE_ELSEWHERE) if patience is None else patience
+        if time.monotonic() - self._idle_since < enough:
+            return {}
+        self._idle_since = time.monotonic()
+        in_jax = {number: waits_in_jax(pid) for number, pid in pids.items() if pid}
+        if not all(
+            is_waiting or (is_waiting is None and _steps(waits[number][0])) for number, is_waiting in in_jax.items()
+        ):
+            return {}
+        stacks = collect_stacks(self._folder, running)
+        waiting = {number: text for number, text in stacks.items() if waits_for_others(text)}
+        return waiting if len(waiting) == len(running) else {}
+
+    def who_waits(self, running: Collection[int]) -> list[int]:
+        """Those whose main threads wait in JAX's compiled code right now, as for a collective, or may do so."""
+        pids = {number: self._folder.pid(number) for number in running}
+        return [number for number, pid in pids.items() if pid and waits_in_jax(pid) is not False]
+
+
+def _steps(beat: Beat | None) -> bool:
+    """Whether a process says that it takes a step: a collective then, where its stack cannot be read."""
+    return beat is not None and beat.doing.startswith("step ") and not is_after_the_last(beat)
+
+
+def waits_for_others(stacks: str) -> bool:
+    """Whether no thread of a process runs Python for a callback, and the main thread waits outside Python."""
+    others = stacks.strip().split("\n\n")[:-1]
+    return waits_outside_python(stacks) and not any(_CALLBACK.search(thread) for thread in others)

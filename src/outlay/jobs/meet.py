@@ -1,0 +1,340 @@
+"""All processes of a job meet before JAX connects them: nobody else gets in, and whoever is missing is named.
+
+JAX ends a process with an abort where another one is missing, and lets in whoever comes first. Here process 0 listens
+for a moment at the address that JAX will use, and the others come to it. Both sides show that they know the job's token
+without saying it (HMAC over the other one's random number); where there is none, it is the job's name that tells two
+jobs apart, which keeps out mistakes but not malice. The lines stay open: over them the processes watch each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import selectors
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from outlay.core.errors import JoinError
+from outlay.jobs.line import Hung, Line, Message
+from outlay.jobs.listen import LOOPBACK_FIX, Listening, listen, own_loopback
+from outlay.jobs.place_in_job import Place
+
+_TRY_EVERY = 0.1  # seconds
+_CONNECT_WITHIN = 5.0  # seconds; where nobody refuses, another port may still answer
+_SLACK = 5.0  # seconds that the others wait longer than process 0, which knows more
+_INTRODUCE_WITHIN = 10.0  # seconds; who is silent for longer is a stranger
+_MOST_UNKNOWN = 256  # connections of which it is not known yet whose they are, beside one for each process
+_MOST = 1 << 24  # processes of a job
+_NOTES = 3  # lines about strangers at most
+_NOTE_AFTER, _NOTE_EVERY = 5.0, 60.0  # seconds
+
+
+@dataclass(frozen=True)
+class Met:
+    """What the processes of a job know once they have met.
+
+    Attributes:
+        place: this process's, with the port at which they met.
+        hosts: the host of each, by process.
+        lines: process 0's to all others; of another process, its line to process 0.
+        bind: where JAX's service is to listen; empty but in process 0.
+        nonce: a random text that only those who have met know.
+    """
+
+    place: Place
+    hosts: tuple[str, ...]
+    lines: dict[int, Line]
+    bind: str
+    nonce: str
+
+
+def meet(place: Place, timeout: float, lost_after: float = 100.0) -> Met:
+    """Wait for all processes.
+
+    Args:
+        place: this process's place.
+        timeout: seconds to wait.
+        lost_after: seconds without an answer after which the machine of another process is lost.
+
+    Raises:
+        JoinError: processes are missing, or two do not fit together; the message names them.
+    """
+    if place.process:
+        return _visit(place, timeout, lost_after)
+    listening = listen(place)
+    return _Host(listening, timeout, lost_after).wait()
+
+
+def _proof(place: Place, who: str, *facts: Any) -> str:
+    key = hashlib.sha256(f"{place.name}\0{place.secret}".encode()).digest()
+    return hmac.new(key, "\0".join(map(str, (who, *facts))).encode(), "sha256").hexdigest()
+
+
+def _digest(place: Place) -> str:
+    return hashlib.sha256(place.name.encode()).hexdigest()[:16]
+
+
+@dataclass(eq=False)
+class _Guest:
+    """Somebody at process 0: a process of the job once it has proven that."""
+
+    line: Line
+    peer: str
+    hello: Message = field(default_factory=dict)
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+    process: int | None = None
+
+
+class _Host:
+    """Process 0, which waits for the others."""
+
+    def __init__(self, listening: Listening, timeout: float, lost_after: float) -> None:
+        self._listening, self._place = listening, listening.place
+        self._timeout, self._lost_after = timeout, lost_after
+        self._hosts: dict[int, str] = {0: socket.gethostname()}
+        self._loopbacks: dict[int, str | None] = {0: own_loopback()}
+        self._guests: dict[int, _Guest] = {}
+        self._unknown: list[_Guest] = []
+        self._refused: list[str] = []
+        self._num_strangers = 0
+        self._selector = selectors.DefaultSelector()
+
+    def wait(self) -> Met:
+        deadline = time.monotonic() + self._timeout
+        nonce = secrets.token_hex(16)
+        try:
+            with self._listening.server as server, self._selector:
+                self._selector.register(server, selectors.EVENT_READ)
+                while len(self._hosts) < self._place.num_processes and time.monotonic() < deadline:
+                    for key, _ in self._selector.select(_TRY_EVERY):
+                        if key.fileobj is server:
+                            self._greet(server)
+                        else:
+                            self._hear(key.data)
+                    self._drop_silent()
+                self._check_all_here()
+        except JoinError as error:
+            self._tell({"problem": str(error)})
+            for guest in self._guests.values():
+                guest.line.close()
+            raise
+        finally:
+            for guest in self._unknown:
+                guest.line.close()
+        hosts = tuple(self._hosts[process] for process in range(self._place.num_processes))
+        self._tell({"hosts": hosts, "nonce": nonce})
+        lines = {process: guest.line for process, guest in self._guests.items()}
+        return Met(self._place, hosts, lines, self._listening.bind, nonce)
+
+    def _greet(self, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            connection, peer = server.accept()
+            guest = _Guest(Line(connection), str(peer[0]))
+            self._unknown.append(guest)
+            self._selector.register(guest.line, selectors.EVENT_READ, guest)
+        if len(self._unknown) > _MOST_UNKNOWN + self._place.num_processes:
+            self._drop(self._unknown[0], "too many at once")
+
+    def _drop_silent(self) -> None:
+        for guest in [one for one in self._unknown if time.monotonic() - one.line.opened > _INTRODUCE_WITHIN]:
+            self._drop(guest, "silent")
+
+    def _drop(self, guest: _Guest, why: str) -> None:
+        """A stranger, or a process that has ended meanwhile and may come again."""
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(guest.line)
+        guest.line.close()
+        if guest in self._unknown:
+            self._unknown.remove(guest)
+            self._num_strangers += 1
+            if self._num_strangers <= _NOTES:
+                last = "; no more will be reported" if self._num_strangers == _NOTES else ""
+                print(
+                    f"ignored a connection from {guest.peer} to {self._place.coordinator}: {why}{last}", file=sys.stderr
+                )
+        elif guest.process is not None and self._guests.get(guest.process) is guest:
+            for known in (self._hosts, self._loopbacks, self._guests):
+                known.pop(guest.process, None)
+
+    def _hear(self, guest: _Guest) -> None:
+        """Take what somebody has sent."""
+        try:
+            for message in guest.line.read():
+                if guest not in self._unknown:
+                    break
+                if not guest.hello:
+                    self._challenge(guest, message)
+                else:
+                    self._admit(guest, message)
+        except Hung as error:
+            self._drop(guest, str(error))
+
+    def _challenge(self, guest: _Guest, hello: Message) -> None:
+        numbers = [hello.get("process"), hello.get("num_processes")]
+        texts = [hello.get("host"), hello.get("nonce"), hello.get("job")]
+        if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or not all(
+            isinstance(text, str) for text in texts
+        ):
+            raise Hung("what is no message of ours")
+        if hello["job"] != _digest(self._place):
+            guest.line.send({"other_job": True})
+            raise Hung("a process of another job")
+        guest.hello = hello
+        guest.line.send({"nonce": guest.nonce, "proof": _proof(self._place, "host", hello["nonce"], guest.nonce)})
+
+    def _admit(self, guest: _Guest, message: Message) -> None:
+        process, num = guest.hello["process"], guest.hello["num_processes"]
+        proof = _proof(self._place, "guest", guest.nonce, guest.hello["nonce"], process, num)
+        if not hmac.compare_digest(proof.encode(), str(message.get("proof")).encode()):
+            guest.line.send({"other_job": True})
+            raise Hung("another token")
+        host = _shown(guest.hello["host"])
+        if num != self._place.num_processes or not 0 < process < num:
+            self._refuse(
+                guest,
+                f"processes disagree about their number: process {process} on {host} says {num}, process 0 on "
+                f"{self._hosts[0]} says {self._place.num_processes}\n  {self._place.origin_text()}",
+            )
+        elif process in self._hosts:
+            self._refuse(
+                guest,
+                f"two processes say that they are process {process} of {num}: one on {self._hosts[process]} and one "
+                f"on {host}\n  cure: give each another number",
+            )
+        else:
+            self._unknown.remove(guest)
+            guest.process = process
+            guest.line.trust(self._lost_after)
+            loopback = guest.hello.get("loopback")
+            self._hosts[process], self._guests[process] = host, guest
+            self._loopbacks[process] = _shown(loopback) if isinstance(loopback, str) else None
+
+    def _refuse(self, guest: _Guest, why: str) -> None:
+        """Tell a process that cannot be right; with a token it is surely one of ours, and so the job cannot be."""
+        guest.line.send({"problem": why})
+        if self._place.secret:
+            raise JoinError(why)
+        self._refused = [*self._refused, why][-_NOTES:]
+        self._drop(guest, why.partition("\n")[0])
+
+    def _check_all_here(self) -> None:
+        missing = [str(process) for process in range(self._place.num_processes) if process not in self._hosts]
+        if missing:
+            refused = "".join(f"\n  refused: {why.partition(chr(10))[0]}" for why in self._refused)
+            raise JoinError(
+                f"{len(missing)} of {self._place.num_processes} processes have not come to {self._place.coordinator} "
+                f"within {self._timeout:g} s of process 0\n  missing: process {', '.join(missing)}{refused}"
+                "\n  cure: see whether they were started, have failed before outlay.join(), or cannot reach that "
+                "address; or wait longer: outlay.join(timeout=...)"
+            )
+        wrong = {process: address for process, address in self._loopbacks.items() if address}
+        if wrong and len(set(self._hosts.values())) > 1:
+            text = ", ".join(f"{self._hosts[process]} for itself: {address}" for process, address in wrong.items())
+            if os.environ.get("JAX_PLATFORMS", "").lower().split(",")[0] == "cpu":
+                raise JoinError(
+                    f"CPU devices of processes on several machines connect to the address of each machine's own name, "
+                    f"and here it is one that no other machine reaches\n  {text}\n  {LOOPBACK_FIX}"
+                )
+
+    def _tell(self, message: Message) -> None:
+        for guest in self._guests.values():
+            guest.line.send(message)
+
+
+def _shown(text: str) -> str:
+    """A name of another machine, fit to be printed."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:255])
+
+
+class _NotYet(Exception):
+    """Process 0 is not there, or somebody else is."""
+
+
+def _visit(place: Place, timeout: float, lost_after: float) -> Met:
+    deadline, noted_at = time.monotonic() + timeout, time.monotonic() - _NOTE_EVERY + _NOTE_AFTER
+    while True:
+        reasons: list[_NotYet] = []
+        for way in place.ways():
+            try:
+                return _visit_at(way, deadline, timeout, lost_after)
+            except _NotYet as no:
+                reasons.append(no)
+        refused = ConnectionRefusedError  # the least telling: at most ports there is nobody
+        reason = next((no for no in reasons if not isinstance(no.__cause__, refused)), reasons[0])
+        now = time.monotonic()
+        if now + _TRY_EVERY > deadline:
+            raise JoinError(_unreachable(place, reason, timeout)) from None
+        if now - noted_at > _NOTE_EVERY:
+            noted_at = now
+            print(f"waiting: {_unreachable(place, reason, timeout - (deadline - now))}", file=sys.stderr, flush=True)
+        time.sleep(_TRY_EVERY)
+
+
+def _visit_at(place: Place, deadline: float, timeout: float, lost_after: float) -> Met:
+    left = max(deadline - time.monotonic(), _TRY_EVERY)
+    try:
+        line = Line(socket.create_connection(place.address, timeout=min(left, _CONNECT_WITHIN)))
+    except OSError as error:
+        raise _NotYet(error.strerror or str(error)) from error
+    try:
+        reply = _introduce(line, place)
+        line.trust(lost_after)
+        reply = reply or line.wait_for(deadline + _SLACK)
+    except Hung:
+        line.close()
+        raise JoinError(
+            f"process 0 at {place.coordinator} has gone while process {place.process} of {place.num_processes} waited "
+            "for the others there"
+        ) from None
+    except BaseException:
+        line.close()
+        raise
+    if reply is None or "problem" in reply:
+        line.close()
+    if reply is None:
+        raise JoinError(f"process {place.process} has waited {timeout:g} s at {place.coordinator} for the others")
+    if "problem" in reply:
+        raise JoinError(str(reply["problem"]))
+    return Met(place, tuple(map(_shown, reply["hosts"])), {0: line}, "", str(reply["nonce"]))
+
+
+def _introduce(line: Line, place: Place) -> Message | None:
+    """Show that this process belongs to the job, and that the other one does; returns an answer that came at once."""
+    own = secrets.token_hex(16)
+    hello = {"process": place.process, "num_processes": place.num_processes, "host": socket.gethostname()}
+    line.send(hello | {"job": _digest(place), "nonce": own, "loopback": own_loopback()})
+    try:
+        answer = line.wait_for(time.monotonic() + _INTRODUCE_WITHIN)
+    except Hung as error:
+        raise _NotYet("something else answers there") from error
+    if answer is None or answer.get("other_job"):
+        raise _NotYet("another job is there" if answer else "whoever is there does not answer")
+    theirs = str(answer.get("nonce"))
+    if not hmac.compare_digest(str(answer.get("proof")).encode(), _proof(place, "host", own, theirs).encode()):
+        raise _NotYet("whoever is there has another token (OUTLAY_TOKEN), or none")
+    line.send({"proof": _proof(place, "guest", theirs, own, place.process, place.num_processes)})
+    return None
+
+
+def _unreachable(place: Place, no: _NotYet, seconds: float) -> str:
+    who, error = f"process {place.process} of {place.num_processes}", no.__cause__
+    if isinstance(error, socket.gaierror):  # tried until now, since in a cluster names may come after the processes
+        return (
+            f"{who} could not find the host {place.address[0]!r} of process 0 for {seconds:.3g} s: {no}"
+            f"\n  {place.origin_text()}"
+            "\n  cure: a name that this machine can resolve (getent hosts NAME), or the address in numbers"
+        )
+    only_here = ""
+    if place.address[0].startswith("127.") or place.address[0] in ("localhost", "::1"):
+        only_here = f"\n  {place.address[0]} is this machine, {socket.gethostname()}: from others it cannot be reached"
+    return (
+        f"{who} could not reach process 0 at {place.coordinator} for {seconds:.3g} s: {no}\n  {place.origin_text()}"
+        f"{only_here}\n  cure: see whether process 0 was started there, or has failed before outlay.join(), and "
+        "whether its host and port can be reached from here"
+    )

@@ -1,0 +1,158 @@
+"""The output of all processes as one, line by line, each with the number of its process."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO
+
+from outlay.jobs.screen import Screen, Stream
+from outlay.jobs.step_order import StepOrder
+
+_COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of ANSI terminals, the most different first
+_LAST_LINES, _LONGEST_LINE = 400, 4096
+# What gloo says of itself each time that it connects, whoever asked.
+_CHATTER = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks")
+# Addresses of compiled code, which say nothing to anybody.
+_ADDRESSES = re.compile(r"\s*(PC: )?@ +0x|\*\*\* |https://symbolize|[EFIW]\d{4} .*] RAW: ")
+
+
+class Log:
+    """A file of bounded size: of what is written to it, it holds the last 32 MiB at least, and 64 MiB at most.
+
+    Args:
+        path: the file; it is appended to. What is too much for it goes to a second one beside it, and then away.
+    """
+
+    MOST = 1 << 25  # characters in each of both
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._before = path.with_name(f"{path.name}.1")
+        self.problem = ""
+        self._file: IO[str] | None = None
+        self._size = 0
+        try:
+            self._file = path.open("a", encoding="utf-8")
+            self._size = self._file.tell()
+        except OSError as error:
+            self.problem = f"{path}: {error.strerror}"
+
+    def write(self, text: str) -> None:
+        """Add text. Where there is no room for it, give up, and what the file takes with it: others may need it."""
+        if self._file is None:
+            return
+        try:
+            self._file.write(text)
+            self._file.flush()
+            self._size += len(text)
+            if self._size > self.MOST:
+                self._file.close()
+                self._path.replace(self._before)
+                self._file, self._size = self._path.open("a", encoding="utf-8"), 0
+        except OSError as error:
+            self.problem = f"{self._path}: {error.strerror}"
+            for file in (self._path, self._before):
+                file.unlink(missing_ok=True)
+            self.close()
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # there is no room for what it still holds
+                self._file.close()
+            self._file = None
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"all output is lost, {self.problem}"
+        return f"{'the last of' if self._before.exists() else 'all'} output: {self._path}"
+
+
+class MergedOutput:
+    """Shows lines as they come, stdout's on stdout and stderr's on stderr; a file gets all of them.
+
+    Args:
+        num_processes: how many processes there are.
+        log: the file; it is appended to.
+        screen: what takes the lines.
+        in_order: show them by steps instead.
+    """
+
+    def __init__(self, num_processes: int, log: Path, screen: Screen, *, in_order: bool = False) -> None:
+        self._width = len(str(num_processes - 1))
+        self.log = Log(log)
+        self.screen = screen
+        self._errors = [collections.deque[str](maxlen=_LAST_LINES) for _ in range(num_processes)]
+        self._held: list[int] | None = None
+        streams: tuple[Stream, ...] = ("stdout", "stderr") if in_order else ()
+        self._orders: dict[Stream, StepOrder] = {stream: StepOrder(num_processes) for stream in streams}
+        self._warned: set[str] = set()
+
+    def add(self, process: int, stream: Stream, lines: list[str]) -> None:
+        """Lines that a process has written to `stdout` or `stderr`."""
+        order = self._orders.get(stream)
+        if order:
+            lines = order.add(process, lines)
+        self.log.write("".join(f"[{process}] {line}\n" for line in lines))
+        if stream == "stderr":
+            self._errors[process].extend(line[:_LONGEST_LINE] for line in lines)
+        self._show(stream, order.ready() if order else ((process, line) for line in lines))
+        if order and order.overflowed:
+            self._warn("too many lines were held back for a process that is behind: they are not all in order of steps")
+        if self.log.problem:
+            self._warn(f"output is not kept in a file any more, {self.log.problem}; the job goes on")
+
+    def end(self, process: int, stream: Stream) -> None:
+        """A process writes no more to `stdout` or `stderr`."""
+        if order := self._orders.get(stream):
+            order.end(process)
+            self._show(stream, order.ready())
+
+    def hold_errors(self) -> None:
+        """From now on keep stderr's lines to the file: once a process has failed, the others complain about it."""
+        if self._held is None:
+            self._show_rest()
+            self._held = [0] * len(self._errors)
+
+    def num_held(self, but: int | None) -> int:
+        """Lines that were kept from the screen, but for those of one process."""
+        return sum(num for process, num in enumerate(self._held or ()) if process != but)
+
+    def last_errors(self, process: int) -> str:
+        """The last that a process wrote to stderr, from its last traceback on if there is one; ends in a newline."""
+        lines = [line for line in self._errors[process] if not _ADDRESSES.match(line)]
+        starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+        return "".join(f"{line}\n" for line in (lines[starts[-1] :] if starts else lines[-10:]))
+
+    def close(self) -> None:
+        """Show what is left, and close the file."""
+        self._show_rest()
+        self.log.close()
+
+    def _show_rest(self) -> None:
+        for stream, order in self._orders.items():
+            self._show(stream, order.rest())
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self.screen.write("stderr", f"{text}\n")
+
+    def _show(self, stream: Stream, lines: Iterable[tuple[int, str]]) -> None:
+        is_terminal = (sys.stdout if stream == "stdout" else sys.stderr).isatty()
+        shown = []
+        for process, line in lines:
+            if stream == "stderr" and self._held is not None:
+                self._held[process] += 1
+            elif not _CHATTER.match(line):
+                shown.append(f"{self._prefix(process, is_terminal)} {line}\n")
+        self.screen.write(stream, "".join(shown))
+
+    def _prefix(self, process: int, is_terminal: bool) -> str:
+        text = f"[{process:>{self._width}}]"
+        return f"\x1b[{_COLOURS[process % len(_COLOURS)]}m{text}\x1b[0m" if is_terminal else text

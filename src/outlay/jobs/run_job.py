@@ -1,0 +1,207 @@
+"""Run a job: start its processes, watch them, and start them again where that is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from outlay.core.errors import LaunchError
+from outlay.jobs.ending import Ending
+from outlay.jobs.job import Job, free_port
+from outlay.jobs.job_folder import JobFolder, new_job_folder
+from outlay.jobs.merged_output import MergedOutput
+from outlay.jobs.process import Process, end_all, guarded
+from outlay.jobs.screen import NobodyReads, Screen
+from outlay.jobs.stop_request import STOPPED
+from outlay.jobs.supervise import Supervisor
+
+_NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
+_MORE_PROCESSES = "  cure: fewer processes, or a higher limit (ulimit -u for processes)"
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TO_SAVE = 25  # seconds after SIGTERM for the state to be saved; those who send it often send SIGKILL after 30
+_TO_READ = 3.0  # seconds in which a reader must take some of what is left after a failure, or it is not shown
+_IN_VAIN = 2  # restarts that bring no step more, after which another would not either
+_LONGEST_PAUSE = 60.0
+
+
+class _Stopped(BaseException):
+    """Somebody stops the launcher."""
+
+
+def run_job(job: Job) -> int:
+    """Run a job to its end; output goes to stdout and stderr as it comes.
+
+    SIGUSR1 has the program save its state and end with exit code 75, and so has SIGTERM, with its own, where the
+    program looks for it, as `outlay.fit` with checkpoints does. Other signals that stop the launcher end all processes
+    at once.
+
+    Returns:
+        The exit code to end with: 0, that of the first process that failed, or 128 and a signal's number.
+
+    Raises:
+        LaunchError: the command cannot be run.
+    """
+    screen = Screen()
+    with _folder() as folder, _signals(job, folder, screen) as signals:
+        ending: Ending | None = None
+        keep = False
+        try:
+            with _guarded(folder):
+                ending, keep = _with_restarts(job, folder, screen, signals)
+            if signals.asked == signal.SIGTERM and ending.exit_code == STOPPED:
+                code = 128 + signal.SIGTERM
+                ending = Ending(code, "stopped by SIGTERM: the state is saved, all processes ended", is_failure=False)
+            _show(screen, ending)
+            if not screen.finish(_TO_READ if ending.is_failure else None):
+                screen.drop(f"nobody reads the rest of the output; it is in {folder.output_path}")
+        except _Stopped as stop:
+            name = signal.Signals(stop.args[0]).name
+            ending = Ending(128 + stop.args[0], f"stopped by {name}: all processes ended", is_failure=False)
+            _show(screen, ending)
+            screen.finish(_TO_READ / 3)
+        except NobodyReads:
+            if ending is None:  # whoever read had enough: as the system ends a program then
+                text = "stopped: whoever read the output has gone; all processes ended"
+                ending = Ending(128 + signal.SIGPIPE, text, is_failure=False)
+                _show(screen, ending)
+        finally:
+            if not keep:
+                shutil.rmtree(folder.path, ignore_errors=True)
+    return ending.exit_code
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[JobFolder]:
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(new_job_folder())
+        except OSError as error:
+            raise LaunchError(
+                f"the launcher's own files have no place in {tempfile.gettempdir()}: {error.strerror}\n"
+                "  cure: TMPDIR=FOLDER, one with room that can be written to"
+            ) from error
+        yield folder
+
+
+def _show(screen: Screen, ending: Ending) -> None:
+    if ending.text:
+        screen.write("stderr", ending.text.rstrip("\n") + "\n")
+
+
+@dataclass
+class _Signals:
+    """What signals have asked for.
+
+    Attributes:
+        asked: the signal by which the program was asked to save and to end; None where it was not.
+    """
+
+    asked: int | None = None
+
+
+def _with_restarts(job: Job, folder: JobFolder, screen: Screen, signals: _Signals) -> tuple[Ending, bool]:
+    """The last ending, and whether there was a failure."""
+    best: int | None = None
+    in_vain = 0
+    for restart in range(job.max_restarts + 1):
+        ending, step = _attempt(job, folder, screen, restart)
+        if not ending.is_failure or restart == job.max_restarts or signals.asked:
+            break
+        is_further = best is None or (step is not None and step > best)
+        in_vain = 0 if restart == 0 or (is_further and step is not None) else in_vain + 1
+        best = step if is_further else best
+        if best is not None and in_vain == _IN_VAIN:
+            text = f"no step after {best} was taken since {_IN_VAIN} restarts, and another would not help\n"
+            ending = replace(ending, text=f"{ending.text.rstrip()}\n{text}")
+            break
+        pause = min(2.0 ** (in_vain - 1), _LONGEST_PAUSE) if in_vain else 0.0
+        _show(screen, ending)
+        after = f", in {pause:g} s" if pause else ""
+        screen.write("stderr", f"\nrestart {restart + 1} of {job.max_restarts}{after}\n")
+        time.sleep(pause)
+        folder.clear()
+    return ending, ending.is_failure or restart > 0
+
+
+def _attempt(job: Job, folder: JobFolder, screen: Screen, restart: int) -> tuple[Ending, int | None]:
+    """How one start of all processes ended, and the last step that one of them finished."""
+    port = job.port or free_port()
+    output = MergedOutput(job.num_processes, folder.output_path, screen, in_order=job.in_order)
+    processes: list[Process] = []
+    try:
+        for number in range(job.num_processes):
+            environment = job.environment(number, port, folder, restart)
+            try:
+                processes.append(Process(number, job.command, environment))
+            except OSError as error:
+                raise _cannot_start(job, number, error) from error
+        supervisor = Supervisor(processes, folder, output, job.limits)
+        return supervisor.watch(), supervisor.best
+    finally:
+        end_all(processes)
+        output.close()
+
+
+@contextlib.contextmanager
+def _guarded(folder: JobFolder) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(guarded(folder.mark))
+        except OSError as error:
+            raise LaunchError(
+                f"the process that ends what a job leaves behind cannot be started: {error.strerror}\n{_MORE_PROCESSES}"
+            ) from error
+        yield
+
+
+def _cannot_start(job: Job, number: int, error: OSError) -> LaunchError:
+    if error.errno not in _NO_ROOM:
+        return LaunchError(f"{job.command[0]} cannot be run: {error.strerror}")
+    return LaunchError(
+        f"process {number} of {job.num_processes} cannot be started: {error.strerror}\n{_MORE_PROCESSES}"
+    )
+
+
+@contextlib.contextmanager
+def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
+    """Have signals ask the program to save, where they are for that; else the first that stops the launcher raises.
+
+    Later ones change nothing, ending takes a second anyway.
+    """
+    handlers = {number: signal.getsignal(number) for number in (*_STOPPING, signal.SIGUSR1, signal.SIGALRM)}
+    ours = [number for number, handler in handlers.items() if handler is not signal.SIG_IGN]  # as under nohup
+    signals = _Signals()
+
+    def stop(number: int, _: object) -> None:
+        beats = (folder.beat(process) for process in range(job.num_processes))
+        can_save = folder.has_listeners() and any(beat and beat.step is not None for beat in beats)
+        if number == signal.SIGTERM and can_save and signals.asked != signal.SIGTERM:
+            signals.asked = signal.SIGTERM
+            folder.ask_to_stop()
+            screen.later(f"SIGTERM: the program has {_TO_SAVE} s to save its state\n")
+            signal.alarm(_TO_SAVE)
+            return
+        for other in ours:
+            signal.signal(other, signal.SIG_IGN)
+        raise _Stopped(signal.SIGTERM if number == signal.SIGALRM else number)
+
+    def ask(number: int, _: object) -> None:
+        signals.asked = signals.asked or number
+        folder.ask_to_stop()
+        when = "" if folder.has_listeners() else ", as soon as it trains with checkpoints"
+        screen.later(f"SIGUSR1: the program is asked to save its state and to end{when}\n")
+
+    for number in ours:
+        signal.signal(number, ask if number == signal.SIGUSR1 else stop)
+    try:
+        yield signals
+    finally:
+        signal.alarm(0)
+        for number in ours:
+            signal.signal(number, handlers[number])

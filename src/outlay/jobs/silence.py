@@ -1,0 +1,125 @@
+"""Which processes have been silent for too long."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from outlay.jobs.job_folder import JOINED, JOINING, Beat, is_after_the_last
+
+OFF = math.inf
+"""A limit that is never reached."""
+
+TIMES_A_GAP = 20
+"""How many times longer than ever before a process may be silent while it steps."""
+
+BETWEEN_STEPS = 300.0
+"""Seconds of silence that are always allowed while it steps: data may stall, and come again."""
+
+BEFORE_THE_FIRST = 1800.0
+"""Seconds without a sign of life that compiling, the first step, and what else a program says it does may take."""
+
+TOGETHER = 60.0
+"""Seconds after which nothing can come any more where all wait for each other, or one is held by a signal."""
+
+_REMEMBERED = 100
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a process may give no sign of life, neither a beat nor a line of output.
+
+    Attributes:
+        stuck_after: seconds, whatever it does; None for limits by what it does, and by its own steps.
+        start_within: seconds before its first step is finished, instead.
+    """
+
+    stuck_after: float | None = None
+    start_within: float | None = None
+
+    def before_the_first(self) -> float | None:
+        """What the user says about the time before the first step; None where nothing is said."""
+        return self.stuck_after if self.start_within is None else self.start_within
+
+    def together(self) -> float:
+        """Seconds for a job that nothing but a signal from outside could move."""
+        if self.stuck_after is None:
+            return TOGETHER
+        return self.stuck_after if self.stuck_after == OFF else min(TOGETHER, self.stuck_after)
+
+
+class Silence:
+    """Follows the beats of one process.
+
+    Args:
+        limits: how long it may be silent.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._beat: Beat | None = None
+        self._step_seconds: list[float] = []
+        self._longest_gap = 0.0
+        self.alive_at = time.monotonic()
+
+    def see(self, beat: Beat | None, last_line: float | None) -> None:
+        """Take in the last beat, and when the process last wrote something."""
+        self.alive_at = max(self.alive_at, last_line or 0.0)
+        if beat is None or beat == self._beat:
+            return
+        before, self._beat = self._beat, beat
+        now = time.monotonic()  # this machine's own clock; that of the beat may be another one's
+        if before and before.step is not None and beat.step is not None:
+            self._longest_gap = max(self._longest_gap, now - self.alive_at)
+            if beat.step > before.step:
+                seconds = (beat.time - before.time) / (beat.step - before.step)
+                self._step_seconds = [*self._step_seconds[1 - _REMEMBERED :], seconds]
+        self.alive_at = now
+
+    def pause(self, seconds: float) -> None:
+        """Nobody could be seen for so long, or nobody could work: the job was suspended, or the machine asleep."""
+        self.alive_at = min(self.alive_at + seconds, time.monotonic())
+
+    @property
+    def beat(self) -> Beat | None:
+        """The last beat."""
+        return self._beat
+
+    @property
+    def seconds_a_step(self) -> float | None:
+        """What its steps take; None before the second."""
+        return sorted(self._step_seconds)[len(self._step_seconds) // 2] if self._step_seconds else None
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has been silent."""
+        return time.monotonic() - self.alive_at
+
+    def is_too_long(self) -> bool:
+        """Whether it is stuck."""
+        limit = self._limit()
+        return limit is not None and self.seconds > limit
+
+    def __str__(self) -> str:
+        if self._beat is None:
+            return f"silent for {self.seconds:.1f} s"
+        steps = "no step" if self._beat.step is None else f"step {self._beat.step}"
+        return f"{steps} finished, in {self._beat.doing!r} for {self.seconds:.1f} s"
+
+    def _limit(self) -> float | None:
+        """For how many seconds it may be silent; None where nothing is known."""
+        beat = self._beat
+        if beat is None or beat.step is None:
+            asked = self._limits.before_the_first()
+            if asked is not None:
+                return asked
+            # `outlay.join()` has a time-out of its own, and a program that does not beat may do anything.
+            return BEFORE_THE_FIRST if beat and beat.doing not in (*JOINING, JOINED) else None
+        if self._limits.stuck_after is not None:
+            return self._limits.stuck_after
+        if is_after_the_last(beat):
+            return None
+        if not beat.doing.startswith("step "):
+            return BEFORE_THE_FIRST
+        return max(BETWEEN_STEPS, TIMES_A_GAP * self._longest_gap)

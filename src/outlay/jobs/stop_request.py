@@ -1,0 +1,95 @@
+"""A signal asks a run to save and to end: SIGUSR1, as of SLURM shortly before the time limit, or SIGTERM."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from outlay.jobs import variables
+from outlay.jobs.job_folder import JobFolder
+
+STOPPED = 75
+"""Exit code of a run that SIGUSR1 has asked to end, and that can be continued: `EX_TEMPFAIL`, try again later."""
+
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a run that was asked to end by SIGTERM, and has saved before."""
+
+STOPPING = (STOPPED, TERMINATED)
+
+_is_requested = False
+_folder: JobFolder | None = None
+_exit_code = STOPPED
+
+
+class Stopped(SystemExit):
+    """Ends a program, unless it is caught: on request, after its state was saved.
+
+    Args:
+        message: what to say.
+        exit_code: `STOPPED` or `TERMINATED`.
+    """
+
+    def __init__(self, message: str, exit_code: int = STOPPED) -> None:
+        super().__init__(exit_code)
+        self._message = message
+
+    def __str__(self) -> str:
+        return self._message
+
+
+def listen() -> None:
+    """From now on, SIGUSR1 asks this process to stop; under `outlay launch`, the same signal to the launcher."""
+    global _folder
+    if path := os.environ.get(variables.JOB_DIR):
+        _folder = JobFolder(Path(path))
+        _folder.listen()
+    elif threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, _request)
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[None]:
+    """Within this, SIGTERM asks too: a second one ends the process at once, as the first does before and after.
+
+    Where the program has a handler already, that stays; under `outlay launch` it is the launcher that is to be asked.
+    """
+    listen()
+    can = variables.JOB_DIR not in os.environ and threading.current_thread() is threading.main_thread()
+    if not can or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _request)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def is_requested() -> bool:
+    """Whether this process was asked to stop."""
+    return _is_requested or (_folder is not None and _folder.is_asked_to_stop())
+
+
+def exit_code() -> int:
+    """With what a run ends that stops: as the signal asks, or as all processes have agreed."""
+    return _exit_code
+
+
+def agree_on(exit_code: int) -> None:
+    """End with an exit code, whatever signal this process itself has had."""
+    global _exit_code
+    _exit_code = exit_code
+
+
+def _request(number: int, frame: FrameType | None) -> None:
+    global _is_requested
+    if number == signal.SIGTERM:
+        if _is_requested and _exit_code == TERMINATED:
+            os._exit(TERMINATED)
+        agree_on(TERMINATED)
+    _is_requested = True

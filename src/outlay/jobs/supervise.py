@@ -1,0 +1,292 @@
+"""Watch the processes of a job until all have ended, by themselves or because something is wrong."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Self
+
+from rich import progress as bars
+from rich.console import Console
+
+from outlay.core.table import table, to_text
+from outlay.jobs import ending
+from outlay.jobs.ending import Ending
+from outlay.jobs.job_folder import FINISHED, JOINING, Beat, JobFolder, Who
+from outlay.jobs.left_early import LeftEarly
+from outlay.jobs.merged_output import MergedOutput
+from outlay.jobs.pipes import Pipes
+from outlay.jobs.proc_files import is_stopped
+from outlay.jobs.process import Process, end_all
+from outlay.jobs.screen import is_writable
+from outlay.jobs.silence import BEFORE_THE_FIRST, Limits, Silence
+from outlay.jobs.stacks import collect_stacks
+from outlay.jobs.stop_request import STOPPED
+
+_LOOK_EVERY = 0.1  # seconds
+_SUSPENDED = 3.0  # seconds between two looks after which this process itself did not run
+_OTHERS_TOO = 0.4  # seconds after a failure in which others may fail, so that the first can be told from the last
+
+
+class Supervisor:
+    """Watches processes that have been started.
+
+    Args:
+        processes: of the job.
+        folder: of the job.
+        output: where their lines go.
+        limits: how long they may be silent.
+
+    Attributes:
+        best: the last step that a process has finished; None where none has.
+    """
+
+    def __init__(self, processes: Sequence[Process], folder: JobFolder, output: MergedOutput, limits: Limits) -> None:
+        self._processes = processes
+        self._folder = folder
+        self._output = output
+        self._pipes = Pipes(processes, output)
+        self._limits = limits
+        self._silence = [Silence(limits) for _ in processes]
+        self._left_early = LeftEarly(folder)
+        self._failed: dict[int, float] = {}
+        self._stopped: dict[int, float] = {}
+        self._introduced = False
+        self.best: int | None = None
+
+    def watch(self) -> Ending:
+        """Wait until the job has ended. All processes have ended then, however this returns."""
+        try:
+            with JobProgress() as progress:
+                return self._watch(progress)
+        finally:
+            self._end()
+
+    def _watch(self, progress: JobProgress) -> Ending:
+        looked = time.monotonic()
+        while True:
+            self._wait(_LOOK_EVERY)
+            looked, before = time.monotonic(), looked
+            self._look(looked - before)  # before reading: what the others say after a failure is not shown
+            self._read()
+            if self._failed:
+                return self._after_failure()
+            if not any(process.exit_code is None for process in self._processes):
+                return ending.well(self._processes)
+            beats = {process.number: self._folder.beat(process.number) for process in self._processes}
+            self.best = max((beat.step for beat in beats.values() if beat and beat.step is not None), default=self.best)
+            progress.show(beats, max((s for one in self._silence if (s := one.seconds_a_step)), default=None))
+            if ended := self._without_progress(beats):
+                return ended
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for output; while nobody takes what there is already, the processes have to wait with theirs."""
+        screen = self._output.screen
+        if screen.is_full:
+            time.sleep(seconds)
+        elif screen.is_empty:
+            self._pipes.wait(seconds)
+        else:
+            self._pipes.wait(min(seconds, 0.02))
+        screen.flush()
+
+    def _read(self) -> None:
+        if not self._output.screen.is_full:
+            self._pipes.read()
+
+    def _look(self, since_last: float) -> None:
+        for process in self._processes:
+            process.look()
+            failure = self._folder.failure(process.number)
+            failed = failure or process.exit_code not in (None, 0, STOPPED)
+            if process.number not in self._failed and failed:
+                ended = process.ended or time.time()
+                self._failed[process.number] = failure.time if failure else ended
+                self._output.hold_errors()
+        self._look_for_stopped(since_last)
+        if not self._introduced:
+            self._introduce()
+
+    def _look_for_stopped(self, since_last: float) -> None:
+        """See who is held by a signal; time in which nobody could work is no silence."""
+        running = [process.number for process in self._processes if process.exit_code is None]
+        held = [number for number in running if is_stopped(self._pid(number))]
+        now = time.monotonic()
+        self._stopped = {number: self._stopped.get(number, now) for number in held}
+        if since_last > _SUSPENDED or (running and held == running):
+            for one in self._silence:
+                one.pause(since_last)
+            self._left_early.pause(since_last)
+            self._stopped = dict.fromkeys(held, now)
+
+    def _pid(self, number: int) -> int:
+        return self._folder.pid(number) or self._processes[number].popen.pid
+
+    def _introduce(self) -> None:
+        everyone = [who for process in self._processes if (who := self._folder.who(process.number))]
+        if len(everyone) == len(self._processes):
+            self._introduced = True
+            self._output.screen.write("stderr", f"{who_table(everyone)}\n")
+
+    def _after_failure(self) -> Ending:
+        held = list(self._stopped)  # by somebody, before this one ends them
+        deadline = time.monotonic() + _OTHERS_TOO
+        while time.monotonic() < deadline and any(process.exit_code is None for process in self._processes):
+            self._wait(0.05)
+            self._look(0.0)
+            self._read()
+        self._end()
+        return ending.after_failure(self._processes, self._failed, self._folder, self._output, held)
+
+    def _without_progress(self, beats: Mapping[int, Beat | None]) -> Ending | None:
+        last_lines = self._pipes.last_line
+        latest = max(last_lines.values(), default=None)
+        for number, beat in beats.items():
+            # Often only process 0 prints, so a line of any process is a sign of life of those that do not beat.
+            self._silence[number].see(beat, last_lines.get(number) if beat else latest)
+        finished = [p for p in self._processes if p.exit_code is not None or _is(beats[p.number], FINISHED)]
+        others = [p for p in self._processes if p not in finished]
+        if ended := self._never_joined(beats):
+            return ended
+        numbers = [process.number for process in others]
+        if self._is_stuck(numbers):
+            return self._stuck(others)
+        waiting = self._left_early.waiting(numbers, patience=None if finished else self._limits.together())
+        if waiting and not finished:
+            return self._stuck(others)
+        if waiting:
+            self._output.hold_errors()
+            self._end()
+            return ending.left_early(self._processes, finished, waiting)
+        return None
+
+    def _is_stuck(self, running: Collection[int]) -> bool:
+        now, together = time.monotonic(), self._limits.together()
+        if any(now - self._stopped.get(number, now) > together for number in running):
+            return True
+        if not any(self._silence[number].is_too_long() for number in running):
+            return False
+        # Where nobody waits for anybody, all are at work of their own, such as reading data from a slow disk.
+        is_for_sure = self._limits.stuck_after is not None or self._left_early.who_waits(running)
+        return bool(is_for_sure) or any(self._silence[number].seconds > BEFORE_THE_FIRST for number in running)
+
+    def _never_joined(self, beats: Mapping[int, Beat | None]) -> Ending | None:
+        """The ending of a job of which some have ended well before they joined, while others wait for them there."""
+        came = {number for number, beat in beats.items() if beat}
+        joining = {number for number in came if _is(beats[number], *JOINING)}
+        ended = {process.number for process in self._processes if process.exit_code is not None}
+        gone = [process for process in self._processes if process.number in ended - (came - joining)]
+        if not gone or not joining - ended:
+            return None
+        self._output.hold_errors()
+        self._end()
+        return ending.never_joined(self._processes, gone)
+
+    def _stuck(self, running: Sequence[Process]) -> Ending:
+        self._output.hold_errors()
+        why = {}
+        for process in running:
+            held = ", held by a signal (SIGSTOP)" if process.number in self._stopped else ""
+            why[process.number] = f"{self._silence[process.number]}{held}"
+        waiting = self._left_early.who_waits([process.number for process in running])
+        stacks = collect_stacks(self._folder, [process.number for process in running])
+        self._end()
+        return ending.stuck(self._processes, why, stacks, waiting)
+
+    def _end(self) -> None:
+        end_all(self._processes)
+        self._pipes.read_rest()
+
+
+def _is(beat: Beat | None, *doing: str) -> bool:
+    return beat is not None and beat.doing in doing
+
+
+_WIDTH = 160
+
+
+def who_table(everyone: Sequence[Who]) -> str:
+    """One row a process; below, where each value came from, said once for processes that agree."""
+    rows = [[str(who.process), who.host, str(who.pid), _devices(who), who.coordinator] for who in everyone]
+    columns = ("process", "host", "pid", "devices", "coordinator")
+    lines = [to_text(table(columns, rows, right=("process", "pid")), width=_WIDTH)]
+    by_origin: dict[str, list[int]] = collections.defaultdict(list)
+    for who in everyone:
+        by_origin[", ".join(f"{what} from {where}" for what, where in who.origin.items())].append(who.process)
+    for origin, processes in by_origin.items():
+        of = "" if len(by_origin) == 1 else f" (process {', '.join(map(str, processes))})"
+        lines.append(f"{origin}{of}")
+    return "\n".join(lines)
+
+
+def _devices(who: Who) -> str:
+    kinds = collections.Counter(device["kind"] for device in who.devices)
+    ids = ",".join(str(device["id"]) for device in who.devices[:8])
+    more = f",... ({len(who.devices)})" if len(who.devices) > 8 else ""
+    return " ".join(f"{num} x {kind}" for kind, num in kinds.items()) + f" (ids {ids}{more})"
+
+
+_EVERY = 0.25  # seconds
+
+
+class JobProgress:
+    """Shows the step, of how many, seconds a step, and which process is the slowest.
+
+    Args:
+        console: where to; stderr by default.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._bar: bars.Progress | None = None
+        self._task = bars.TaskID(0)
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bar = bars.Progress(
+                "step {task.completed}/{task.fields[of]}",
+                bars.BarColumn(),
+                "{task.fields[facts]}",
+                console=self._console,
+                auto_refresh=False,  # it would need a thread, and the launcher forks
+                transient=True,
+                redirect_stdout=sys.stdout.isatty(),  # else lines that are piped would go to the terminal
+            )
+            self._task = self._bar.add_task("", total=None, of="?", facts="starting")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar and is_writable(self._console.file):  # a terminal that Ctrl-S holds would hold the launcher too
+            self._bar.stop()
+
+    def show(self, beats: Mapping[int, Beat | None], seconds_a_step: float | None) -> None:
+        """Show how far the processes are, a few times a second at most.
+
+        Args:
+            beats: the last of each process.
+            seconds_a_step: what the slowest process takes, where that is known.
+        """
+        if self._bar is None or time.monotonic() < self._next or not is_writable(self._console.file):
+            return
+        self._next = time.monotonic() + _EVERY
+        known = {number: beat for number, beat in beats.items() if beat}
+        if not known:
+            return
+        number = slowest(known)
+        last, of = known[number], max((beat.of or 0 for beat in known.values()), default=0)
+        facts = f"slowest: process {number}, {last.doing}"
+        if seconds_a_step is not None:
+            facts = f"{seconds_a_step:.2g} s a step, {facts}"
+        if ahead := max(beat.step or 0 for beat in known.values()) - (last.step or 0):
+            facts += f", {ahead} behind"
+        self._bar.update(self._task, completed=last.step or 0, total=of or None, of=of or "?", facts=facts)
+        self._bar.refresh()
+
+
+def slowest(beats: Mapping[int, Beat]) -> int:
+    """The process that has finished the fewest steps; of several, the one that has finished its last one last."""
+    return min(beats, key=lambda number: (beats[number].step or 0, -beats[number].time))

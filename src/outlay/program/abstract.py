@@ -1,0 +1,247 @@
+"""What a step takes and gives, as shapes: traced once, abstractly, before anything is planned."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.sharding import Mesh, PartitionSpec
+
+from outlay.core.array_leaves import non_arrays
+from outlay.core.constrain import Gradient, Sums, resolving, summing
+from outlay.core.errors import ProgramError
+from outlay.core.paths import flatten_paths
+from outlay.core.suggest import did_you_mean
+from outlay.layout.check_rules import OUTPUTS
+
+
+def refuse_other_arguments(step: Any, init: Any, mesh: Any) -> None:
+    """Raise where something else was passed as step, init or mesh, or step and init the other way round.
+
+    Raises:
+        ProgramError: with what was passed, and what to pass.
+    """
+    for name, given, form in (("step", step, "step(state, batch) -> (state, outputs)"), ("init", init, "init(key)")):
+        if not callable(given):
+            what = f"{name} must be a function {form}, and is a {type(given).__name__}"
+            cure = "init=lambda key: state" if name == "init" else f"def {form.partition(' ->')[0]}: ..."
+            raise ProgramError(f"{what}\n  cure: {cure}")
+    if _takes(step, 1) and not _takes(step, 2) and _takes(init, 2) and not _takes(init, 1):
+        raise ProgramError(
+            "step takes one argument and init takes two: they are the other way round\n"
+            "  cure: outlay.program(step, init, inputs, ...), as step(state, batch) and init(key)"
+        )
+    if not isinstance(mesh, Mesh):
+        raise ProgramError(
+            f"mesh must be a jax.sharding.Mesh, and is {'None' if mesh is None else f'a {type(mesh).__name__}'}"
+            "\n  cure: mesh=outlay.mesh(data=-1), or outlay.mesh(data=4, model=2)"
+        )
+
+
+def _takes(function: Any, num: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(num))
+    except TypeError:
+        return False
+    except ValueError:  # a function without a signature
+        return True
+    return True
+
+
+def abstract_init(init: Callable[[Any], Any], key: Any = None) -> Any:
+    """The state that `init(key)` makes, as shapes and dtypes.
+
+    Args:
+        init: the function.
+        key: a key as a shape; None for one of JAX's default kind.
+
+    Raises:
+        ProgramError: a leaf of the state is no array; all such leaves are listed.
+    """
+
+    def checked(key: Any) -> Any:
+        state = init(key)
+        _refuse_non_arrays(state, "the state that init returns")
+        return state
+
+    return jax.eval_shape(checked, jax.eval_shape(lambda: jax.random.key(0)) if key is None else key)
+
+
+_OLD_STYLE = {2: "threefry2x32", 4: "rbg"}
+"""Kinds of PRNG keys by how many numbers an old-style key of theirs has."""
+
+
+def as_key(key: Any) -> Any:
+    """A PRNG key as init functions are given it: those of `jax.random.PRNGKey` as keys of the same kind.
+
+    None stays None, for an init function that draws nothing.
+
+    Raises:
+        ProgramError: it is no single key.
+
+    >>> as_key(jax.random.PRNGKey(7)) == jax.random.key(7)
+    Array(True, dtype=bool)
+    """
+    if key is None or isinstance(key, Tracer):
+        return key
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    if shape == () and dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return key
+    if dtype == jnp.uint32 and shape in [(num,) for num in _OLD_STYLE]:
+        default = str(jax.config.values["jax_default_prng_impl"])
+        fits = jax.eval_shape(lambda: jax.random.PRNGKey(0)).shape == shape
+        return jax.random.wrap_key_data(jnp.asarray(key), impl=default if fits else _OLD_STYLE[shape[0]])
+    seed = key if isinstance(key, int) and not isinstance(key, bool) else 0
+    shown = " ".join(repr(key).split())
+    got = f"{dtype}{list(shape)}" if shape is not None else f"of type {type(key).__name__}: {shown:.60}"
+    raise ProgramError(f"init takes one PRNG key, and this is {got}\n  cure: jax.random.key({seed})")
+
+
+def abstract_inputs(inputs: Any) -> Any:
+    """An example batch as shapes and dtypes, with dtypes as JAX will see them."""
+    _refuse_non_arrays(inputs, "the batch")
+    shapes = jax.eval_shape(lambda batch: batch, inputs)
+    # Where an example lives says nothing: on Explicit axes that the user has set, its type would be of another mesh.
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
+
+
+def as_shapes(tree: Any) -> Any:
+    """A tree of arrays, or of numbers that JAX takes for arrays, as shapes and dtypes."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a step does, seen from a single abstract trace.
+
+    Attributes:
+        intermediates: the values that it constrains by name, and its outputs, as shapes.
+        required_names: the names among them that a layout must speak of.
+        specs: the specs that it constrains values to.
+        sums_over_batch: whether it says where it sums over its batch.
+        jaxpr: the trace; None of a step that only makes sense on pieces.
+    """
+
+    intermediates: dict[str, Any] = field(default_factory=dict)
+    required_names: list[str] = field(default_factory=list)
+    specs: list[PartitionSpec] = field(default_factory=list)
+    sums_over_batch: bool = False
+    jaxpr: Any = field(default=None, compare=False)
+
+
+def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by_hand: bool = False) -> Traced:
+    """Trace the step once.
+
+    Args:
+        step: the user's step.
+        state: the state as shapes.
+        batch: the batch as shapes.
+        by_hand: whether the step may use collectives over the mesh's axes.
+
+    Raises:
+        ProgramError: the step does not return `(state, outputs)`, its state is not of the shapes it took, or it uses
+            collectives where it may not.
+    """
+    seen = Traced()
+    num_sums = 0
+
+    def record(where: str | PartitionSpec, tree: Any, optional: bool) -> Any:
+        if isinstance(where, PartitionSpec):
+            seen.specs.append(where)
+            return tree
+        seen.intermediates[where] = as_shapes(tree)
+        if not optional and where not in seen.required_names:
+            seen.required_names.append(where)
+        return tree
+
+    def run(gradient: Gradient, of: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
+        nonlocal num_sums
+        num_sums += 1  # the sums themselves hold tracers, and jax.checking_leaks() would find those
+        return gradient(of, params, samples)
+
+    def checked(state: Any, batch: Any) -> Any:
+        with resolving(record), summing(run):
+            result = step(state, batch)
+        refuse_other_results(step, result)
+        if jax.tree.leaves(result[1]):
+            record(OUTPUTS, result[1], True)
+        return result
+
+    try:
+        jaxpr, (new_state, _) = jax.make_jaxpr(checked, return_shape=True)(state, batch)
+    except NameError as error:
+        if "unbound axis name" not in str(error):
+            raise
+        if by_hand and not num_sums:  # it only makes sense on pieces, and is checked there
+            return Traced()
+        if by_hand:
+            raise ProgramError(
+                f"the loss of {named(step)} uses a collective over a mesh axis ({error}), but the step sums over the "
+                f"batch by itself, so samples would be summed twice\n"
+                "  cure: leave the collective out: a loss gives one number per sample; to write all collectives by "
+                "hand, write the whole step without outlay.train_step"
+            ) from error
+        raise ProgramError(
+            f"{named(step)} uses a collective over a mesh axis ({error}), which only mode manual gives a meaning\n"
+            '  cure: outlay.program(..., mode="manual"), or leave the collective out: in mode auto the step sees '
+            "whole arrays"
+        ) from error
+    refuse_drift(step, state, new_state)
+    return dataclasses.replace(seen, sums_over_batch=num_sums > 0, jaxpr=jaxpr)
+
+
+def _refuse_non_arrays(tree: Any, what: str) -> None:
+    if problems := non_arrays(tree):
+        head = f"{what} holds {len(problems)} leaf(s) that are no arrays:"
+        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+
+
+def refuse_other_results(step: Callable[..., Any], result: Any) -> None:
+    """Raise when a step returned something else than a pair of state and arrays."""
+    if not (isinstance(result, tuple) and len(result) == 2):
+        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        raise ProgramError(f"{named(step)} must return (state, outputs), a pair; it returned {got}")
+    _refuse_non_arrays(result[1], f"the outputs of {named(step)}")
+
+
+def refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
+    """A state that changes its type in a step could be donated once and never run again."""
+    old, new = (
+        {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(as_shapes(tree))[0]}
+        for tree in (before, after)
+    )
+    changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
+    if changed:
+        lines = [f"  {path}: took {old.get(path, 'nothing')}, returned {new.get(path, 'nothing')}" for path in changed]
+        head = f"{named(step)} returns a state unlike the one it took: {len(changed)} leaf(s) differ"
+        cure = "  cure: return every leaf of the state with its shape and dtype, e.g. x.astype(old.dtype)"
+        raise ProgramError("\n".join([head, *lines, cure]))
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        raise ProgramError(
+            f"{named(step)} returns a state of the same leaves in another container:\n"
+            f"  took     {jax.tree.structure(before)}\n  returned {jax.tree.structure(after)}\n"
+            "  cure: build the new state with the type of the old one, e.g. dataclasses.replace(state, ...)"
+        )
+
+
+def unknown_axis(step: Callable[..., Any], axes: Collection[str], error: NameError) -> ProgramError | None:
+    """The error for a collective over an axis that the mesh lacks, where that is what JAX complains of."""
+    unbound = re.search(r"unbound axis name: (\w+)", str(error))
+    if unbound is None:
+        return None
+    return ProgramError(
+        f"{named(step)} uses a collective over {unbound[1]!r}, which is no axis of this mesh: "
+        f"{did_you_mean(unbound[1], axes)}"
+    )
+
+
+def named(step: Callable[..., Any]) -> str:
+    """A step by its name, for messages."""
+    return f"the step {getattr(step, '__name__', type(step).__name__)}"

@@ -1,0 +1,217 @@
+"""Gradients with hand-written collectives: each device takes its samples, and what must be shared is said here.
+
+A split parameter is gathered where it is used, inside what is differentiated, so that its gradient is scattered where
+it arises: the transpose of `all_gather` is `psum_scatter`. A whole parameter's gradients are summed once, after all
+microbatches, many leaves in one collective. Everything is a sum over samples, so nothing depends on how many devices
+there are; devices that hold the same samples (those along an axis that does not split the batch) count once.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from outlay.arrays.shardings import under
+from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, summing
+from outlay.core.errors import ProgramError
+from outlay.core.paths import map_with_paths
+from outlay.layout.placement import Dims, dims_spec
+from outlay.layout.plan import Plan
+from outlay.program import between_processes
+from outlay.program.between_processes import are_apart, are_pairs, exchange_and_add
+from outlay.program.gather_at_use import gathered_at_use
+from outlay.program.storing import Storing
+
+
+def by_hand(plan: Plan, mesh: Mesh) -> Runner:
+    """How `gradient_of_sums` runs in mode `manual`, under a plan.
+
+    Raises:
+        ProgramError: the batch is split along other dims than the first, or leaves are split in different ways.
+    """
+    batch_axes = _batch_axes(plan)
+    dims_of = {leaf.path: leaf.dims for leaf in plan}
+    storing = Storing(plan)
+
+    def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
+        dims = map_with_paths(lambda path, _: _Split(dims_of[under("params", path)]), params)
+        grad_dims = map_with_paths(
+            lambda path, _: _Split(dims_of.get(under("grads", path), dims_of[under("params", path)])), params
+        )
+
+        left = _left_to_sum(dims, grad_dims, mesh)
+
+        def attempt(*, check_vma: bool) -> tuple[Any, Any]:
+            local = _local(gradient, sums, storing, dims, grad_dims, left, mesh, batch_axes, check_vma)
+            specs = jax.tree.map(lambda split: split.spec, dims), P(batch_axes)
+            out_specs = jax.tree.map(lambda split: split.spec, grad_dims), P()
+            placed = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=check_vma)
+            return placed(params, samples)
+
+        # That an exchange gives the same on both is nothing that JAX can check.
+        summed_over = [mesh.axis_names, *jax.tree.structure(dims).flatten_up_to(left)]
+        can_check = not any(are_pairs(mesh, axes) for axes in summed_over)
+        try:
+            return attempt(check_vma=can_check)
+        except ProgramError as error:
+            num = len(jax.tree.leaves(samples)[0])
+            raise ProgramError(_in_numbers_of_one_device(num, batch_axes, mesh) + str(error)) from error
+        except TypeError as error:
+            if "manual axis types" not in str(error):
+                raise
+            # A model that starts a loop from a constant does not pass the check, though it is right: all collectives
+            # are the ones here, the model holds none, and the check is about theirs.
+            return attempt(check_vma=False)
+
+    return run
+
+
+def _local(
+    gradient: Gradient,
+    sums: Sums,
+    storing: Storing,
+    dims: Any,
+    grad_dims: Any,
+    left: Any,
+    mesh: Mesh,
+    batch_axes: tuple[str, ...],
+    check_vma: bool,
+) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """What one device does with its pieces of the parameters and its samples."""
+    num_copies = math.prod(size for axis, size in mesh.shape.items() if axis not in batch_axes)
+
+    def vary(x: jax.Array, over: Collection[str] = ()) -> jax.Array:
+        """Mark a value as each device's own, where it is not already by being split over axes."""
+        missing = tuple(axis for axis in mesh.axis_names if axis not in over)
+        return jax.lax.pcast(x, missing, to="varying") if check_vma and missing else x
+
+    def local(pieces: Any, samples: Any) -> tuple[Any, Any]:
+        # Were whole parameters not marked, JAX would sum their gradients leaf by leaf.
+        own = jax.tree.map(lambda piece, split: vary(piece, split.axes), pieces, dims)
+        samples = jax.tree.map(lambda x: vary(x, batch_axes), samples)
+
+        def sums_of(pieces: Any, samples: Any) -> Any:
+            split = [split.dims for split in jax.tree.leaves(dims)]
+            return gathered_at_use(storing(sums), pieces, split, mesh, samples)
+
+        with (
+            summing(None),
+            resolving(lambda where, tree, optional: storing.named(where, tree)),
+            marking(lambda tree: jax.tree.map(vary, tree)),
+        ):
+            grads, totals = gradient(sums_of, own, samples)
+        grads = jax.tree.map(lambda grad, have, want: _scatter(grad, have, want, mesh), grads, dims, grad_dims)
+        # The totals go along with the gradients: between processes a collective of its own costs milliseconds.
+        everywhere = jax.tree.map(lambda _: mesh.axis_names, totals)
+        grads, totals = sum_in_buckets((grads, totals), (left, everywhere), mesh)
+        return jax.tree.map(lambda x: x / num_copies if num_copies > 1 else x, (grads, totals))
+
+    return local
+
+
+class _Split:
+    """The dims of a leaf as one leaf of a tree."""
+
+    def __init__(self, dims: Dims) -> None:
+        self.dims = dims
+        self.axes = {axis for dim_axes in dims for axis in dim_axes}
+        self.spec = dims_spec(dims)
+
+
+def _scatter(grad: jax.Array, have: _Split, want: _Split, mesh: Mesh) -> jax.Array:
+    """Sum a gradient and keep one's piece, along the dims that gradients are split and parameters are not."""
+    for dim, axes in enumerate(want.dims):
+        if not axes or have.dims[dim]:
+            continue
+        if are_apart(mesh, axes):
+            grad = between_processes.scatter(grad, axes, dim)
+        else:
+            grad = jax.lax.psum_scatter(grad, axes, scatter_dimension=dim, tiled=True)
+    return grad
+
+
+def _left_to_sum(dims: Any, grad_dims: Any, mesh: Mesh) -> Any:
+    """For each gradient the axes over which it is each device's own after it was scattered."""
+    return jax.tree.map(lambda a, b: tuple(x for x in mesh.axis_names if x not in a.axes | b.axes), dims, grad_dims)
+
+
+def _in_numbers_of_one_device(num_samples: int, batch_axes: tuple[str, ...], mesh: Mesh) -> str:
+    num = math.prod(mesh.shape[axis] for axis in batch_axes)
+    along = "".join(f" along {axis!r}" for axis in batch_axes)
+    return (
+        f"mode manual takes microbatches on each device: each of {num} devices{along} takes {num_samples}/{num} = "
+        f"{num_samples // num} samples, and the numbers that follow are one device's\n"
+    )
+
+
+def _batch_axes(plan: Plan) -> tuple[str, ...]:
+    found = {leaf.dims[0] if leaf.dims else () for leaf in plan.of_kind("batch")}
+    deeper = [leaf.path for leaf in plan.of_kind("batch") if any(leaf.dims[1:])]
+    if deeper or len(found) != 1:
+        lines = "".join(f"\n  {leaf.path}: {leaf.spec} ({leaf.rule})" for leaf in plan.of_kind("batch"))
+        raise ProgramError(
+            f"mode manual gives each device its samples, so every leaf of the batch must be split alike along its "
+            f"first dim:{lines}\n  cure: outlay.data_parallel() for the batch, or mode='auto'"
+        )
+    return next(iter(found))
+
+
+BUCKET_BYTES = 2**25
+"""Small leaves are summed together up to this size: enough to hide a collective's start, and it can still overlap."""
+
+OWN_BYTES = 2**17
+"""A leaf of this size and more is summed by itself: copying it into a bucket and out takes longer than a start."""
+
+OWN_BYTES_APART = 2**20
+"""The same between processes, where a start takes longer."""
+
+
+def sum_in_buckets(tree: Any, axes: Any, mesh: Mesh) -> Any:
+    """Each leaf summed over its axes; small leaves of the same axes and dtype share flat collectives.
+
+    Large leaves are operands of their own, which XLA combines into one collective without copying them.
+
+    Args:
+        tree: arrays, inside `jax.shard_map`; with `check_vma=False` where `are_pairs` holds for some axes.
+        axes: for each leaf the tuple of axes to sum over, as a leaf; empty for none.
+        mesh: the mesh.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    groups = collections.defaultdict(list)
+    for position, leaf_axes in enumerate(structure.flatten_up_to(axes)):
+        if leaf_axes:
+            groups[tuple(leaf_axes), leaves[position].dtype].append(position)
+    for (names, _), positions in groups.items():
+        total = exchange_and_add if are_pairs(mesh, names) else jax.lax.psum
+        for bucket in _buckets(positions, leaves, OWN_BYTES_APART if are_apart(mesh, names) else OWN_BYTES):
+            if len(bucket) == 1:
+                leaves[bucket[0]] = total(leaves[bucket[0]], names)
+                continue
+            summed = total(jnp.concatenate([leaves[i].ravel() for i in bucket]), names)
+            ends = [0]
+            for i in bucket:
+                ends.append(ends[-1] + leaves[i].size)
+                leaves[i] = summed[ends[-2] : ends[-1]].reshape(leaves[i].shape)
+    return structure.unflatten(leaves)
+
+
+def _buckets(positions: list[int], leaves: list[Any], own_bytes: int) -> Iterator[list[int]]:
+    bucket, size = [], 0
+    for position in positions:
+        if leaves[position].nbytes >= own_bytes:
+            yield [position]
+            continue
+        if bucket and size + leaves[position].nbytes > BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(position)
+        size += leaves[position].nbytes
+    if bucket:
+        yield bucket

@@ -1,0 +1,122 @@
+"""A rollout by rows: each device computes some rows of the parts that can be computed so, and all of the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.errors import ProgramError
+from outlay.core.paths import map_with_paths
+from outlay.graph.rollout import Rollout, count_steps, results
+from outlay.graph.rows import Rows
+from outlay.graph.section import Section
+from outlay.graph.step_graph import CACHE
+from outlay.layout.layout import Layout
+from outlay.layout.placement import On
+from outlay.layout.policies import ByNeuron
+
+
+@dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for
+class ByRows:
+    """A rollout laid out by rows over an axis of a mesh: what a program runs instead of it.
+
+    Attributes:
+        rollout: what the user wrote.
+        rows: which leaves are split.
+        mesh: the mesh.
+        user_init: what makes the state, of the sizes that the user knows.
+        user_layout: the user's rules.
+    """
+
+    rollout: Rollout
+    rows: Rows
+    mesh: Mesh
+    user_init: Callable[[Any], Any]
+    user_layout: Layout
+
+    @property
+    def layout(self) -> Layout:
+        """The rules, told which leaves have rows."""
+        numbers = tuple(
+            (f"{name}.{pattern}", num)
+            for name, num in self.rows.num.items()
+            for pattern in self.rows.graph.parts[name].by_rows
+        )
+        return Layout(
+            dataclasses.replace(rule, placement=dataclasses.replace(rule.placement, rows=numbers))
+            if isinstance(rule.placement, ByNeuron)
+            else rule
+            for rule in self.user_layout
+        )
+
+    def init(self, key: Any) -> Any:
+        """The state, each device making all of it and keeping its rows.
+
+        What is drawn for one neuron may depend on all others, as a kernel that is divided by its sum over them does;
+        were the sum taken piece by piece, it would be rounded differently on every number of devices.
+        """
+
+        def make(key: Any) -> Any:
+            return self.rows.piece(self.rows.pad(jax.lax.optimization_barrier(self.user_init(key))))
+
+        specs = map_with_paths(lambda path, _: self.rows.spec(path), jax.eval_shape(self.user_init, key))
+        return jax.shard_map(make, mesh=self.mesh, in_specs=P(), out_specs=specs, check_vma=False)(key)
+
+    def __call__(self, state: Any, inputs: Any) -> tuple[Any, Any]:
+        """All steps, of a padded state."""
+        num_steps, rows, kept = count_steps(inputs), self.rows, self.rollout.kept
+        section = Section(rows.graph, tuple(rows.graph.parts), kept, rows.num, rows.axis)
+
+        def run(state: Any, inputs: Any) -> Any:
+            carry = section.end(section.run(section.begin(state, num_steps), {}, inputs, num_steps), num_steps)
+            return {**carry["own"], CACHE: carry["cache"]}, carry["kept"], carry["not_finite"]
+
+        specs = map_with_paths(lambda path, _: rows.spec(path), state)
+        out_specs = specs, {one.key: rows.kept_spec(one) for one in kept}, P()
+        mapped = jax.shard_map(run, mesh=self.mesh, in_specs=(specs, P()), out_specs=out_specs, check_vma=False)
+        state, buffers, not_finite = mapped(state, inputs)
+        return state, results(rows.crop_kept(kept, buffers), not_finite)
+
+
+def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, mode: str) -> ByRows | None:
+    """What a program runs where its layout splits neurons; None where it does not.
+
+    Raises:
+        ProgramError: neurons are split, but the step is no rollout in mode manual; or it is one, and they are not; or
+            the rules put its parts on devices of their own.
+    """
+    axes = [rule.placement.axis for rule in layout if isinstance(rule.placement, ByNeuron)]
+    if not (axes and mode == "manual" and isinstance(step, Rollout)):
+        _refuse_half(bool(axes), any(isinstance(rule.placement, On) for rule in layout), step, mode)
+        return None
+    if axes[0] not in mesh.shape:  # which the layout says better
+        return None
+    names = tuple(step.graph.parts)
+    rows = Rows.of(
+        step.graph, names, jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0))), axes[0], mesh.shape[axes[0]]
+    )
+    return ByRows(step, rows, mesh, init, layout)
+
+
+def _refuse_half(splits: bool, places: bool, step: Any, mode: str) -> None:
+    if places and isinstance(step, Rollout):
+        raise ProgramError(
+            f"the layout puts parts of the graph on devices of their own, and mode {mode} runs all as one program\n"
+            '  cure: mode="placed"'
+        )
+    if splits:
+        raise ProgramError(
+            "outlay.by_neuron lays out a rollout in mode manual: only its graph says which leaves have a row a neuron\n"
+            '  cure: outlay.program(outlay.Rollout(graph), ..., layout=outlay.by_neuron(), mode="manual")'
+        )
+    if mode == "manual" and isinstance(step, Rollout):
+        raise ProgramError(
+            "a rollout in mode manual is split by the rows of its parts, and no rule of the layout says so\n"
+            '  cure: layout=outlay.by_neuron("neurons"), or mode="auto" or mode="placed"'
+        )

@@ -1,0 +1,169 @@
+"""What a program asks of its compiler: options that belong to it, not to the process that compiles it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+from jax.sharding import Mesh
+
+from outlay.core.errors import ProgramError
+from outlay.core.jax_compat import gpu_library
+from outlay.core.runtime_flags import Value, flags_of_library, read_flags, typed_flags
+from outlay.core.suggest import did_you_mean
+
+Wanted = Mapping[str, Value] | Path | str
+"""`preset`, `none`, options by name, or a file of them, one `--name=value` after another."""
+
+_ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+_UNKNOWN = re.compile(r"No such compile option: '([^']*)'")
+_REFUSED = re.compile(r"While setting option|not a valid|[Ii]nvalid value|Could not parse|can't be parsed")
+# The Triton emitter finds no tiles for some shapes, such as heads of 96; cuBLAS has a kernel for any.
+_NO_TILES, _WAY_OUT = "Couldn't find output tile sizes", {"xla_gpu_enable_triton_gemm": False}
+
+
+@dataclass(frozen=True)
+class CompilerOptions:
+    """Options of the compiler, and where they come from.
+
+    Attributes:
+        source: `preset for gpu`, `none`, the file, or `given`.
+        values: by name, without dashes.
+        notes: what was left out or put in besides, in words.
+    """
+
+    source: str = "none"
+    values: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {"source": self.source, "values": dict(self.values), "notes": list(self.notes)}
+
+    def __str__(self) -> str:
+        names = ", ".join(f"{name.removeprefix('xla_')}={_shown(value)}" for name, value in self.values.items())
+        return f"{self.source}{': ' if names else ''}{names}"
+
+
+def compiler_options(wanted: Wanted, mesh: Mesh | None) -> CompilerOptions:
+    """What was asked for, for the devices of a mesh.
+
+    What `XLA_FLAGS` or `LIBTPU_INIT_ARGS` set already is left out of a preset.
+
+    Args:
+        wanted: `preset`, `none`, options by name, or a file of them.
+        mesh: whose devices are compiled for; without one a preset is empty.
+
+    Raises:
+        ProgramError: there is no such preset, or the file cannot be read.
+
+    >>> compiler_options({"xla_cpu_enable_fast_math": True}, None).values
+    {'xla_cpu_enable_fast_math': True}
+    """
+    if isinstance(wanted, Mapping):
+        return CompilerOptions("given", {name.removeprefix("--"): value for name, value in wanted.items()})
+    if isinstance(wanted, Path):
+        return CompilerOptions(str(wanted), _of_file(wanted))
+    if wanted == "none":
+        return CompilerOptions()
+    if wanted != "preset":
+        raise ProgramError(
+            f"there are no compiler options {wanted!r}: {did_you_mean(wanted, ('preset', 'none'))}"
+            "\n  cure: 'preset', 'none', a dictionary of options, or the Path of a file with one --name=value a line"
+        )
+    kind = mesh.devices.flat[0].platform if mesh is not None else ""
+    set_already = {name for variable in _ENVIRONMENT for name in read_flags(os.environ.get(variable, ""))}
+    values = _presets().get(kind, {})
+    left_out = [name for name in values if name in set_already]
+    kept = {name: value for name, value in values.items() if name not in set_already}
+    notes = (f"set by the environment: {', '.join(left_out)}",) if left_out else ()
+    return CompilerOptions(f"preset for {kind}" if kind else "none", kept, notes)
+
+
+@functools.cache
+def _presets() -> dict[str, dict[str, Value]]:
+    return tomllib.loads((resources.files("outlay.program") / "xla_presets.toml").read_text(encoding="utf-8"))
+
+
+def _of_file(path: Path) -> dict[str, Value]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProgramError(
+            f"{path}: the compiler options cannot be read: {error}\n  cure: preset, none, or the name of a file"
+        ) from error
+    words = [(number, word) for number, line in enumerate(lines, 1) for word in line.partition("#")[0].split()]
+    strange = [f"  line {number}: {word!r}" for number, word in words if not re.match(r"--xla_\w+=", word)]
+    if strange:
+        raise ProgramError(
+            "\n".join([f"{path}: {len(strange)} word(s) are no options of XLA", *strange, "  cure: --xla_NAME=VALUE"])
+        )
+    return typed_flags(" ".join(word for _, word in words))
+
+
+def compile_with(lowered: jax.stages.Lowered, options: CompilerOptions, platform: str) -> tuple[Any, CompilerOptions]:
+    """Compile a program with options of its own.
+
+    Where the GPU compiler finds no tiles for a product, it is asked once more to leave products to cuBLAS.
+
+    Args:
+        lowered: the program.
+        options: what to ask for.
+        platform: of the devices, as JAX calls it.
+
+    Returns:
+        The compiled program, and the options that it was compiled with.
+
+    Raises:
+        ProgramError: the compiler does not know an option, or its value.
+    """
+    try:
+        values: dict[str, Any] = dict(options.values)
+        return lowered.compile(compiler_options=values), options
+    except jax.errors.JaxRuntimeError as error:
+        said = str(error)
+        if _NO_TILES in said and options.values.get("xla_gpu_enable_triton_gemm") is not False:
+            note = "no tiles for a product, so products go to cuBLAS: xla_gpu_enable_triton_gemm=false"
+            again = replace(options, values={**options.values, **_WAY_OUT}, notes=(*options.notes, note))
+            return compile_with(lowered, again, platform)
+        unknown = _UNKNOWN.search(said)
+        if unknown is None and not (_REFUSED.search(said) and any(name in said for name in options.values)):
+            raise
+        raise ProgramError(_refused(options, said, unknown[1] if unknown else "", platform)) from error
+
+
+def _refused(options: CompilerOptions, said: str, unknown: str, platform: str) -> str:
+    where = "" if options.source == "given" else f" ({options.source})"
+    if not unknown:
+        return f"the compiler refuses an option{where}: {said}\n  cure: another value, or leave it out"
+    library = _library(platform)
+    known = flags_of_library(library) if library is not None else set()
+    near = f", {did_you_mean(unknown, sorted(known))}" if known else ""
+    return (
+        f"the compiler for {platform or 'these devices'} knows no option {unknown}{where}{near}\n"
+        "  cure: correct the name, or leave it out; XLA drops and renames options from version to version, "
+        f"and this is jaxlib {jaxlib.__version__}"
+    )
+
+
+def _library(platform: str) -> Path | None:
+    """The file of a compiler."""
+    if platform == "tpu":
+        import libtpu
+
+        return Path(libtpu.get_library_path())
+    own = next(iter(sorted(Path(jaxlib.__file__).parent.glob("libjax_common*"))), None)
+    return gpu_library() if platform == "gpu" else own
+
+
+def _shown(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

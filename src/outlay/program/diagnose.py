@@ -1,0 +1,140 @@
+"""Why a call fails, in the user's terms: which leaf was used up, is missing, or lives elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from outlay.arrays.misfits import differences
+from outlay.arrays.shardings import sharding, under
+from outlay.core.array_leaves import non_arrays
+from outlay.core.errors import Problem, ProgramError
+from outlay.core.paths import flatten_paths
+from outlay.layout.plan import LeafPlan, Plan
+
+
+def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh: Mesh) -> ProgramError | None:
+    """The error to raise instead of JAX's, or None when state and batch are as planned.
+
+    Args:
+        state: what was passed as state.
+        batch: what was passed as batch.
+        planned: state and batch as shapes, in the containers that the program was made for.
+        plan: where every leaf lives.
+        mesh: the mesh of the plan.
+    """
+    leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
+    problems = [*non_arrays(state), *non_arrays({"batch": batch})]
+    if problems:
+        head = f"state and batch hold {len(problems)} leaf(s) that are no arrays:"
+        return ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+    return (
+        _not_as_planned(state, batch, plan)
+        or _other_container("state", state, planned[0])
+        or _other_container("batch", batch, planned[1])
+        or _elsewhere(leaves, plan, mesh)
+    )
+
+
+def used_up(state: Any, batch: Any) -> ProgramError:
+    """The error for arrays that an earlier step was given for good."""
+    leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
+    gone = [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]
+    shown = ", ".join(gone[:8]) + (f" and {len(gone) - 8} more" if len(gone) > 8 else "")
+    return ProgramError(
+        f"this state was used already: a step donates its state, so {len(gone)} leaf(s) are gone: {shown}\n"
+        "  cure: keep the state that the step returns: state, outputs = program(state, batch)"
+    )
+
+
+def under_trace(what: str) -> ProgramError:
+    """The error for a program that is called while JAX traces."""
+    return ProgramError(
+        f"{what} cannot be called under jax.jit, grad, vmap, scan or eval_shape: it is compiled already, for its own "
+        "mesh, and donates its state\n"
+        "  cure: call it from plain Python, for step in range(n): state, outputs = program(state, batch). To be "
+        "transformed is its step: outlay.program(jax.vmap(step), ...), a jax.lax.scan inside it, or "
+        "jax.grad(program.step); for shapes alone, program.state_shapes and program.output_shapes"
+    )
+
+
+def check_outputs(state: Any, plan: Plan, mesh: Mesh) -> None:
+    """Compare where the first step left its state with where the plan says.
+
+    Raises:
+        ProgramError: some leaf came back elsewhere.
+    """
+    problem = _elsewhere(_leaves(state, ""), plan, mesh)
+    if problem:
+        raise problem
+
+
+def refuse_unplaceable(plan: Plan) -> None:
+    """A program spans its whole mesh: leaves put on a part of it by `on` cannot enter one compiled step.
+
+    Raises:
+        ProgramError: with the leaves and their devices.
+    """
+    apart = [leaf for leaf in plan if leaf.device_ids != plan.mesh.device_ids]
+    if apart:
+        lines = [f"  {leaf.path}: device {', '.join(map(str, leaf.device_ids))} ({leaf.rule})" for leaf in apart]
+        head = f"{len(apart)} leaf(s) live on a part of {plan.mesh}, but one compiled step needs all on all of it:"
+        cure = (
+            "  cure: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays\n"
+            "  or, for the parts of a graph, an outlay.Rollout in mode placed"
+        )
+        raise ProgramError("\n".join([head, *lines, cure]))
+
+
+def _leaves(tree: Any, root: str) -> list[tuple[str, Any]]:
+    return [(under(root, path), leaf) for path, leaf in flatten_paths(tree)[0]]
+
+
+def _not_as_planned(state: Any, batch: Any, plan: Plan) -> ProgramError | None:
+    problems = differences(state, plan.state) + differences(batch, plan.of_kind("batch"), root="batch")
+    return _error("state or batch are not what this program was made for", problems)
+
+
+def _other_container(what: str, given: Any, planned: Any) -> ProgramError | None:
+    if jax.tree.structure(given) == jax.tree.structure(planned):
+        return None
+    return ProgramError(
+        f"the {what} has the planned leaves in other containers:\n"
+        f"  given   {jax.tree.structure(given)}\n  planned {jax.tree.structure(planned)}\n"
+        f"  cure: pass the {what} in the containers that the program was made with"
+    )
+
+
+def _elsewhere(leaves: Iterable[tuple[str, Any]], plan: Plan, mesh: Mesh) -> ProgramError | None:
+    planned = {leaf.path: leaf for leaf in plan}
+    problems = [
+        Problem(
+            "lives elsewhere", path, f"at {leaf.sharding}, planned {_where(planned[path], plan)}", _move(planned[path])
+        )
+        for path, leaf in leaves
+        if isinstance(leaf, jax.Array)
+        and leaf.committed
+        and not leaf.sharding.is_equivalent_to(sharding(planned[path], mesh), leaf.ndim)
+    ]
+    return _error("arrays do not live where the plan says", problems)
+
+
+def _where(leaf: LeafPlan, plan: Plan) -> str:
+    if leaf.device_ids == plan.mesh.device_ids:
+        return str(leaf.spec)
+    return f"on device{'s' if len(leaf.device_ids) > 1 else ''} {', '.join(map(str, leaf.device_ids))}"
+
+
+def _move(leaf: LeafPlan) -> str:
+    if leaf.kind == "batch":
+        return "pass the batch as numpy arrays, or device_put it with the plan's spec"
+    return "place it first: state = outlay.put(state, program.plan, program.mesh)"
+
+
+def _error(headline: str, problems: list[Problem]) -> ProgramError | None:
+    if not problems:
+        return None
+    return ProgramError("\n".join([f"{headline}: {len(problems)} problem(s)", *(p.text() for p in problems)]))

@@ -1,0 +1,77 @@
+"""Give `outlay.constrain` its meaning while a step is traced for a mesh, and refuse what it cannot mean."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from outlay.arrays.shardings import sharding, under
+from outlay.core.constrain import resolving
+from outlay.core.errors import Problem, ProgramError
+from outlay.core.paths import map_with_paths, split_path
+from outlay.core.patterns import first_part
+from outlay.core.suggest import did_you_mean
+from outlay.layout.check_rules import OUTPUTS
+from outlay.layout.layout import Layout
+from outlay.layout.placement import spec_dims
+from outlay.layout.plan import Plan
+from outlay.program.abstract import Traced
+from outlay.program.storing import Storing
+
+
+def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable[[Any, Any], Any]:
+    """The step with the values that it names, and its outputs, placed and stored as rules say."""
+    ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate") if leaf.is_placed}
+    storing = Storing(plan)
+    # On Explicit axes a constraint only asserts, and a reshard moves; on Auto axes a reshard is refused.
+    move = jax.reshard if AxisType.Explicit in mesh.axis_types else jax.lax.with_sharding_constraint
+
+    def place(where: str | P, tree: Any, optional: bool) -> Any:
+        if mesh.size == 1:
+            return storing.named(where, tree)
+
+        def one(path: str, value: Any) -> Any:
+            chosen = NamedSharding(mesh, where) if isinstance(where, P) else ruled.get(under(where, path))
+            return value if chosen is None else move(value, chosen)
+
+        return storing.named(where, map_with_paths(one, tree))
+
+    @functools.wraps(step)
+    def placed(state: Any, batch: Any) -> Any:
+        with resolving(place):
+            new_state, outputs = step(state, batch)
+            return new_state, place(OUTPUTS, outputs, True)
+
+    return storing.step(placed)
+
+
+def refuse_unplaceable_values(traced: Traced, layout: Layout, plan: Plan) -> None:
+    """Raise for names that no rule speaks of, and for specs whose axes the mesh lacks; all at once.
+
+    Raises:
+        ProgramError: with every offender.
+    """
+    problems = []
+    placed = [split_path(leaf.path) for leaf in plan.of_kind("intermediate")]
+    for name in traced.required_names:
+        parts = split_path(name)
+        if not any(path[: len(parts)] == parts for path in placed):
+            what = "the step constrains values by this name, but no rule of the layout speaks of it"
+            said = did_you_mean(name, {first for rule in layout if (first := first_part(rule.pattern))})
+            cure = (
+                f'{said}\nor add ("{name}.**", P(...)), or let layouts be silent: constrain(x, "{name}", optional=True)'
+            )
+            problems.append(Problem("name without a rule", name, what, cure))
+    for spec in traced.specs:
+        unknown = [axis for axes in spec_dims(spec, 0) for axis in axes if axis not in plan.mesh.axis_sizes]
+        if unknown and plan.mesh.num_devices > 1:
+            what = f"the step constrains a value to {spec}, but {plan.mesh} has no axis {unknown[0]!r}"
+            problems.append(Problem("unknown axis", str(spec), what, did_you_mean(unknown[0], plan.mesh.axis_sizes)))
+    if problems:
+        head = f"{len(problems)} value(s) that the step constrains cannot be placed:"
+        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))

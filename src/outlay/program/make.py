@@ -1,0 +1,74 @@
+"""Making a program of a step, a layout and a mesh, in any mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jax.sharding import Mesh
+
+from outlay.core.errors import ProgramError
+from outlay.devices.build import mesh as make_mesh
+from outlay.layout.layout import Layout
+from outlay.program.compiler_options import Wanted
+from outlay.program.modes import Mode, Step
+from outlay.program.placed.placed_program import PlacedProgram
+from outlay.program.program import Program
+
+
+def program(
+    step: Step,
+    init: Callable[[Any], Any],
+    inputs: Any,
+    *,
+    layout: Any,
+    mesh: Mesh | str,
+    mode: Mode = "auto",
+    compiler_options: Wanted = "preset",
+) -> Program:
+    """Lay a step out over a mesh.
+
+    Args:
+        step: pure function `step(state, batch) -> (state, outputs)` over any trees of arrays.
+        init: pure function `init(key) -> state`; it is compiled, so that the state is born sharded.
+        inputs: an example of the global batch, as arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are read.
+        layout: a `Layout`, or a list of rules.
+        mesh: the mesh, as from `outlay.mesh`, or its text, such as `data=4,model=2`.
+        mode: `auto` lets XLA partition the step. `manual` uses collectives written by hand: Outlay's, for a step from
+            `outlay.train_step`; for any other step its own, since it then runs as a whole on each device's pieces. Its
+            outputs are the same on every device, unless a rule for `outputs.**` says how they are split. A `Rollout` in
+            mode manual is split by neurons (`outlay.by_neuron`). In mode `placed` the parts of a `Rollout` are programs
+            of their own, each on its devices (`outlay.by_module`).
+        compiler_options: what the compiler is asked for besides its defaults: `preset` is what published recipes set on
+            such devices, `none` nothing; or options by name, or the `Path` of a file with one `--name=value` a line.
+
+    Returns:
+        The program; its `plan` is ready, compiling waits for the first call.
+
+    Raises:
+        LayoutError: the layout does not fit the state and batch on this mesh.
+        ProgramError: state or batch hold leaves that are no arrays, or the step does not return `(state, outputs)`
+            with a state of the shapes it took; or step or init name devices that are not the mesh's; or there are no
+            such compiler options.
+
+    Example:
+        >>> def step(state, batch):
+        ...     return {"w": state["w"] - 0.1 * batch.mean()}, {"mean": batch.mean()}
+        >>> program = outlay.program(
+        ...     step, lambda key: {"w": jax.random.normal(key, (16, 4))}, np.ones((8, 3), np.float32),
+        ...     layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh=outlay.mesh(data=8))
+        >>> state = program.init(jax.random.key(0))
+        >>> state, outputs = program(state, np.ones((8, 3), np.float32))
+        >>> float(outputs["mean"]), state["w"].sharding.spec
+        (1.0, P('data', None))
+    """
+    mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
+    if mode == "placed":
+        if compiler_options not in ("preset", "none"):
+            raise ProgramError(
+                "in mode placed there are many programs, each on one device, and compiler options are for one"
+                "\n  cure: XLA_FLAGS, or leave them out"
+            )
+        # Which refuses a step that is no rollout.
+        return PlacedProgram(step, init, inputs, Layout.of(layout), mesh)  # pyright: ignore[reportArgumentType]
+    return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options)

@@ -1,0 +1,107 @@
+"""Where a step's outputs live, when rules for `outputs.**` say so.
+
+Without a rule the compiler finds a place in mode auto, and outputs are whole in mode manual. A step that runs by hand
+gives pieces, so only the rule tells how large the whole is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from outlay.arrays.shardings import under
+from outlay.core.errors import Problem, ProgramError
+from outlay.core.jax_compat import varying_axes
+from outlay.core.paths import flatten_paths, map_with_paths
+from outlay.layout.check_rules import OUTPUTS
+from outlay.layout.layout import Layout
+from outlay.layout.placement import spec_dims
+from outlay.layout.plan import LeafPlan, Plan
+from outlay.program.abstract import as_shapes, refuse_other_results, unknown_axis
+
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def plan_by_hand(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mesh) -> Plan:
+    """The plan of a step that runs as a whole on each device's pieces, and of its outputs where rules speak of them.
+
+    Args:
+        layout: the rules.
+        step: the user's step.
+        state: the state as shapes.
+        batch: the batch as shapes.
+        mesh: the mesh.
+    """
+    plan = layout.plan(state, mesh, batch=batch)
+    if not any(rule.names(OUTPUTS) for rule in layout):
+        return layout.plan(state, mesh, batch=batch, intermediates={})
+    pieces = _pieces(step, plan, state, batch, mesh)
+    # How large an output is as a whole its rule decides; this size every rule can divide.
+    sizes = jax.tree.map(lambda x: jax.ShapeDtypeStruct([size * mesh.size for size in x.shape], x.dtype), pieces)
+    plan = layout.plan(state, mesh, batch=batch, intermediates={OUTPUTS: sizes})
+    found = {under(OUTPUTS, path): piece.shape for path, piece in flatten_paths(pieces)[0]}
+    return dataclasses.replace(plan, leaves=tuple(_of_pieces(leaf, found.get(leaf.path), mesh) for leaf in plan))
+
+
+def output_specs(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> Any:
+    """How the outputs of a step by hand are split: one spec for all that are whole, or a tree of specs."""
+    specs = {leaf.path: leaf.spec for leaf in plan.of_kind("intermediate")}
+    if not specs:
+        return P()
+    pieces = _pieces(step, plan, state, batch, mesh)
+    return map_with_paths(lambda path, _: specs.get(under(OUTPUTS, path), P()), pieces)
+
+
+def refuse_copies(outputs: Any, specs: Any) -> None:
+    """Raise for outputs that are the same on devices over which they are said to be split; the whole would be copies.
+
+    Args:
+        outputs: one device's, while `jax.shard_map` traces with `check_vma=True`.
+        specs: what `output_specs` gave.
+    """
+    if isinstance(specs, P):
+        return
+    problems = []
+    for (path, output), spec in zip(flatten_paths(outputs)[0], jax.tree.leaves(specs), strict=True):
+        same = [axis for axes in spec_dims(spec, 0) for axis in axes if axis not in varying_axes(output)]
+        if same:
+            what = f"a rule splits it by {spec}, but along {same[0]!r} every device gives the same: there are no pieces"
+            problems.append(Problem("copies", under(OUTPUTS, path), what, "return one's own piece, or delete the rule"))
+    if problems:
+        head = f"{len(problems)} output(s) of a step in mode manual are not what the layout says:"
+        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+
+
+def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> Any:
+    """One device's outputs as shapes."""
+    specs = {leaf.path: leaf.spec for leaf in plan}
+    seen = []
+
+    def look(state: Any, batch: Any) -> None:
+        result = step(state, batch)
+        refuse_other_results(step, result)
+        seen.append(as_shapes(result[1]))
+
+    state_specs = map_with_paths(lambda path, _: specs[path], state)
+    batch_specs = map_with_paths(lambda path, _: specs[under("batch", path)], batch)
+    in_specs = state_specs, batch_specs
+    mapped = jax.shard_map(look, mesh=mesh, in_specs=in_specs, out_specs=None, check_vma=False)
+    try:
+        jax.eval_shape(mapped, state, batch)
+    except NameError as error:
+        raise unknown_axis(step, mesh.axis_names, error) or error from error
+    return seen[-1]
+
+
+def _of_pieces(leaf: LeafPlan, piece: tuple[int, ...] | None, mesh: Mesh) -> LeafPlan:
+    if piece is None:
+        return leaf
+    num_pieces = [math.prod(mesh.shape[axis] for axis in axes) for axes in leaf.dims]
+    shape = tuple(size * num for size, num in zip(piece, num_pieces, strict=True))
+    return dataclasses.replace(leaf, shape=shape, local_shape=piece)

@@ -1,0 +1,333 @@
+"""A program: a step, its plan and its mesh, compiled; what is planned and what runs are one thing."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from outlay.arrays.born import born_sharded
+from outlay.arrays.fits_in_memory import too_large
+from outlay.arrays.misfits import differences
+from outlay.arrays.shardings import shardings
+from outlay.core.errors import ProgramError
+from outlay.core.jax_compat import is_compile_only, is_tracing, without_compilation_cache
+from outlay.devices.made import refuse_to_run
+from outlay.graph.rows import Rows
+from outlay.layout.check_rules import OUTPUTS
+from outlay.layout.layout import Layout
+from outlay.layout.plan import Plan
+from outlay.program.abstract import (
+    abstract_init,
+    abstract_inputs,
+    abstract_step,
+    as_key,
+    named,
+    refuse_other_arguments,
+)
+from outlay.program.agree import agree, meet_before
+from outlay.program.by_rows import by_rows
+from outlay.program.compiler_options import CompilerOptions, Wanted, compile_with, compiler_options
+from outlay.program.diagnose import check_outputs, diagnose, refuse_unplaceable, under_trace, used_up
+from outlay.program.explicit import is_explicit, lowered_with_types, state_shapes
+from outlay.program.fingerprint import facts_of, where_is
+from outlay.program.host_memory import out_shardings, refuse_without_host_memory, sending_back, typed
+from outlay.program.intermediates import refuse_unplaceable_values
+from outlay.program.modes import Mode, Step, check_mode, in_mode
+from outlay.program.outputs import plan_by_hand
+from outlay.program.own_meshes import in_context, refuse_other_devices, refusing_in_words
+
+
+class Program:
+    """A step laid out over a mesh; make one with `outlay.program`.
+
+    Attributes:
+        step: the user's pure function `step(state, batch) -> (state, outputs)`.
+        mesh: the mesh it runs on.
+        layout: the rules it was planned with.
+        mode: how it is executed, `auto`, `manual` or `placed`.
+        rows: of a rollout, the parts that are split by rows over the same devices.
+        state_shapes: the state as shapes and dtypes.
+        batch_shapes: the batch as shapes and dtypes.
+        output_shapes: the step's outputs, likewise; None where the step only makes sense on pieces.
+        plan: where every leaf of the state and the batch lives, and why.
+        steps_in_mesh: whether the step is traced in the context of the mesh; not where it names another.
+    """
+
+    steps_in_mesh = True
+
+    def __init__(
+        self,
+        step: Step,
+        init: Callable[[Any], Any],
+        inputs: Any,
+        layout: Layout,
+        mesh: Mesh,
+        mode: Mode = "auto",
+        options: Wanted = "preset",
+    ) -> None:
+        refuse_other_arguments(step, init, mesh)
+        check_mode(mode, mesh)
+        self._options = compiler_options(options, mesh)
+        refuse_without_jit()
+        self.step = step
+        self.mesh = mesh
+        self.layout = layout
+        self.mode: Mode = mode
+        by_neuron = by_rows(step, init, layout, mesh, mode)
+        self.rows: tuple[Rows, ...] = (by_neuron.rows,) if by_neuron else ()
+        if by_neuron:
+            step, init, layout = by_neuron, by_neuron.init, by_neuron.layout
+        self._laid_out = step
+        # In the context of the mesh, models may name its axes in their own constraints.
+        enter = functools.partial(jax.set_mesh, mesh)
+        with refusing_in_words(f"init {getattr(init, '__name__', type(init).__name__)}", mesh):
+            self.state_shapes, self._inits_in_mesh = in_context(enter, lambda: state_shapes(init, mesh))
+        self.batch_shapes = abstract_inputs(inputs)
+        with refusing_in_words(named(step), mesh, mode):
+            traced, self.steps_in_mesh = in_context(
+                enter, lambda: abstract_step(step, self.state_shapes, self.batch_shapes, by_hand=mode == "manual")
+            )
+        refuse_other_devices(traced.jaxpr, named(step), mesh)
+        self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
+        shapes = (self.state_shapes, self.batch_shapes)
+        if mode == "manual" and not traced.sums_over_batch:
+            self.plan: Plan = plan_by_hand(layout, step, *shapes, mesh)
+        else:
+            self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
+        self._sums_over_batch = traced.sums_over_batch
+        refuse_unplaceable(self.plan)
+        reached = [memory.kind for memory in mesh.devices.flat[0].addressable_memories()]
+        refuse_without_host_memory(self.plan, reached)
+        refuse_unplaceable_values(traced, layout, self.plan)
+        self._user_init = init
+        self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
+        self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
+        self._run: Step = self._first_run
+        self._is_agreed = False
+
+    def init(self, key: Any) -> Any:
+        """Make the state, each leaf born where the plan puts it: no device ever holds a split leaf whole.
+
+        Args:
+            key: the PRNG key that the init function takes, as `jax.random.key` or `jax.random.PRNGKey` makes them.
+
+        Raises:
+            ProgramError: the mesh is of compile-only devices, or its processes are about to run different things; or
+                this is no key, or one of another kind, whose state would not be the planned one.
+        """
+        refuse_to_run(self.mesh, "a state cannot be made")
+        if is_tracing():
+            raise under_trace("program.init")
+        refuse_without_jit()
+        key = as_key(key)
+        self.refuse_too_large()
+        self.agree(key=key)
+        self._refuse_other_kind(key)
+        if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
+            key = jax.device_put(key, NamedSharding(self.mesh, PartitionSpec()))
+        self._meet("init")
+        with refusing_in_words("init", self.mesh), self._context(self._inits_in_mesh):
+            try:
+                return self._init(key)
+            except TypeError as error:
+                if key is not None:
+                    raise
+                raise ProgramError("init draws from its key, and None is none\n  cure: jax.random.key(0)") from error
+
+    def refuse_too_large(self) -> None:
+        """Raise where the state needs more than all memory of this machine, before any of it is made.
+
+        Raises:
+            ProgramError: it does; its largest leaves are named.
+        """
+        if found := too_large(self.plan, self.mesh, "a smaller array, or a layout that splits it over more machines"):
+            raise ProgramError("\n".join([found[0], *(problem.text() for problem in found[1])]))
+
+    def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        """Run one step. The state is donated: its memory becomes the new state's, so it cannot be used again.
+
+        Args:
+            state: the state, as `init` or the last call returned it.
+            batch: the global batch, host or device arrays, of the shapes given at the start.
+
+        Returns:
+            The new state, placed as planned, and the step's outputs.
+
+        Raises:
+            ProgramError: the state was used already, or state or batch are not as planned, and then every leaf is
+                named; or the mesh is of compile-only devices.
+        """
+        try:
+            # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
+            if _any_deleted((state, batch)):
+                raise used_up(state, batch)
+            return self._run(state, batch)
+        except ProgramError:  # it says already what is wrong
+            raise
+        except (RuntimeError, ValueError, TypeError) as error:
+            if is_tracing():
+                raise under_trace("a program") from error
+            problem = diagnose(state, batch, (self.state_shapes, self.batch_shapes), self.plan, self.mesh)
+            if problem is None:
+                raise
+            raise problem from error
+
+    def __repr__(self) -> str:
+        name = getattr(self.step, "__name__", type(self.step).__name__)
+        num = len(self.plan.of_kind("state"))
+        return f"<{type(self).__name__} of {name}: {num} leaves of state on {self.plan.mesh}, mode {self.mode}>"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__ and not name.startswith("_"):
+            raise ProgramError(
+                f"program.{name} cannot be changed: plan and compiled step were made with what it is"
+                f"\n  cure: make another program: outlay.program(..., {name}=...)"
+            )
+        super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ProgramError(
+            "a program cannot be copied or pickled: it is compiled for devices of this process"
+            "\n  cure: pass on its step, init, layout and mesh's axes, and make it again with outlay.program; "
+            "plan.to_json() and outlay.Checkpoints keep plan and state"
+        )
+
+    def pad(self, state: Any) -> Any:
+        """A state with rows filled up as the plan says, where devices do not divide them."""
+        return functools.reduce(lambda state, rows: _apart(rows.pad, state), self.rows, state)
+
+    def crop(self, state: Any) -> Any:
+        """A state without the rows that fill up; what one device has, in whole arrays."""
+        return functools.reduce(lambda state, rows: _apart(rows.crop, state), self.rows, state)
+
+    @functools.cached_property
+    def lowered(self) -> jax.stages.Lowered:
+        """The step lowered for the mesh, before the compiler."""
+        state = shardings(self.plan, self.state_shapes, self.mesh)
+        batch = shardings(self.plan, self.batch_shapes, self.mesh, root="batch")
+        run = in_mode(self.mode, self._laid_out, self.plan, self.mesh, sums_over_batch=self._sums_over_batch)
+        run = sending_back(run, self.plan, self.mesh)
+        jitted = jax.jit(
+            run,
+            in_shardings=(state, batch),
+            out_shardings=(out_shardings(state), None),  # where the outputs live is left to the compiler
+            donate_argnums=0,
+        )
+        shapes = (typed(self.state_shapes, self.plan, self.mesh), self.batch_shapes)
+        if is_explicit(self.mesh):
+            return lowered_with_types(jitted, run, shapes, (state, batch), self.mesh)
+        with refusing_in_words(named(self.step), self.mesh, self.mode), self.context():
+            return jitted.lower(*shapes)
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """What the step is traced in: the mesh, so that a model may name its axes, unless the step names another."""
+        return self._context(self.steps_in_mesh)
+
+    def _context(self, in_mesh: bool) -> contextlib.AbstractContextManager[Any]:
+        return jax.set_mesh(self.mesh) if in_mesh else contextlib.nullcontext()
+
+    @functools.cached_property
+    def compiled(self) -> jax.stages.Compiled:
+        """The compiled step: exactly what a call runs."""
+        with without_compilation_cache() if is_compile_only(self.mesh.devices.flat[0]) else contextlib.nullcontext():
+            compiled, self._options = compile_with(self.lowered, self._options, self.mesh.devices.flat[0].platform)
+            return compiled
+
+    @property
+    def compiler_options(self) -> CompilerOptions:
+        """What the compiler is asked for besides its defaults; once compiled, what it was compiled with."""
+        return self._options
+
+    def agree(self, **config: Any) -> None:
+        """Have all processes of the mesh compare this program, once, before any of them runs it.
+
+        The first call, `init` and `outlay.fit` do so by themselves. It needs no device, and nothing at all where the
+        mesh is of one process.
+
+        Args:
+            config: what else must be the same in all of them, by name, such as a seed.
+
+        Raises:
+            ProgramError: in every process, where they differ in config, in shapes and dtypes of state or batch, or in
+                the lowered program: it says which process, where, and how. Or some have not come in time.
+        """
+        if self._is_agreed:
+            return
+        if processes := self._processes():
+            refuse_to_run(self.mesh, "a step cannot run")
+            agree(facts_of(self, config), jax.process_index(), processes)
+        self._is_agreed = True
+
+    def _processes(self) -> list[int]:
+        """Those that run this program together; none where it is one alone."""
+        processes = sorted({device.process_index for device in self.mesh.devices.flat})
+        return processes if jax.process_count() > 1 and len(processes) > 1 else []
+
+    def _meet(self, first_run_of: str) -> None:
+        """Let no process be minutes earlier than another: the first collective of CPU devices waits for 30 s only."""
+        if processes := self._processes():
+            meet_before(first_run_of, where_is(self.step), jax.process_index(), processes)
+
+    def _refuse_other_kind(self, key: Any) -> None:
+        """Raise for a key whose state would hold other leaves than the plan does, such as keys of its own kind."""
+        if key is None or key.dtype == self._key_dtype:
+            return
+        with self._context(self._inits_in_mesh):
+            shapes = abstract_init(self._user_init, jax.ShapeDtypeStruct((), key.dtype))
+        problems = differences(shapes, self.plan.state)
+        if problems:
+            impl = jax.random.key_impl(key)
+            raise ProgramError(
+                f"from a key of another kind init makes another state: this one is {key.dtype}, planned was "
+                f"{self._key_dtype}\n"
+                + "\n".join(f"  {problem.where}: {problem.what}" for problem in problems)
+                + "\n  cure: jax.random.key(seed); or, before the program is made, "
+                f"jax.config.update('jax_default_prng_impl', '{impl}')"
+            )
+
+    def _first_run(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        """Compare, compile, run, and check once that the state came back where the plan says; then step aside."""
+        refuse_to_run(self.mesh, "a step cannot run")
+        refuse_without_jit()
+        self.agree()
+        self._meet("step")
+        new_state, outputs = self.compiled(state, batch)
+        check_outputs(new_state, self.plan, self.mesh)
+        self._run = self.compiled
+        return new_state, outputs
+
+
+def refuse_without_jit() -> None:
+    """Raise where JAX is told to compile nothing: all that a program is would silently not be.
+
+    Raises:
+        ProgramError: `jax_disable_jit` is set.
+    """
+    if jax.config.values["jax_disable_jit"]:
+        raise ProgramError(
+            "jax_disable_jit is set, and a program is a compiled step: nothing would be laid out\n"
+            "  cure: unset JAX_DISABLE_JIT; to debug line by line call the step itself: step(init(key), batch)"
+        )
+
+
+def _apart(function: Callable[[Any], Any], state: Any) -> Any:
+    """Of a state, apart from any mesh that the user has set, which may be of other devices or of Explicit axes."""
+    is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state))
+    with contextlib.nullcontext() if is_traced else jax.set_mesh(None):
+        return function(state)
+
+
+def _any_deleted(tree: Any) -> bool:
+    for leaf in jax.tree.leaves(tree):
+        try:
+            if leaf.is_deleted():
+                return True
+        except AttributeError:  # a host array; asking its type first would double the cost of this loop
+            continue
+    return False

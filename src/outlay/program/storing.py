@@ -1,0 +1,261 @@
+"""Give `keep()`, `recompute()` and `on_host()` their meaning for the values that a model names.
+
+What is to be differentiated is traced first, and its operations are run again inside `jax.checkpoint`, with a policy
+that knows the values by name: each turn of a loop by itself, so that a loop over layers keeps no more of a layer than
+the policy says, and each stretch between such loops. Loops and stretches that hold no such value stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Var, jaxprs_in_params
+from jax.sharding import PartitionSpec as P
+
+from outlay.arrays.shardings import HOST, under
+from outlay.core.errors import Problem, ProgramError
+from outlay.core.jax_compat import run_jaxpr, scan_operands
+from outlay.core.jax_gradient import differentiating
+from outlay.core.paths import map_with_paths
+from outlay.core.suggest import did_you_mean
+from outlay.layout.plan import Plan
+from outlay.layout.storage import Stored
+
+_NAME, _LOOP, _RECOMPUTED, _CALLS = "name", "scan", ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
+_CHEAP = {"convert_element_type", "copy", "name", "reduce_precision", "reshape", "reshard", "sharding_constraint"}
+_CHEAP |= {"squeeze", "transpose"}
+"""Operations whose result holds what their operand holds: keeping it would be keeping the operand."""
+Storages = Mapping[str, Stored]
+"""Where rules store values, by their names."""
+
+_KEPT = "outlay: kept"
+"""The name of all values that stay where they were, where only some are to be recomputed."""
+
+
+class Storing:
+    """The values inside a step whose storage a layout rules.
+
+    Args:
+        plan: the plan of the step.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._stored: Storages = {leaf.path: leaf.stored for leaf in plan.of_kind("intermediate") if leaf.stored}
+        self._seen: set[str] = set()
+
+    def named(self, where: str | P, tree: Any) -> Any:
+        """Values with the names by which they are known when they are differentiated; those of a spec have none."""
+        if not self._stored or isinstance(where, P):
+            return tree
+
+        def one(path: str, value: Any) -> Any:
+            path = under(where, path)
+            return checkpoint_name(value, path) if path in self._stored else value
+
+        return map_with_paths(one, tree)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that, once it is differentiated, keeps, recomputes or sends away the values in it as told."""
+        if not self._stored:
+            return function
+
+        def stored(*args: Any) -> Any:
+            jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*args)
+            if not (here := _names_in(jaxpr, self._stored)):
+                return function(*args)
+            self._seen |= here
+            results = _run(jaxpr, jax.tree.leaves(args), self._stored, prevent_cse=True)
+            return jax.tree.unflatten(jax.tree.structure(result), results)
+
+        return stored
+
+    def step(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """A step all of whose gradients are taken so.
+
+        Raises:
+            ProgramError: when it is traced, and no gradient passes through some of the values.
+        """
+        if not self._stored:
+            return step
+
+        @functools.wraps(step)
+        def differentiated(state: Any, batch: Any) -> Any:
+            with differentiating(self):
+                result = step(state, batch)
+            self._refuse_unseen()
+            return result
+
+        return differentiated
+
+    def _refuse_unseen(self) -> None:
+        problems = [
+            Problem(
+                "no gradient",
+                path,
+                "a rule says how it is stored for the backward pass, but no gradient is taken through it",
+                "delete the rule, or name the value inside of what is differentiated"
+                + (f"; {did_you_mean(path, self._seen)}" if self._seen else ""),
+            )
+            for path in self._stored
+            if path not in self._seen
+        ]
+        if problems:
+            head = f"{len(problems)} value(s) that the layout stores are needed by no backward pass:"
+            raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Some operations that follow one another, as a program of its own."""
+
+    eqns: Sequence[Any]
+    invars: Sequence[Any]
+    outvars: Sequence[Any]
+    constvars: Sequence[Any] = ()
+
+
+def _run(jaxpr: Any, values: Sequence[Any], storages: Storages, *, prevent_cse: bool) -> list[Any]:
+    """The results of a program, of which every stretch with a ruled value is recomputed but for what is kept."""
+    consts, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *values], strict=True))
+    for stretch in _stretches(jaxpr, storages):
+        operands = [known[variable] for variable in stretch.invars]
+        if _is_entered(stretch.eqns[0], storages):
+            results = _inside(stretch, operands, storages, prevent_cse=prevent_cse)
+        elif names := _names_in(stretch, storages):
+            inside = _all_kept if all(storages[name] == "recomputed" for name in names) else _plainly
+            turn = functools.partial(inside, stretch, storages)
+            results = jax.checkpoint(turn, policy=_policy(storages), prevent_cse=prevent_cse)(*operands)
+        else:
+            results = _plainly(stretch, storages, *operands)
+        known.update(zip(stretch.outvars, results, strict=True))
+    return [known[atom] if isinstance(atom, Var) else atom.val for atom in jaxpr.outvars]
+
+
+def _stretches(jaxpr: Any, storages: Storages) -> Iterator[_Stretch]:
+    """A program cut before and after every operation that holds ruled values inside and is seen to by itself."""
+    runs: list[list[Any]] = [[]]
+    for eqn in jaxpr.eqns:
+        if _is_entered(eqn, storages):
+            runs += [[eqn], []]
+        else:
+            runs[-1].append(eqn)
+    needed = [{atom for atom in jaxpr.outvars if isinstance(atom, Var)}]
+    for run in reversed(runs):
+        needed.append(needed[-1] | {atom for eqn in run for atom in eqn.invars if isinstance(atom, Var)})
+    for run, later in zip(runs, reversed(needed[:-1]), strict=True):
+        made = {variable: None for eqn in run for variable in eqn.outvars}
+        read = {atom: None for eqn in run for atom in eqn.invars if isinstance(atom, Var) and atom not in made}
+        if run:
+            yield _Stretch(run, list(read), [variable for variable in made if variable in later])
+
+
+def _is_entered(eqn: Any, storages: Storages) -> bool:
+    return eqn.primitive.name in (_LOOP, *_RECOMPUTED, *_CALLS) and bool(_names_in(_Stretch([eqn], (), ()), storages))
+
+
+def _inside(stretch: _Stretch, operands: Sequence[Any], storages: Storages, *, prevent_cse: bool) -> list[Any]:
+    """The results of the one operation of a stretch, which holds ruled values inside."""
+
+    def entered(eqn: Any, values: list[Any], _: Any) -> list[Any]:
+        if eqn.primitive.name == _LOOP:
+            body = functools.partial(_run, storages=storages, prevent_cse=False)
+            return _loop(eqn.params, values, body)
+        inner = next(iter(jaxprs_in_params(eqn.params)))
+        if eqn.primitive.name in _CALLS:
+            return _run(inner, values, storages, prevent_cse=prevent_cse)
+        policy = _policy(storages, eqn.params["policy"])
+        plainly = functools.partial(_plainly, inner, storages)
+        return jax.checkpoint(plainly, policy=policy, prevent_cse=eqn.params["prevent_cse"])(*values)
+
+    return run_jaxpr(stretch, operands, entered)
+
+
+def _loop(params: Mapping[str, Any], values: Sequence[Any], run: Callable[..., list[Any]]) -> list[Any]:
+    """A loop whose turns are run in another way."""
+    num_consts, num_carried = scan_operands(params)
+    consts, stacked = values[:num_consts], values[num_consts + num_carried :]
+
+    def turn(carried: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = run(params["jaxpr"], [*consts, *carried, *slices])
+        return results[:num_carried], results[num_carried:]
+
+    how = {name: params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in params}
+    carried, results = jax.lax.scan(turn, list(values[num_consts : num_consts + num_carried]), list(stacked), **how)
+    return [*carried, *results]
+
+
+def _plainly(jaxpr: Any, _: Storages, *values: Any) -> list[Any]:
+    return run_jaxpr(jaxpr, values, lambda eqn, values, bind: bind(*values))
+
+
+def _all_kept(jaxpr: Any, storages: Storages, *values: Any) -> list[Any]:
+    """The same with a name for every value that is not to be recomputed, so that a policy can keep those."""
+    recomputed = _recomputed(getattr(jaxpr, "jaxpr", jaxpr), storages)
+
+    def named(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
+        if id(eqn) in recomputed:
+            return bind(*values)
+        inner = next(iter(jaxprs_in_params(eqn.params)), None)
+        if eqn.primitive.name in _CALLS:
+            return _all_kept(inner, storages, *values)
+        if eqn.primitive.name == _LOOP:
+            return _loop(eqn.params, values, lambda body, turn: _all_kept(body, storages, *turn))
+        return [checkpoint_name(x, _KEPT) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in bind(*values)]
+
+    return run_jaxpr(jaxpr, values, named)
+
+
+def _recomputed(jaxpr: Any, storages: Storages) -> set[int]:
+    """The operations that make the values that are to be recomputed, or only copy them."""
+    made_by = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
+    found: dict[int, Any] = {}
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == _NAME and storages.get(eqn.params["name"]) == "recomputed":
+            maker: Any = eqn
+            while maker is not None:
+                found[id(maker)] = maker
+                maker = made_by.get(maker.invars[0]) if maker.primitive.name in _CHEAP else None
+    copies = {variable for eqn in found.values() if eqn.primitive.name == _NAME for variable in eqn.outvars}
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in _CHEAP and copies.intersection(v for v in eqn.invars if isinstance(v, Var)):
+            found[id(eqn)] = eqn
+            copies.update(eqn.outvars)
+    return set(found)
+
+
+def _policy(storages: Storages, otherwise: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """What `jax.checkpoint` keeps: what is told of values by name, and of the rest what another policy keeps."""
+    named: dict[Stored, list[str]] = {stored: [] for stored in ("device", "host", "recomputed")}
+    for name, stored in storages.items():
+        named[stored].append(name)
+    told = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[*named["device"], _KEPT],
+        names_which_can_be_offloaded=named["host"],
+        offload_src="device",
+        offload_dst=HOST,
+    )
+
+    def keeps(primitive: Any, *types: Any, **params: Any) -> Any:
+        is_told = primitive.name == _NAME and (params["name"] in storages or params["name"] == _KEPT)
+        policy = told if is_told or otherwise is None else otherwise
+        return policy(primitive, *types, **params)
+
+    return keeps
+
+
+def _names_in(jaxpr: Any, storages: Storages) -> set[str]:
+    """The ruled names of values in a program, those in its loops and calls included."""
+    found = set()
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if eqn.primitive.name == _NAME and eqn.params["name"] in storages:
+            found.add(eqn.params["name"])
+        for inner in jaxprs_in_params(eqn.params):
+            found |= _names_in(inner, storages)
+    return found

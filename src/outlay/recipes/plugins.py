@@ -1,0 +1,38 @@
+"""What is plugged in from above: recipes by their names, files that are recipes, and commands.
+
+Each is named as text, `module:name`, and imported when it is first used: what stands above `recipes/` and `cli/` may
+use all of both, so they cannot import it, and `outlay --help` has no time for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+RECIPES = {
+    "digits": "outlay.recipes.digits:digits",
+    "lm": "outlay.recipes.lm:lm",
+    "ab_brain": "outlay.brain.run.from_file:ab_brain",
+}
+"""The recipes that come with Outlay: name to the function that makes one."""
+FILES = {
+    ".toml": "outlay.brain.run.from_file:recipe_of",
+    ".scfg": "outlay.brain.run.from_file:recipe_of",
+}
+"""Files that are recipes by themselves: how they end, to what gives the function for such a path."""
+COMMANDS = ("outlay.brain.brain_command:brain",)
+"""Groups of commands besides those of `cli/`."""
+
+
+def load(reference: str) -> Any:
+    """What `module:name` stands for.
+
+    Args:
+        reference: one of the texts above.
+
+    Example:
+        >>> load("outlay.recipes.digits:digits").__name__
+        'digits'
+    """
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)

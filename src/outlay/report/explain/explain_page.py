@@ -1,0 +1,226 @@
+"""An explanation as a page: the facts in words, colours and shares of bars; no new numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from outlay.core.sizes import format_bytes
+from outlay.report.explain.explain_words import format_count, format_flops, format_seconds, in_words, place
+from outlay.report.explain.program_facts import MemoryFacts, Segment
+from outlay.report.explain.totals import Total, rows
+from outlay.report.finding import Finding
+from outlay.report.html import templates
+
+if TYPE_CHECKING:
+    from outlay.report.explain.explanation import Explanation
+
+_COLOURS = {"all-gather": 0, "all-reduce": 1, "reduce-scatter": 2, "all-to-all": 3, "collective-permute": 4}
+"""Which of the page's colours a kind of collective has; others have the last."""
+
+_THIN = 0.001
+"""Share of the timeline below which a stretch is drawn together with the next ones."""
+
+
+_VISIBLE = 0.05
+"""Share of the memory from which on a bar of all of it shows what is used."""
+
+
+def page(found: Explanation) -> str:
+    """The explanation as a complete page."""
+    return templates().get_template("explain.html.j2").render(view=_view(found))
+
+
+def _view(found: Explanation) -> dict[str, Any]:
+    where = [f"mesh {' × '.join(f'{name}={size}' for name, size in found.mesh.axes)}"] if found.mesh else []
+    return {
+        "title": found.name,
+        "chips": [*where, *([str(found.target)] if found.target else [])],
+        "simulated": found.mesh is not None and found.mesh.kind == "simulated",
+        "fits": found.fits,
+        "stats": _stats(found),
+        "notes": [*found.incomplete],
+        "remarks": found.notes,
+        "timeline": _timeline(found),
+        "findings": [
+            {"kind": _kind(one), "text": one.text, "cure": one.cure, "severe": one.kind == "out-of-memory"}
+            for one in found.findings
+        ],
+        "rows": _rows(found),
+        "modules": _modules(found),
+        "sums": [
+            {"title": title, "entries": _entries(totals)}
+            for title, totals in (
+                ("By kind", found.by_kind()),
+                ("By axis", found.by_axis()),
+                ("By phase", found.by_phase()),
+            )
+        ],
+        "memory": _memory(found.memory) if found.memory else None,
+        "times": _times(found),
+    }
+
+
+def _kind(finding: Finding) -> str:
+    return finding.kind if finding.num_alike == 1 else f"{finding.kind}, {in_words(finding.num_alike)}"
+
+
+def _times(found: Explanation) -> str:
+    compiled = "" if found.compile_seconds is None else f"Compiled in {format_seconds(found.compile_seconds)}, "
+    return f"{compiled}{'read' if compiled else 'Read'} in {format_seconds(found.parse_seconds)}."
+
+
+def _stats(found: Explanation) -> list[dict[str, str]]:
+    memory, estimate, work = found.memory, found.estimate, found.work
+    stats = []
+    if memory is not None:
+        of = f"of {format_bytes(memory.capacity)} a device" if memory.capacity else "on a device"
+        stats.append(
+            _stat("Peak memory", format_bytes(memory.peak), of if found.fits is not False else f"{of}: too much")
+        )
+    elif found.fits is False:
+        stats.append(_stat("Peak memory", "too much", "the compiler gave up"))
+    runs = sum(one.count for one in found.collectives)
+    stats.append(_stat("Sent in a step", format_bytes(found.bytes_per_step), f"in {format_count(runs)} collectives"))
+    if estimate is not None:
+        remark = f"{format_seconds(estimate.seconds_low)} to {format_seconds(estimate.seconds_high)}, estimated"
+        stats.append(_stat("A step", format_seconds(estimate.seconds), remark))
+    if work is not None:
+        share = "" if work.flops is None else f"its share is {format_flops(work.flops)}"
+        stats.append(_stat("Products", format_flops(work.flops_compiled), share or "on one device"))
+    return stats
+
+
+def _stat(name: str, value: str, remark: str) -> dict[str, str]:
+    return {"name": name, "value": value, "remark": remark}
+
+
+def _timeline(found: Explanation) -> dict[str, Any] | None:
+    total = sum(segment.seconds for segment in found.timeline)
+    if not total:
+        return None
+    sums: dict[str, float] = {}
+    for segment in found.timeline:
+        sums[segment.kind] = sums.get(segment.kind, 0.0) + segment.seconds
+    return {
+        "spans": [_span(group, total) for group in _thickened(found.timeline, total)],
+        "legend": [
+            {"name": kind, "colour": _colour(kind), "value": format_seconds(seconds), "share": f"{seconds / total:.0%}"}
+            for kind, seconds in sorted(sums.items(), key=lambda item: -item[1])
+        ],
+    }
+
+
+def _thickened(timeline: Sequence[Segment], total: float) -> list[list[Segment]]:
+    """Neighbours too thin to be seen, together."""
+    groups: list[list[Segment]] = []
+    thin = False
+    for segment in timeline:
+        is_thin = segment.seconds < _THIN * total
+        if is_thin and thin:
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+        thin = is_thin and sum(one.seconds for one in groups[-1]) < _THIN * total
+    return groups
+
+
+def _span(group: list[Segment], total: float) -> dict[str, Any]:
+    seconds = sum(segment.seconds for segment in group)
+    longest = max(group, key=lambda segment: segment.seconds)
+    names = dict.fromkeys(segment.name or segment.kind for segment in group)
+    times = f", {longest.count} runs in a loop" if longest.loop else ""
+    words = (
+        next(iter(names)) if len(names) == 1 else f"{len(group)} short stretches, longest {longest.name or 'compute'}"
+    )
+    return {
+        "colour": _colour(longest.kind),
+        "percent": round(100 * seconds / total, 3),
+        "title": f"{words}: {format_seconds(seconds)}{times}",
+    }
+
+
+def _colour(kind: str) -> str:
+    return "work" if kind == "compute" else f"s{_COLOURS.get(kind, 5)}"
+
+
+def _rows(found: Explanation) -> list[dict[str, Any]]:
+    lines = rows(found.collectives)
+    most = max((row.total.bytes_per_step for row in lines), default=0)
+    return [
+        {
+            "kind": row.kind,
+            "colour": _colour(row.kind),
+            "axes": row.axes,
+            "bytes": format_bytes(row.total.bytes_per_step),
+            "share": round(row.total.bytes_per_step / most, 4) if most else 0,
+            "runs": f"{format_count(row.total.num_runs)}{'' if row.is_exact else '+'}",
+            "time": "" if row.total.seconds is None else format_seconds(row.total.seconds),
+            "phase": row.phase,
+            "what": row.what,
+            "module": row.module,
+            "place": place(row.source),
+            "source": str(row.source or ""),
+        }
+        for row in lines
+    ]
+
+
+def _modules(found: Explanation) -> list[dict[str, Any]]:
+    return [{**entry, "name": entry["name"] or "(no module known)"} for entry in _entries(found.by_module())]
+
+
+def _entries(totals: dict[str, Total]) -> list[dict[str, Any]]:
+    most = max((total.bytes_per_step for total in totals.values()), default=0)
+    return [
+        {
+            "name": name,
+            "colour": _colour(name) if name in _COLOURS else "s0",
+            "bytes": format_bytes(total.bytes_per_step),
+            "share": round(100 * total.bytes_per_step / most, 2) if most else 0,
+            "runs": format_count(total.num_runs),
+            "time": "" if total.seconds is None else format_seconds(total.seconds),
+        }
+        for name, total in totals.items()
+    ]
+
+
+def _memory(memory: MemoryFacts) -> dict[str, Any]:
+    parts = [
+        ("parameters", memory.params),
+        ("optimizer", memory.optimizer),
+        ("other state", memory.other_state),
+        ("batch", memory.batch),
+        ("temporaries", memory.temporaries),
+        ("constants", memory.constants),
+    ]
+    used = max(memory.peak, sum(size for _, size in parts))
+    # Of a step that leaves most of the memory free, the bar shows what it uses.
+    whole = max(used, memory.capacity) if memory.capacity and used > _VISIBLE * memory.capacity else used
+    left = whole - sum(size for _, size in parts)
+    most = max((value.num_bytes for value in memory.largest), default=0)
+    return {
+        "parts": [
+            {"name": name, "bytes": format_bytes(size), "percent": round(100 * size / whole, 3), "colour": f"s{i}"}
+            for i, (name, size) in enumerate(parts)
+            if size
+        ],
+        "left": round(100 * left / whole, 3) if whole else 0,
+        "peak": format_bytes(memory.peak),
+        "peak_percent": round(100 * memory.peak / whole, 3) if whole else 0,
+        "capacity": format_bytes(memory.capacity) if memory.capacity else "",
+        "arguments": format_bytes(memory.arguments),
+        "outputs": format_bytes(memory.outputs),
+        "donated": format_bytes(memory.donated),
+        "largest": [
+            {
+                "bytes": format_bytes(value.num_bytes),
+                "share": round(value.num_bytes / most, 4),
+                "array": f"{value.dtype}{list(value.shape)}",
+                "what": value.what,
+                "place": place(value.source),
+                "source": str(value.source or ""),
+            }
+            for value in memory.largest
+        ],
+    }

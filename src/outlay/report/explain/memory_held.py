@@ -1,0 +1,121 @@
+"""What one device holds in a step: the compiler's own figures, the plan's shares of them, and the largest values."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from outlay.analysis.hlo.dtypes import shape_bytes
+from outlay.analysis.hlo.hlo_module import HloModule, Instruction, Shape
+from outlay.analysis.hlo.loops import runs_per_step
+from outlay.analysis.hlo.peak import constant_bytes, peak_bytes
+from outlay.core.paths import split_path
+from outlay.devices.target import Target
+from outlay.layout.plan import Plan
+from outlay.report.explain.leaves import Leaf
+from outlay.report.explain.program_facts import MemoryFacts, ValueFacts
+from outlay.report.explain.who_asked import origin_of
+
+NUM_LARGEST = 10
+
+_NO_MEMORY = frozenset(
+    {
+        *("tuple", "get-tuple-element", "bitcast", "parameter", "while", "conditional", "call"),
+        *("optimization-barrier", "opt-barrier", "domain", "add-dependency", "after-all", "partition-id"),
+        *("replica-id", "dynamic-update-slice"),
+    }
+)
+"""What only names memory, or writes where its operand is."""
+
+
+def memory_facts(
+    module: HloModule,
+    stats: Any,
+    leaves: Sequence[Leaf],
+    plan: Plan | None,
+    target: Target | None,
+) -> MemoryFacts:
+    """Memory of one device.
+
+    Args:
+        module: the program.
+        stats: what `compiled.memory_analysis()` gives.
+        leaves: the program's parameters.
+        plan: where state and batch live, if there is one; it also knows the leaves that the step does not read.
+        target: the hardware, for its memory.
+    """
+    held = held_by(plan, leaves)
+    arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
+    donated, temporaries = stats.alias_size_in_bytes, stats.temp_size_in_bytes
+    return MemoryFacts(
+        params=held["params"],
+        optimizer=held["optimizer"],
+        other_state=held[""],
+        batch=held["batch"],
+        arguments=arguments,
+        outputs=outputs,
+        donated=donated,
+        temporaries=temporaries,
+        constants=constant_bytes(module),
+        peak=peak_bytes(module, stats),
+        capacity=target.hardware.memory_bytes if target else None,
+        largest=largest_values(module, leaves),
+    )
+
+
+def held_by(plan: Plan | None, leaves: Sequence[Leaf]) -> Mapping[str, int]:
+    """Bytes on one device by what they are: `params`, `optimizer`, `batch`, or empty for anything else."""
+    held = {"params": 0, "optimizer": 0, "batch": 0, "": 0}
+    if plan is None:
+        for leaf in leaves:
+            held[leaf.part] += leaf.num_bytes
+        return held
+    names = {"params": "params", "opt_state": "optimizer", "optimizer": "optimizer"}
+    for planned in (*plan.state, *plan.of_kind("batch")):
+        part = "batch" if planned.kind == "batch" else names.get((*split_path(planned.path), "")[0], "")
+        held[part] += planned.bytes_per_device
+    return held
+
+
+def largest_values(module: HloModule, leaves: Sequence[Leaf]) -> tuple[ValueFacts, ...]:
+    """The largest values of the scheduled program, what is inside of fusions left out.
+
+    Those that live at different times may share their memory.
+    """
+    paths = {leaf.number: leaf.path for leaf in leaves}
+    found = heapq.nlargest(NUM_LARGEST, _values(module), key=lambda value: shape_bytes(value[2]))
+    return tuple(_facts(module, *value, paths) for value in found if shape_bytes(value[2]))
+
+
+def _values(module: HloModule) -> Iterator[tuple[str, Instruction, Shape]]:
+    """(computation, instruction, array) of everything that takes memory of its own."""
+    for name in runs_per_step(module):
+        for one in module.computations[name].instructions.values():
+            is_argument = one.opcode == "parameter" and name == module.entry
+            if is_argument or not (one.opcode in _NO_MEMORY or one.opcode.endswith("-start") or _in_place(module, one)):
+                yield from ((name, one, shape) for shape in one.shapes)
+
+
+def _in_place(module: HloModule, one: Instruction) -> bool:
+    """Whether a fusion writes a part of what it is given, and hands that on."""
+    if one.opcode != "fusion":
+        return False
+    fused = module.computations.get(one.called("calls"))
+    inside = fused.root if fused else None
+    while fused and inside and inside.opcode in ("bitcast", "copy", "convert") and inside.operands:
+        inside = fused.instructions.get(inside.operands[0])
+    return inside is not None and inside.opcode == "dynamic-update-slice"
+
+
+def _facts(module: HloModule, computation: str, one: Instruction, shape: Shape, paths: Mapping[int, str]) -> ValueFacts:
+    if one.opcode == "parameter":
+        path = paths.get(int(one.value), "")
+        return ValueFacts(one.name, shape.dims, shape.dtype, shape_bytes(shape), path or "an argument", None)
+    origin = origin_of(module, computation, one)
+    words = "kept by a loop" if origin.primitive in ("while", "scan") else origin.primitive or one.opcode
+    if origin.module:
+        words += f" in {origin.module}"
+    if origin.phase != "other":
+        words += f", {origin.phase}"
+    return ValueFacts(one.name, shape.dims, shape.dtype, shape_bytes(shape), words, origin.source)

@@ -1,0 +1,163 @@
+"""What was found of a compiled program, as plain data. All bytes and seconds are one device's, for one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from outlay.analysis.hlo.collective import CollectiveKind
+from outlay.analysis.hlo.hlo_module import SourceLine
+
+Phase = Literal["forward", "backward", "optimizer", "other"]
+
+
+@dataclass(frozen=True)
+class CollectiveFacts:
+    """One collective: what it moves, over what, and whose line asked for it.
+
+    Attributes:
+        kind: such as `all-gather`.
+        name: the instruction's name in the compiled program.
+        axes: the mesh axes it runs over; empty where its groups follow none.
+        group_size: devices that exchange with one another.
+        crosses_hosts: whether a group spans several hosts, of TPUs several slices; None where nothing is known of them.
+        dtype: of what is moved, such as `f32`.
+        operand_bytes: what a device puts in, once.
+        bytes_moved: what a device sends (and receives) in one run, by the ring algorithm: all-gather and reduce-scatter
+            move (n-1)/n of the whole, all-reduce twice that, all-to-all (n-1)/n of the operand, a permutation all.
+        count: runs a step.
+        count_is_exact: False where a loop's trip count is unknown and it counts once.
+        is_async: whether the device may compute meanwhile.
+        phase: which part of the step asked for it.
+        module: the model's part, as named by scopes or by the functions of the source; empty where unknown.
+        source: the user's line; None where the compiler kept none.
+        leaves: paths of the state's or batch's leaves that are moved; empty where it is a computed value, or unknown.
+        value: what is moved, in words, where it is no leaf.
+        seconds: estimated for one run on the target's links; None without a target.
+    """
+
+    kind: CollectiveKind
+    name: str
+    axes: tuple[str, ...]
+    group_size: int
+    crosses_hosts: bool | None
+    dtype: str
+    operand_bytes: int
+    bytes_moved: int
+    count: int
+    count_is_exact: bool
+    is_async: bool
+    phase: Phase
+    module: str
+    source: SourceLine | None
+    leaves: tuple[str, ...]
+    value: str
+    seconds: float | None = None
+
+    @property
+    def leaf(self) -> str:
+        """The leaf that is moved, of several the first and how many more; empty where it is none."""
+        more = f" and {len(self.leaves) - 1} more" if len(self.leaves) > 1 else ""
+        return f"{self.leaves[0]}{more}" if self.leaves else ""
+
+    @property
+    def bytes_per_step(self) -> int:
+        """What a device sends in a step."""
+        return self.bytes_moved * self.count
+
+
+@dataclass(frozen=True)
+class ValueFacts:
+    """One large value that the program holds, and where it comes from."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+    what: str
+    source: SourceLine | None
+
+
+@dataclass(frozen=True)
+class MemoryFacts:
+    """Memory of one device, in bytes; of `temporaries` and below the compiler's own figures.
+
+    Attributes:
+        params: leaves of the state below `params`.
+        optimizer: leaves below `opt_state` or `optimizer`.
+        other_state: the rest of the state.
+        batch: the batch.
+        arguments: all that is passed in, as the compiler counts it.
+        outputs: all that comes out, donated memory included.
+        donated: bytes of arguments whose memory outputs reuse.
+        temporaries: what the step holds besides.
+        constants: arrays that are part of the program itself, such as those that the step closes over.
+        peak: what must be there at once: arguments, outputs that are not in donated memory, constants, and temporaries,
+            which are allocated in one piece.
+        capacity: the device's memory; None without a target.
+        largest: the ten largest values.
+    """
+
+    params: int
+    optimizer: int
+    other_state: int
+    batch: int
+    arguments: int
+    outputs: int
+    donated: int
+    temporaries: int
+    constants: int
+    peak: int
+    capacity: int | None
+    largest: tuple[ValueFacts, ...]
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak is below the capacity; None without a target."""
+        return None if self.capacity is None else self.peak <= self.capacity
+
+
+@dataclass(frozen=True)
+class WorkFacts:
+    """What one device computes in a step.
+
+    Attributes:
+        flops: floating-point operations of the traced step, spread evenly over the devices, loops multiplied out; None
+            where only the compiled program is known.
+        flops_compiled: of the matrix products and convolutions in the compiled program of one device; more than its
+            share of `flops` means that devices repeat one another's work (or recompute on purpose, by remat).
+        bytes_accessed: what the compiled program reads and writes in memory.
+        flops_by_dtype: of `flops_compiled`, by the dtype of the operands.
+    """
+
+    flops: float | None
+    flops_compiled: float
+    bytes_accessed: float
+    flops_by_dtype: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of the step on one of its lanes: what computes, what goes over links, what goes to the host.
+
+    A loop's body stands once, as long as all its rounds.
+
+    Attributes:
+        lane: `compute`, `links` or `host`.
+        kind: `compute`, `host`, or the kind of the collective.
+        name: of the collective or copy; empty for computation.
+        begin: seconds from the start of the step.
+        seconds: estimated for all its runs in a step.
+        waited: of those, while the device does nothing else.
+        count: how often it runs.
+        loop: the loop that it runs in; empty outside of loops.
+    """
+
+    lane: str
+    kind: str
+    name: str
+    begin: float
+    seconds: float
+    waited: float
+    count: int
+    loop: str

@@ -1,0 +1,303 @@
+"""The explanation of a placed program: its parts are compiled one by one, and nothing is run."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+from outlay.analysis.cost.estimate import Estimate
+from outlay.analysis.cost.links import collective_seconds, payload_bytes
+from outlay.analysis.cost.price import price
+from outlay.analysis.cost.render import format_seconds
+from outlay.analysis.cost.schedule import Schedule, schedule_of
+from outlay.analysis.cost.speeds import Range
+from outlay.analysis.hlo.collectives import collectives_of
+from outlay.analysis.hlo.parse import parse_hlo
+from outlay.analysis.hlo.peak import peak_bytes
+from outlay.analysis.work.compiled import compiled_work
+from outlay.analysis.work.traced import TracedWork, traced_work
+from outlay.core.errors import ExplainError
+from outlay.core.paths import join_parts, map_with_paths
+from outlay.core.sizes import num_bytes
+from outlay.devices.compile_only import target_of
+from outlay.devices.device_id import device_id
+from outlay.devices.info import MeshInfo
+from outlay.devices.target import Target
+from outlay.graph.step_graph import CACHE, StepGraph
+from outlay.program.placed.dispatch import routes
+from outlay.program.placed.place import Place
+from outlay.program.placed.placed_program import PlacedProgram
+from outlay.report.finding import Finding
+from outlay.report.placed.placed_explanation import PlacedExplanation
+from outlay.report.placed.placed_facts import CachedFacts, PartFacts, SentFacts
+from outlay.report.placed.placed_words import largest, rate
+
+_NAMED = 6
+"""Parts that name a program."""
+
+
+def explain_placed(program: PlacedProgram, target: Target | None = None) -> PlacedExplanation:
+    """What each part of a placed program costs, and what they send one another.
+
+    Args:
+        program: the program.
+        target: the hardware that times are of; that of the mesh if None.
+
+    Raises:
+        ExplainError: the target has another number of devices than the mesh.
+    """
+    start = time.perf_counter()
+    mesh = MeshInfo.of(program.mesh)
+    if target is not None and target.num_devices != mesh.num_devices:
+        raise ExplainError(
+            f"the program is for {mesh.num_devices} device(s), but {target} has {target.num_devices}\n"
+            f"  cure: a target of {mesh.num_devices} devices, or a mesh for that target: "
+            f"outlay.mesh(..., target={str(target)!r})"
+        )
+    hardware = target or target_of(program.mesh)
+    unknown: dict[str, list[str]] = {}
+    parts = _with_shares([_part(program, name, hardware, unknown) for name in program.step.graph.parts])
+    sent = sent_by(program, hardware)
+    found = PlacedExplanation(
+        name=", ".join(part.name for part in parts[:_NAMED]) + (" ..." if len(parts) > _NAMED else ""),
+        target=hardware,
+        mesh=mesh,
+        parts=parts,
+        sent=sent,
+        cached=cached_by(program, sent),
+        num_steps_at_once=program.num_steps_at_once,
+        findings=(),
+        incomplete=tuple(f"{', '.join(names)}: {what}" for what, names in unknown.items()),
+        notes=tuple(_notes(mesh, hardware)),
+        seconds=0.0,
+    )
+    return replace(found, findings=find(found), seconds=time.perf_counter() - start)
+
+
+def _part(program: PlacedProgram, name: str, target: Target | None, unknown: dict[str, list[str]]) -> PartFacts:
+    alone = compile_part(program, name)
+    module = parse_hlo(alone.compiled.as_text() or "")
+    done = compiled_work(module)
+    stats = alone.compiled.memory_analysis()
+    for what in (*done.unknown, *alone.traced.unknown):
+        unknown.setdefault(what, []).append(name)
+    leaves = [leaf for leaf in program.plan.state if leaf.path.partition(".")[0] == name]
+    estimate = _alone(schedule_of(module, done), target) if target else None
+    return PartFacts(
+        name=name,
+        devices=next(tuple(map(device_id, place.devices)) for place in program.places if name in place.names),
+        num_bytes=sum(leaf.bytes_per_device for leaf in leaves),
+        flops=alone.traced.flops,
+        bytes_accessed=done.bytes_accessed,
+        peak=peak_bytes(module, stats) if stats else None,
+        seconds=Range(estimate.seconds_low, estimate.seconds_high) if estimate else None,
+        share=0.0,
+    )
+
+
+def _alone(schedule: Schedule, target: Target) -> Estimate:
+    """A part on its own devices, which exchange nothing inside of it."""
+    return price(replace(schedule, num_devices=target.num_devices), target)
+
+
+def _with_shares(parts: list[PartFacts]) -> tuple[PartFacts, ...]:
+    whole = sum(part.cost * len(part.devices) for part in parts)
+    return tuple(replace(part, share=part.cost * len(part.devices) / whole if whole else 0.0) for part in parts)
+
+
+def _notes(mesh: MeshInfo, target: Target | None) -> Iterator[str]:
+    yield (
+        "nothing was run: times are estimates from the compiled step of each part; `outlay choose` measures the parts "
+        "where the devices are attached"
+    )
+    if target is not None and target.hardware.measured is None:
+        yield f"the speeds of {target} are a data sheet's, so compare the parts, and trust the milliseconds less"
+    if target is None:
+        yield "the hardware is not known, so parts are compared by the bytes that they read and write"
+    if mesh.kind == "simulated":
+        yield (
+            "simulated devices share this machine's cores: no placement over them is faster than the cores are, and "
+            "what it would gain on devices of their own is the ratio of work that is shown"
+        )
+
+
+@dataclass(frozen=True)
+class PartStep:
+    """A part's step as a program of its own.
+
+    Attributes:
+        traced: what was counted in the traced step.
+        compiled: the step compiled.
+    """
+
+    traced: TracedWork
+    compiled: jax.stages.Compiled
+
+
+def compile_part(program: PlacedProgram, name: str) -> PartStep:
+    """A part's step compiled for the first of its devices, with as many rows of its state as that one holds."""
+    graph: StepGraph = program.step.graph
+    device = next(place.devices[0] for place in program.places if name in place.names)
+    local = {leaf.path: leaf.local_shape for leaf in program.plan.state}
+    state = map_with_paths(
+        lambda path, leaf: jax.ShapeDtypeStruct(local[path], leaf.dtype), {name: program.state_shapes[name]}
+    )[name]
+    inputs = {key: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for key, leaf in program.batch_shapes.items()}
+    read = jax.eval_shape(lambda cache, inputs: graph.read(name, cache, inputs), program.state_shapes[CACHE], inputs)
+    step = graph.parts[name].step
+    # A part has a device of its own, whatever mesh the user has set.
+    with jax.set_mesh(None), warnings.catch_warnings():
+        # A step may give back less state than it takes, as one that ends a count.
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        lowered = jax.jit(step, donate_argnums=0).lower(_on(state, device), _on(read, device))
+        compiled = lowered.compile()
+        return PartStep(traced_work(jax.make_jaxpr(step)(state, read)), compiled)
+
+
+def _on(tree: Any, device: jax.Device) -> Any:
+    where = SingleDeviceSharding(device)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), tree)
+
+
+_FAR = 0.75
+"""Share of the devices' number below which the best gain is said to be bounded by one part."""
+
+
+def find(found: PlacedExplanation) -> tuple[Finding, ...]:
+    """Every finding."""
+    return (*_dominant(found), *_unbalanced(found), *_exchange(found), *_idle(found))
+
+
+def _dominant(found: PlacedExplanation) -> Iterator[Finding]:
+    """One part is so much of the work that devices for the others gain little."""
+    if len(found.parts) < 2 or found.best_gain >= _FAR * found.mesh.num_devices:
+        return
+    part = max(found.parts, key=lambda one: one.share)
+    yield Finding(
+        "dominant-part",
+        f"{largest(found)}, whatever number of devices there are",
+        f'split it over several devices: outlay.by_module({{..., "{part.name}": [0, 1]}}), or everything: '
+        "outlay.by_neuron()",
+        int(part.bytes_accessed),
+    )
+
+
+def _unbalanced(found: PlacedExplanation) -> Iterator[Finding]:
+    """Several parts share the busiest device, and what could be reached is far."""
+    busiest = max(found.work_by_device, key=lambda device: found.work_by_device[device])
+    there = [part for part in found.parts if busiest in part.devices]
+    reachable = min(found.best_gain, found.mesh.num_devices)
+    if len(there) < 2 or found.gain >= _FAR * reachable:
+        return
+    yield Finding(
+        "unbalanced",
+        f"device {busiest} does {found.work_by_device[busiest] / found.work:.0%} of the work with "
+        f"{', '.join(part.name for part in there)}: at most {found.gain:.1f}x one device, where up to "
+        f"{reachable:.1f}x could be reached",
+        "outlay choose RECIPE --target T proposes a balanced placement",
+        int(sum(part.bytes_accessed for part in there)),
+    )
+
+
+def _exchange(found: PlacedExplanation) -> Iterator[Finding]:
+    """What is exchanged takes longer than what is computed."""
+    spent = found.exchange_seconds
+    busiest = max(found.work_by_device.values())
+    if spent is None or spent <= busiest:
+        return
+    yield Finding(
+        "exchange-above-work",
+        f"a device waits {format_seconds(spent)} a step for {rate(found.bytes_per_step)} in {len(found.sent)} "
+        f"transfer(s), and computes {format_seconds(busiest)} at most: the estimate sees no gain in this placement",
+        "one device; larger parts on fewer devices; or connections with a longer delay, so that several steps run "
+        "between two exchanges",
+        int(found.bytes_per_step),
+    )
+
+
+def _idle(found: PlacedExplanation) -> Iterator[Finding]:
+    idle = [device for device, work in found.work_by_device.items() if not work]
+    if not idle:
+        return
+    names = ", ".join(map(str, idle))
+    yield Finding(
+        "idle-device",
+        f"device{'s' if len(idle) > 1 else ''} {names}: nothing to do",
+        f"a mesh of {found.mesh.num_devices - len(idle)}, or a part for each: outlay.by_module names positions",
+        0,
+    )
+
+
+def sent_by(program: PlacedProgram, target: Target | None) -> tuple[SentFacts, ...]:
+    """Everything that leaves a device, most bytes first."""
+    found = [*_between(program, target), *_within(program, target)]
+    return tuple(sorted(found, key=lambda one: -one.bytes_in_all))
+
+
+def cached_by(program: PlacedProgram, sent: tuple[SentFacts, ...]) -> tuple[CachedFacts, ...]:
+    """The exchange cache by path."""
+
+    def others(path: str) -> tuple[int, ...]:
+        copies = [one.target for one in sent if not one.is_within and join_parts((CACHE, one.part, one.port)) == path]
+        return tuple(sorted({device for ids in copies for device in ids}))
+
+    return tuple(
+        CachedFacts(leaf.path, leaf.shape, leaf.dtype, leaf.bytes_total, leaf.device_ids, others(leaf.path))
+        for leaf in program.plan.state
+        if leaf.path.startswith(f"{CACHE}.")
+    )
+
+
+def _between(program: PlacedProgram, target: Target | None) -> Iterator[SentFacts]:
+    graph, places = program.step.graph, program.places
+    seen = {(route.origin, route.target, route.part, route.port) for route in routes(places)}
+    for origin, to, part, port in sorted(seen):
+        leaf = program.state_shapes[CACHE][part][port]
+        readers = [
+            name
+            for name in places[to].names
+            if any((s.part, s.port) == (part, port) for of in graph.parts[name].reads.values() for s in of)
+        ]
+        # A dispatch sends the cache once, whatever number of steps it runs.
+        size = num_bytes(leaf.shape, leaf.dtype) / program.num_steps_at_once
+        pair = [_positions(program, places[number])[0] for number in (origin, to)]
+        yield SentFacts(
+            part,
+            port,
+            _ids(places[origin]),
+            _ids(places[to]),
+            tuple(readers),
+            size,
+            collective_seconds("collective-permute", size, [pair], target) if target else None,
+        )
+
+
+def _within(program: PlacedProgram, target: Target | None) -> Iterator[SentFacts]:
+    """Rows that the devices of one place exchange, which only its compiled program knows."""
+    for place, compiled in zip(program.places, program.compiled.values(), strict=True) if program.rows else ():
+        if place.rows is None:
+            continue
+        positions = _positions(program, place)
+        size, seconds = 0.0, 0.0
+        for one in collectives_of(parse_hlo(compiled.as_text() or "")):
+            size += (payload_bytes(one) - one.operand_bytes) * one.count / program.num_steps_at_once
+            if target:
+                spent = collective_seconds(one.kind, payload_bytes(one), [positions], target)
+                seconds += spent * one.count / program.num_steps_at_once
+        names = tuple(place.rows.num)
+        yield SentFacts("+".join(names), "rows", _ids(place), _ids(place), names, size, seconds if target else None)
+
+
+def _ids(place: Place) -> tuple[int, ...]:
+    return tuple(device_id(device) for device in place.devices)
+
+
+def _positions(program: PlacedProgram, place: Place) -> list[int]:
+    devices = list(program.mesh.devices.flat)
+    return [devices.index(device) for device in place.devices]

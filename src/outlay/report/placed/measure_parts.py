@@ -1,0 +1,190 @@
+"""What the parts of a graph cost, measured: each is run alone on one device, reading what it reads in a real run."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from outlay.analysis.cost.render import format_seconds
+from outlay.core.errors import ExplainError
+from outlay.core.table import table, to_text
+from outlay.graph.rollout import Rollout, count_steps
+from outlay.graph.step_graph import INPUTS, StepGraph
+
+NUM_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class PartTimes:
+    """How long a step of each part takes, alone on one device.
+
+    Attributes:
+        seconds: of one step, by part.
+        together: of one step of all parts in one program on this device, everything they put out being recorded.
+        device: the device, in words.
+        num_steps: steps that each time is the median of several runs of.
+    """
+
+    seconds: Mapping[str, float]
+    together: float
+    device: str
+    num_steps: int
+
+    @property
+    def sum(self) -> float:
+        """Of all parts, one after the other."""
+        return sum(self.seconds.values())
+
+    @property
+    def largest(self) -> str:
+        """The part that takes longest."""
+        return max(self.seconds, key=lambda name: self.seconds[name])
+
+    @property
+    def best_gain(self) -> float:
+        """How much faster than one device any placement of whole parts can be at most: sum over max."""
+        return self.sum / self.seconds[self.largest]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        facts = {"sum": self.sum, "largest": self.largest, "best_gain": self.best_gain}
+        return {**dataclasses.asdict(self), "seconds": dict(self.seconds), **facts}
+
+    @property
+    def bound(self) -> str:
+        """What can be gained at most, in a sentence."""
+        share = self.seconds[self.largest] / self.sum
+        return (
+            f"{self.largest} takes {share:.0%} of the time, so no placement part by part can be faster than "
+            f"{self.best_gain:.1f}x one device (sum / max)"
+        )
+
+    def __rich__(self) -> Any:
+        rows = [(name, format_seconds(spent), f"{spent / self.sum:.0%}") for name, spent in self.seconds.items()]
+        rows.append(("sum", format_seconds(self.sum), f"together in one program {format_seconds(self.together)}"))
+        return table(("part", "a step", "of the time"), rows, right=("a step",))
+
+    def __str__(self) -> str:
+        return f"{to_text(self)}\n{self.bound}; measured on {self.device}, medians of {self.num_steps} steps"
+
+
+def measure_parts(
+    rollout: Rollout,
+    init: Callable[[Any], Any],
+    inputs: Mapping[str, Any],
+    *,
+    device: jax.Device | None = None,
+    seed: int = 0,
+    num_rounds: int = NUM_ROUNDS,
+) -> PartTimes:
+    """Measure a step of each part of a graph, alone on one device.
+
+    All parts are run together first. Each is then run by itself with the state that it has after that, and reads what
+    the others put out in that run: what a part costs may depend on what it reads, as plasticity does on spikes.
+
+    Args:
+        rollout: the graph's rollout.
+        init: what makes the state from a PRNG key.
+        inputs: of as many steps as are measured at a time.
+        device: the device; the first that is attached if None.
+        seed: of the state.
+        num_rounds: runs of each part, which take turns; the median counts.
+
+    Raises:
+        ExplainError: the device is not attached.
+
+    Example:
+        >>> from outlay.graph.step_graph import Part, Source, StepGraph
+        >>> def grow(state, read):
+        ...     return {"w": state["w"] @ state["w"] / 200}, {"out": read["in"][0] + 1}
+        >>> def wait(state, read):
+        ...     return state, {"out": read["in"][0]}
+        >>> graph = StepGraph({
+        ...     "large": Part(grow, {"in": (Source("small", "out"),)}),
+        ...     "small": Part(wait, {"in": (Source("large", "out"),)})})
+        >>> def init(key):
+        ...     zero = {"out": jnp.zeros(())}
+        ...     return {"large": {"w": jnp.ones((200, 200))}, "small": {}, "cache": {"large": zero, "small": zero}}
+        >>> times = outlay.measure_parts(outlay.Rollout(graph), init, {"step": np.arange(20)})
+        >>> times.largest, times.best_gain < 1.5
+        ('large', True)
+    """
+    where = device or jax.local_devices()[0]
+    if where not in jax.local_devices():
+        raise ExplainError(
+            f"{where} is not attached to this process, so nothing can be measured on it\n"
+            "  cure: a device of jax.local_devices(), or outlay.explain(program), which estimates"
+        )
+    graph, num_steps = rollout.graph, count_steps(inputs)
+    with jax.default_device(where):
+        inputs = {name: jax.device_put(value, where) for name, value in inputs.items()}
+        together = _Together(Rollout(graph, record=tuple(_ports(graph))), init, inputs, seed)
+        seen = {tuple(port.split(":")): values for port, values in together.run()["recorded"].items()}
+        alone = {name: _Alone(graph, name, together.state[name], seen, inputs) for name in graph.parts}
+        for one in alone.values():
+            one.run()  # which compiles
+        runs: dict[str, list[float]] = {name: [] for name in alone}
+        of_all: list[float] = []
+        for _ in range(num_rounds):
+            of_all.append(together.seconds())
+            for name, one in alone.items():
+                runs[name].append(one.seconds())
+    return PartTimes(
+        seconds={name: statistics.median(times) / num_steps for name, times in runs.items()},
+        together=statistics.median(of_all) / num_steps,
+        device=str(where.device_kind),
+        num_steps=num_steps,
+    )
+
+
+class _Together:
+    """All parts in one program."""
+
+    def __init__(self, rollout: Rollout, init: Callable[[Any], Any], inputs: Any, seed: int) -> None:
+        self.state = jax.jit(init)(jax.random.key(seed))
+        self._run = jax.jit(rollout, donate_argnums=0)
+        self._inputs = inputs
+
+    def run(self) -> dict[str, Any]:
+        self.state, found = jax.block_until_ready(self._run(self.state, self._inputs))
+        return found
+
+    def seconds(self) -> float:
+        return _seconds(self.run)
+
+
+class _Alone:
+    """One part, which reads what was put out before."""
+
+    def __init__(self, graph: StepGraph, name: str, state: Any, seen: Mapping[Any, Any], inputs: Any) -> None:
+        step = graph.parts[name].step
+        self._read = {
+            port: tuple(inputs[s.port] if s.part == INPUTS else seen[s.part, s.port] for s in sources)
+            for port, sources in graph.parts[name].reads.items()
+        }
+        num_steps = count_steps(inputs)
+        self._state = jax.tree.map(lambda leaf: leaf.copy(), state)
+        self._run = jax.jit(lambda state, read: jax.lax.scan(step, state, read, length=num_steps), donate_argnums=0)
+
+    def run(self) -> None:
+        self._state, _ = jax.block_until_ready(self._run(self._state, self._read))
+
+    def seconds(self) -> float:
+        return _seconds(self.run)
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _ports(graph: StepGraph) -> list[str]:
+    """Everything that some part reads of another."""
+    return list(dict.fromkeys(str(source) for source in graph.sources() if source.part != INPUTS))

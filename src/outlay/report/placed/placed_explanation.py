@@ -1,0 +1,158 @@
+"""What `outlay.explain` found of a placed program, as facts that print themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from outlay.core.table import Lines, to_text
+from outlay.devices.info import MeshInfo
+from outlay.devices.target import Target
+from outlay.report.finding import Finding
+from outlay.report.placed.placed_facts import CachedFacts, PartFacts, SentFacts
+from outlay.report.placed.placed_page import page
+from outlay.report.placed.placed_text import render
+
+# `str()` is read in files and logs.
+_TEXT_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class PlacedExplanation:
+    """What each part of a placed program costs, and what they send one another; made by `outlay.explain`.
+
+    All bytes, FLOPs and seconds are of one step. `str()` gives text without colour, rich prints it with colour on a
+    terminal, a notebook shows the page.
+
+    Attributes:
+        name: what was explained.
+        target: the hardware that times are of; None where it is not known.
+        mesh: the mesh.
+        parts: the parts, in the order of the graph.
+        sent: what leaves a device, most bytes first.
+        cached: the exchange cache by path.
+        num_steps_at_once: steps that run between two exchanges.
+        findings: what costs more than it must.
+        incomplete: what could not be counted, in words.
+        notes: what is good to know when reading, in words.
+        seconds: how long compiling and explaining took.
+    """
+
+    name: str
+    target: Target | None
+    mesh: MeshInfo
+    parts: tuple[PartFacts, ...]
+    sent: tuple[SentFacts, ...]
+    cached: tuple[CachedFacts, ...]
+    num_steps_at_once: int
+    findings: tuple[Finding, ...]
+    incomplete: tuple[str, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    def __getitem__(self, name: str) -> PartFacts:
+        """A part by its name."""
+        return next(part for part in self.parts if part.name == name)
+
+    @property
+    def work(self) -> float:
+        """The cost of all parts, one after the other: seconds, or bytes where the hardware is not known."""
+        return sum(part.cost * len(part.devices) for part in self.parts)
+
+    @property
+    def work_by_device(self) -> dict[int, float]:
+        """The same on each device, by id."""
+        found = dict.fromkeys(self.mesh.device_ids, 0.0)
+        for part in self.parts:
+            for device in part.devices:
+                found[device] += part.cost
+        return found
+
+    @property
+    def bytes_by_device(self) -> dict[int, int]:
+        """What each device holds of the state, cache included, by id."""
+        found = dict.fromkeys(self.mesh.device_ids, 0)
+        for one in (*self.parts, *self.cached):
+            for device in one.devices if isinstance(one, PartFacts) else one.owners:
+                found[device] += one.num_bytes
+        return found
+
+    @property
+    def best_gain(self) -> float:
+        """How much faster than one device any placement of whole parts can be at most: all work over the largest."""
+        largest = max((part.cost * len(part.devices) for part in self.parts), default=0.0)
+        return self.work / largest if largest else 1.0
+
+    @property
+    def gain(self) -> float:
+        """How much faster this placement can be at most, were nothing exchanged: all work over the busiest device."""
+        busiest = max(self.work_by_device.values(), default=0.0)
+        return self.work / busiest if busiest else 1.0
+
+    @property
+    def bytes_per_step(self) -> float:
+        """What is sent in a step, all devices added up."""
+        return sum(one.bytes_in_all for one in self.sent)
+
+    @property
+    def exchange_seconds(self) -> float | None:
+        """Estimated, of what the device that waits longest gets; None where the hardware is not known."""
+        if self.target is None:
+            return None
+        waits: dict[int, float] = {}
+        for one in self.sent:
+            for device in one.target:
+                waits[device] = waits.get(device, 0.0) + (one.seconds or 0.0)
+        return max(waits.values(), default=0.0)
+
+    @property
+    def peak(self) -> int | None:
+        """The most that a device needs at once: its state, and the temporaries of its largest part."""
+        if any(part.peak is None for part in self.parts):
+            return None
+        held = self.bytes_by_device
+        more = dict.fromkeys(held, 0)
+        for part in self.parts:
+            for device in part.devices:
+                more[device] = max(more[device], (part.peak or 0) - part.num_bytes)
+        return max((held[device] + more[device] for device in held), default=0)
+
+    def of_kind(self, kind: str) -> tuple[Finding, ...]:
+        """The findings of one kind, such as `dominant-part`."""
+        return tuple(finding for finding in self.findings if finding.kind == kind)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "name": self.name,
+            "target": str(self.target) if self.target else None,
+            "mesh": self.mesh.to_dict(),
+            "best_gain": self.best_gain,
+            "gain": self.gain,
+            "bytes_per_step": self.bytes_per_step,
+            "exchange_seconds": self.exchange_seconds,
+            "peak": self.peak,
+            "num_steps_at_once": self.num_steps_at_once,
+            "parts": [dataclasses.asdict(part) for part in self.parts],
+            "sent": [{**dataclasses.asdict(one), "bytes_in_all": one.bytes_in_all} for one in self.sent],
+            "cached": [dataclasses.asdict(one) for one in self.cached],
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
+            "incomplete": list(self.incomplete),
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }
+
+    def to_html(self) -> str:
+        """As a complete page in one file, which works offline."""
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def __str__(self) -> str:
+        return to_text(self, width=_TEXT_WIDTH)
+
+    def __rich__(self) -> Lines:
+        return Lines(functools.partial(render, self))

@@ -1,0 +1,142 @@
+"""The facts of one report: everything that its text, JSON and page say, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from outlay.devices.info import MeshInfo
+from outlay.report.blocks import Blocks
+from outlay.report.heat import Heat
+from outlay.report.leaf import LeafFacts
+from outlay.report.modules import ModuleFacts
+
+Subject = Literal["array", "tree", "plan", "program"]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """One device.
+
+    Attributes:
+        id: JAX's id of the device; on an abstract mesh its position.
+        host: the host it is on.
+        num_bytes: bytes of state that it holds.
+    """
+
+    id: int
+    host: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many leaves of the state live in the same way.
+
+    Attributes:
+        in_words: the way, such as `replicated 6 times`.
+        num_leaves: how many leaves.
+        bytes_total: their bytes, counted once.
+    """
+
+    in_words: str
+    num_leaves: int
+    bytes_total: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The state in numbers.
+
+    Attributes:
+        num_leaves: leaves of the state.
+        bytes_total: their bytes, counted once.
+        bytes_least: bytes on the device that holds the least.
+        bytes_most: bytes on the device that holds the most.
+        replication: bytes on all devices over the bytes of the arrays that are on devices: 1.0 holds no copy.
+        counts: the leaves by the way they live, the largest first.
+    """
+
+    num_leaves: int
+    bytes_total: int
+    bytes_least: int
+    bytes_most: int
+    replication: float
+    counts: tuple[Count, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything one report says.
+
+    Attributes:
+        subject: what was shown.
+        meshes: the meshes that leaves live on, in the order of the leaves.
+        devices: the devices of the meshes and of the leaves, in order.
+        device_kind: `attached`, `simulated`, `abstract`, or empty where no device holds anything.
+        leaves: the leaves in the order of the tree.
+        modules: sums over the modules of the tree.
+        totals: the state in numbers.
+        heat: bytes by device and top-level module.
+        notes: what is worth knowing, in words with numbers.
+    """
+
+    subject: Subject
+    meshes: tuple[MeshInfo, ...]
+    devices: tuple[DeviceFacts, ...]
+    device_kind: str
+    leaves: tuple[LeafFacts, ...]
+    modules: tuple[ModuleFacts, ...]
+    totals: Totals
+    heat: Heat
+    notes: tuple[str, ...]
+
+    @property
+    def shared_blocks(self) -> tuple[Blocks, ...]:
+        """The different block pictures: leaves of one shape and place share theirs."""
+        return tuple(dict.fromkeys(leaf.blocks for leaf in self.leaves if leaf.blocks is not None))
+
+    @property
+    def num_hosts(self) -> int:
+        """How many hosts the devices are on."""
+        return len({device.host for device in self.devices})
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        blocks = {found: number for number, found in enumerate(self.shared_blocks)}
+        everywhere = [device.id for device in self.devices]
+        leaves = [
+            {
+                **leaf.to_dict(),
+                # Most leaves live everywhere; writing thousands of ids for each would drown the file.
+                "device_ids": "all" if everywhere and sorted(leaf.device_ids) == everywhere else list(leaf.device_ids),
+                "mesh": self.meshes.index(leaf.mesh) if leaf.mesh and leaf.on_mesh else None,
+                "blocks": None if leaf.blocks is None else blocks[leaf.blocks],
+            }
+            for leaf in self.leaves
+        ]
+        return {
+            "subject": self.subject,
+            "device_kind": self.device_kind,
+            "meshes": [mesh.to_dict() for mesh in self.meshes],
+            "devices": [{"id": d.id, "host": d.host, "bytes": d.num_bytes} for d in self.devices],
+            "totals": _totals_to_dict(self.totals),
+            "notes": list(self.notes),
+            "leaves": leaves,
+            "modules": [module.to_dict() for module in self.modules],
+            "heat": self.heat.to_dict(),
+            "blocks": [found.to_dict() for found in blocks],
+        }
+
+
+def _totals_to_dict(totals: Totals) -> dict[str, Any]:
+    return {
+        "num_leaves": totals.num_leaves,
+        "bytes_total": totals.bytes_total,
+        "bytes_least": totals.bytes_least,
+        "bytes_most": totals.bytes_most,
+        "replication": totals.replication,
+        "counts": [
+            {"in_words": c.in_words, "num_leaves": c.num_leaves, "bytes_total": c.bytes_total} for c in totals.counts
+        ],
+    }

@@ -1,0 +1,200 @@
+"""A report as text for terminals and files: a table of the leaves, or the picture of one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from outlay.core.sizes import format_bytes
+from outlay.core.table import folded, table
+from outlay.devices.device_id import DeviceId, format_ids
+from outlay.report.blocks_picture import Panel, Picture, draw
+from outlay.report.heat import Heat, HeatRow
+from outlay.report.leaf import LeafFacts
+from outlay.report.show_facts import Facts
+
+# A narrower terminal would cut the reasons into columns of single words, and rules into several lines.
+_WIDTH_WITH_REASONS = 140
+_BAR = 20
+
+
+def render(facts: Facts, width: int) -> Iterator[Any]:
+    """The report as rich renderables, for a console so many characters wide."""
+    yield Text(headline(facts), style="bold")
+    if any(isinstance(device.id, DeviceId) for device in facts.devices):
+        yield Text("a device is written process:index", style="dim")
+    if is_one_array(facts):
+        yield from _one_array(facts.leaves[0], width)
+    elif facts.leaves:
+        yield Text()
+        yield from _leaves(facts, width)
+        yield Text()
+        yield Text(_totals(facts))
+        yield from _counts(facts)
+    else:
+        yield Text("no arrays")
+    for note in facts.notes:
+        yield Text(f"note: {note}", style="yellow")
+    if facts.heat.rows and not is_one_array(facts):
+        yield Text()
+        yield Text("bytes by device and module", style="bold")
+        yield _heat(facts.heat, facts.num_hosts)
+
+
+def is_one_array(facts: Facts) -> bool:
+    """Whether the report is about a single array, whose blocks are the point."""
+    return len(facts.leaves) == 1
+
+
+def headline(facts: Facts) -> str:
+    """What the report is about: the meshes, or the devices where there is no mesh."""
+    if facts.meshes:
+        return "; ".join(map(str, facts.meshes))
+    if not facts.devices:
+        return "on no device"
+    simulated = "simulated " if facts.device_kind == "simulated" else ""
+    plural = "s" if len(facts.devices) != 1 else ""
+    return f"{len(facts.devices)} {simulated}device{plural}, no mesh"
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """A shape as Python writes it.
+
+    >>> shape_text((4, 8)), shape_text((3,)), shape_text(())
+    ('(4, 8)', '(3,)', '()')
+    """
+    return str(tuple(shape))
+
+
+def _one_array(leaf: LeafFacts, width: int) -> Iterator[Any]:
+    name = f"{leaf.path}: " if leaf.path else ""
+    place = f"{leaf.place}: " if leaf.on_mesh else ""
+    yield Text(f"{name}{leaf.dtype} {shape_text(leaf.shape)}, {place}{leaf.in_words}")
+    if leaf.blocks is None:
+        yield Text(f"{format_bytes(leaf.bytes_total)}; {leaf.reason}")
+        return
+    each = f"{shape_text(leaf.local_shape)}, {format_bytes(leaf.bytes_per_device)}"
+    yield Text(f"a device holds {each} of {format_bytes(leaf.bytes_total)}")
+    if leaf.rule:
+        yield Text(f"rule: {leaf.rule}")
+    if leaf.reason:
+        yield Text(f"reason: {leaf.reason}")
+    yield Text()
+    yield from picture_text(draw(leaf.blocks), width)
+
+
+def _leaves(facts: Facts, width: int) -> Iterator[Any]:
+    narrow = width < _WIDTH_WITH_REASONS and any(leaf.reason for leaf in facts.leaves)
+    columns = {
+        "path": [leaf.path for leaf in facts.leaves],
+        "shape": [shape_text(leaf.shape) for leaf in facts.leaves],
+        "local": [shape_text(leaf.local_shape) for leaf in facts.leaves],
+        "dtype": [leaf.dtype for leaf in facts.leaves],
+        "spec": [leaf.place for leaf in facts.leaves],
+        "a device": [format_bytes(leaf.bytes_per_device) if leaf.device_ids else "-" for leaf in facts.leaves],
+        "copies": [str(leaf.num_copies) if leaf.device_ids else "-" for leaf in facts.leaves],
+        "rule": [_numbers(leaf) if narrow else leaf.rule for leaf in facts.leaves],
+        "reason": [leaf.reason for leaf in facts.leaves],
+    }
+    optional = [name for name in ("rule", "reason") if not any(columns[name])]
+    shown = [name for name in columns if name not in optional and not (narrow and name == "reason")]
+    rows = [list(row) for row in zip(*(columns[name] for name in shown), strict=True)]
+    names = [shown.index(name) for name in ("path", "reason") if name in shown]
+    rows, left_out = folded(rows, names=names, all_at="to_dict(), or the page, to_html()")
+    yield table(shown, rows, right=("a device", "copies"))
+    if left_out:
+        yield Text(f"({left_out})", style="dim")
+    if narrow:
+        yield from (Text(f"rule {rule}", style="dim") for rule in _rules(facts))
+        yield Text(f"(the reasons are left out: they need {_WIDTH_WITH_REASONS} columns)", style="dim")
+
+
+def _numbers(leaf: LeafFacts) -> str:
+    """The rules that decided, by number only."""
+    return ", ".join(rule.partition(".")[0] for rule in leaf.rules)
+
+
+def _rules(facts: Facts) -> list[str]:
+    """Every rule that decided something, in the order of the layout."""
+    return sorted({rule for leaf in facts.leaves for rule in leaf.rules}, key=lambda rule: int(rule.partition(".")[0]))
+
+
+def _totals(facts: Facts) -> str:
+    totals = facts.totals
+    least, most = format_bytes(totals.bytes_least), format_bytes(totals.bytes_most)
+    each = most if totals.bytes_least == totals.bytes_most else f"{least} to {most}"
+    held = f", {each} a device, replication {totals.replication:.2f}" if facts.devices else ""
+    plural = "f" if totals.num_leaves == 1 else "ves"
+    return f"state: {totals.num_leaves} lea{plural}, {format_bytes(totals.bytes_total)} counted once{held}"
+
+
+def _counts(facts: Facts) -> Iterator[Text]:
+    for count in facts.totals.counts:
+        plural = "f " if count.num_leaves == 1 else "ves"
+        yield Text(f"  {count.num_leaves:>5} lea{plural} {count.in_words} ({format_bytes(count.bytes_total)})")
+
+
+def _heat(heat: Heat, num_hosts: int) -> Any:
+    largest = max(row.total for row in heat.rows)
+    rows = [
+        [
+            *([format_ids(row.hosts)] if num_hosts > 1 else []),
+            format_ids(row.device_ids),
+            *(format_bytes(count) if count else "-" for count in row.num_bytes),
+            format_bytes(row.total),
+            _bar(row, largest),
+        ]
+        for row in heat.rows
+    ]
+    columns = [*(["host"] if num_hosts > 1 else []), "device", *heat.modules, "in all", ""]
+    return table(columns, rows, right=(*heat.modules, "in all"))
+
+
+def _bar(row: HeatRow, largest: int) -> str:
+    return "█" * (row.total * _BAR // largest if largest else 0)
+
+
+# Lines between rows make small pictures look like blocks; many rows read better without.
+_MAX_RULED_ROWS = 8
+_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
+
+
+def picture_text(picture: Picture, width: int) -> Iterator[Text]:
+    """The lines of a picture. Columns that do not fit the width go on below, never cut."""
+    row_width = max(len(label) for label in picture.rows)
+    for panel in picture.panels:
+        if panel.title:
+            yield Text(panel.title, style="bold")
+        cells = [[format_ids(ids) for ids in row] for row in panel.cells]
+        cell_width = max(len(text) for text in itertools.chain(*cells, picture.columns))
+        fitting = max(1, (width - row_width - 2) // (cell_width + 3))
+        for start in range(0, len(picture.columns), fitting):
+            yield from _frame(picture, panel, cells, slice(start, start + fitting), row_width, cell_width)
+
+
+def _frame(
+    picture: Picture,
+    panel: Panel,
+    cells: Sequence[Sequence[str]],
+    shown: slice,
+    row_width: int,
+    cell_width: int,
+) -> Iterator[Text]:
+    labels = picture.columns[shown]
+    indent = " " * row_width + " "
+    if any(labels):
+        yield Text(indent + " " + " ".join(label.center(cell_width + 2) for label in labels), style="dim")
+    edge = ("─" * (cell_width + 2),) * len(labels)
+    yield Text(indent + "┌" + "┬".join(edge) + "┐")
+    for number, (label, row, ids) in enumerate(zip(picture.rows, cells, panel.cells, strict=True)):
+        if number and len(picture.rows) <= _MAX_RULED_ROWS:
+            yield Text(indent + "├" + "┼".join(edge) + "┤")
+        line = Text.assemble((label.rjust(row_width), "dim"), " │")
+        for text, holders in zip(row[shown], ids[shown], strict=True):
+            line.append(f" {text.center(cell_width)} ", style=_COLOURS[holders[0] % len(_COLOURS)])
+            line.append("│")
+        yield line
+    yield Text(indent + "└" + "┴".join(edge) + "┘")

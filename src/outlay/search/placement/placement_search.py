@@ -1,0 +1,238 @@
+"""The search for a placement: cost the parts, balance them over each number of devices, compare with the other ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from outlay.analysis.cost.render import format_seconds
+from outlay.devices.target import Target
+from outlay.graph.rollout import Rollout, count_steps
+from outlay.layout.layout import Layout
+from outlay.layout.placement import replicate
+from outlay.layout.rule import Rule
+from outlay.layout.strategies import by_module, by_neuron
+from outlay.layout.write_layout import write_layout
+from outlay.program.make import program
+from outlay.program.program import Program
+from outlay.search.placement.choice import PlacementChoice, Way
+from outlay.search.placement.costs import Costs, expect_by_rows, expect_copies, expect_placed
+from outlay.search.placement.find_costs import attached, estimated_costs, measured_costs
+
+
+def choose_placement(
+    rollout: Rollout,
+    init: Callable[[Any], Any],
+    inputs: Mapping[str, Any],
+    target: Target,
+    *,
+    recipe: str,
+    words: Sequence[str] = (),
+) -> PlacementChoice:
+    """Choose how to run a graph on a target: which parts go to which of its devices, or whether one device is best.
+
+    Where the target's devices are attached, the parts and the exchange between them are measured, and the best ways by
+    these times are run; elsewhere everything is estimated.
+
+    Args:
+        rollout: the graph's rollout.
+        init: what makes its state from a PRNG key.
+        inputs: an example of its inputs.
+        target: the hardware.
+        recipe: what the user calls it.
+        words: the options that the user gave it.
+    """
+    start = time.monotonic()
+    devices, together = attached(target), None
+    if devices:
+        costs, times = measured_costs(rollout, init, inputs, target, devices)
+        together = times.together
+    else:
+        costs = estimated_costs(rollout, init, inputs, target)
+    ways = compare(costs, target.num_devices)
+    if devices:
+        ways = measured_ways(ways, rollout, init, inputs, devices)
+    best = next(way for way in ways if way.placement is not None)
+    return PlacementChoice(
+        recipe=recipe,
+        words=tuple(words),
+        target=str(target),
+        costs=costs,
+        ways=ways,
+        together=together,
+        toml=_toml(best, recipe, words, target),
+        seconds=time.monotonic() - start,
+    )
+
+
+def compare(costs: Costs, num_devices: int) -> tuple[Way, ...]:
+    """Every way to run a graph on up to so many devices, the fastest first; of equals that with fewer devices.
+
+    Args:
+        costs: what its parts cost.
+        num_devices: how many devices there are.
+    """
+    everything = dict.fromkeys(costs.seconds, 0)
+    ways = [Way("one device", 1, expect_placed(costs, everything), everything)]
+    for num in range(2, num_devices + 1):
+        if num <= len(costs.seconds):
+            placement = balance(costs, num)
+            ways.append(Way("by-module", num, expect_placed(costs, placement), placement))
+        if costs.rows:
+            ways.append(Way("by-neuron", num, expect_by_rows(costs, num)))
+    if num_devices > 1:
+        ways.append(Way("copies", num_devices, expect_copies(costs, num_devices)))
+    return tuple(sorted(ways, key=lambda way: (way.seconds, way.num_devices)))
+
+
+def _toml(way: Way, recipe: str, words: Sequence[str], target: Target) -> str:
+    """A placement as a layout file, with where it comes from at its top."""
+    command = " ".join(["outlay choose", recipe, *words, "--target", str(target)])
+    devices = f"{way.num_devices} device{'s' if way.num_devices > 1 else ''}"
+    what = f"{devices}, about {format_seconds(way.seconds)} a step"
+    run = " ".join(["outlay run", recipe, *words, "--layout", "THIS_FILE", "--mode", "placed"])
+    return write_layout(layout_of(way), mesh="devices=-1", comment=f"Chosen by {command}\n{what}\n{run}")
+
+
+Placement = dict[str, int]
+
+
+def balance(costs: Costs, num_devices: int) -> Placement:
+    """A device for each part, none of the devices without one.
+
+    First the longest part goes to the device that has least to do, then the next (longest processing time first, at
+    most 4/3 of the best: Graham 1969); then single parts are moved, and pairs exchanged, as long as that makes a step
+    shorter, with what is exchanged between the devices counted.
+
+    Args:
+        costs: what the parts cost.
+        num_devices: how many devices, at most as many as there are parts.
+
+    Returns:
+        The position of each part's device, in the order of the parts.
+
+    >>> costs = Costs({"a": 3.0, "b": 3.0, "c": 2.0, "d": 2.0, "e": 2.0}, {}, (), 0.0, 0.0, 1.0, {}, None, True)
+    >>> placement = balance(costs, 2)
+    >>> expect_placed(costs, placement).seconds  # the longest first alone would give 7
+    6.0
+    """
+    busy = [0.0] * num_devices
+    placement: Placement = dict.fromkeys(costs.seconds, 0)
+    waiting = sorted(costs.seconds, key=lambda name: -costs.seconds[name])
+    for number, name in enumerate(waiting):
+        # The first parts fill the devices one by one, also where a part takes no time at all.
+        place = number if number < num_devices else busy.index(min(busy))
+        placement[name] = place
+        busy[place] += costs.seconds[name]
+    return _in_order(_improved(costs, placement, num_devices))
+
+
+def _improved(costs: Costs, placement: Placement, num_devices: int) -> Placement:
+    best = _rank(costs, placement)
+    while True:
+        found = min(
+            ((_rank(costs, other), number, other) for number, other in enumerate(_near(placement, num_devices))),
+            default=None,
+        )
+        if found is None or found[0] >= best:
+            return placement
+        best, _, placement = found
+
+
+def _near(placement: Placement, num_devices: int) -> Iterator[Placement]:
+    """Every placement that one move, or one exchange, is away, in which every device still has a part."""
+    for name, place in placement.items():
+        if sum(other == place for other in placement.values()) > 1:
+            yield from ({**placement, name: to} for to in range(num_devices) if to != place)
+    for one, other in itertools.combinations(placement, 2):
+        if placement[one] != placement[other]:
+            yield {**placement, one: placement[other], other: placement[one]}
+
+
+def _rank(costs: Costs, placement: Placement) -> tuple[float, float]:
+    """The time of a step; and where one device sets it, how evenly the others are filled."""
+    busy: dict[int, float] = {}
+    for name, place in placement.items():
+        busy[place] = busy.get(place, 0.0) + costs.seconds[name]
+    return expect_placed(costs, placement).seconds, sum(work**2 for work in busy.values())
+
+
+def _in_order(placement: Placement) -> Placement:
+    """The same with devices numbered as the parts come."""
+    numbers: dict[int, int] = {}
+    return {name: numbers.setdefault(place, len(numbers)) for name, place in placement.items()}
+
+
+_NUM_ROUNDS = 5
+
+
+def measured_ways(
+    ways: Sequence[Way],
+    rollout: Rollout,
+    init: Callable[[Any], Any],
+    inputs: Mapping[str, Any],
+    devices: Sequence[jax.Device],
+) -> tuple[Way, ...]:
+    """The best way of each kind run on the devices, in turns; then all ways anew, the fastest first.
+
+    Copies are not run: they are as much work as one device on each.
+
+    Args:
+        ways: in the order of the times that were computed for them.
+        rollout: the graph's rollout.
+        init: what makes its state from a PRNG key.
+        inputs: of as many steps as one run takes.
+        devices: attached devices.
+    """
+    first = {way.layout: way for way in reversed(ways) if way.layout != "copies"}
+    runs = {way.layout: _Run(_program(way, rollout, init, inputs, devices), inputs) for way in first.values()}
+    took: dict[str, list[float]] = {layout: [] for layout in runs}
+    for number in range(_NUM_ROUNDS + 1):
+        for layout, run in runs.items():
+            seconds = run.seconds()
+            if number:  # the first one compiles
+                took[layout].append(seconds)
+    num_steps = count_steps(inputs)
+    known = {layout: statistics.median(times) / num_steps for layout, times in took.items()}
+    told = [dataclasses.replace(w, measured=known[w.layout]) if first.get(w.layout) is w else w for w in ways]
+    return tuple(sorted(told, key=lambda way: (way.measured is None, way.seconds, way.num_devices)))
+
+
+class _Run:
+    def __init__(self, made: Program, inputs: Mapping[str, Any]) -> None:
+        self._program, self._inputs = made, inputs
+        self._state = made.init(jax.random.key(0))
+
+    def seconds(self) -> float:
+        """The time of all steps once more."""
+        start = time.perf_counter()
+        self._state, _ = jax.block_until_ready(self._program(self._state, self._inputs))
+        return time.perf_counter() - start
+
+
+def _program(way: Way, rollout: Rollout, init: Any, inputs: Any, devices: Sequence[jax.Device]) -> Program:
+    def over(axis: str) -> Mesh:
+        return Mesh(np.array(devices[: way.num_devices]), (axis,), axis_types=(AxisType.Auto,))
+
+    if way.layout == "by-neuron":
+        return program(rollout, init, inputs, layout=by_neuron("neurons"), mesh=over("neurons"), mode="manual")
+    if way.num_devices == 1:
+        whole = Layout([("**", replicate()), ("batch.**", replicate())])
+        return program(rollout, init, inputs, layout=whole, mesh=over("devices"))
+    return program(rollout, init, inputs, layout=layout_of(way), mesh=over("devices"), mode="placed")
+
+
+def layout_of(way: Way) -> Layout:
+    """The layout of a way that has a placement."""
+    assert way.placement is not None
+    # A part without a state is only in the cache, and one that nobody reads is not even there.
+    rules = [dataclasses.replace(rule, optional=True) for rule in by_module(way.placement).rules]
+    return Layout([*rules, Rule("batch.**", replicate(), optional=True)])

@@ -1,0 +1,127 @@
+"""A choice of a placement as text: the answer, the parts, and everything that it was compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.text import Text
+
+from outlay.analysis.cost.render import format_seconds
+from outlay.core.sizes import format_bytes
+from outlay.core.table import table
+
+if TYPE_CHECKING:
+    from outlay.search.placement.choice import PlacementChoice, Way
+
+
+def lines(choice: PlacementChoice) -> Group:
+    """A choice as rich renderables."""
+    shown: list[Any] = [Text(headline(choice), style="bold green"), Text(because(choice)), Text()]
+    shown += [_parts(choice), Text(_bound(choice)), Text(), _ways(choice), Text()]
+    return Group(*shown, *(Text(f"note: {note}", style="dim") for note in notes(choice)))
+
+
+def headline(choice: PlacementChoice) -> str:
+    """The answer in a sentence."""
+    way, one = choice.chosen, choice.of("one device")
+    assert one is not None
+    spent = format_seconds(way.seconds)
+    if way is one:
+        return f"{choice.target}: one device is best, about {spent} a step"
+    gain = f"{_times(one.seconds / way.seconds)} as fast as one device"
+    return f"{choice.target}: {way.layout} on {way.num_devices} devices, about {spent} a step, {gain}"
+
+
+def because(choice: PlacementChoice) -> str:
+    """Why, with the numbers."""
+    way = choice.chosen
+    if way.layout != "one device":
+        return (
+            f"the busiest device computes {format_seconds(way.expected.work)} a step, and exchanges cost "
+            f"{format_seconds(way.expected.exchange)}"
+        )
+    other = next((one for one in choice.ways if one.layout not in ("one device", "copies")), None)
+    if other is None:
+        return "there is one part, or one device"
+    where = f"{other.layout} on {other.num_devices} devices"
+    if other.measured is not None:
+        return f"{where}, which comes next, took {format_seconds(other.measured)} a step"
+    return (
+        f"{where}, which comes next, computes for {format_seconds(other.expected.work)} and exchanges for "
+        f"{format_seconds(other.expected.exchange)} a step"
+    )
+
+
+def notes(choice: PlacementChoice) -> Iterator[str]:
+    """What limits the answer."""
+    costs = choice.costs
+    if not costs.is_measured:
+        yield f"nothing was measured, since {choice.target} is not attached: parts and exchanges are estimates"
+    else:
+        yield (
+            f"measured here: the parts alone, {format_seconds(costs.per_place)} for each place and "
+            f"{format_seconds(costs.per_transfer)} for each array sent, from which the expected times follow; then the "
+            "best way of each kind, as a whole"
+        )
+    if choice.together is not None:
+        yield f"all parts in one program on one device, measured: {format_seconds(choice.together)} a step"
+    if costs.num_cores is not None:
+        yield (
+            f"simulated devices share this machine's {costs.num_cores} core(s), which is counted: on devices of their "
+            f"own the best placement could be up to {costs.best_gain:.1f}x as fast as one"
+        )
+    if choice.chosen.layout == "by-neuron":
+        yield "the layout file holds the best placement of whole parts; by-neuron needs no file"
+
+
+def _bound(choice: PlacementChoice) -> str:
+    costs = choice.costs
+    share = costs.seconds[costs.largest] / (costs.one_device or 1.0)
+    return (
+        f"{costs.largest} takes {share:.0%} of the time, so no placement part by part can be faster than "
+        f"{costs.best_gain:.1f}x one device (sum / max)"
+    )
+
+
+def _parts(choice: PlacementChoice) -> Any:
+    costs, placement = choice.costs, choice.placed.placement or {}
+    rows = [
+        (name, format_seconds(spent), f"{spent / (costs.one_device or 1.0):.0%}", str(placement[name]))
+        for name, spent in costs.seconds.items()
+    ]
+    rows.append(("sum", format_seconds(costs.one_device), "", ""))
+    how = "measured" if costs.is_measured else "estimated"
+    return table(("part", how, "share", "device in the file"), rows, right=(how, "share", "device in the file"))
+
+
+def _ways(choice: PlacementChoice) -> Any:
+    one = choice.of("one device")
+    assert one is not None
+    measured = ("measured",) if choice.costs.is_measured else ()
+    columns = ("layout", "devices", *measured, "expected", "computing", "exchange", "sent", "speed", "")
+    rows = [_row(way, one, is_first=way is choice.chosen, with_measured=bool(measured)) for way in choice.ways]
+    return table(columns, rows, right=columns[1:-1])
+
+
+def _row(way: Way, one: Way, *, is_first: bool, with_measured: bool) -> tuple[str, ...]:
+    expected = way.expected
+    measured = "" if way.measured is None else format_seconds(way.measured)
+    # Times that were computed are no match for those that were measured.
+    is_alike = (way.measured is None) == (one.measured is None)
+    return (
+        way.layout,
+        str(way.num_devices),
+        *([measured] if with_measured else []),
+        format_seconds(expected.seconds),
+        format_seconds(expected.work),
+        format_seconds(expected.exchange),
+        format_bytes(expected.num_bytes),
+        _times(one.seconds / way.seconds) if is_alike and way.seconds else "",
+        "chosen" if is_first else "",
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x"

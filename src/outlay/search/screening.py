@@ -1,0 +1,128 @@
+"""Sort candidates by arithmetic, before anything is compiled: those worth compiling and those ruled out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from outlay.core.errors import LayoutError, MeshError, OutlayError, ProgramError
+from outlay.core.sizes import format_bytes
+from outlay.devices.info import MeshInfo
+from outlay.devices.spec import MeshSpec
+from outlay.devices.target import Target
+from outlay.layout.layout import Layout
+from outlay.layout.plan import Plan
+from outlay.program.diagnose import refuse_unplaceable
+from outlay.program.intermediates import refuse_unplaceable_values
+from outlay.search.candidate import Candidate
+from outlay.search.expect import certain_bytes, expect, split_axes
+from outlay.search.mesh_shapes import mesh_info
+from outlay.search.order import Screened
+from outlay.search.workload import Workload
+
+
+@dataclass(frozen=True)
+class RuledOut:
+    """A candidate that is not compiled, and why."""
+
+    candidate: Candidate
+    why: str
+
+
+def screen(
+    candidates: Iterable[Candidate],
+    layouts: Mapping[str, Layout],
+    workload_of: Callable[[Candidate], Workload],
+    target: Target,
+) -> tuple[list[Screened], list[RuledOut]]:
+    """The candidates that could run, fastest first as far as arithmetic tells, and those that could not.
+
+    Args:
+        candidates: all of them.
+        layouts: their layouts, by name.
+        workload_of: what a candidate computes.
+        target: the hardware.
+    """
+    passed: list[Screened] = []
+    ruled_out: list[RuledOut] = []
+    seen: dict[object, Candidate] = {}
+    for candidate in candidates:
+        try:
+            work = workload_of(candidate)
+            plan = plan_of(work, layouts[candidate.layout], MeshSpec.parse(candidate.mesh), target)
+        except Rejected as rejected:
+            ruled_out.append(RuledOut(candidate, str(rejected)))
+            continue
+        except OutlayError as error:  # these options make no recipe, or no step
+            ruled_out.append(RuledOut(candidate, str(error).partition("\n")[0]))
+            continue
+        twin = seen.setdefault((candidate.options, _placement(plan)), candidate)
+        if twin is candidate:
+            passed.append(Screened(candidate, expect(work, plan, target)))
+        else:
+            ruled_out.append(RuledOut(candidate, f"places everything as {twin.layout} does on {twin.mesh}"))
+    return sorted(passed, key=lambda each: each.expected.seconds), ruled_out
+
+
+def _placement(plan: Plan) -> object:
+    """Where everything is, in a form that is equal for plans that differ by axes of size 1 only."""
+    real = {name: size for name, size in plan.mesh.axes if size > 1}
+    leaves = [(leaf.path, tuple(tuple(a for a in axes if a in real) for axes in leaf.dims)) for leaf in plan]
+    return tuple(real.items()), tuple(leaves)
+
+
+class Rejected(Exception):
+    """A candidate that the arithmetic rules out; the message says why."""
+
+
+def plan_of(work: Workload, layout: Layout, mesh: MeshSpec, target: Target) -> Plan:
+    """The plan of a candidate that could run.
+
+    Raises:
+        Rejected: it could not: the mesh or the layout does not fit, the microbatches do not divide, or state and batch
+            alone are more than a device has.
+    """
+    try:
+        info = mesh_info(mesh, target)
+        _refuse_uneven(work, layout, info)
+        plan = layout.plan(work.state, info, batch=work.batch, intermediates=work.traced.intermediates)
+        refuse_unplaceable(plan)
+        refuse_unplaceable_values(work.traced, layout, plan)
+    except (MeshError, LayoutError, ProgramError) as error:
+        raise Rejected(_in_short(error)) from error
+    _refuse_too_big(plan, target)
+    return plan
+
+
+def _in_short(error: OutlayError) -> str:
+    """The first offender and how many there are; an error lists them all, at length."""
+    problems = error.problems if isinstance(error, LayoutError) else ()
+    if not problems:
+        return str(error).partition("\n")[0]
+    first, more = problems[0], len(problems) - 1
+    return f"{first.kind}: {first.where}: {first.what}" + (f" (and {more} more)" if more else "")
+
+
+def _refuse_uneven(work: Workload, layout: Layout, mesh: MeshInfo) -> None:
+    """Microbatches that some devices would have no part in; said before what becomes of the values inside the step."""
+    if work.microbatches == 1 or not work.num_samples:
+        return
+    try:
+        plan = layout.plan(work.state, mesh, batch=work.batch)
+    except LayoutError:  # the whole plan will say it
+        return
+    axes = split_axes(plan.of_kind("batch"))
+    shards = math.prod(mesh.axis_sizes[axis] for axis in axes)
+    if work.num_samples % work.microbatches:
+        raise Rejected(f"{work.num_samples} samples do not divide into {work.microbatches} microbatches")
+    size = work.num_samples // work.microbatches
+    if size % shards:
+        over = " x ".join(f"{axis}={mesh.axis_sizes[axis]}" for axis in axes)
+        raise Rejected(f"microbatches of {size} samples do not divide over {over}")
+
+
+def _refuse_too_big(plan: Plan, target: Target) -> None:
+    needed, memory = certain_bytes(plan), target.hardware.memory_bytes
+    if needed > memory:
+        raise Rejected(f"state and batch alone need {format_bytes(needed)} of {format_bytes(memory)} a device")

@@ -1,0 +1,222 @@
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay.analysis.hlo.parse import parse_hlo
+from outlay.analysis.work.compiled import compiled_work
+
+
+def work_of(f, *args, **shardings):
+    return compiled_work(parse_hlo(jax.jit(f, **shardings).lower(*args).compile().as_text()))
+
+
+def work_in(lines, before=""):
+    """The work of an entry of the given instructions, after other computations."""
+    entry = "\n".join(["ENTRY %main () -> f32[] {", *(f"  {line}" for line in lines), "}"])
+    return compiled_work(parse_hlo(f"HloModule m, is_scheduled=true\n\n{before}\n\n{entry}\n"))
+
+
+def test_the_products_of_a_step_are_split_over_the_devices():
+    mesh = outlay.mesh(data=8)
+    by_rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    found = work_of(
+        jax.value_and_grad(lambda w, x: jnp.tanh(x @ w).sum()),
+        jax.ShapeDtypeStruct((64, 32), jnp.float32),
+        jax.ShapeDtypeStruct((128, 64), jnp.float32),
+        in_shardings=(whole, by_rows),
+        out_shardings=(whole, whole),
+    )
+    assert found.flops_by_dtype == {"float32": 2 * (2 * 128 * 64 * 32) / 8}  # forward, and the gradient of w
+    assert found.unknown == ()
+
+
+def test_loops_multiply_and_read_one_slice_a_turn():
+    def f(x, ws):
+        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0]
+
+    once, turns = 2 * 16 * 64 * 64, 12
+    found = work_of(f, jnp.ones((16, 64)), jnp.ones((turns, 64, 64)))
+    assert found.flops == turns * once
+    weights = turns * 64 * 64 * 4
+    assert weights < found.bytes_accessed < 4.5 * weights  # not the whole stack in each of the turns
+
+
+def test_a_loop_of_unknown_length_counts_once_and_says_so():
+    found = work_of(lambda x: jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x @ x, x), jnp.ones((32, 32)))
+    assert found.flops == 2 * 32**3
+    assert any("trip count" in words for words in found.unknown)
+
+
+def test_bytes_are_operands_and_results_of_each_fusion():
+    found = work_of(lambda x, y: jnp.tanh(x * y + 1), jnp.ones((64, 1024)), jnp.ones((64, 1024)))
+    assert (found.num_runs, found.bytes_accessed) == (1, 3 * 64 * 1024 * 4)
+
+
+DOT_IN_FUSION = """\
+%triton (p0: f32[16,256], p1: bf16[256,64]) -> f32[16,64] {
+  %p0 = f32[16,256]{1,0} parameter(0)
+  %half = bf16[16,256]{1,0} convert(%p0)
+  %p1 = bf16[256,64]{1,0} parameter(1)
+  ROOT %dot.1 = f32[16,64]{1,0} dot(%half, %p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}"""
+PARAMETERS = [
+    "%x = f32[16,256]{1,0} parameter(0)",
+    "%w = bf16[256,64]{1,0} parameter(1)",
+    "%i = s32[] parameter(2)",
+    "%big = f32[100,256]{1,0} parameter(3)",
+    "%half = bf16[16,256]{1,0} parameter(4)",
+    "%image = f32[4,9,9,3]{3,2,1,0} parameter(5)",
+    "%kernel = f32[3,3,3,8]{3,2,1,0} parameter(6)",
+    "%out = f32[4,9,9,8]{3,2,1,0} parameter(7)",
+]
+SAME = "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"
+
+
+def test_a_dot_in_a_fusion_counts_with_what_it_multiplies():
+    line = "ROOT %f = f32[16,64]{1,0} fusion(%x, %w), kind=kCustom, calls=%triton"
+    found = work_in([*PARAMETERS, line], DOT_IN_FUSION)
+    assert found.flops_by_dtype == {"bfloat16": 2 * 16 * 256 * 64}
+    assert found.bytes_accessed == 16 * 256 * 4 + 256 * 64 * 2 + 16 * 64 * 4
+    assert found.num_runs == 1
+
+
+@pytest.mark.parametrize("target", ["__cublas$gemm", "__cublas$lt$matmul"])
+def test_the_calls_of_cublas_are_products(target):
+    dims = {"lhs_contracting_dimensions": ["1"], "rhs_contracting_dimensions": ["0"], "lhs_batch_dimensions": []}
+    config = json.dumps({"gemm_backend_config": {"dot_dimension_numbers": dims}}, separators=(",", ":"))
+    call = f'custom-call(%half, %w), custom_call_target="{target}", backend_config={config}'
+    line = f"ROOT %c = (f32[16,64]{{1,0}}, s8[4096]{{0}}) {call}"
+    assert work_in([*PARAMETERS, line]).flops_by_dtype == {"bfloat16": 2 * 16 * 256 * 64}
+
+
+@pytest.mark.parametrize(
+    ("target", "operands", "result"),
+    [
+        ("__cudnn$convForward", "%image, %kernel", "f32[4,9,9,8]"),
+        ("__cudnn$convBackwardInput", "%out, %kernel", "f32[4,9,9,3]"),
+        ("__cudnn$convBackwardFilter", "%image, %out", "f32[3,3,3,8]"),
+    ],
+)
+def test_the_calls_of_cudnn_count_the_convolution_they_belong_to(target, operands, result):
+    call = f'custom-call({operands}), {SAME}, custom_call_target="{target}"'
+    line = f"ROOT %c = ({result}{{3,2,1,0}}, u8[0]{{0}}) {call}"
+    products = (9 * 3 - 2) ** 2  # at either end of a dim, one of three positions is padding
+    assert work_in([*PARAMETERS, line]).flops_by_dtype == {"float32": 2 * 4 * 8 * 3 * products}
+
+
+def test_a_convolution_counts_the_same_alone():
+    line = f"ROOT %c = f32[4,9,9,8]{{3,2,1,0}} convolution(%image, %kernel), {SAME}"
+    assert work_in([*PARAMETERS, line]).flops == 2 * 4 * 8 * 3 * (9 * 3 - 2) ** 2
+
+
+def test_a_matrix_product_in_a_tpus_clothes():
+    line = "ROOT %c = bf16[16,64]{1,0} convolution(%half, %w), dim_labels=bf_io->bf"
+    assert work_in([*PARAMETERS, line]).flops_by_dtype == {"bfloat16": 2 * 16 * 256 * 64}
+
+
+def test_onednn_and_calls_nobody_knows():
+    line = 'ROOT %c = bf16[16,64]{1,0} custom-call(%half, %w), custom_call_target="__onednn$matmul"'
+    assert work_in([*PARAMETERS, line]).flops == 2 * 16 * 256 * 64
+    found = work_in([*PARAMETERS, line.replace("__onednn$matmul", "my_kernel")])
+    assert found.flops == 0
+    assert found.unknown == ("custom call my_kernel: FLOPs unknown; not counted",)
+
+
+def test_products_of_float32_in_full_precision_are_told_apart():
+    line = "ROOT %d = f32[16,100]{1,0} dot(%x, %big), lhs_contracting_dims={1}, rhs_contracting_dims={1}"
+    assert list(work_in([*PARAMETERS, line]).flops_by_dtype) == ["float32"]
+    precise = line + ", operand_precision={highest,highest}"
+    assert list(work_in([*PARAMETERS, precise]).flops_by_dtype) == ["float32-highest"]
+
+
+@pytest.mark.parametrize(
+    ("line", "num_bytes"),
+    [
+        ("%s = f32[1,256]{1,0} dynamic-slice(%big, %i, %i), dynamic_slice_sizes={1,256}", 2 * 1024 + 8),
+        ("%u = f32[100,256]{1,0} dynamic-update-slice(%big, %x, %i, %i)", 2 * 16 * 1024 + 8),
+        ("%s = f32[7,256]{1,0} slice(%big), slice={[0:7], [0:256]}", 2 * 7 * 1024),
+        ("%a = f32[16,256]{1,0} add(%x, %x)", 2 * 16 * 1024),
+        ("%c = (f32[16,256]{1,0}, f32[16,256]{1,0}, u32[]) copy-start(%x)", 2 * 16 * 1024),
+        ("%t = (f32[16,256]{1,0}, s32[]) tuple(%x, %i)", 0),
+        ("%g = f32[100,256]{1,0} all-reduce(%big), replica_groups={{0,1}}, to_apply=%add", 0),
+    ],
+    ids=["slice of an index", "update in place", "slice", "operand twice", "copy", "nothing", "collective"],
+)
+def test_bytes_of_one_instruction(line, num_bytes):
+    assert work_in([*PARAMETERS, f"ROOT {line}"]).bytes_accessed == num_bytes
+
+
+IN_PLACE = """\
+%update (p0: f32[100,256], p1: s32[], p2: f32[100,256]) -> f32[100,256] {
+  %p0 = f32[100,256]{1,0} parameter(0)
+  %p1 = s32[] parameter(1)
+  %p2 = f32[100,256]{1,0} parameter(2)
+  %row = f32[1,256]{1,0} dynamic-slice(%p2, %p1, %p1), dynamic_slice_sizes={1,256}
+  %twice = f32[1,256]{1,0} add(%row, %row)
+  ROOT %new = f32[100,256]{1,0} dynamic-update-slice(%p0, %twice, %p1, %p1)
+}"""
+
+
+def test_a_fusion_that_reads_a_row_and_writes_one_moves_two_rows():
+    other = "%other = f32[100,256]{1,0} parameter(8)"
+    line = "ROOT %f = f32[100,256]{1,0} fusion(%big, %i, %other), kind=kLoop, calls=%update"
+    assert work_in([*PARAMETERS, other, line], IN_PLACE).bytes_accessed == 2 * 1024 + 4
+
+
+def test_a_text_that_was_cut_is_still_counted():
+    line = "%f = f32[100,256]{1,0} fusion(%big, %i), kind=kLoop, calls=%gone"
+    found = work_in([*PARAMETERS, line], IN_PLACE.replace("ROOT ", ""))
+    assert found.bytes_accessed == 2 * 100 * 1024 + 4
+
+
+def across(before, result):
+    """What a fusion reads across rows that transposes what comes out of the given instructions."""
+    fused = "\n".join(
+        [
+            f"%turned (p0: f32[100,256], p1: s32[]) -> {result} {{",
+            "  %p0 = f32[100,256]{1,0} parameter(0)",
+            "  %p1 = s32[] parameter(1)",
+            *(f"  {line}" for line in before),
+            f"  %transpose.1 = {result}{{0,1}} transpose(%last), dimensions={{1,0}}",
+            f"  ROOT %copy.1 = {result}{{1,0}} copy(%transpose.1)",
+            "}",
+        ]
+    )
+    line = f"ROOT %f = {result}{{1,0}} fusion(%big, %i), kind=kLoop, calls=%turned"
+    (operation,) = work_in([*PARAMETERS, line], fused).operations
+    return [(one.num_bytes, one.pitch) for one in operation.across_rows]
+
+
+def test_a_transposed_array_is_read_across_its_rows():
+    whole = ["%last = f32[100,256]{1,0} negate(%p0)"]
+    assert across(whole, result="f32[256,100]") == [(4 * 100 * 256, 4 * 256)]
+    part = ["%cut = f32[100,32]{1,0} dynamic-slice(%p0, %p1, %p1)", "%last = f32[100,32]{1,0} negate(%cut)"]
+    assert across(part, result="f32[32,100]") == [(4 * 100 * 32, 4 * 256)]  # rows of the array it is cut from
+
+
+def test_exchanging_outer_dims_reads_rows():
+    fused = """\
+%turned (p0: f32[4,9,9,8]) -> f32[9,4,9,8] {
+  %p0 = f32[4,9,9,8]{3,2,1,0} parameter(0)
+  %transpose.1 = f32[9,4,9,8]{3,2,0,1} transpose(%p0), dimensions={1,0,2,3}
+  ROOT %copy.1 = f32[9,4,9,8]{3,2,1,0} copy(%transpose.1)
+}"""
+    line = "ROOT %f = f32[9,4,9,8]{3,2,1,0} fusion(%out), kind=kLoop, calls=%turned"
+    (operation,) = work_in([*PARAMETERS, line], fused).operations
+    assert operation.across_rows == ()
+
+
+def test_an_operand_named_twice_is_read_once():
+    fused = """\
+%twice (p0: f32[16,256], p1: f32[16,256]) -> f32[16,256] {
+  %p0 = f32[16,256]{1,0} parameter(0)
+  %p1 = f32[16,256]{1,0} parameter(1)
+  ROOT %sum = f32[16,256]{1,0} add(%p0, %p1)
+}"""
+    line = "ROOT %f = f32[16,256]{1,0} fusion(%x, %x), kind=kLoop, calls=%twice"
+    assert work_in([*PARAMETERS, line], fused).bytes_accessed == 2 * 16 * 1024

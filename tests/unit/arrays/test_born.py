@@ -1,0 +1,103 @@
+"""State is born where it lives: no device, and on simulated devices no process, ever holds a full copy more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import outlay
+from outlay.arrays.born import _leaves, born_sharded
+
+SHAPE = (4096, 1024)
+FULL = 4 * SHAPE[0] * SHAPE[1]
+
+
+def init(key: Any) -> Any:
+    return {"w": jax.random.normal(key, SHAPE)}
+
+
+def born(layout: outlay.Layout, make: Any = born_sharded) -> Any:
+    mesh, shapes = outlay.mesh(data=8), {"w": jax.ShapeDtypeStruct(SHAPE, jnp.float32)}
+    return make(init, shapes, layout.plan(shapes, mesh), mesh)
+
+
+def test_the_compiled_init_never_holds_a_full_leaf_on_a_device() -> None:
+    analysis = born(outlay.fsdp(), _leaves).lower(jax.random.key(0)).compile().memory_analysis()
+    # The generator works on 64 bits a number, three buffers at a time: of one eighth each, not of the whole.
+    assert analysis.output_size_in_bytes == FULL // 8
+    assert analysis.output_size_in_bytes + analysis.temp_size_in_bytes < 0.6 * FULL
+
+
+def test_the_measure_would_see_a_full_leaf() -> None:
+    layout = outlay.Layout() + outlay.replicate()
+    analysis = born(layout, _leaves).lower(jax.random.key(0)).compile().memory_analysis()
+    assert analysis.output_size_in_bytes == FULL
+
+
+@pytest.mark.compiles
+def test_the_numbers_are_those_of_one_device() -> None:
+    key = jax.random.key(5)
+    np.testing.assert_array_equal(born(outlay.fsdp())(key)["w"], jax.jit(init)(key)["w"])
+
+
+MEASURED = """
+import sys
+import outlay
+outlay.simulate(8)
+import jax, jax.numpy as jnp
+
+NUM_LEAVES, SHAPE = 16, (2048, 2048)  # 256 MiB in all
+
+def init(key):
+    return {f"w{i}": jax.random.normal(jax.random.fold_in(key, i), SHAPE) for i in range(NUM_LEAVES)}
+
+def step(state, batch):
+    return state, {}
+
+def peak():
+    # Not getrusage: its maximum starts from the size of the process that started this one.
+    status = open("/proc/self/status").read()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+mesh = outlay.mesh(data=8)
+program = outlay.program(step, init, jnp.ones((8, 1)), layout=outlay.fsdp() + outlay.data_parallel(), mesh=mesh)
+key = jax.random.key(0)
+if sys.argv[1] == "born":
+    make = lambda: program.init(key)
+else:
+    make = lambda: outlay.put(jax.jit(init)(key), program.plan, mesh)
+before = peak()
+state = jax.block_until_ready(make())
+print((peak() - before) / (NUM_LEAVES * 4 * SHAPE[0] * SHAPE[1]))
+"""
+
+
+def peak_growth(way: str) -> float:
+    """By how many times the state's size the peak memory of a fresh process grows while it makes the state."""
+    # Not optimized, drawing the numbers took most of the time; and writing a compiled program has a peak of its own.
+    env = {**os.environ, "XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    command = [sys.executable, "-c", MEASURED, way]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout.split()[-1])
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as Linux tells it")
+def test_a_process_grows_by_the_state_once() -> None:
+    # Simulated devices share one memory: the state is there once, plus the generator's work on one leaf.
+    assert 1.0 <= peak_growth("born") < 1.5
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read as Linux tells it")
+def test_the_measure_sees_a_state_made_whole_and_then_put() -> None:
+    assert peak_growth("whole") > 1.9

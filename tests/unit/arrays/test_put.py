@@ -1,0 +1,120 @@
+"""Put arrays where a plan says, move them to another plan, and refuse trees that the plan was not made for."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from tests.contract.placed_as_planned import assert_placed_as_planned
+
+import outlay
+from outlay.arrays.put import _identity
+from outlay.arrays.shardings import shardings
+
+
+def tree() -> dict[str, Any]:
+    return {
+        "w": np.arange(64 * 32, dtype=np.float32).reshape(64, 32),
+        "b": np.arange(16, dtype=np.float32),
+        "n": np.int32(3),
+    }
+
+
+@pytest.fixture
+def mesh() -> jax.sharding.Mesh:
+    return outlay.mesh(data=4, model=2)
+
+
+LAYOUTS = {
+    "rows": outlay.Layout([("w", P("data")), ("b", P("model"))]),
+    "columns": outlay.Layout([("w", P(None, "data")), ("b", P("data"))]),
+    "both": outlay.Layout([("w", P("model", "data")), ("b", P(("data", "model")))]),
+    "whole": outlay.Layout() + outlay.replicate(),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("form", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
+def test_put_places_as_planned_and_keeps_values(layout: outlay.Layout, form: Any, mesh: Any) -> None:
+    plan = layout.plan(tree(), mesh)
+    placed = outlay.put(jax.tree.map(form, tree()), plan, mesh)
+    assert_placed_as_planned(placed, plan)
+    jax.tree.map(np.testing.assert_array_equal, placed, tree())
+    assert all(leaf.committed for leaf in jax.tree.leaves(placed))
+
+
+def test_put_leaves_the_original_alone(mesh: Any) -> None:
+    given = jax.tree.map(jnp.asarray, tree())
+    outlay.put(given, LAYOUTS["rows"].plan(given, mesh), mesh)
+    np.testing.assert_array_equal(given["w"], tree()["w"])
+
+
+@pytest.mark.parametrize("verb", [outlay.put, outlay.reshard])
+def test_a_wrong_tree_is_refused_with_every_difference(verb: Any, mesh: Any) -> None:
+    plan = LAYOUTS["rows"].plan(tree(), mesh)
+    wrong = {"w": np.ones((64, 16), np.float32), "b": np.ones(16, np.float16), "bias": np.ones(3)}
+    with pytest.raises(outlay.LayoutError, match=r"not the ones the plan was made for: 4 difference\(s\)") as caught:
+        verb(wrong, plan, mesh)
+    assert [(p.kind, p.where) for p in caught.value.problems] == [
+        ("missing leaf", "n"),
+        ("extra leaf", "bias"),
+        ("other dtype", "b"),
+        ("other shape", "w"),
+    ]
+    assert caught.value.problems[3].what == "shape (64, 16), planned (64, 32)"
+    assert caught.value.problems[2].cure == "convert it: x.astype('float32')"
+
+
+@pytest.mark.parametrize("before", LAYOUTS)
+@pytest.mark.parametrize("after", LAYOUTS)
+def test_reshard_keeps_values_and_leaves_the_old_arrays_valid(before: str, after: str, mesh: Any) -> None:
+    old = outlay.put(tree(), LAYOUTS[before].plan(tree(), mesh), mesh)
+    plan = LAYOUTS[after].plan(tree(), mesh)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        moved = outlay.reshard(old, plan, mesh)
+    assert_placed_as_planned(moved, plan)
+    jax.tree.map(np.testing.assert_array_equal, moved, tree())
+    jax.tree.map(np.testing.assert_array_equal, old, tree())
+
+
+def compiled_move(before: P, after: P, mesh: Any) -> Any:
+    shapes = {"w": jax.ShapeDtypeStruct((1024, 1024), jnp.float32)}
+    old, new = (outlay.Layout([("w", spec)]).plan(shapes, mesh) for spec in (before, after))
+    leaves, structure = jax.tree.flatten(shardings(new, shapes, mesh))
+    given = {"w": jax.ShapeDtypeStruct((1024, 1024), jnp.float32, sharding=shardings(old, shapes, mesh)["w"])}
+    return _identity(structure, tuple(leaves)).lower(given).compile().memory_analysis()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(P("data"), P(None, "data")), (P(None, "data"), P("data")), (P("data"), P("data"))],
+    ids=["rows to columns", "columns to rows", "nothing to do"],
+)
+def test_reshard_never_holds_a_whole_array_on_a_device(before: P, after: P) -> None:
+    analysis = compiled_move(before, after, outlay.mesh(data=8))
+    whole = 4 * 1024 * 1024
+    assert analysis.temp_size_in_bytes <= whole // 4 + 1024  # what is sent and what arrives, an eighth each
+
+
+def test_reshard_to_devices_of_their_own(mesh: Any) -> None:
+    old = outlay.put(tree(), LAYOUTS["whole"].plan(tree(), mesh), mesh)
+    plan = (outlay.Layout([("w", outlay.on(5)), ("b", outlay.on([1, 2]))]) + outlay.replicate()).plan(tree(), mesh)
+    moved = outlay.reshard(old, plan, mesh)
+    assert_placed_as_planned(moved, plan)
+    jax.tree.map(np.testing.assert_array_equal, moved, tree())
+
+
+def test_modules_are_put_on_devices_of_their_own() -> None:
+    mesh = outlay.mesh(x=8)
+    modules = {name: {"potential": np.full((256,), i, np.float32)} for i, name in enumerate("abcd")}
+    layout = outlay.by_module({"a": 2, "b": 5, "c": [6, 7], "d": list(range(8))})
+    placed = outlay.put(modules, layout.plan(modules, mesh), mesh)
+    ids = {name: sorted(d.id for d in placed[name]["potential"].devices()) for name in placed}
+    assert ids == {"a": [2], "b": [5], "c": [6, 7], "d": list(range(8))}
+    jax.tree.map(np.testing.assert_array_equal, placed, modules)

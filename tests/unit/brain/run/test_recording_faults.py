@@ -1,0 +1,100 @@
+"""Recordings that cannot be written: an error of Outlay's, and the rows before it are there."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from tests.unit.brain.run.test_saves import recipe, until
+from tests.unit.brain.run.tiny import tiny
+from tests.unit.recipes.test_run_faults import disk_that_may_fill_up
+
+import outlay
+from outlay.brain.run.recording.disk import ZarrRecorder
+from outlay.brain.run.recording.recording import Recording
+from outlay.core.errors import BrainError, CheckpointError, RunFolderError
+from outlay.recipes.prepare import prepare
+from outlay.recipes.run import run
+from outlay.train.run_folder import RunFolder
+
+ROW = {"eye:out_spikes": ((2**16,), np.dtype(np.int8))}
+
+
+@pytest.mark.parametrize("to", ["/proc/x.zarr", "/dev/null/x.zarr", "a\0b"])
+def test_what_cannot_be_a_folder_is_an_error_of_ours(to):
+    with pytest.raises(BrainError, match=r"the recording .* cannot be made: "):
+        outlay.run_brain(tiny(), steps=2, record=["*:out_spikes"], to=to)
+
+
+def test_a_disk_that_fills_up_leaves_the_rows_before(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 100, (8, 2**16), np.int8)
+    recorder = ZarrRecorder(tmp_path / "x.zarr", ROW, 1.0)
+    recorder.append(np.arange(8), {"eye:out_spikes": noise})
+    with disk_that_may_fill_up() as may_hold:
+        may_hold(2**16)
+        with pytest.raises(BrainError, match=r"cannot be written on after 8 row\(s\), which are there: .*"):
+            recorder.append(np.arange(8, 16), {"eye:out_spikes": noise})
+    there = Recording.read(tmp_path / "x.zarr")
+    assert there.steps.tolist() == list(range(8))
+    assert np.array_equal(there["eye:out_spikes"], noise)
+
+
+@pytest.mark.compiles
+def test_after_an_exception_what_ran_before_it_is_recorded(tmp_path):
+    def fail():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(prepare(recipe(until(30, fail))), RunFolder(tmp_path))
+    assert Recording.read(tmp_path / "recording.zarr").steps.tolist() == list(range(1, 24, 2))
+
+
+@pytest.mark.compiles
+def test_what_is_beside_the_states_and_cannot_be_written_is_told_with_its_step(tmp_path):
+    with disk_that_may_fill_up() as may_hold:
+
+        def fill():
+            may_hold(600)
+            return np.zeros(2, np.float32)
+
+        with pytest.raises((CheckpointError, BrainError), match="cannot be written"):
+            run(prepare(recipe(until(30, fill))), RunFolder(tmp_path), checkpoint_every=40)
+    run(prepare(recipe()), RunFolder(tmp_path, resume=True))
+    assert len(Recording.read(tmp_path / "recording.zarr").steps) == 30
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("name", ["recording.zarr", "collected", "rates.csv", "graph.png"])
+def test_a_name_that_somebody_else_uses_in_the_run_folder(tmp_path, name):
+    folder = RunFolder(tmp_path)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine").write_text("x")
+    with pytest.raises(RunFolderError, match=rf"{name} is not Outlay's"):
+        run(prepare(recipe()), folder, num_steps=20, checkpoint_every=20)
+    assert (tmp_path / name / "mine").read_text() == "x"
+
+
+@pytest.mark.compiles
+def test_force_leaves_what_others_put_into_the_recording(tmp_path):
+    run(prepare(recipe()), RunFolder(tmp_path), num_steps=20, checkpoint_every=20)
+    (tmp_path / "collected" / "notes.npz").write_text("mine")
+    run(prepare(recipe()), RunFolder(tmp_path, force=True), num_steps=10)
+    assert os.listdir(tmp_path / "collected") == ["notes.npz"]
+    assert len(Recording.read(tmp_path / "recording.zarr").steps) == 5
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        "[1, 2]",
+        "{}",
+        '{"attributes": {"dt": "x", "addresses": []}}',
+        '{"attributes": {"dt": 1, "addresses": ["../x"]}}',
+    ],
+)
+def test_what_is_no_recording_is_refused(tmp_path, about):
+    recorder = ZarrRecorder(tmp_path / "x.zarr", ROW, 1.0)
+    assert json.loads((tmp_path / "x.zarr" / "zarr.json").read_text())["attributes"]["dt"] == 1.0
+    (tmp_path / "x.zarr" / "zarr.json").write_text(about)
+    with pytest.raises(BrainError, match="is no recording of a Brain"):
+        recorder.recording()

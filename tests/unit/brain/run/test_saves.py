@@ -1,0 +1,214 @@
+"""A run that ends early and is gone on with leaves what it would have left, had it never stopped."""
+
+import os
+import shutil
+import signal
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.unit.brain.run.tiny import tiny
+
+import outlay
+from outlay.brain.run.brain_recipe import BrainRecipe
+from outlay.brain.run.collected import Collected
+from outlay.brain.run.inputs.closed_loop import ClosedLoop
+from outlay.brain.run.recording.recording import Recording
+from outlay.brain.run.stopped import BrainInterrupted, BrainStopped
+from outlay.core.errors import BrainError, CheckpointError
+from outlay.jobs import stop_request
+from outlay.recipes.prepare import prepare
+from outlay.recipes.run import run
+from outlay.train.run_folder import RunFolder
+
+pytestmark = pytest.mark.compiles
+
+LIGHT = np.random.default_rng(0).random((60, 2)).astype(np.float32)
+RECORD = ["*:out_spikes", "**.potential"]
+TEXTS = ("rates.csv",)
+
+
+def recipe(light=LIGHT, **options):
+    given = {"record": RECORD, "stride": 2, "chunk": 8, "num_steps": 60, **options}
+    return BrainRecipe.of(tiny(), name="eye", inputs={"light": light}, **given)
+
+
+def left_in(path):
+    """What a run has left, apart from what says when and where it ran."""
+    recording = Recording.read(path / "recording.zarr")
+    return {
+        "steps": recording.steps.tolist(),
+        **{name: recording[name].tolist() for name in recording},
+        **{name: (path / name).read_text() for name in TEXTS},
+    }
+
+
+def until(step, event):
+    """Inputs at one step of which something happens."""
+
+    def light(number):
+        return event() if number == step else LIGHT[number]
+
+    return light
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole")
+    run(prepare(recipe()), RunFolder(path))
+    return left_in(path)
+
+
+def prepared(recipe, *, mesh=8, **options):
+    """Over so many devices."""
+    axis = "neurons" if options.get("layout") == "by-neuron" else "one" if mesh == 1 else "devices"
+    return prepare(recipe, mesh=outlay.mesh(f"{axis}={mesh}", devices=jax.devices()[:mesh]), **options)
+
+
+def stopped(path, **options):
+    with pytest.raises(BrainInterrupted, match=r"; the last checkpoint is of step 40$"):
+        run(prepared(recipe(until(57, interrupt)), **options), RunFolder(path), checkpoint_every=20)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"layout": "copies", "mesh": 1}, {"layout": "by-module", "mode": "placed"}),
+        ({"layout": "by-neuron"}, {"layout": "by-neuron", "mesh": 2}),
+        ({"layout": "by-module", "mode": "placed"}, {"layout": "copies"}),
+    ],
+    ids=["one-to-placed", "8-to-2-of-3-neurons", "placed-to-8"],
+)
+def test_it_goes_on_under_another_layout_as_if_it_had_never_stopped(tmp_path, uninterrupted, before, after):
+    stopped(tmp_path, **before)
+    assert len(Recording.read(tmp_path / "recording.zarr").steps) > 20  # what is dropped, and recorded again
+    result = run(prepared(recipe(), **after), RunFolder(tmp_path, resume=True))
+    assert left_in(tmp_path) == uninterrupted
+    assert (result.num_steps, result.num_rows) == (60, 30)
+
+
+def test_the_outputs_and_pictures_are_of_the_whole_run(tmp_path):
+    brain = tiny()
+    whole = outlay.run_brain(brain, steps=60, inputs={"light": LIGHT})
+    shapes = {**whole.outputs, "eye:out_spikes": np.zeros((60, 3), np.int8), "count:signal": whole.outputs["seen"]}
+    first, second = Collected(brain, shapes), Collected(brain, shapes)
+    spikes = np.arange(180).reshape(60, 3) % 5 == 0
+    written = {"seen": whole.outputs["seen"], "eye:out_spikes": spikes.astype(np.int8)}
+    first.add({name: values[:40] for name, values in written.items()})
+    second.go_on_from(first.to_arrays(seconds=1.5))
+    second.add({name: values[40:] for name, values in written.items()})
+    assert second.seconds == 1.5
+    assert np.array_equal(second.outputs["seen"], whole.outputs["seen"])
+    late = second.activity.recent("eye:out_spikes")
+    assert [late.times.tolist(), late.neurons.tolist()] == [axis.tolist() for axis in np.nonzero(spikes)]
+    assert second.activity.counts("eye:out_spikes").tolist() == spikes.sum(1).tolist()
+
+
+def test_narrow_outputs_come_back_from_a_file(tmp_path):
+    shapes = {"seen": np.zeros((1, 1), ml_dtypes.bfloat16), "eye:out_spikes": np.zeros((1, 3), np.int8)}
+    first, second = Collected(tiny(), shapes), Collected(tiny(), shapes)
+    first.add({"seen": np.ones((2, 1), ml_dtypes.bfloat16), "eye:out_spikes": np.zeros((2, 3), np.int8)})
+    np.savez(tmp_path / "it.npz", **first.to_arrays(seconds=0))
+    with np.load(tmp_path / "it.npz") as arrays:
+        second.go_on_from(dict(arrays))
+    assert second.outputs["seen"].dtype == ml_dtypes.bfloat16
+    assert second.outputs["seen"].tolist() == [[1], [1]]
+
+
+def test_a_run_that_is_no_number_goes_on_once_its_input_is_mended(tmp_path, uninterrupted):
+    with pytest.raises(BrainStopped, match=r"before step 48.*; the last checkpoint is of step 40"):
+        run(prepare(recipe(until(53, lambda: np.nan))), RunFolder(tmp_path), checkpoint_every=20)
+    run(prepare(recipe()), RunFolder(tmp_path, resume=True))
+    assert left_in(tmp_path) == uninterrupted
+
+
+def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrupted):
+    with pytest.raises(BrainInterrupted):
+        run(prepare(recipe(until(11, interrupt))), RunFolder(tmp_path), checkpoint_every=20)
+    run(prepare(recipe()), RunFolder(tmp_path, resume=True))
+    assert left_in(tmp_path) == uninterrupted
+
+
+def test_a_run_that_ended_between_two_recorded_steps_goes_on_with_the_same_ones(tmp_path, uninterrupted):
+    run(prepare(recipe()), RunFolder(tmp_path), num_steps=45, checkpoint_every=20)
+    run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+    assert left_in(tmp_path) == uninterrupted
+
+
+def test_a_finished_run_is_made_longer(tmp_path, uninterrupted):
+    run(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+    assert left_in(tmp_path) == uninterrupted
+    assert sorted(file.name for file in (tmp_path / "collected").iterdir()) == ["20.npz", "40.npz", "60.npz"]
+
+
+def test_a_signal_saves_and_ends_it(tmp_path, uninterrupted, monkeypatch, capsys):
+    monkeypatch.setattr(stop_request, "_is_requested", False)
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    asks = until(9, lambda: os.kill(os.getpid(), signal.SIGUSR1) or LIGHT[9])
+    with pytest.raises(SystemExit) as stop:
+        run(prepare(recipe(asks)), RunFolder(tmp_path), checkpoint_every=20)
+    signal.signal(signal.SIGUSR1, before)
+    assert stop.value.code == stop_request.STOPPED
+    assert "stopped on request after step 16 of 60" in capsys.readouterr().err
+    monkeypatch.setattr(stop_request, "_is_requested", False)
+    run(prepare(recipe()), RunFolder(tmp_path, resume=True))
+    assert left_in(tmp_path) == uninterrupted
+
+
+@pytest.mark.parametrize(
+    ("options", "every", "message"),
+    [
+        ({"triggers": ["eye:out_spikes > 5"]}, 20, "what waits for an event would be lost"),
+        ({"stride": 8}, 20, r"every 20 steps would be between .*\n  cure: --checkpoint-every 24"),
+    ],
+)
+def test_what_cannot_be_saved_says_why(tmp_path, options, every, message):
+    with pytest.raises(CheckpointError, match=message):
+        run(prepare(recipe(**options)), RunFolder(tmp_path), checkpoint_every=every)
+
+
+def test_a_closed_loop_cannot_be_saved(tmp_path):
+    class Still:
+        def reset(self, *, seed=None):
+            return np.zeros(2), {}
+
+        def step(self, action):
+            return np.zeros(2), 0.0, False, False, {}
+
+    loop = ClosedLoop(Still(), encode=lambda seen, reward: {"light": seen}, decode=lambda outputs: 0)
+    with pytest.raises(CheckpointError, match="the state of its environment cannot be saved"):
+        run(prepare(BrainRecipe.of(tiny(), inputs=loop)), RunFolder(tmp_path), checkpoint_every=20)
+
+
+def test_another_run_is_refused_and_left_as_it_was(tmp_path):
+    run(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    before = left_in(tmp_path)
+    with pytest.raises(CheckpointError, match=r"2 difference\(s\)\n  record: .*\n  stride: 2 there, 1 now"):
+        run(prepare(recipe(record=["*:out_spikes"], stride=1)), RunFolder(tmp_path, resume=True))
+    with pytest.raises(
+        CheckpointError, match=r"1 difference\(s\)\n  inputs: \w+ there, \w+ now\n  cure: another --run"
+    ):
+        run(prepare(recipe(0.5)), RunFolder(tmp_path, resume=True))
+    with pytest.raises(CheckpointError, match=r"has a checkpoint of step 40, and a run of 20 steps ends before it"):
+        run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=20)
+    assert left_in(tmp_path) == before
+
+
+def test_the_recording_is_missed(tmp_path):
+    run(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    shutil.rmtree(tmp_path / "recording.zarr")
+    with pytest.raises(BrainError, match=r"recording.zarr, which the run recorded to, is gone\n  cure: put it back"):
+        run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+
+
+def test_what_was_collected_is_missed(tmp_path):
+    run(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    (tmp_path / "collected" / "40.npz").unlink()
+    with pytest.raises(CheckpointError, match=r"40.npz, what the run had collected in its first 40 steps, cannot be"):
+        run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)

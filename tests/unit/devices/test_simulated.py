@@ -1,0 +1,191 @@
+"""Nearly each case is a program of its own: the number of devices is fixed once JAX has started."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import outlay
+from outlay.core.errors import MeshError
+
+pytestmark = pytest.mark.processes
+
+SET_BY_SIMULATE = ("XLA_FLAGS", "NPROC", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
+
+
+def run(program: str, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name not in SET_BY_SIMULATE}
+    program = "import os, outlay\n" + textwrap.dedent(program)
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env={**clean, **env}, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def output_of(program: str, **env: str) -> str:
+    found = run(program, **env)
+    assert found.returncode == 0, found.stderr
+    assert found.stderr == ""
+    return found.stdout.strip()
+
+
+def last_lines_of(program: str, **env: str) -> str:
+    found = run(program, **env)
+    assert found.returncode == 1, found.stdout
+    return found.stderr
+
+
+SHOW = "outlay.simulate(6); import jax; print([d.id for d in jax.devices()])"
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"JAX_PLATFORM_NAME": "cpu"},
+        {"JAX_PLATFORMS": "cpu"},
+        {"JAX_PLATFORMS": "cuda,cpu"},
+        {"XLA_FLAGS": "--xla_force_host_platform_device_count=6"},
+    ],
+)
+def test_s0_01_six_devices_have_the_ids_0_to_5(env):
+    assert output_of(SHOW, **env) == "[0, 1, 2, 3, 4, 5]"
+
+
+def test_jax_may_be_imported_before():
+    assert output_of("import jax; outlay.simulate(3); print(jax.device_count())") == "3"
+
+
+def test_the_last_number_before_the_start_counts_and_the_same_number_is_fine_after_it():
+    program = """
+    outlay.simulate(2)
+    outlay.simulate(4)
+    import jax
+    jax.devices()
+    outlay.simulate(4)
+    print(jax.device_count())
+    """
+    assert output_of(program) == "4"
+
+
+def test_pretended_hosts_are_groups_of_neighbours_and_can_be_changed_after_the_start():
+    program = """
+    from outlay.devices.hosts import host_of
+    import jax
+    for num_hosts in (2, 4, 1):
+        outlay.simulate(8, num_hosts=num_hosts)
+        print([host_of(device) for device in jax.devices()])
+    """
+    assert output_of(program).splitlines() == [
+        "[0, 0, 0, 0, 1, 1, 1, 1]",
+        "[0, 0, 1, 1, 2, 2, 3, 3]",
+        "[0, 0, 0, 0, 0, 0, 0, 0]",
+    ]
+
+
+def test_too_late_names_the_call_that_started_jax(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import outlay, jax\n\nkey = jax.random.key(0)\noutlay.simulate(8)\n")
+    found = last_lines_of(f"import runpy; runpy.run_path({str(script)!r})")
+    assert "outlay.simulate(8) comes too late: JAX has started with " in found
+    assert f"JAX's backend was started by {script}:3 at top level: key = jax.random.key(0)\n" in found
+    assert "cure: move outlay.simulate(8) above it" in found
+
+
+def test_another_number_of_simulated_devices_after_the_start_is_too_late():
+    found = last_lines_of("outlay.simulate(2); import jax; jax.devices(); outlay.simulate(4)")
+    assert "BackendStartedError: outlay.simulate(4) comes too late: JAX has started with 2 cpu devices" in found
+
+
+def test_a_start_before_outlay_was_imported_is_said_to_be_unknown(tmp_path):
+    script = "import jax; jax.devices(); import outlay; outlay.simulate(8)"
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    found = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=280)
+    assert "started before outlay was imported, so the call that did it is not known" in found.stderr
+
+
+@pytest.mark.parametrize("variable", ["JAX_PLATFORMS", "JAX_PLATFORM_NAME"])
+def test_a_platform_setting_without_the_cpu_is_an_error(variable):
+    found = last_lines_of("outlay.simulate(8)", **{variable: "cuda"})
+    assert f"simulated devices are CPU devices, but {variable}=cuda" in found
+    assert f"cure: unset {variable}, or set it to cpu" in found
+
+
+def test_another_number_in_xla_flags_is_a_conflict():
+    found = last_lines_of("outlay.simulate(8)", XLA_FLAGS="--xla_force_host_platform_device_count=4")
+    assert "asks for 8 devices, but XLA_FLAGS holds --xla_force_host_platform_device_count=4" in found
+    assert "cure: remove that flag from XLA_FLAGS, or call outlay.simulate(4)" in found
+
+
+def test_flags_and_threads_of_the_user_are_kept():
+    flag = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=7"
+    program = "outlay.simulate(8); import jax; jax.devices(); print(os.environ['XLA_FLAGS'], os.environ['NPROC'])"
+    kept, added, threads = output_of(program, XLA_FLAGS=flag, NPROC="777").split()
+    assert (kept, added, threads) == (flag, "--xla_cpu_collective_call_terminate_timeout_seconds=600", "777")
+
+
+def test_a_single_device_has_the_threads_that_xla_gives_it():
+    assert output_of("outlay.simulate(1); print(os.environ.get('NPROC'))", NPROC="1") == "1"
+    assert int(output_of("outlay.simulate(2); print(os.environ.get('NPROC'))", NPROC="1")) >= 8
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((0, 1), "simulate needs at least 1 device and 1 host, not 0 and 1"),
+        ((8, 0), "simulate needs at least 1 device and 1 host, not 8 and 0"),
+        (
+            (7, 2),
+            r"7 devices cannot be spread evenly over 2 hosts\n  cure: outlay.simulate\(8, num_hosts=2\)",
+        ),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(numbers, message):
+    with pytest.raises(MeshError, match=message):  # before anything that has started, or has not, is looked at
+        outlay.simulate(numbers[0], num_hosts=numbers[1])
+
+
+def test_pretended_hosts_and_several_processes_exclude_one_another():
+    program = """
+    import jax, socket
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    jax.distributed.initialize(address, num_processes=1, process_id=0)
+    outlay.simulate(8, num_hosts=2)
+    """
+    assert "num_hosts=2 pretends hosts inside one process" in last_lines_of(program)
+
+
+MANY_STEPS = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = outlay.mesh(data=8)
+state = jax.device_put([jnp.full((16, 16), i / 20) for i in range(20)], NamedSharding(mesh, P()))
+batch = jax.device_put(jnp.ones((64, 16)), NamedSharding(mesh, P("data")))
+def step(state, batch):
+    gradients = jax.grad(lambda ws: sum(jnp.mean(jnp.tanh(batch @ w)) for w in ws))(state)
+    return [w - 0.01 * g for w, g in zip(state, gradients)]
+step = jax.jit(step, donate_argnums=0)
+for _ in range(500):
+    state = step(state, batch)
+jax.block_until_ready(state)
+print("done")
+"""
+
+
+def test_more_devices_than_a_process_can_simulate_are_refused_at_once():
+    with pytest.raises(MeshError, match=r"100,000 devices are too many .* 1,024 at most(?s:.)*cure: simulate fewer"):
+        outlay.simulate(100_000)
+
+
+def test_many_small_steps_in_flight_do_not_starve_one_another():
+    # With XLA's own number of threads this hangs on few cores (JAX 0.10.2), and XLA ends the process.
+    flags = "--xla_cpu_collective_call_terminate_timeout_seconds=40"
+    found = run("outlay.simulate(8)\n" + MANY_STEPS, timeout=280, XLA_FLAGS=flags)
+    assert found.stdout.strip() == "done", found.stderr
+
+
+def test_a_single_device_on_a_single_thread_does_not_starve_itself():
+    program = "outlay.simulate(1)\n" + MANY_STEPS.replace("data=8", "data=1")
+    assert run(program, timeout=280, NPROC="1").stdout.strip() == "done"

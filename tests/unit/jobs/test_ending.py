@@ -1,0 +1,75 @@
+import signal
+from dataclasses import dataclass
+
+import pytest
+
+from outlay.jobs.ending import after_failure, never_joined, stuck, well
+from outlay.jobs.job_folder import Failure, JobFolder
+from outlay.jobs.merged_output import MergedOutput
+from outlay.jobs.screen import Screen
+
+FATAL = "F1122 client.h:80] Terminating process because the JAX distributed service detected fatal errors."
+
+
+@dataclass
+class Ended:
+    number: int
+    exit_code: int | None
+
+
+@pytest.fixture
+def output(tmp_path):
+    made = MergedOutput(3, tmp_path / "output.log", Screen())
+    yield made
+    made.close()
+
+
+def test_who_is_held_by_a_signal_is_to_blame_not_who_gave_up_on_it(tmp_path, output):
+    output.add(0, "stderr", [FATAL, *["    @     0x7fc3a6d0b5 (unknown)"] * 20])
+    processes = [Ended(0, -signal.SIGABRT), Ended(1, -signal.SIGKILL)]
+    ending = after_failure(processes, {0: 1.0}, JobFolder(tmp_path), output, held=[1])
+    assert ending.text.splitlines()[-1] == (
+        "process 1 of 2 gave no sign of life, held by a signal (SIGSTOP): process 0 ended for want of it, ended by "
+        "SIGABRT; exit code 134"
+    )
+    assert "failed first" not in ending.text
+    assert ending.exit_code == 134
+
+
+def test_a_failure_of_its_own_is_not_put_on_one_that_is_held(tmp_path, output):
+    folder = JobFolder(tmp_path)
+    folder.write_failure(0, Failure(1.0, "ValueError", "mine", "Traceback\nValueError: mine\n"))
+    ending = after_failure([Ended(0, 13), Ended(1, None)], {0: 1.0}, folder, output, held=[1])
+    assert "process 0 of 2 failed first: ValueError, exit code 13" in ending.text
+    assert "SIGSTOP" not in ending.text
+
+
+@pytest.mark.parametrize(
+    ("waiting", "says"),
+    [
+        ([0, 2], "waiting in JAX, as for a collective: processes 0, 2; not there: process 1"),
+        ([0, 1, 2], "all wait in JAX: they do not take part in the same collectives"),
+    ],
+)
+def test_who_waits_for_whom_in_a_stuck_job_is_said(waiting, says):
+    processes = [Ended(number, None) for number in range(3)]
+    ending = stuck(
+        processes, dict.fromkeys(range(3), "in 'step 4' for 300 s"), dict.fromkeys(range(3), "File"), waiting
+    )
+    assert says in ending.text
+    assert ending.text.endswith("or --stuck-after off; before the first step --start-within SECONDS\n")
+    assert ending.exit_code == 1
+
+
+def test_processes_that_never_joined_are_all_named():
+    processes = [Ended(0, None), Ended(1, 0), Ended(2, 0)]
+    text = never_joined(processes, processes[1:]).text
+    assert text.startswith(
+        "processes 1, 2 of 3 ended, with exit code 0, before outlay.join(), where the others wait for them"
+    )
+
+
+def test_a_job_that_stopped_on_request_says_so_with_its_exit_code():
+    assert well([Ended(0, 0), Ended(1, 0)]).exit_code == 0
+    stopped = well([Ended(0, 75), Ended(1, 75)])
+    assert (stopped.exit_code, stopped.is_failure) == (75, False)

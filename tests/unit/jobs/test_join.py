@@ -1,0 +1,82 @@
+import os
+
+import jax
+import pytest
+
+from outlay.core.errors import BackendStartedError, JoinError
+from outlay.jobs import joined, variables
+from outlay.jobs.from_environment import place_from
+from outlay.jobs.join import _key, _seconds, join
+
+
+@pytest.fixture(autouse=True)
+def not_joined(monkeypatch):
+    monkeypatch.setattr(joined, "_joined", None)
+
+
+def test_a_process_that_nobody_started_with_others_is_alone():
+    assert (join().process, join().num_processes, join().hosts) == (0, 1, ())
+
+
+def test_one_process_is_alone_whatever_the_environment_says(monkeypatch):
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    assert join(num_processes=1).num_processes == 1
+
+
+@pytest.mark.parametrize("given", [{"process": 0}, {"num_processes": 2, "coordinator": "a:1"}])
+def test_arguments_that_say_it_by_half_are_refused(given):
+    with pytest.raises(JoinError, match=r"join\(\) was given .*=.*, but not .*\n  cure: give all three"):
+        join(**given)
+
+
+def test_too_late_to_join():
+    jax.devices()
+    with pytest.raises(
+        BackendStartedError, match=r"too late.* process 1 of 2\n.*\n  cure: move outlay.join\(\) above it"
+    ):
+        join(process=1, num_processes=2, coordinator="127.0.0.1:1")
+
+
+LAUNCHED = {"OUTLAY_PROCESS_ID": "1", "OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORDINATOR": "127.0.0.1:1"}
+
+
+def test_what_a_process_starts_does_not_take_its_place(monkeypatch):
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(variables.JOINED, f"{os.getppid()} {_key(place_from(LAUNCHED))}")
+    assert join().num_processes == 1
+    monkeypatch.setattr(joined, "_joined", None)
+    assert join(process=1, num_processes=2, coordinator="127.0.0.1:1").num_processes == 1
+
+
+@pytest.mark.parametrize("changed", [{"OUTLAY_COORDINATOR": "127.0.0.1:2"}, {"OUTLAY_PROCESS_ID": "0"}])
+def test_a_job_that_a_process_starts_is_another_one(monkeypatch, changed):
+    jax.devices()
+    for name, value in (LAUNCHED | changed).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(variables.JOINED, f"{os.getppid()} {_key(place_from(LAUNCHED))}")
+    with pytest.raises(BackendStartedError):  # so it would have joined
+        join()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "environment", "seconds"),
+    [
+        ("stuck_after", None, {}, None),
+        ("stuck_after", None, {"OUTLAY_STUCK_AFTER": "off"}, 0.0),
+        ("stuck_after", None, {"OUTLAY_STUCK_AFTER": "90"}, 90.0),
+        ("stuck_after", 5.0, {"OUTLAY_STUCK_AFTER": "90"}, 5.0),
+        ("lost_after", None, {"OUTLAY_LOST_AFTER": "30"}, 30.0),
+    ],
+)
+def test_limits_are_given_or_set(monkeypatch, name, given, environment, seconds):
+    for variable, text in environment.items():
+        monkeypatch.setenv(variable, text)
+    assert _seconds(name, given) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", "off"])
+def test_a_limit_that_is_none_is_refused(monkeypatch, text):
+    monkeypatch.setenv(variables.LOST_AFTER, text)
+    with pytest.raises(JoinError, match=f"OUTLAY_LOST_AFTER={text} is not a number of seconds\n  cure: "):
+        _seconds("lost_after", None)

@@ -1,0 +1,132 @@
+"""What a step must be is checked before anything is planned; every offending leaf is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import OrderedDict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay.program.abstract import Traced, abstract_init, abstract_inputs, abstract_step
+
+STATE = {"w": jax.ShapeDtypeStruct((4, 4), jnp.float32), "n": jax.ShapeDtypeStruct((), jnp.int32)}
+BATCH = {"x": jax.ShapeDtypeStruct((8, 4), jnp.float32)}
+
+
+def error_of(step: Any, state: Any = STATE) -> str:
+    with pytest.raises(outlay.ProgramError) as caught:
+        abstract_step(step, state, BATCH)
+    return str(caught.value)
+
+
+def test_init_gives_shapes_without_computing() -> None:
+    def init(key: Any) -> Any:
+        return {"w": jax.random.normal(key, (2**20, 2**20))}  # 4 TiB, had it been made
+
+    assert abstract_init(init)["w"].shape == (2**20, 2**20)
+
+
+def test_inputs_get_the_dtypes_that_jax_will_see() -> None:
+    shapes = abstract_inputs({"x": np.ones((2, 3)), "n": np.ones(2, np.int64), "t": 0.5})
+    assert [str(shapes[name].dtype) for name in ("x", "n", "t")] == ["float32", "int32", "float32"]
+
+
+def test_a_state_with_functions_among_its_leaves_is_refused_with_the_cure() -> None:
+    eqx = pytest.importorskip("equinox")
+
+    def init(key: Any) -> Any:
+        return {"params": eqx.nn.MLP(4, 2, 8, 1, key=key), "name": "mlp"}
+
+    with pytest.raises(outlay.ProgramError) as caught:
+        abstract_init(init)
+    message = str(caught.value)
+    assert "the state that init returns holds 3 leaf(s) that are no arrays" in message
+    for path in ("name", "params.activation", "params.final_activation"):
+        assert f"not an array: {path}\n" in message
+    assert "cure: keep it out of the tree: eqx.partition(model, eqx.is_array)" in message
+
+
+def test_a_batch_with_texts_among_its_leaves_is_refused() -> None:
+    with pytest.raises(outlay.ProgramError, match=r"the batch holds 1 leaf.*\n.*not an array: label\n.*str: 'cat'"):
+        abstract_inputs({"x": np.ones(3), "label": "cat"})
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda state: state, "a dict"),
+        (lambda state: (state, {}, {}), "a tuple of 3"),
+        (lambda state: None, "a NoneType"),
+        (lambda state: [state, {}], "a list"),
+    ],
+    ids=["state only", "three", "nothing", "a list"],
+)
+def test_a_step_that_returns_no_pair(result: Any, got: str) -> None:
+    def my_step(state: Any, batch: Any) -> Any:
+        return result(state)
+
+    assert error_of(my_step) == f"the step my_step must return (state, outputs), a pair; it returned {got}"
+
+
+def test_outputs_that_are_no_arrays() -> None:
+    message = error_of(lambda state, batch: (state, {"loss": batch["x"].sum(), "name": "adam"}))
+    assert re.search(r"the outputs of the step <lambda> holds? 1 leaf.*\n  not an array: name\n", message)
+
+
+def test_every_leaf_whose_type_changes_is_named() -> None:
+    def drifting(state: Any, batch: Any) -> Any:
+        return {"w": state["w"][:2], "n": state["n"] + 0.5}, {}
+
+    message = error_of(drifting)
+    assert "the step drifting returns a state unlike the one it took: 2 leaf(s) differ" in message
+    assert "  w: took float32[4, 4], returned float32[2, 4]" in message
+    assert "  n: took int32[], returned float32[]" in message
+    assert "cure: return every leaf of the state with its shape and dtype" in message
+
+
+def test_leaves_that_come_and_go_are_named() -> None:
+    message = error_of(lambda state, batch: ({"w": state["w"], "loss": batch["x"].sum()}, {}))
+    assert "  n: took int32[], returned nothing" in message
+    assert "  loss: took nothing, returned float32[]" in message
+
+
+def test_another_container_of_the_same_leaves_is_refused() -> None:
+    message = error_of(lambda state, batch: (OrderedDict(state), {}))
+    assert "returns a state of the same leaves in another container" in message
+    assert re.search(r"took .*\{'n': \*, 'w': \*\}", message)
+    assert re.search(r"returned .*OrderedDict", message)
+    assert "dataclasses.replace(state, ...)" in message
+
+
+def test_a_weakly_typed_leaf_is_no_drift() -> None:
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class State:
+        n: Any
+
+    assert (
+        abstract_step(lambda state, batch: (State(jnp.asarray(state.n + 1)), {}), State(STATE["n"]), BATCH) == Traced()
+    )
+    assert abstract_step(lambda state, batch: ({**state, "n": 3}, {}), STATE, BATCH) == Traced()
+
+
+def test_constrained_values_are_recorded_by_name() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        grads = outlay.constrain({"w": state["w"] * 2}, "grads")
+        outlay.constrain(batch["x"], "hidden", optional=True)
+        outlay.constrain(batch["x"], P("data"))
+        return {**state, "w": grads["w"]}, {}
+
+    found = abstract_step(step, STATE, BATCH)
+    assert found.intermediates["grads"]["w"].shape == (4, 4)
+    assert found.intermediates["hidden"].shape == (8, 4)
+    assert found.required_names == ["grads"]
+    assert found.specs == [P("data")]
+    assert not found.sums_over_batch

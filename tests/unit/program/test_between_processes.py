@@ -1,0 +1,153 @@
+"""Collectives between processes: equal to JAX's own on simulated devices, and a program of two real processes."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay.program import between_processes
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(8, 12, 4)).astype(np.float32)
+
+
+def on_rows(function, out_specs=P(("i", "j")), **choices):
+    """What it makes of each device's own part of X, (12, 4), on a mesh where two devices are pairs along j."""
+    mesh = outlay.mesh(i=4, j=2)
+    mapped = jax.shard_map(
+        lambda x: function(x[0])[None], mesh=mesh, in_specs=P(("i", "j")), out_specs=out_specs, **choices
+    )
+    return np.asarray(jax.jit(mapped)(X))
+
+
+def test_an_exchange_gives_both_of_a_pair_their_sum():
+    got = on_rows(lambda x: between_processes.exchange_and_add(x, ("j",)))
+    pairs = X.reshape(4, 2, 12, 4).sum(1, keepdims=True)
+    np.testing.assert_allclose(got.reshape(4, 2, 12, 4), np.broadcast_to(pairs, (4, 2, 12, 4)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("axes", "dim"), [(("j",), 0), (("j",), 1), (("i",), 0), (("i",), 1)])
+def test_scatter_is_psum_scatter(axes, dim):
+    got = on_rows(lambda x: between_processes.scatter(x, axes, dim))
+    want = on_rows(lambda x: jax.lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=True))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gather_is_all_gather_and_so_is_its_gradient(dim):
+    def all_gather(x, axes, dim):
+        return jax.lax.all_gather(x, axes, axis=dim, tiled=True)
+
+    def gradient(gather):
+        return lambda x: jax.grad(lambda piece: (gather(piece, ("i", "j"), dim) ** 3 * x[0, 0]).sum())(x)
+
+    for way in (lambda gather: lambda x: gather(x, ("i", "j"), dim), gradient):
+        got, want = (on_rows(way(gather)) for gather in (between_processes.gather, all_gather))
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_devices_of_one_process_are_not_apart():
+    mesh = outlay.mesh(i=4, j=2)
+    assert not between_processes.are_apart(mesh, ("i", "j"))
+    assert not between_processes.are_pairs(mesh, ("j",))
+
+
+# The program says which collectives each layout uses, on meshes with one device of each process and with two.
+ONE_OF_TWO = """
+import sys
+import jax, jax.numpy as jnp, numpy as np, optax, outlay
+from jax.sharding import NamedSharding, PartitionSpec as P
+from outlay.program.between_processes import are_apart, are_pairs
+
+rank, port = int(sys.argv[1]), sys.argv[2]
+outlay.simulate(2)
+jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank)
+# Along data a pair of devices is of two processes; along model both are of one.
+one_each = [next(d for d in jax.devices() if d.process_index == process) for process in (0, 1)]
+meshes = {1: outlay.mesh(data=2, devices=one_each), 2: outlay.mesh(data=2, model=2)}
+assert all(are_pairs(mesh, ("data",)) for mesh in meshes.values())
+assert are_apart(meshes[2], ("data", "model")) and not are_apart(meshes[2], ("model",))
+assert not are_pairs(meshes[2], ("data", "model")) and not are_pairs(meshes[2], ("model",))
+
+generator = np.random.default_rng(0)
+batch = {"x": generator.normal(size=(16, 8)).astype("f"), "y": generator.normal(size=(16, 4)).astype("f")}
+
+def init(key):
+    return {"w": jax.random.normal(key, (8, 4)), "b": jnp.zeros(4)}
+
+def loss(params, batch, keys):
+    return ((jnp.tanh(batch["x"] @ params["w"]) + params["b"] - batch["y"]) ** 2).mean(1), {}
+
+optimizer = optax.sgd(0.1, momentum=0.9)
+step, init_state = outlay.train_step(loss, optimizer), outlay.init_state(init, optimizer)
+alone, step_alone = jax.jit(init_state)(jax.random.key(0)), jax.jit(step)
+for _ in range(3):
+    alone, _ = step_alone(alone, batch)
+
+def train(layout, mesh):
+    split, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    given = {name: jax.make_array_from_callback(x.shape, split, lambda i, x=x: x[i]) for name, x in batch.items()}
+    program = outlay.program(step, init_state, batch, layout=layout, mesh=mesh, mode="manual")
+    state = program.init(jax.jit(lambda: jax.random.key(0), out_shardings=whole)())
+    for _ in range(3):
+        state, _ = program(state, given)
+    worst = 0.0
+    for got, want in zip(jax.tree.leaves(state.params), jax.tree.leaves(alone.params)):
+        for shard in got.addressable_shards:
+            worst = max(worst, np.abs(np.asarray(shard.data) - np.asarray(want)[shard.index]).max())
+    assert worst < 1e-6, worst
+    return program.lowered.as_text()
+
+layouts = {
+    "dp": outlay.data_parallel(), "fsdp": outlay.fsdp(min_size=2) + outlay.data_parallel(),
+    "zero2": outlay.zero2(min_size=2) + outlay.data_parallel(),
+}
+collectives = ("collective_permute", "all_to_all", "reduce_scatter", "all_reduce")
+for num_devices, mesh in meshes.items():
+    for name, layout in layouts.items():
+        text = train(layout, mesh)
+        print("uses", num_devices, name, *(found for found in collectives if found in text))
+"""
+SET_BY_SIMULATE = ("NPROC", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
+
+
+@pytest.fixture(scope="module")
+def said():
+    """What the first of two processes says: lines of words."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    clean = {name: value for name, value in os.environ.items() if name not in SET_BY_SIMULATE}
+    clean["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # without the number of devices
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", ONE_OF_TWO, str(rank), port],
+            env=clean,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=200) for process in both]
+    finally:
+        for process in both:
+            process.kill()
+    assert [process.returncode for process in both] == [0, 0], said[0][1][-3000:] + said[1][1][-3000:]
+    return [line.split() for line in said[0][0].splitlines()]  # gloo says there, too, that it has connected
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("num_devices", "whole"), [(1, "collective_permute"), (2, "all_reduce")])
+def test_two_processes_train_as_one_device_does(said, num_devices, whole):
+    found = {words[2]: " ".join(words[3:]) for words in said if words[:2] == ["uses", str(num_devices)]}
+    split = "collective_permute all_to_all" if num_devices == 1 else "all_to_all all_reduce"
+    assert found == {"dp": whole, "fsdp": split, "zero2": split}

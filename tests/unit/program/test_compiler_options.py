@@ -1,0 +1,108 @@
+"""Options of the compiler: presets by hardware, options of the user's own, and those that a compiler does not know."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.errors import ExplainError, ProgramError
+from outlay.core.runtime_flags import typed_flags
+from outlay.devices.build import mesh
+from outlay.layout.layout import Layout
+from outlay.program.compiler_options import compile_with, compiler_options
+from outlay.program.make import program
+from outlay.report.explain.explain import explain
+
+
+def step(state, batch):
+    return {"w": state["w"] - 0.1 * (batch.T @ batch)}, {}
+
+
+def make(on, **options):
+    return program(
+        step,
+        lambda key: {"w": jnp.zeros((16, 16))},
+        np.ones((8, 16), np.float32),
+        layout=Layout([("w", P("data")), ("batch", P("data"))]),
+        mesh=on,
+        **options,
+    )
+
+
+def test_a_preset_is_that_of_the_devices():
+    on_gpus = compiler_options("preset", mesh(data=8, target="h100:1x8"))
+    assert on_gpus.source == "preset for gpu"
+    assert on_gpus.values["xla_gpu_enable_latency_hiding_scheduler"] is True
+    assert compiler_options("preset", mesh(data=8)).values == {}
+    assert compiler_options("none", mesh(data=8, target="h100:1x8")).values == {}
+
+
+def test_what_the_environment_sets_is_left_to_it(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=true")
+    found = compiler_options("preset", mesh(data=8, target="h100:1x8"))
+    assert "xla_gpu_enable_triton_gemm" not in found.values
+    assert found.notes == ("set by the environment: xla_gpu_enable_triton_gemm",)
+
+
+def test_a_program_is_compiled_with_its_options_and_says_so():
+    made = make(mesh(data=8), compiler_options={"--xla_cpu_enable_fast_math": True})
+    found = explain(made)
+    assert found.to_dict()["compiler_options"] == {
+        "source": "given",
+        "values": {"xla_cpu_enable_fast_math": True},
+        "notes": [],
+    }
+    assert "compiler options: given (1 of them)" in str(found)
+
+
+def test_a_function_is_compiled_with_the_options_of_the_call():
+    on = mesh(data=8)
+    given = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=jax.NamedSharding(on, P("data")))
+    with pytest.raises(ProgramError, match=r"knows no option xla_cpu_enable_fast_mth, did you mean 'xla_cpu_enable"):
+        explain(jax.jit(jnp.sum), given, compiler_options={"xla_cpu_enable_fast_mth": True})
+    with pytest.raises(ExplainError, match="a program has its own"):
+        explain(make(on), compiler_options="none")
+
+
+def test_a_value_that_the_compiler_refuses():
+    with pytest.raises(ProgramError, match=r"refuses an option.*'perhaps' is not a valid bool"):
+        _ = make(mesh(data=8), compiler_options={"xla_cpu_enable_fast_math": "perhaps"}).compiled
+
+
+def test_a_file_of_options(tmp_path):
+    file = tmp_path / "flags.txt"
+    file.write_text("--xla_gpu_autotune_level=0 # quick\n--xla_disable_hlo_passes=a,b\n")
+    assert compiler_options(file, None).values == {"xla_gpu_autotune_level": 0, "xla_disable_hlo_passes": "a,b"}
+    file.write_text("xla_gpu_autotune_level=0\n\n--xla_dump_to\n")
+    with pytest.raises(ProgramError, match=r"2 word(.|\n)*line 1: 'xla_gpu(.|\n)*line 3: '--xla_du"):
+        compiler_options(file, None)
+    with pytest.raises(ProgramError, match="cannot be read"):
+        compiler_options(tmp_path / "none.txt", None)
+
+
+def test_a_preset_that_is_not_there():
+    with pytest.raises(ProgramError, match="no compiler options 'presets': did you mean 'preset'"):
+        make(mesh(data=8), compiler_options="presets")
+    with pytest.raises(ProgramError, match="mode placed there are many programs"):
+        make(mesh(data=8), mode="placed", compiler_options={"xla_cpu_enable_fast_math": True})
+
+
+class FindsNoTiles:
+    """A lowered program for which the Triton emitter finds no tiles: which shapes those are changes with XLA."""
+
+    def compile(self, compiler_options):
+        if compiler_options.get("xla_gpu_enable_triton_gemm") is not False:
+            raise jax.errors.JaxRuntimeError("INTERNAL: Couldn't find output tile sizes that satisfy hlo")
+        return compiler_options
+
+
+def test_products_that_the_gpu_compiler_finds_no_tiles_for_go_to_cublas():
+    given = compiler_options({"xla_gpu_autotune_level": 0}, None)
+    compiled, options = compile_with(FindsNoTiles(), given, "gpu")
+    assert compiled == options.values == {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+    assert options.notes == ("no tiles for a product, so products go to cuBLAS: xla_gpu_enable_triton_gemm=false",)
+
+
+def test_flags_have_the_types_that_jax_wants():
+    assert typed_flags("--a=True --b=12 --c=x,y --d") == {"a": True, "b": 12, "c": "x,y", "d": True}
