@@ -10,6 +10,8 @@ VENV := .venv/.installed
 NEWEST_VENV := .venv-newest/.installed
 # Three workers for two cores: many tests wait for processes that they have started.
 PYTEST := python -m pytest -q -n 3
+# What depends on JAX: the newest one runs these, and Python 3.11 everything.
+ON_NEWEST_JAX := tests/contract tests/multiprocess $(addprefix tests/unit/,analysis arrays brain devices models program report train)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test lint bench docs lock snapshots clean
@@ -33,7 +35,6 @@ check: lint
 	@$(RUN); run $(BIN)/$(PYTEST) -m 'not processes and not compiles and not pages'
 
 # Python 3.11 gets the oldest JAX we support and every later Python the newest, so a machine that has both tests both.
-# The site, which takes minutes, is built and its pages executed once.
 test: lint
 	@$(RUN); newer=$$($(FIND_NEWER_PYTHON)); \
 	if [ "$$newer" = same ]; then \
@@ -46,10 +47,10 @@ test: lint
 	  echo 'No Python 3.12 or newer is on this machine: the newest JAX is not tested.'; \
 	fi && \
 	echo "Testing with $$($(BIN)/python --version) ..." && \
-	run $(BIN)/$(PYTEST) && \
+	twice $(BIN)/$(PYTEST) && \
 	if [ -x "$$newer" ]; then \
 	  echo "Testing with $$(.venv-newest/bin/python --version) ..." && \
-	  run .venv-newest/bin/$(PYTEST) --ignore tests/docs/test_site.py; \
+	  twice .venv-newest/bin/$(PYTEST) $(ON_NEWEST_JAX); \
 	fi
 
 lint: $(VENV)
@@ -94,6 +95,11 @@ run() { \
   "$$@" & child=$$!; trap "kill $$child 2>/dev/null" INT TERM; \
   wait $$child; code=$$?; while kill -0 $$child 2>/dev/null; do wait $$child; code=$$?; done; \
   trap - INT TERM; return $$code; \
+}; \
+twice() { \
+  run "$$@"; code=$$?; [ $$code = 1 ] || return $$code; \
+  echo 'What failed is run again, alone: what fails twice fails.'; \
+  run "$$@" -n 0 --last-failed --last-failed-no-failures none; \
 }
 endef
 
