@@ -59,6 +59,7 @@ from .graph.step_graph import Source as Source
 from .graph.rollout import Rollout as Rollout
 from .train.step import TrainState as TrainState
 from .train.step import init_state as init_state
+from .models.attention.dot_product import attention as attention
 from .train.step import train_step as train_step
 from .train.data import TrainData as TrainData
 from .train.checkpoint.checkpoints import Checkpoints as Checkpoints

@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from outlay.models.attention.dot_product import attention
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.norm import cheap
 from outlay.models.transformer.rotary import Angles, rotate
-
-
-def attend(query: jax.Array, key: jax.Array, value: jax.Array, window: int | None = None) -> jax.Array:
-    """Causal attention; scores and their softmax are float32.
-
-    Source: Ainslie et al., GQA (arXiv:2305.13245), section 2.2.
-
-    Args:
-        query: (B, T, heads, head_dim).
-        key: (B, T, kv_heads, head_dim); query head h attends through key head h // (heads / kv_heads).
-        value: as `key`.
-        window: how many tokens a query sees, itself among them; all before it if None.
-
-    Returns:
-        (B, T, heads, head_dim), of the query's dtype.
-
-    Example:
-        >>> query, key = jnp.zeros((1, 3, 2, 4)), jnp.zeros((1, 3, 1, 4))
-        >>> value = jnp.arange(3.0)[None, :, None, None] * jnp.ones((1, 3, 1, 4))
-        >>> attend(query, key, value)[0, :, 0, 0].tolist()
-        [0.0, 0.5, 1.0]
-    """
-    batch, num_tokens, num_heads, head_dim = query.shape
-    grouped = query.reshape(batch, num_tokens, key.shape[2], num_heads // key.shape[2], head_dim)
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, key, preferred_element_type=jnp.float32)
-    ahead = jnp.arange(num_tokens)[:, None] - jnp.arange(num_tokens)[None]
-    visible = (ahead >= 0) & (ahead < (window or num_tokens))
-    visible = visible[None, None, None]
-    weights = jax.nn.softmax(jnp.where(visible, scores / math.sqrt(head_dim), -jnp.inf), axis=-1)
-    mixed = jnp.einsum("bkgts,bskh->btkgh", weights.astype(value.dtype), value)
-    return mixed.reshape(query.shape)
 
 
 class Attention(nnx.Module):
@@ -70,7 +39,7 @@ class Attention(nnx.Module):
         self.output = made(
             (config.num_heads, config.head_dim), config.width, axis=(-2, -1), kernel_init=branch_init(config)
         )
-        self.window = config.window
+        self.window, self.is_mixed_again = config.window, config.remat == "attention"
 
     def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
         """From (B, T, width) to the same; `angles` turn queries and keys."""
@@ -80,9 +49,8 @@ class Attention(nnx.Module):
         query, key, value = (
             checkpoint_name(heads, name) for heads, name in ((query, "query"), (key, "key"), (value, "value"))
         )
-        # The scores are the one thing that is quadratic in the sequence, so they are never kept for the backward pass.
-        mixed = jax.checkpoint(functools.partial(attend, window=self.window), prevent_cse=False)(query, key, value)
-        return self.output(checkpoint_name(mixed, "attention"))
+        mix = functools.partial(attention, causal=True, window=self.window)
+        return self.output((cheap(mix) if self.is_mixed_again else mix)(query, key, value))
 
 
 def branch_init(config: TransformerConfig) -> nnx.Initializer:

@@ -1,0 +1,241 @@
+"""Attention block by block: memory linear in the sequence, in plain JAX, on any hardware.
+
+One loop goes over the pairs of a block of queries and a block of keys that see each other, a block's pairs one after
+another, and keeps for each query the largest score so far, the sum of the exponentials below it and the mixed values
+(online softmax). Pairs that a mask hides wholly are not in the loop. The backward pass goes over the same pairs and
+computes the scores again from the queries' log-sums.
+Source: Dao et al. (2022), FlashAttention (arXiv:2205.14135), algorithms 1 and 4.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+
+from outlay.core.jax_compat import varying_axes
+
+BLOCK = 512
+"""Queries and keys of a block: its scores fit in a cache, and its products are large enough to be worth a call."""
+
+HIDDEN = -1e30
+"""The score of what is not seen; finite, so that a block of which nothing is seen gives no NaN."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which keys a query sees; of several conditions, all hold.
+
+    Attributes:
+        causal: none after itself.
+        window: of those before it this many, itself among them.
+    """
+
+    causal: bool = False
+    window: int | None = None
+
+    def visible(self, queries: Any, keys: Any) -> Any:
+        """Whether queries at some places see keys at some places, of arrays that broadcast."""
+        seen = keys <= queries if self.causal else keys == keys
+        return seen if self.window is None else seen & (queries - keys < self.window)
+
+    def pairs(self, num_queries: int, num_keys: int, block: int) -> list[tuple[int, int]]:
+        """The blocks of queries and of keys of which some see each other.
+
+        >>> Mask(causal=True).pairs(8, 8, 4)
+        [(0, 0), (1, 0), (1, 1)]
+        >>> Mask(causal=True, window=2).pairs(12, 12, 4)
+        [(0, 0), (1, 0), (1, 1), (2, 1), (2, 2)]
+        """
+        found = []
+        for i in range(-(-num_queries // block)):
+            last = min((i + 1) * block, num_queries) - 1
+            for j in range(-(-num_keys // block)):
+                first_key, last_key = j * block, min((j + 1) * block, num_keys) - 1
+                ahead = self.causal and first_key > last
+                behind = self.window is not None and i * block - last_key >= self.window
+                if not ahead and not behind:
+                    found.append((i, j))
+        return found
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def blockwise(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: tuple[jax.Array, jax.Array] | None,
+    mask: Mask,
+    scale: float,
+    block: int = BLOCK,
+) -> jax.Array:
+    """Attention; scores and their softmax are float32.
+
+    Args:
+        query: (B, T, heads, head_dim).
+        key: (B, S, kv_heads, head_dim); query head h attends through key head h // (heads / kv_heads).
+        value: as `key`.
+        segments: of queries (B, T) and of keys (B, S): a query sees keys of its own segment only.
+        mask: what else a query sees.
+        scale: what scores are multiplied by.
+        block: queries and keys of a block.
+
+    Returns:
+        (B, T, heads, head_dim), of the query's dtype; 0 where a query sees nothing.
+    """
+    return _forward(query, key, value, segments, mask, scale, block)[0]
+
+
+def _forward(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: tuple[jax.Array, jax.Array] | None,
+    mask: Mask,
+    scale: float,
+    block: int,
+) -> tuple[jax.Array, Any]:
+    blocks = _Blocks(query, key, value, segments, mask, scale, block)
+    batch, _, groups, shared, dim = blocks.query.shape
+    own = (batch, groups, shared, blocks.num_rows)
+
+    def add(carry: Any, pair: jax.Array) -> tuple[Any, None]:
+        mixed, log_sums, highest, total, sums = carry
+        i, j, is_first = pair[0], pair[1], pair[2].astype(bool)
+        highest, total, sums = (
+            jnp.where(is_first, start, x) for x, start in ((highest, HIDDEN), (total, 0.0), (sums, 0.0))
+        )
+        scores, seen = blocks.scores(i, j)
+        higher = jnp.maximum(highest, scores.max(axis=-1))
+        weights = jnp.where(seen, jnp.exp(scores - higher[..., None]), 0.0)
+        shrink = jnp.exp(highest - higher)
+        total = total * shrink + weights.sum(axis=-1)
+        values = blocks.keys_of(blocks.value, j)
+        product = jnp.einsum(
+            "bkgqs,bskd->bkgqd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32
+        )
+        sums = sums * shrink[..., None] + product
+        # Written at each of a block's pairs, which costs little; what the last one writes stays.
+        divisor = jnp.where(total == 0, 1.0, total)
+        done = jnp.moveaxis(sums / divisor[..., None], 3, 1).astype(query.dtype)
+        mixed = jax.lax.dynamic_update_slice_in_dim(mixed, done, i * blocks.num_rows, axis=1)
+        log_sums = jax.lax.dynamic_update_slice_in_dim(log_sums, higher + jnp.log(divisor), i * blocks.num_rows, axis=3)
+        return (mixed, log_sums, higher, total, sums), None
+
+    start = (
+        jnp.zeros(blocks.query.shape, query.dtype),
+        jnp.zeros((*own[:3], blocks.query.shape[1]), jnp.float32),
+        jnp.full(own, HIDDEN, jnp.float32),
+        jnp.zeros(own, jnp.float32),
+        jnp.zeros((*own, dim), jnp.float32),
+    )
+    (mixed, log_sums, *_), _ = jax.lax.scan(add, blocks.alike(start), blocks.pairs)
+    mixed = checkpoint_name(mixed[:, : query.shape[1]].reshape(query.shape), "attention")
+    log_sums = checkpoint_name(log_sums, "attention")
+    return mixed, (query, key, value, segments, mixed, log_sums)
+
+
+def _backward(mask: Mask, scale: float, block: int, kept: Any, grad: jax.Array) -> tuple[Any, ...]:
+    query, key, value, segments, mixed, log_sums = kept
+    blocks = _Blocks(query, key, value, segments, mask, scale, block)
+    rows = blocks.query.shape
+    grads = blocks.padded_queries(grad)
+    # Of each query: the gradient of its log-sum, for the softmax's own.
+    delta = jnp.einsum("btkgd,btkgd->bkgt", *(x.astype(jnp.float32) for x in (grads, blocks.padded_queries(mixed))))
+
+    def add(carry: Any, pair: jax.Array) -> tuple[Any, None]:
+        i, j = pair[0], pair[1]
+        scores, seen = blocks.scores(i, j)
+        weights = jnp.where(seen, jnp.exp(scores - blocks.rows_of(log_sums, i, axis=3)[..., None]), 0.0)
+        queries, keys = blocks.queries_of(blocks.query, i), blocks.keys_of(blocks.key, j)
+        values, own_grads = blocks.keys_of(blocks.value, j), blocks.queries_of(grads, i)
+        exact = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+        value_grads = exact("bkgqs,bqkgd->bskd", weights.astype(grads.dtype), own_grads)
+        score_grads = exact("bqkgd,bskd->bkgqs", own_grads, values) - blocks.rows_of(delta, i, axis=3)[..., None]
+        score_grads = (weights * score_grads * scale).astype(query.dtype)
+        query_grads = exact("bkgqs,bskd->bqkgd", score_grads, keys)
+        key_grads = exact("bkgqs,bqkgd->bskd", score_grads, queries)
+        found = (query_grads, i * blocks.num_rows), (key_grads, j * blocks.num_cols), (value_grads, j * blocks.num_cols)
+        return tuple(_added(total, x, at) for total, (x, at) in zip(carry, found, strict=True)), None
+
+    start = tuple(jnp.zeros(shape, jnp.float32) for shape in (rows, blocks.key.shape, blocks.value.shape))
+    totals, _ = jax.lax.scan(add, blocks.alike(start), blocks.pairs)
+    wanted = zip(totals, (query, key, value), strict=True)
+    return *(total[:, : x.shape[1]].reshape(x.shape).astype(x.dtype) for total, x in wanted), None
+
+
+blockwise.defvjp(_forward, _backward)
+
+
+def _added(total: jax.Array, x: jax.Array, at: jax.Array) -> jax.Array:
+    """A total with something added along its second dim, from a place on."""
+    so_far = jax.lax.dynamic_slice_in_dim(total, at, x.shape[1], axis=1)
+    return jax.lax.dynamic_update_slice_in_dim(total, so_far + x, at, axis=1)
+
+
+class _Blocks:
+    """The inputs, filled up to whole blocks, and their pieces."""
+
+    def __init__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        segments: tuple[jax.Array, jax.Array] | None,
+        mask: Mask,
+        scale: float,
+        block: int,
+    ) -> None:
+        self.num_keys = key.shape[1]
+        self.num_rows, self.num_cols = min(block, query.shape[1]), min(block, self.num_keys)
+        self.mask, self.scale = mask, scale
+        self._groups = key.shape[2]
+        self.query = self.padded_queries(query)
+        self.key, self.value = (_filled(x, self.num_cols) for x in (key, value))
+        self.segments = segments and (_filled(segments[0], self.num_rows), _filled(segments[1], self.num_cols))
+        pairs = mask.pairs(query.shape[1], self.num_keys, block)
+        firsts = [i == 0 or pairs[i - 1][0] != pair[0] for i, pair in enumerate(pairs)]
+        self.pairs = np.array([(*pair, first) for pair, first in zip(pairs, firsts, strict=True)], np.int32)
+
+    def padded_queries(self, x: jax.Array) -> jax.Array:
+        """(B, T, heads, dim) as (B, filled T, kv_heads, shared, dim)."""
+        filled = _filled(x, self.num_rows)
+        return filled.reshape(*filled.shape[:2], self._groups, -1, x.shape[-1])
+
+    def alike(self, start: Any) -> Any:
+        """What a loop starts from, as much each device's own as the inputs are, which `jax.shard_map` checks."""
+        axes = tuple(varying_axes(self.query) | varying_axes(self.key) | varying_axes(self.value))
+        return jax.tree.map(lambda x: jax.lax.pcast(x, axes, to="varying"), start) if axes else start
+
+    def rows_of(self, x: jax.Array, i: jax.Array, axis: int = 1) -> jax.Array:
+        """A block of queries' part of an array."""
+        return jax.lax.dynamic_slice_in_dim(x, i * self.num_rows, self.num_rows, axis=axis)
+
+    queries_of = rows_of
+
+    def keys_of(self, x: jax.Array, j: jax.Array) -> jax.Array:
+        """A block of keys' part of an array."""
+        return jax.lax.dynamic_slice_in_dim(x, j * self.num_cols, self.num_cols, axis=1)
+
+    def scores(self, i: jax.Array, j: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Scores (B, kv_heads, shared, queries, keys) of two blocks, and which of them count."""
+        queries, keys = self.queries_of(self.query, i), self.keys_of(self.key, j)
+        scores = jnp.einsum("bqkgd,bskd->bkgqs", queries, keys, preferred_element_type=jnp.float32) * self.scale
+        rows = i * self.num_rows + jnp.arange(self.num_rows)[:, None]
+        cols = j * self.num_cols + jnp.arange(self.num_cols)[None]
+        seen = (self.mask.visible(rows, cols) & (cols < self.num_keys))[None, None, None]
+        if self.segments is not None:
+            own, theirs = self.queries_of(self.segments[0], i), self.keys_of(self.segments[1], j)
+            seen = seen & (own[:, None, None, :, None] == theirs[:, None, None, None])
+        return jnp.where(seen, scores, HIDDEN), seen
+
+
+def _filled(x: jax.Array, size: int) -> jax.Array:
+    """An array whose second dim is filled up with zeros to a multiple of a size."""
+    missing = -x.shape[1] % size
+    return jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2)) if missing else x
