@@ -96,7 +96,7 @@ def lm(
         dtype: what it computes in.
         optimizer_dtype: what the optimizer's state is; with wider than the parameters' it keeps master copies of these.
         remat: what is computed again in the backward pass: `none`, `attention`, `products`, `full`, or names of values
-            to keep, such as `query,key,value`; see `TransformerConfig`.
+            to keep, such as `queries,keys,values`; see `TransformerConfig`.
         loss_chunks: the pieces of a sequence that the loss is taken in, so that not all logits are there at a time.
 
     Raises:

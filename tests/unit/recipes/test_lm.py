@@ -48,8 +48,8 @@ def test_every_layout_plans_every_kind_of_model_without_making_it(name, layout):
 
 def test_what_cannot_be_asked_for_is_all_named():
     with pytest.raises(RecipeError, match="no model 'llama3-8B': did you mean 'llama3-8b'") as error:
-        lm("llama3-8B", remat="quety,up")
-    assert "remat names a value 'quety' that no layer has: did you mean 'query'?" in str(error.value)
+        lm("llama3-8B", remat="queris,up")
+    assert "remat names a value 'queris' that no layer has: did you mean 'queries'?" in str(error.value)
     with pytest.raises(RecipeError, match="lm cannot be made") as error:
         lm("llama3-8b", width=4100, heads=12, vocabulary=100, loss_chunks=3, window=-1)
     assert str(error.value).splitlines()[1:] == [

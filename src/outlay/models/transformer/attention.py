@@ -7,12 +7,12 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 
 from outlay.models.attention.dot_product import attention
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.norm import cheap
 from outlay.models.transformer.rotary import Angles, rotate
+from outlay.models.transformer.values import named
 
 
 class Attention(nnx.Module):
@@ -46,11 +46,10 @@ class Attention(nnx.Module):
         query, key, value = self.query(x), self.key(x), self.value(x)
         if angles is not None:
             query, key = (cheap(rotate)(heads, *angles) for heads in (query, key))
-        query, key, value = (
-            checkpoint_name(heads, name) for heads, name in ((query, "query"), (key, "key"), (value, "value"))
-        )
+        query, key, value = named(query, "queries"), named(key, "keys"), named(value, "values")
         mix = functools.partial(attention, causal=True, window=self.window)
-        return self.output((cheap(mix) if self.is_mixed_again else mix)(query, key, value))
+        mixed = (cheap(mix) if self.is_mixed_again else mix)(query, key, value)
+        return self.output(named(mixed, "attention"))
 
 
 def branch_init(config: TransformerConfig) -> nnx.Initializer:

@@ -15,7 +15,7 @@ Activation = Literal["silu", "gelu", "relu"]
 REMATS = ("none", "full", "attention", "products")
 """What a layer computes again in the backward pass, besides names of `KEPT`: see `TransformerConfig.remat`."""
 
-KEPT = ("branch_input", "query", "key", "value", "attention", "branch_output", "residual", "gate", "up")
+KEPT = ("branch_input", "queries", "keys", "values", "attention", "branch_output", "residual", "gate", "up")
 """The values of a layer that `remat` can name to be kept."""
 
 
@@ -45,7 +45,7 @@ class TransformerConfig:
         remat: what a layer computes again in the backward pass, to keep less. `none`: norms, rotations and activations
             only, which are cheap; `attention`: the heads' mixing too; `products`: all but matrix products and the
             heads' mixing; `full`: all of the layer. Or names of values that are kept, all else being computed again:
-            some of `KEPT`, as in `query,key,value`.
+            some of `KEPT`, as in `queries,keys,values`.
         loss_chunks: the loss takes a sequence in this many pieces, so that only one piece's logits are there at a time.
 
     Raises:
@@ -135,8 +135,8 @@ class TransformerConfig:
 def remat_problems(remat: str) -> list[str]:
     """What is wrong with a `TransformerConfig.remat`, in words.
 
-    >>> remat_problems("query,kye")
-    ["remat names a value 'kye' that no layer has: did you mean 'key'?"]
+    >>> remat_problems("queries,kesy")
+    ["remat names a value 'kesy' that no layer has: did you mean 'keys'?"]
     """
     if remat in REMATS:
         return []

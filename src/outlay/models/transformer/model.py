@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 
 from outlay.core.constrain import constrain
 from outlay.models.transformer.attention import Attention, branch_init
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.norm import Norm, cheap
 from outlay.models.transformer.rotary import Angles, rotation
+from outlay.models.transformer.values import branch_input, branch_output, named, residual
 
 
 class Transformer(nnx.Module):
@@ -170,19 +170,18 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """From (B, T, width) to the same."""
-        activate, up = ACTIVATIONS[self.activation], checkpoint_name(self.up(x), "up")
+        activate, up = ACTIVATIONS[self.activation], named(self.up(x), "up")
         if self.gate is None:
             return self.down(cheap(activate)(up))
-        gate = checkpoint_name(self.gate(x), "gate")
+        gate = named(self.gate(x), "gate")
         return self.down(cheap(lambda gate, up: activate(gate) * up)(gate, up))
 
 
 class Block(nnx.Module):
     """A pre-norm transformer layer.
 
-    Layouts can speak of three values, all (B, T, width): `residual`, the stream between branches, `branch_input`, what
-    enters a branch, and `branch_output`, what it adds to the stream. To split the first along T and the other two not
-    is sequence parallelism.
+    Of the values that layouts can speak of, `residual` split along T, and `branch_input` and `branch_output` not, is
+    sequence parallelism.
 
     Args:
         config: the dims.
@@ -199,21 +198,3 @@ class Block(nnx.Module):
         x = residual(x + branch_output(self.attention(branch_input(self.attention_norm(x)), angles)))
         return residual(x + branch_output(self.feed_forward(branch_input(self.feed_forward_norm(x)))))
 
-
-def residual(x: jax.Array) -> jax.Array:
-    """The residual stream (B, T, width), by the name that layouts know it by."""
-    return _named(x, "residual")
-
-
-def branch_input(x: jax.Array) -> jax.Array:
-    """What enters a branch or the head (B, T, width), by the name that layouts know it by."""
-    return _named(x, "branch_input")
-
-
-def branch_output(x: jax.Array) -> jax.Array:
-    """What a branch or the embedding adds to the stream (B, T, width), by the name that layouts know it by."""
-    return _named(x, "branch_output")
-
-
-def _named(x: jax.Array, name: str) -> jax.Array:
-    return checkpoint_name(constrain(x, name, optional=True), name)

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,12 +7,14 @@ import pytest
 from flax import nnx
 from tests.unit.models.transformer import in_numpy
 
-from outlay.models.transformer.attention import Attention, attend
+from outlay.models.attention.dot_product import attention
+from outlay.models.transformer.attention import Attention
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.model import Block
 from outlay.models.transformer.rotary import rotate, rotation
 
 pytestmark = pytest.mark.compiles
+attend = functools.partial(attention, causal=True)
 
 
 def random(*shape):
@@ -51,11 +55,11 @@ def test_a_score_depends_on_how_far_apart_two_tokens_are():
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_the_scores_are_not_kept_for_the_backward_pass(remat):
     config = TransformerConfig(8, 8, 1, 2, 1, 4, 8, dtype="float32", remat=remat)
-    attention, num_tokens = Attention(config, rngs=nnx.Rngs(0)), 64
+    module, num_tokens = Attention(config, rngs=nnx.Rngs(0)), 64
     angles = rotation(num_tokens, config.head_dim, 100.0)
 
     def forward(x):
-        return attention(x, angles)
+        return module(x, angles)
 
     whole = jax.checkpoint(forward) if remat == "full" else forward  # as the model does it, layer by layer
     kept = jax.eval_shape(lambda x: jax.vjp(whole, x)[1], jnp.ones((1, num_tokens, config.width)))

@@ -73,7 +73,7 @@ def test_each_layer_is_a_slice_of_stacked_parameters():
 def test_what_cannot_be_is_all_named():
     with pytest.raises(ValueError, match="cannot be built") as error:
         dataclasses.replace(
-            TINY, num_kv_heads=3, head_dim=5, hidden=0, window=0, dtype="float8", norm="batch", remat="up,kye"
+            TINY, num_kv_heads=3, head_dim=5, hidden=0, window=0, dtype="float8", norm="batch", remat="up,kesy"
         )
     assert str(error.value).splitlines()[1:] == [
         "  hidden=0: make it 1 or more",
@@ -82,7 +82,7 @@ def test_what_cannot_be_is_all_named():
         "  head_dim=5 is odd, and rotary embeddings turn pairs: make it even",
         "  norm='batch' is not one of rms, layer",
         "  dtype='float8' is not one of float32, bfloat16",
-        "  remat names a value 'kye' that no layer has: did you mean 'key'?",
+        "  remat names a value 'kesy' that no layer has: did you mean 'keys'?",
     ]
 
 

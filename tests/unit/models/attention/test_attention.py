@@ -1,0 +1,205 @@
+"""The same numbers as the plain form, in memory that grows with the sequence and not with its square."""
+
+import functools
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay.core import jax_kernels
+from outlay.core.errors import ProgramError
+from outlay.models.attention.blockwise import BLOCK, Mask, blockwise
+from outlay.models.attention.dot_product import no_kernel_because
+
+CAUSAL, WINDOW = Mask(causal=True), Mask(causal=True, window=5)
+TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2}
+
+
+def inputs(num_tokens, dtype="float32", heads=(6, 2), batch=2):
+    rng = np.random.default_rng(num_tokens)
+    shapes = ((batch, num_tokens, number, 8) for number in (heads[0], heads[1], heads[1]))
+    return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+
+
+def segments_of(num_tokens):
+    rng = np.random.default_rng(1)
+    ids = jnp.asarray(np.sort(rng.integers(0, 3, size=(2, num_tokens)), axis=1))
+    return ids, ids
+
+
+def plain(query, key, value, segments, mask, scale):
+    """All scores at once."""
+    shared = query.shape[2] // key.shape[2]
+    key, value = (jnp.repeat(x, shared, axis=2) for x in (key, value))
+    scores = scale * jnp.einsum("bthd,bshd->bhts", query, key, preferred_element_type=jnp.float32)
+    ahead = jnp.arange(query.shape[1])[:, None] - jnp.arange(key.shape[1])[None]
+    seen = jnp.broadcast_to((ahead >= 0) if mask.causal else True, ahead.shape)[None, None]
+    seen = seen & (ahead < (mask.window or query.shape[1] + 1))[None, None]
+    if segments is not None:
+        seen = seen & (segments[0][:, None, :, None] == segments[1][:, None, None, :])
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+    return jnp.einsum("bhts,bshd->bthd", weights.astype(value.dtype), value)
+
+
+def with_gradients(function, *given):
+    """What it gives, and the gradients of a sum that weighs every number of it differently."""
+
+    def weighed(*given):
+        found = function(*given)
+        weights = jnp.cos(jnp.arange(found.size, dtype=jnp.float32)).reshape(found.shape)
+        return (found.astype(jnp.float32) * weights).sum(), found
+
+    grads, found = jax.jit(jax.grad(weighed, (0, 1, 2), has_aux=True))(*given)
+    return [found, *grads]
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("mask", [Mask(), CAUSAL, WINDOW], ids=str)
+@pytest.mark.parametrize(("num_tokens", "has_segments"), [(16, False), (19, True)])
+def test_values_and_gradients_are_those_of_the_plain_form(dtype, mask, num_tokens, has_segments):
+    """In blocks of 8, so that there are whole ones, hidden ones, and one that is filled up."""
+    query, key, value = inputs(num_tokens, dtype)
+    segments = segments_of(num_tokens) if has_segments else None
+    found = with_gradients(lambda q, k, v: blockwise(q, k, v, segments, mask, 0.3, 8), query, key, value)
+    expected = with_gradients(lambda q, k, v: plain(q, k, v, segments, mask, 0.3), query, key, value)
+    for got, want in zip(found, expected, strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (got, want)), atol=TOLERANCE[dtype])
+
+
+def test_the_public_function_scales_by_the_root_of_the_dims_and_takes_what_it_is_asked():
+    query, key, value = inputs(12)
+    ids = segments_of(12)[0]
+    for options, mask, scale in (
+        ({}, Mask(), 8**-0.5),
+        ({"causal": True, "scale": 2.0}, CAUSAL, 2.0),
+        ({"causal": True, "window": 5}, WINDOW, 8**-0.5),
+        ({"causal": True, "window": 50}, CAUSAL, 8**-0.5),
+        ({"causal": True, "segment_ids": ids}, CAUSAL, 8**-0.5),
+    ):
+        segments = (ids, ids) if "segment_ids" in options else None
+        expected = plain(query, key, value, segments, mask, scale)
+        np.testing.assert_allclose(outlay.attention(query, key, value, **options), expected, atol=2e-6)
+
+
+def test_keys_of_another_length():
+    (query, _, _), (_, key, value) = inputs(12), inputs(20)
+    expected = plain(query, key, value, None, Mask(), 8**-0.5)
+    np.testing.assert_allclose(outlay.attention(query, key, value), expected, atol=2e-6)
+
+
+def test_a_query_that_sees_nothing_gives_nothing_and_no_nan():
+    query, key, value = inputs(8)
+    segments = (jnp.zeros((2, 8), int).at[:, 3].set(7), jnp.zeros((2, 8), int))
+    found, *grads = with_gradients(lambda q, k, v: blockwise(q, k, v, segments, Mask(), 1.0, 4), query, key, value)
+    assert not np.asarray(found[:, 3]).any()
+    assert all(np.isfinite(grad).all() for grad in grads)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 8, 9, 100])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_pairs_are_those_of_which_something_is_seen(causal, window):
+    mask, num_queries, num_keys, block = Mask(causal, window), 13, 13 if causal else 21, 4
+    places = np.arange(num_queries)[:, None], np.arange(num_keys)[None]
+    seen = np.broadcast_to(mask.visible(*places), (num_queries, num_keys))
+    wanted = [
+        (i, j)
+        for i, j in itertools.product(range(-(-num_queries // block)), range(-(-num_keys // block)))
+        if seen[i * block : (i + 1) * block, j * block : (j + 1) * block].any()
+    ]
+    assert mask.pairs(num_queries, num_keys, block) == wanted
+
+
+def largest(num_tokens):
+    """Of all arrays of a gradient's program, the size of the largest."""
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs(8)]
+    query, key, value = (jax.ShapeDtypeStruct((1, num_tokens, *shape.shape[2:]), jnp.bfloat16) for shape in shapes)
+    loss = lambda q, k, v: outlay.attention(q, k, v, causal=True).astype(jnp.float32).sum()  # noqa: E731
+    jaxpr = str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(query, key, value))
+    return max(np.prod([int(n) for n in found.split(",")]) for found in re.findall(r"\w\d+\[([\d,]+)\]", jaxpr))
+
+
+def test_no_array_grows_with_the_square_of_the_sequence():
+    """The largest holds one block's scores."""
+    assert largest(2048) == largest(8192) == 6 * BLOCK**2
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("how", ["auto", "manual"])
+def test_batch_and_heads_stay_split(how):
+    """Each device mixes its own samples and heads: nothing moves, forward or backward, and the numbers are the same."""
+    mesh, spec = outlay.mesh(data=4, model=2), P("data", None, "model")
+    given = inputs(16, heads=(4, 2), batch=4)
+    mix = functools.partial(outlay.attention, causal=True)
+    own = mix if how == "auto" else jax.shard_map(mix, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
+
+    def pulled(query, key, value, grad):
+        found, pull = jax.vjp(own, query, key, value)
+        return found, pull(grad)
+
+    sharding = NamedSharding(mesh, spec)
+    placed = [jax.device_put(x, sharding) for x in (*given, given[0])]
+    compiled = jax.jit(pulled, out_shardings=sharding).lower(*placed).compile()
+    assert not re.findall(r"all-gather|all-reduce|all-to-all|collective-permute", compiled.as_text())
+    expected, pull = jax.vjp(lambda *xs: plain(*xs, None, CAUSAL, 8**-0.5), *given)
+    jax.tree.map(
+        lambda got, want: np.testing.assert_allclose(got, want, atol=2e-6),
+        compiled(*placed),
+        (expected, pull(given[0])),
+    )
+
+
+@pytest.mark.compiles
+def test_on_gpus_that_are_not_here_it_is_the_fused_kernel_and_stays_split():
+    mesh = outlay.mesh(data=4, model=2, target="h100:1x8")
+    sharding = NamedSharding(mesh, P("data", None, "model"))
+    query, key = (jax.ShapeDtypeStruct((8, 256, n, 64), jnp.bfloat16, sharding=sharding) for n in (8, 4))
+
+    def grads(query, key, value):
+        loss = lambda *xs: outlay.attention(*xs, causal=True, window=100).astype(jnp.float32).sum()  # noqa: E731
+        return jax.grad(loss, (0, 1, 2))(query, key, value)
+
+    with jax.set_mesh(mesh):
+        text = jax.jit(grads, out_shardings=sharding).lower(query, key, key).compile().as_text()
+    assert set(re.findall(r"__cudnn\$\w+", text)) == {"__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"}
+    assert '"sliding_window_length":100' in text.replace(" ", "")
+    assert not re.findall(r" (?:all-gather|all-to-all|all-reduce)", text)
+    assert jax_kernels.cudnn.check_compute_capability.__module__ == jax_kernels.cudnn.__name__
+
+
+def test_why_there_is_no_kernel():
+    h100, a100, cpu = (
+        outlay.mesh(data=8, target=target).devices.flat[0] for target in ("h100:1x8", "a100-80gb:1x8", "cpu:8")
+    )
+    query = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
+    assert no_kernel_because(h100, query((1, 8, 2, 256)), None) is None
+    assert no_kernel_because(a100, query((1, 8, 2, 128)), None) is None
+    assert no_kernel_because(cpu, query((1, 8, 2, 64)), None) == "there is none for cpu"
+    assert "at most 128 that 8 divides, and this is 256" in no_kernel_because(a100, query((1, 8, 2, 256)), None)
+    assert "this is 12" in no_kernel_because(h100, query((1, 8, 2, 12)), None)
+    assert "this is float32" in no_kernel_because(h100, query((1, 8, 2, 64), dtype=jnp.float32), None)
+    assert "no segment_ids" in no_kernel_because(h100, query((1, 8, 2, 64)), jnp.zeros((1, 8)))
+
+
+def test_what_does_not_fit_together_is_all_named():
+    query, key, value = inputs(8, heads=(6, 4))
+    with pytest.raises(ProgramError, match=r"attention cannot be computed of query \(2, 8, 6, 8\)") as error:
+        outlay.attention(query, key.astype(jnp.bfloat16), value[..., :4], window=0, segment_ids=jnp.zeros((2, 7), int))
+    assert [line.strip().partition(":")[0] for line in str(error.value).splitlines()[1:]] == [
+        "value is to have the shape of key",
+        "6 query heads cannot share 4 key heads evenly",
+        "query is float32, key bfloat16 and value float32",
+        "window=0 is to be 1 or more, and goes with causal=True",
+        "segment_ids are (batch, sequence) as the query is, (2, 8), not (2, 7)",
+    ]
+    with pytest.raises(ProgramError, match="4 dims each"):
+        outlay.attention(query[0], key, value)
+    with pytest.raises(ProgramError, match="of one sequence, of one length"):
+        outlay.attention(query, key[:, :6, :3], value[:, :6, :3], causal=True)
