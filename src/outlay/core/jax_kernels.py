@@ -49,7 +49,10 @@ def cudnn_attention(
         scale: what scores are multiplied by.
     """
     mask = cudnn.MaskType.CAUSAL if causal else cudnn.MaskType.NO_MASK
-    return cudnn.dot_product_attention(query, key, value, scale=scale, mask_type=mask, sliding_window_length=window)
+    mixed: Any = cudnn.dot_product_attention(
+        query, key, value, scale=scale, mask_type=mask, sliding_window_length=window
+    )
+    return mixed
 
 
 @contextlib.contextmanager

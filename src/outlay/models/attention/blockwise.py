@@ -200,7 +200,7 @@ class _Blocks:
         self.segments = segments and (_filled(segments[0], self.num_rows), _filled(segments[1], self.num_cols))
         pairs = mask.pairs(query.shape[1], self.num_keys, block)
         firsts = [i == 0 or pairs[i - 1][0] != pair[0] for i, pair in enumerate(pairs)]
-        self.pairs = np.array([(*pair, first) for pair, first in zip(pairs, firsts, strict=True)], np.int32)
+        self.pairs: Any = np.array([(*pair, first) for pair, first in zip(pairs, firsts, strict=True)], np.int32)
 
     def padded_queries(self, x: jax.Array) -> jax.Array:
         """(B, T, heads, dim) as (B, filled T, kv_heads, shared, dim)."""
