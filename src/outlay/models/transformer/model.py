@@ -197,4 +197,3 @@ class Block(nnx.Module):
         """From (B, T, width) to the same; `angles` turn queries and keys."""
         x = residual(x + branch_output(self.attention(branch_input(self.attention_norm(x)), angles)))
         return residual(x + branch_output(self.feed_forward(branch_input(self.feed_forward_norm(x)))))
-
