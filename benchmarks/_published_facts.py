@@ -1,0 +1,211 @@
+"""What the compiler made of a published run: compiled once, in a process of its own, and kept on disk.
+
+Kept are the compiled program as text, the compiler's own account of memory, and where the devices stand. Facts follow
+from that (the schedule, the peak), prices from facts, so that a change of either asks no compiler. The facts of the runs
+that the repository lists are part of it.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+
+from _published_rows import RUNS, Run, config_of, read_rows, run_of
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "outlay" / "published"
+KNOWN = Path(__file__).parent / "data" / "published_facts.json.gz"
+TIMEOUT = 1800
+
+
+def kept(run: Run, cache: Path):
+    """The facts of a run whose compiled program was kept, or why there is none; None where it is not compiled yet."""
+    compiled = cache / f"{_name(run)}.compiled.gz"
+    if not compiled.is_file():
+        return None
+    path = cache / f"{_name(run)}-{_reader()}.facts.gz"
+    if not path.is_file():
+        _write(path, _facts(_read(compiled), run))
+    return _read(path)
+
+
+def known_facts():
+    """The facts that the repository has, by the row's name."""
+    return _read(KNOWN) if KNOWN.is_file() else {}
+
+
+def facts_in(known, run: Run):
+    """Of those the facts of a run, if it is still built in the same way."""
+    found = known.get(run.id)
+    return found if found and found["asked"] == _asked(run) else None
+
+
+def write_known(facts):
+    """Put facts of runs into the repository, in place of all that were there."""
+    KNOWN.write_bytes(gzip.compress(json.dumps(facts, sort_keys=True).encode(), 9, mtime=0))
+
+
+def compile_rows(runs, cache: Path, jobs: int, source: Path = RUNS):
+    """Compile what is not kept yet, some at a time; what fails is kept with its message.
+
+    Args:
+        runs: the runs, first things first.
+        cache: the folder of facts.
+        jobs: how many at a time.
+        source: the file that they stand in.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    waiting = [run for run in runs if not (cache / f"{_name(run)}.compiled.gz").is_file()]
+    total, running, done = len(waiting), {}, 0
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            run = waiting.pop(0)
+            command = [sys.executable, __file__, str(source), run.id, str(cache)]
+            with (cache / f"{run.id}.log").open("w") as log:
+                running[run.id] = run, subprocess.Popen(command, stdout=log, stderr=log), time.monotonic()
+        for name, (run, process, since) in list(running.items()):
+            if process.poll() is None and time.monotonic() - since > TIMEOUT:
+                process.kill()
+                process.wait()
+            if process.poll() is not None:
+                del running[name]
+                done += 1
+                if not (cache / f"{_name(run)}.compiled.gz").is_file():
+                    _write(cache / f"{_name(run)}.compiled.gz", {"error": _last_line(cache / f"{name}.log")})
+                print(f"{done}/{total} {name}: {time.monotonic() - since:.0f} s", file=sys.stderr, flush=True)
+        time.sleep(0.5)
+
+
+def compiled_of(run: Run):
+    """Compile a run: the program, its memory, and its devices."""
+    from outlay.execute.make import program as make_program
+    from outlay.meshes.build import mesh as make_mesh
+    from outlay.meshes.info import MeshInfo
+    from outlay.recipes.find import find_recipe
+
+    recipe = find_recipe("lm", list(run.words))
+    mesh = make_mesh(",".join(f"{axis}={size}" for axis, size in run.layout.mesh.items()), target=run.target)
+    made = make_program(recipe.step, recipe.init, recipe.data[0], layout=layout_of(run), mesh=mesh)
+    start = time.perf_counter()
+    compiled = made.compiled
+    stats = compiled.memory_analysis()
+    fields = ("argument_size", "output_size", "alias_size", "temp_size", "host_argument_size", "host_temp_size")
+    return {
+        "hlo": compiled.as_text(),
+        "memory": {f"{name}_in_bytes": getattr(stats, f"{name}_in_bytes", 0) for name in fields},
+        "mesh": MeshInfo.of(mesh).to_dict(),
+        "compile_seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def layout_of(run: Run):
+    """The rules of a run's layout: those of the recipe where it has them, and others made of the same parts."""
+    from jax.sharding import PartitionSpec as P
+
+    from outlay.layout.layout import Layout
+    from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
+    from outlay.recipes.lm_layouts import inside, megatron
+
+    wanted = run.layout
+    rules = Layout([])
+    if "model" in wanted.mesh:
+        rules += megatron(config_of(run.row)) + inside("table", P("model")) + inside("head", P(None, "model"))
+    if wanted.params:
+        rules += _kernels(fsdp, wanted.params, "params")
+    if wanted.optimizer:
+        rules += _kernels(zero2 if wanted.gradients else zero1, wanted.optimizer, "opt_state")
+    batch = wanted.batch if len(wanted.batch) > 1 else wanted.batch[0]
+    if wanted.sequence:
+        rules += inside("residual", P(batch, "model")) + inside("branch_input", P(batch))
+        rules += inside("branch_output", P(batch))
+    else:
+        rules += inside("residual", P(batch))
+    if len(wanted.batch) == 1:
+        return rules + data_parallel()
+    return rules + Layout([("batch.**", P(batch))]) + Layout([*data_parallel().rules[1:]])
+
+
+def _kernels(strategy, axis, root):
+    """A strategy for kernels and embeddings; what is left is a ten-thousandth of the parameters."""
+    return strategy(axis, pattern=f"{root}.**.kernel", min_size=1) + strategy(
+        axis, pattern=f"{root}.**.embedding", min_size=1
+    )
+
+
+def _facts(compiled, run):
+    """What follows from a compiled program; importing what reads it starts no backend."""
+    if "error" in compiled:
+        return compiled
+    from outlay.report.estimate.schedule import schedule_of
+
+    from outlay.meshes.info import MeshInfo
+    from outlay.meshes.target import Target
+    from outlay.report.hlo.memory import peak_bytes
+    from outlay.report.hlo.parse import parse_hlo
+    from outlay.report.work.compiled import compiled_work
+
+    module = parse_hlo(compiled["hlo"])
+    target, mesh = Target.parse(run.target), MeshInfo.from_dict(compiled["mesh"])
+    return {
+        "asked": _asked(run),
+        "schedule": schedule_of(module, compiled_work(module), target, mesh).to_dict(),
+        "memory": compiled["memory"],
+        "peak": peak_bytes(module, SimpleNamespace(**compiled["memory"])),
+        "compile_seconds": compiled["compile_seconds"],
+    }
+
+
+def _asked(run):
+    """What is compiled, as a short name: a row that is built in another way is compiled again."""
+    asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target])
+    return hashlib.sha256(asked.encode()).hexdigest()[:10]
+
+
+def _name(run):
+    return f"{run.id}-{_asked(run)}"
+
+
+def _reader():
+    """A short name of the code that reads compiled programs."""
+    package = Path(str(resources.files("outlay.report")))
+    files = [*sorted((package / "hlo").glob("*.py")), *sorted((package / "work").glob("*.py"))]
+    files += [package / "estimate" / "schedule.py"]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
+
+
+def _read(path):
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def _write(path, data):
+    temporary = path.with_suffix(".part")
+    temporary.write_bytes(gzip.compress(json.dumps(data).encode(), 6))
+    temporary.replace(path)
+
+
+def _last_line(log):
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "ended without a word"
+
+
+def main():
+    """One row in this process: `_published_facts.py FILE ID CACHE`."""
+    from outlay.core.errors import OutlayError
+
+    source, name, cache = sys.argv[1:]
+    run = run_of(next(row for row in read_rows(source) if row["id"] == name))
+    try:
+        compiled = compiled_of(run)
+    except (OutlayError, ValueError, RuntimeError) as error:
+        compiled = {"error": str(error)[:2000]}
+    _write(Path(cache) / f"{_name(run)}.compiled.gz", compiled)
+    kept(run, Path(cache))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""How well predictions agree with what was published: figures, tables and the plot."""
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+BARS = {"median": 0.12, "near": 0.90, "inside": 0.80, "spearman": 0.90, "width": 1.6}
+NEAR, TIE, MEMORY_NEAR = 1.35, 1.05, 1.15
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A published run and what is predicted of it.
+
+    Attributes:
+        run: the row.
+        seconds: of a step, as expected.
+        low: the least.
+        high: the most.
+        peak: bytes that a device needs.
+        capacity: bytes that it has.
+        fits: whether it is said to fit.
+    """
+
+    run: object
+    seconds: float
+    low: float
+    high: float
+    peak: int
+    capacity: int
+    fits: bool
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over published."""
+        return self.seconds / self.run.seconds
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the published time lies in the range."""
+        return self.low <= self.run.seconds <= self.high
+
+
+def figures(found):
+    """The figures of some rows by name."""
+    logs = [abs(math.log(one.ratio)) for one in found]
+    return {
+        "rows": len(found),
+        "median": statistics.median(logs),
+        "near": sum(log <= math.log(NEAR) for log in logs) / len(found),
+        "inside": sum(one.is_inside for one in found) / len(found),
+        "width": max(one.high / one.low for one in found),
+    }
+
+
+def spearman_in_groups(found):
+    """Spearman's rank correlation of seconds a sequence and device, in each group of three runs or more, and their mean.
+
+    Seconds a step would be no test: in most groups the batch grows with the devices, and the order is that of the batch.
+    """
+    groups = defaultdict(list)
+    for one in found:
+        groups[one.run.row["group"]].append(one)
+    each = {}
+    for name, members in groups.items():
+        published = [one.run.seconds for one in members]
+        if len(set(published)) >= 3:
+            each[name] = _spearman(published, [one.seconds for one in members])
+    return each, (statistics.mean(each.values()) if each else math.nan)
+
+
+def _spearman(first, second):
+    a, b = (_ranks(values) for values in (first, second))
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _ranks(values):
+    """Ranks from 0; equal values share the mean of theirs."""
+    values = np.asarray(values, float)
+    return np.array([(values < value).sum() + ((values == value).sum() - 1) / 2 for value in values])
+
+
+def memory_figures(found):
+    """Of rows with a published peak, how many are within 15 %; and of all, how many that ran are said not to fit."""
+    known = [one for one in found if one.run.memory]
+    near = [one for one in known if 1 / MEMORY_NEAR <= one.peak / one.run.memory <= MEMORY_NEAR]
+    return len(known), len(near), [one for one in found if not one.fits]
+
+
+def experts(found):
+    """Groups of runs of one model on as many devices that differ in layout, microbatch or remat only.
+
+    Yields:
+        The group's name, its runs by published time a sequence, and whether the published best is predicted first or
+        within 5 % of the first.
+    """
+    groups = defaultdict(list)
+    for one in found:
+        row = one.run.row
+        key = tuple(row[name] for name in ("model", "seq_len", "hardware", "num_devices", "precision"))
+        groups[key].append(one)
+    for key, members in groups.items():
+        choices = {_choice(one.run) for one in members}
+        if len(choices) < 2:
+            continue
+        members.sort(key=lambda one: one.run.seconds / _batch(one.run))
+        first = min(one.seconds / _batch(one.run) for one in members)
+        yield " ".join(key), members, members[0].seconds / _batch(members[0].run) <= TIE * first
+
+
+def _batch(run):
+    return int(run.words[run.words.index("--batch") + 1])
+
+
+def _choice(run):
+    words = run.words
+    options = [words[words.index(name) + 1] for name in ("--accumulate", "--remat")]
+    return (run.layout.name, tuple(run.layout.mesh.items()), run.row["microbatch_seqs"], *options)
+
+
+def plot(found, path):
+    """Published against predicted, every row a dot, coloured by source."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 6.2))
+    ends = [min(one.run.seconds for one in found) / 1.5, max(one.run.seconds for one in found) * 1.5]
+    axes.plot(ends, ends, color="0.3", linewidth=1)
+    axes.fill_between(ends, [e / NEAR for e in ends], [e * NEAR for e in ends], color="0.9", label=f"within {NEAR}")
+    sources = Counter(one.run.source for one in found)
+    for number, (source, count) in enumerate(sources.most_common()):
+        some = [one for one in found if one.run.source == source]
+        axes.plot(
+            [one.run.seconds for one in some],
+            [one.seconds for one in some],
+            "osD^vP*X"[number % 8],
+            color=f"C{number}",
+            markersize=5,
+            alpha=0.75,
+            markeredgewidth=0,
+            label=f"{source} ({count})",
+        )
+    axes.set(
+        xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="published, s a step", ylabel="predicted, s a step"
+    )
+    axes.legend(frameon=False, loc="upper left")
+    axes.set_aspect("equal")
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None} if str(path).endswith("svg") else None)
+    pyplot.close(figure)

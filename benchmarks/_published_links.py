@@ -1,0 +1,108 @@
+"""Published collectives, products and copies beside what a target says of them."""
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlay.report.estimate.constants import constants_of
+from outlay.report.estimate.schedule import Event, Schedule
+
+from outlay.meshes.hardware import known_hardware
+from outlay.meshes.target import Target
+from outlay.report.estimate.links import NETWORK_SHARE, collective_seconds
+from outlay.report.estimate.price import price
+
+LINKS = Path(__file__).parent / "data" / "published_links.csv"
+
+GB, LARGEST = 2**30, 8192
+"""What copies copy, and the rows of the best product of a sweep."""
+
+# How the file calls hardware for which it names no target.
+HARDWARE = (
+    ("GH200", "gh200"),
+    ("GB200", "gb200"),
+    ("B300", "b300"),
+    ("B200", "b200"),
+    ("H200", "h200"),
+    ("H100", "h100"),
+    ("A100", "a100-80gb"),
+    ("MI300X", "mi300x"),
+    ("MI325X", "mi325x"),
+    ("MI355X", "mi355x"),
+    ("Ironwood", "tpu-ironwood"),
+    ("v6e", "tpu-v6e"),
+)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One measurement and its prediction, both in the unit that was printed or in seconds.
+
+    Attributes:
+        id: the row's name.
+        published: what was measured.
+        low: the least that is predicted.
+        middle: what is expected.
+        high: the most.
+        unit: of all of them.
+    """
+
+    id: str
+    published: float
+    low: float
+    middle: float
+    high: float
+    unit: str
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measurement lies in the range."""
+        return self.low <= self.published <= self.high
+
+
+def links(path: Path = LINKS) -> list[Link]:
+    """All rows of a file, priced."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return [_link(row) for row in csv.DictReader(file)]
+
+
+def _link(row) -> Link:
+    key = next(key for name, key in HARDWARE if name in row["hardware"])
+    hardware = known_hardware()[key]
+    spread = constants_of(hardware).spread
+    if row["measured_seconds"]:
+        target = Target.parse(row["outlay_target"] or f"{key}:1x{row['devices']}")
+        kind, devices = row["what"].split(",")[0], range(int(row["devices"]))
+        seconds = collective_seconds(kind, float(row["payload_bytes"]), [devices], target)
+        published, middle, unit = float(row["measured_seconds"]), seconds, "s"
+    else:
+        published, middle, unit = float(row["measured"]), _speed(row["what"], hardware), row["unit"]
+    return Link(row["id"], published, middle / spread, middle, middle * spread, unit)
+
+
+def _speed(what, hardware):
+    """What is predicted of a product in TFLOP/s, of a copy in GB/s."""
+    if "matmul" in what:
+        rows = int(found[1]) if (found := re.search(r"(\d+)\^3", what)) else LARGEST
+        dtype = "float8" if "fp8" in what else "bfloat16"
+        width = 1 if dtype == "float8" else 2
+        event = Event("work", "product", flops=2 * rows**3, dtype=dtype, num_bytes=3 * width * rows**2)
+        return event.flops / _seconds(event, hardware) / 1e12
+    if "same device" in what:  # counted is what arrives; as much is read
+        return 2 * GB / _seconds(Event("work", "copy", num_bytes=2 * GB), hardware) / 1e9
+    if "host to device" in what:
+        return GB / _seconds(Event("copy", "copy", 1, num_bytes=GB), hardware) / 1e9
+    if "peer to peer" in what:
+        return GB / collective_seconds("collective-permute", GB, [(0, 1)], Target(hardware, (1, 2))) / 1e9
+    if "DCN" in what:  # of two slices of a row; what crosses is a chip's share
+        return hardware.scale_out_bandwidth * NETWORK_SHARE / 1e9
+    raise ValueError(f"{what!r} is no collective, product or copy that is priced")
+
+
+def _seconds(event, hardware):
+    shape = (1,) * (hardware.torus_dims or 2)
+    target = Target(hardware, shape)
+    schedule = Schedule(str(target), target.num_devices, "entry", {"entry": (event,)}, (), ())
+    parts = price(schedule, target).parts
+    return sum(parts.values()) - constants_of(hardware).step

@@ -1,0 +1,303 @@
+"""A published run in words that Outlay understands: the options of `lm`, the layout, the mesh and the target.
+
+What cannot be expressed is named with its reason, never left out silently. What a source does not print is filled in by
+one rule for all rows, and `assumed` says so.
+"""
+
+import csv
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlay.core.errors import OutlayError
+from outlay.meshes.target import Target
+from outlay.models.transformer.config import TransformerConfig
+from outlay.models.transformer.published import MODELS
+
+RUNS = Path(__file__).parent / "data" / "published_runs.csv"
+
+# A batch without a microbatch is taken in pieces of at most so many sequences a device.
+MICROBATCH = 4
+REMAT = {
+    "full": "full",
+    "none": "none",
+    "": "none",
+    "not stated": "none",
+    "attention only (selective)": "attention",
+    "minimal_flash": "products",
+}
+
+
+class CannotExpressError(Exception):
+    """A row that `lm` and the layouts have no words for; the message says why."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which axes a row splits what over.
+
+    Attributes:
+        mesh: axis name to size.
+        params: the axis that parameters are split over besides `model`; empty where they are whole.
+        optimizer: likewise of the optimizer's state.
+        gradients: whether gradients are split as the optimizer's state is.
+        sequence: whether the residual stream is split along the sequence over `model`.
+    """
+
+    mesh: dict[str, int]
+    params: str = ""
+    optimizer: str = ""
+    gradients: bool = False
+    sequence: bool = False
+
+    @property
+    def batch(self) -> tuple[str, ...]:
+        """The axes that samples are split over."""
+        return tuple(axis for axis in self.mesh if axis != "model")
+
+    @property
+    def name(self) -> str:
+        """What the field calls it, and `lm` where it has it."""
+        zero = "zero2" if self.gradients else "zero1" if self.optimizer else ""
+        fully = ("hsdp" if "fsdp" in self.mesh else "fsdp") if self.params else zero
+        tensor = "tp" if "model" in self.mesh else ""
+        return "+".join(filter(None, [fully, tensor, "sp" if self.sequence else ""])) or "dp"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published run, ready to be built.
+
+    Attributes:
+        row: the row of the file.
+        words: the options of `lm`, as on the command line.
+        layout: how it is laid out.
+        target: the hardware.
+        assumed: what the source does not print.
+    """
+
+    row: dict[str, str]
+    words: tuple[str, ...]
+    layout: Layout
+    target: str
+    assumed: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """The row's name."""
+        return self.row["id"]
+
+    @property
+    def seconds(self) -> float | None:
+        """Published seconds of a step, as printed or as they follow from what is."""
+        text = self.row["step_time_s"] or self.row["derived_step_time_s"]
+        return float(text) if text else None
+
+    @property
+    def memory(self) -> float | None:
+        """Published peak memory of a device in bytes."""
+        text = self.row["memory_gib_per_device"]
+        return float(text) * 2**30 if text else None
+
+    @property
+    def source(self) -> str:
+        """The framework, without its version."""
+        return self.row["framework"].split(" (")[0].removeprefix("JAX ").split(" 2")[0]
+
+    @property
+    def command(self) -> str:
+        """What prices it at the command line."""
+        return f"python benchmarks/published.py --row {self.id}"
+
+
+def read_rows(path):
+    """The rows of a file of runs.
+
+    Raises:
+        SystemExit: it is no such file; the message lists the columns that it lacks.
+    """
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    with open(RUNS, newline="", encoding="utf-8") as file:
+        wanted = next(csv.reader(file))
+    lacking = [name for name in wanted if not rows or name not in rows[0]]
+    if lacking:
+        raise SystemExit(f"{path} is no file of runs: it lacks the columns {', '.join(lacking)}")
+    return rows
+
+
+def run_of(row) -> Run:
+    """A row in Outlay's words.
+
+    Raises:
+        CannotExpressError: there are none for it.
+    """
+    reasons = [*_not_expressed(row)]
+    if reasons:
+        raise CannotExpressError("; ".join(reasons))
+    assumed = []
+    layout = _layout(row)
+    words = _words(row, layout, assumed)
+    target = _target(row, assumed)
+    return Run(row, words, layout, target, tuple(assumed))
+
+
+def _not_expressed(row):
+    precision = row["precision"].upper()
+    if any(narrow in precision for narrow in ("FP8", "FP4")):
+        yield f"{row['precision']} products"
+    for column, what in (("pp", "a pipeline"), ("ep", "experts over devices"), ("cp", "context parallelism")):
+        if _int(row, column, 1) > 1:
+            yield f"{what} of {row[column]}"
+    lacking = [name for name in ("layers", "width", "heads", "ffn_hidden", "seq_len", "num_devices") if not row[name]]
+    lacking += [] if row["global_batch_seqs"] or row["microbatch_seqs"] else ["global_batch_seqs"]
+    if lacking:
+        yield f"not printed: {', '.join(lacking)}"
+    elif row["params_b"] and float(row["params_b"]) > 1.5 * config_of(row).num_params / 1e9:
+        yield "experts"
+
+
+def _int(row, column, default):
+    return int(float(row[column])) if row.get(column) else default
+
+
+def config_of(row) -> TransformerConfig:
+    """The transformer of a row; what kind it is follows from the framework and from whether it has a gate."""
+    gated, heads, width = row["ffn_gated"] == "1", _int(row, "heads", 0), _int(row, "width", 0)
+    maxtext = "MaxText" in row["framework"]
+    gpt = not gated and not maxtext
+    return TransformerConfig(
+        # Padded so that it can be split, as those who trained it did.
+        vocabulary=-(-_int(row, "vocab", 51_200) // _int(row, "tp", 1)) * _int(row, "tp", 1),
+        width=width,
+        num_layers=_int(row, "layers", 0),
+        num_heads=heads,
+        num_kv_heads=_int(row, "kv_heads", heads),
+        head_dim=_int(row, "head_dim", width // heads),
+        hidden=_int(row, "ffn_hidden", 0),
+        tied=row["tied"] == "1" or (gpt and not row["tied"]),
+        gated=gated,
+        activation="silu" if gated else "relu" if maxtext else "gelu",
+        positions="learned" if gpt else "rotary",
+        num_positions=_int(row, "seq_len", 0),
+        norm="layer" if gpt else "rms",
+        biases=gpt and "Mosaic" not in row["framework"],
+        rotary_base=10_000.0,
+    )
+
+
+def _layout(row) -> Layout:
+    devices, model = _int(row, "num_devices", 1), _int(row, "tp", 1)
+    data, stage = devices // model, row["zero_stage"]
+    inside = _int(row, "fsdp", data if stage == "3" else 1)
+    if inside * model > devices or devices % (inside * model):
+        raise CannotExpressError(f"{devices} devices are not {inside} x {model} or a multiple of it")
+    hybrid = 1 < inside < data
+    mesh = {"data": data // inside, "fsdp": inside} if hybrid else {"data": data}
+    # MaxText splits the features of the residual stream, where sequence parallelism splits its places: as many bytes.
+    sequence = model > 1 and (row["sp"] == "1" or "MaxText" in row["framework"])
+    split = "fsdp" if hybrid else "data"
+    return Layout(
+        mesh={**mesh, "model": model} if model > 1 else mesh,
+        params=split if inside > 1 and stage != "2" else "",
+        optimizer="data" if stage in ("1", "2") and data > 1 else "",
+        gradients=stage == "2",
+        sequence=sequence,
+    )
+
+
+def _words(row, layout, assumed):
+    config = config_of(row)
+    replicas = math.prod(size for axis, size in layout.mesh.items() if axis != "model")
+    batch, micro, pieces = (_int(row, name, 0) for name in ("global_batch_seqs", "microbatch_seqs", "grad_accum"))
+    if not batch:
+        batch = micro * replicas * max(pieces, 1)
+    if batch % replicas:
+        raise CannotExpressError(f"a batch of {batch} does not divide over {replicas} replicas")
+    each = batch // replicas
+    if not micro and not pieces:
+        micro = next(size for size in range(min(MICROBATCH, each), 0, -1) if each % size == 0)
+        assumed.append(f"microbatch of {micro}")
+    pieces = pieces or max(1, each // micro)
+    if each % pieces:
+        raise CannotExpressError(f"{each} sequences of a replica are not {pieces} microbatches")
+    remat = REMAT.get(row["remat"])
+    if remat is None:
+        raise CannotExpressError(f"remat {row['remat']!r}")
+    if row["remat"] in ("", "not stated"):
+        assumed.append("no remat")
+    if not row["vocab"]:
+        assumed.append("vocabulary of 51200")
+    options = {
+        "sequence": row["seq_len"],
+        "batch": batch,
+        "accumulate": pieces,
+        "remat": remat,
+        "dtype": "bfloat16",
+        **_dtypes(row, assumed),
+    }
+    return (*_model_words(config), *(word for name, value in options.items() for word in (_flag(name), str(value))))
+
+
+def _dtypes(row, assumed):
+    state = row["state_dtype"]
+    if state.startswith("bfloat16 all"):
+        return {"param-dtype": "bfloat16", "optimizer-dtype": "bfloat16"}
+    if state.startswith("bf16 params") or (not state and row["precision"] in ("fp16", "BF16")):
+        if not state:
+            assumed.append("16-bit parameters with float32 masters")
+        return {"param-dtype": "bfloat16", "optimizer-dtype": "float32"}
+    return {"param-dtype": "float32"}
+
+
+def _model_words(config):
+    """The published model that is nearest, and the options that make the rest of the difference."""
+    how = {"dtype": config.dtype, "param_dtype": config.param_dtype, "num_positions": config.num_positions}
+
+    def differences(name):
+        other = dataclasses.replace(MODELS[name].config, **how)
+        return {
+            field.name: getattr(config, field.name)
+            for field in dataclasses.fields(config)
+            if getattr(config, field.name) != getattr(other, field.name) and field.name != "rotary_base"
+        }
+
+    name = min(MODELS, key=lambda name: len(differences(name)))
+    flags = {"num_layers": "layers", "num_heads": "heads", "num_kv_heads": "kv_heads"}
+    words = ["--model", name]
+    for field, value in differences(name).items():
+        words.append(_flag(flags.get(field, field)))
+        words.append(str(value).lower() if isinstance(value, bool) else str(value))
+    return words
+
+
+def _flag(name):
+    return f"--{name.replace('_', '-')}"
+
+
+def _target(row, assumed):
+    """The target of a row; A3 hosts have a network of their own, and a domain of GB200 and GB300 has 72 GPUs."""
+    text, devices = row["outlay_target"].strip(" *"), _int(row, "num_devices", 1)
+    if text.startswith("missing: "):
+        key = text.removeprefix("missing: ")
+        each = next(size for size in (72, 64, 36, 32, 16, 8, 4, 2, 1) if devices % size == 0 and _holds(key, size))
+        text = f"{key}:{devices // each}x{each}"
+        assumed.append(f"hosts of {each}")
+    if "A3" in row["hardware"] and text.startswith("h100:"):
+        text = text.replace("h100:", "h100-a3:")
+    try:
+        found = Target.parse(text)
+    except OutlayError as error:
+        raise CannotExpressError(f"target {row['outlay_target']!r}: {str(error).splitlines()[0]}") from None
+    if found.num_devices != devices:
+        raise CannotExpressError(f"{text} has {found.num_devices} devices, the run {devices}")
+    return str(found)
+
+
+def _holds(key, size):
+    try:
+        Target.parse(f"{key}:1x{size}")
+    except OutlayError:
+        return False
+    return True

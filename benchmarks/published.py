@@ -1,0 +1,175 @@
+"""Predicted against measured: published training runs and collectives, priced for the hardware they ran on.
+
+Each run is built as its source describes it, compiled for its target, which need not be here, and priced. What the
+compiler made of it is kept: the next time takes seconds. `--known` prices what the repository has facts of and needs no
+compiler; `--runs FILE` takes any other file with the same columns.
+"""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+from _published_facts import CACHE, KNOWN, compile_rows, facts_in, kept, known_facts, write_known
+from _published_figures import BARS, Priced, experts, figures, memory_figures, spearman_in_groups
+from _published_links import links
+from _published_rows import RUNS, CannotExpressError, read_rows, run_of
+
+
+def main():
+    options = _options()
+    if options.links:
+        sys.exit(print_links())
+    runs, refused = expressed(options)
+    if not options.known:
+        compile_rows(runs, options.cache, options.jobs, options.runs)
+    found, failed = priced(runs, options)
+    print_runs(found)
+    print_refused({**refused, **failed})
+    if found:
+        print_figures([one for one in found if one.run.row["quality"] in "AB"] or found)
+    if options.keep:
+        write_known({one.run.id: kept(one.run, options.cache) for one in found})
+        print(f"facts of {len(found)} runs kept in {KNOWN}")
+    if options.page:
+        from _published_page import write_page
+
+        write_page(found, refused, options.page)
+
+
+def _options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=RUNS, metavar="FILE", help="runs to try, with the same columns")
+    parser.add_argument("--core", action="store_true", help="only the rows to start with")
+    parser.add_argument("--known", action="store_true", help="only rows whose facts are in the repository; no compiler")
+    parser.add_argument("--row", action="append", default=[], metavar="ID", help="only this row; may be repeated")
+    parser.add_argument("--quality", default="AB", help="only rows of these qualities (default AB)")
+    parser.add_argument("--links", action="store_true", help="collectives, products and copies instead of runs")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many to compile at a time (default 2)")
+    parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help=f"where facts are kept ({CACHE})")
+    parser.add_argument("--keep", action="store_true", help="put the facts of these rows into the repository")
+    parser.add_argument("--page", type=Path, metavar="DIR", help="write the page and its plot into this folder of docs")
+    return parser.parse_args()
+
+
+def expressed(options):
+    """The runs that are wanted, in the order to compile them, and the reasons why others cannot be expressed."""
+    rows = read_rows(options.runs)
+    if unknown := [name for name in options.row if name not in {row["id"] for row in rows}]:
+        raise SystemExit(f"{options.runs} has no row {', '.join(unknown)}")
+    runs, refused = [], {}
+    for row in rows:
+        wanted = row["id"] in options.row if options.row else row["quality"] in options.quality
+        if not wanted or (options.core and not row["core"]):
+            continue
+        try:
+            runs.append(run_of(row))
+        except CannotExpressError as error:
+            refused[row["id"]] = str(error)
+    return in_order(runs), refused
+
+
+def in_order(runs):
+    """Core rows first, then one of each source, model, hardware and layout, then the rest by how much is alike."""
+    seen, ranked = {}, []
+    for run in sorted(runs, key=lambda run: not run.row["core"]):
+        kind = (run.source, run.row["model"], run.target.split(":")[0], run.layout.name, run.row["remat"])
+        seen[kind] = seen.get(kind, -1) + 1
+        ranked.append((not run.row["core"], seen[kind], run))
+    return [run for *_, run in sorted(ranked, key=lambda one: one[:2])]
+
+
+def priced(runs, options):
+    """Every run whose facts are there, and why the others are not."""
+    known, found, failed = known_facts(), [], {}
+    for run in runs:
+        facts = facts_in(known, run) if options.known else kept(run, options.cache)
+        if facts is None:
+            failed[run.id] = "no facts in the repository"
+        elif "error" in facts:
+            failed[run.id] = facts["error"]
+        elif run.seconds is None:
+            failed[run.id] = "no published time"
+        else:
+            found.append(price_of(run, facts))
+    return found, failed
+
+
+def price_of(run, facts) -> Priced:
+    """The price of a run by its facts; no compiler is asked."""
+    from outlay.report.estimate.schedule import Schedule
+
+    from outlay.meshes.target import Target
+    from outlay.report.estimate.price import price
+
+    estimate = price(Schedule.from_dict(facts["schedule"]), run.target)
+    capacity, peak = Target.parse(run.target).hardware.memory_bytes, facts["peak"]
+    return Priced(run, estimate.seconds, estimate.seconds_low, estimate.seconds_high, peak, capacity, peak <= capacity)
+
+
+def print_runs(found):
+    print(
+        f"{'run':52} {'published':>10} {'low':>8} {'middle':>8} {'high':>8} {'ratio':>6} inside  memory GiB   verdict"
+    )
+    for one in found:
+        memory = f"{one.peak / 2**30:6.1f}" + (f"/{one.run.memory / 2**30:5.1f}" if one.run.memory else "      ")
+        print(
+            f"{one.run.id[:52]:52} {one.run.seconds:10.4g} {one.low:8.3g} {one.seconds:8.3g} {one.high:8.3g} "
+            f"{one.ratio:6.2f} {'yes' if one.is_inside else 'no':6} {memory}  {'fits' if one.fits else 'does not fit'}"
+        )
+
+
+def print_refused(reasons):
+    if reasons:
+        print(f"\n{len(reasons)} rows are not priced:")
+    by_reason = {}
+    for name, reason in reasons.items():
+        by_reason.setdefault(reason.splitlines()[0][:160], []).append(name)
+    for reason, names in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        print(f"  {len(names):3} {reason}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}")
+
+
+def print_figures(found):
+    whole = figures(found)
+    each, mean = spearman_in_groups(found)
+    print(f"\n{whole['rows']} rows of quality A and B")
+    for name, what, better in (
+        ("inside", "published inside the range", 1),
+        ("median", "median |log(middle / published)|", -1),
+        ("near", "within a factor of 1.35", 1),
+        ("width", "widest range, high over low", -1),
+    ):
+        good = better * whole[name] >= better * BARS[name]
+        print(f"  {what:36} {whole[name]:6.3f}  {'within' if good else 'BEYOND'} the bar of {BARS[name]}")
+    if not math.isnan(mean):
+        good = mean >= BARS["spearman"]
+        print(
+            f"  {f'Spearman, mean of {len(each)} groups':36} {mean:6.3f}  {'within' if good else 'BEYOND'} the bar of 0.9"
+        )
+    for name in sorted({one.run.source for one in found}):
+        some = figures([one for one in found if one.run.source == name])
+        print(
+            f"  {name:28} {some['rows']:4} rows: {100 * some['inside']:3.0f} % inside, median {some['median']:.3f}, "
+            f"{100 * some['near']:3.0f} % within 1.35"
+        )
+    num, near, refused = memory_figures(found)
+    print(f"  memory: {near} of {num} published peaks within 15 %; {len(refused)} runs that ran are said not to fit")
+    for name, members, agrees in experts(found):
+        best = members[0].run
+        print(f"  {name}: best of {len(members)} is {best.layout.name}, {'first or near' if agrees else 'NOT first'}")
+
+
+def print_links():
+    found = links()
+    print(f"{'what':44} {'published':>11} {'low':>11} {'middle':>11} {'high':>11}")
+    for one in found:
+        numbers = " ".join(f"{value:11.4g}" for value in (one.published, one.low, one.middle, one.high))
+        print(f"{one.id[:44]:44} {numbers} {one.unit:8} {'inside' if one.is_inside else 'outside'}")
+    share = sum(one.is_inside for one in found) / len(found)
+    widest = max(one.high / one.low for one in found)
+    print(f"{100 * share:.0f} % of {len(found)} rows inside, ranges {widest:.3g} wide; the bar is 85 %")
+    return share < 0.85
+
+
+if __name__ == "__main__":
+    main()
