@@ -60,7 +60,8 @@ lint: $(VENV)
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)
-	@set -e; for benchmark in benchmarks/[a-z]*.py; do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done
+	@set -e; for benchmark in $(filter-out benchmarks/published.py,$(wildcard benchmarks/[a-z]*.py)); do echo "$$benchmark"; $(BIN)/python "$$benchmark"; done
+	$(BIN)/python benchmarks/published.py --known
 
 docs: $(VENV)
 	@$(BIN)/sphinx-build --quiet --fail-on-warning -j auto -b html docs docs/_build/html

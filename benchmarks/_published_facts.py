@@ -1,8 +1,8 @@
 """What the compiler made of a published run: compiled once, in a process of its own, and kept on disk.
 
-Kept are the compiled program as text, the compiler's own account of memory, and where the devices stand. Facts follow
-from that (the schedule, the peak), prices from facts, so that a change of either asks no compiler. The facts of the runs
-that the repository lists are part of it.
+Kept are the compiled program as text, the compiler's own account of memory, and where the devices stand. From that
+follow facts (the schedule, the peak), and from facts prices, so that a change of either asks no compiler. The facts of
+the runs that the repository lists are part of it.
 """
 
 import gzip
@@ -83,13 +83,13 @@ def compile_rows(runs, cache: Path, jobs: int, source: Path = RUNS):
 
 def compiled_of(run: Run):
     """Compile a run: the program, its memory, and its devices."""
-    from outlay.execute.make import program as make_program
-    from outlay.meshes.build import mesh as make_mesh
-    from outlay.meshes.info import MeshInfo
+    from outlay.devices.build import mesh as make_mesh
+    from outlay.devices.info import MeshInfo
+    from outlay.program.make import program as make_program
     from outlay.recipes.find import find_recipe
 
     recipe = find_recipe("lm", list(run.words))
-    mesh = make_mesh(",".join(f"{axis}={size}" for axis, size in run.layout.mesh.items()), target=run.target)
+    mesh = make_mesh(run.layout.text, target=run.target)
     made = make_program(recipe.step, recipe.init, recipe.data[0], layout=layout_of(run), mesh=mesh)
     start = time.perf_counter()
     compiled = made.compiled
@@ -109,7 +109,7 @@ def layout_of(run: Run):
 
     from outlay.layout.layout import Layout
     from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
-    from outlay.recipes.lm_layouts import inside, megatron
+    from outlay.recipes.lm import inside, megatron
 
     wanted = run.layout
     rules = Layout([])
@@ -141,13 +141,12 @@ def _facts(compiled, run):
     """What follows from a compiled program; importing what reads it starts no backend."""
     if "error" in compiled:
         return compiled
-    from outlay.report.estimate.schedule import schedule_of
-
-    from outlay.meshes.info import MeshInfo
-    from outlay.meshes.target import Target
-    from outlay.report.hlo.memory import peak_bytes
-    from outlay.report.hlo.parse import parse_hlo
-    from outlay.report.work.compiled import compiled_work
+    from outlay.analysis.cost.schedule import schedule_of
+    from outlay.analysis.hlo.parse import parse_hlo
+    from outlay.analysis.hlo.peak import peak_bytes
+    from outlay.analysis.work.compiled import compiled_work
+    from outlay.devices.info import MeshInfo
+    from outlay.devices.target import Target
 
     module = parse_hlo(compiled["hlo"])
     target, mesh = Target.parse(run.target), MeshInfo.from_dict(compiled["mesh"])
@@ -172,9 +171,9 @@ def _name(run):
 
 def _reader():
     """A short name of the code that reads compiled programs."""
-    package = Path(str(resources.files("outlay.report")))
+    package = Path(str(resources.files("outlay.analysis")))
     files = [*sorted((package / "hlo").glob("*.py")), *sorted((package / "work").glob("*.py"))]
-    files += [package / "estimate" / "schedule.py"]
+    files += [package / "cost" / "schedule.py"]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
 
 

@@ -23,6 +23,7 @@ class Priced:
         peak: bytes that a device needs.
         capacity: bytes that it has.
         fits: whether it is said to fit.
+        schedule: what was priced.
     """
 
     run: object
@@ -32,6 +33,7 @@ class Priced:
     peak: int
     capacity: int
     fits: bool
+    schedule: object = None
 
     @property
     def ratio(self) -> float:
@@ -57,10 +59,7 @@ def figures(found):
 
 
 def spearman_in_groups(found):
-    """Spearman's rank correlation of seconds a sequence and device, in each group of three runs or more, and their mean.
-
-    Seconds a step would be no test: in most groups the batch grows with the devices, and the order is that of the batch.
-    """
+    """Spearman's rank correlation of seconds a step, in each group of three runs or more, and the mean of all."""
     groups = defaultdict(list)
     for one in found:
         groups[one.run.row["group"]].append(one)

@@ -5,13 +5,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlay.report.estimate.constants import constants_of
-from outlay.report.estimate.schedule import Event, Schedule
-
-from outlay.meshes.hardware import known_hardware
-from outlay.meshes.target import Target
-from outlay.report.estimate.links import NETWORK_SHARE, collective_seconds
-from outlay.report.estimate.price import price
+from outlay.analysis.cost.links import NETWORK_SHARE, collective_seconds
+from outlay.analysis.cost.price import constants_of, price
+from outlay.analysis.cost.schedule import Event, Schedule
+from outlay.devices.hardware import known_hardware
+from outlay.devices.target import Target
 
 LINKS = Path(__file__).parent / "data" / "published_links.csv"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlay.core.errors import OutlayError
-from outlay.meshes.target import Target
+from outlay.devices.target import Target
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.published import MODELS
 
@@ -55,6 +55,11 @@ class Layout:
     def batch(self) -> tuple[str, ...]:
         """The axes that samples are split over."""
         return tuple(axis for axis in self.mesh if axis != "model")
+
+    @property
+    def text(self) -> str:
+        """The mesh as text."""
+        return ",".join(f"{axis}={size}" for axis, size in self.mesh.items())
 
     @property
     def name(self) -> str:

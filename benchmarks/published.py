@@ -12,8 +12,14 @@ from pathlib import Path
 
 from _published_facts import CACHE, KNOWN, compile_rows, facts_in, kept, known_facts, write_known
 from _published_figures import BARS, Priced, experts, figures, memory_figures, spearman_in_groups
+from _published_fit import fit, inside_share, left_out
 from _published_links import links
+from _published_page import write_page
 from _published_rows import RUNS, CannotExpressError, read_rows, run_of
+
+from outlay.analysis.cost.price import price
+from outlay.analysis.cost.schedule import Schedule
+from outlay.devices.target import Target
 
 
 def main():
@@ -28,12 +34,12 @@ def main():
     print_refused({**refused, **failed})
     if found:
         print_figures([one for one in found if one.run.row["quality"] in "AB"] or found)
+    if options.fit and found:
+        print_fit([one for one in found if one.run.row["quality"] in "AB"])
     if options.keep:
         write_known({one.run.id: kept(one.run, options.cache) for one in found})
         print(f"facts of {len(found)} runs kept in {KNOWN}")
     if options.page:
-        from _published_page import write_page
-
         write_page(found, refused, options.page)
 
 
@@ -45,6 +51,7 @@ def _options():
     parser.add_argument("--row", action="append", default=[], metavar="ID", help="only this row; may be repeated")
     parser.add_argument("--quality", default="AB", help="only rows of these qualities (default AB)")
     parser.add_argument("--links", action="store_true", help="collectives, products and copies instead of runs")
+    parser.add_argument("--fit", action="store_true", help="fit the shares of the peak, and leave out each source once")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many to compile at a time (default 2)")
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help=f"where facts are kept ({CACHE})")
     parser.add_argument("--keep", action="store_true", help="put the facts of these rows into the repository")
@@ -97,14 +104,11 @@ def priced(runs, options):
 
 def price_of(run, facts) -> Priced:
     """The price of a run by its facts; no compiler is asked."""
-    from outlay.report.estimate.schedule import Schedule
-
-    from outlay.meshes.target import Target
-    from outlay.report.estimate.price import price
-
-    estimate = price(Schedule.from_dict(facts["schedule"]), run.target)
+    schedule = Schedule.from_dict(facts["schedule"])
+    estimate = price(schedule, run.target)
+    values = (estimate.seconds, estimate.seconds_low, estimate.seconds_high)
     capacity, peak = Target.parse(run.target).hardware.memory_bytes, facts["peak"]
-    return Priced(run, estimate.seconds, estimate.seconds_low, estimate.seconds_high, peak, capacity, peak <= capacity)
+    return Priced(run, *values, peak, capacity, peak <= capacity, schedule)
 
 
 def print_runs(found):
@@ -143,9 +147,8 @@ def print_figures(found):
         print(f"  {what:36} {whole[name]:6.3f}  {'within' if good else 'BEYOND'} the bar of {BARS[name]}")
     if not math.isnan(mean):
         good = mean >= BARS["spearman"]
-        print(
-            f"  {f'Spearman, mean of {len(each)} groups':36} {mean:6.3f}  {'within' if good else 'BEYOND'} the bar of 0.9"
-        )
+        what = f"Spearman, mean of {len(each)} groups"
+        print(f"  {what:36} {mean:6.3f}  {'within' if good else 'BEYOND'} the bar of {BARS['spearman']}")
     for name in sorted({one.run.source for one in found}):
         some = figures([one for one in found if one.run.source == name])
         print(
@@ -157,6 +160,17 @@ def print_figures(found):
     for name, members, agrees in experts(found):
         best = members[0].run
         print(f"  {name}: best of {len(members)} is {best.layout.name}, {'first or near' if agrees else 'NOT first'}")
+
+
+def print_fit(found):
+    shares = ", ".join(f"{name} {share}" for name, share in fit(found).items())
+    print(f"\nshares of the peak that fit: {shares}; {inside_share(found):.2f} of what products reach alone")
+    print("each source by a fit to the others:")
+    for name, its in left_out(found).items():
+        print(
+            f"  {name:28} {its['rows']:4} rows: {100 * its['inside']:3.0f} % inside, median {its['median']:.3f}, "
+            f"{100 * its['near']:3.0f} % within 1.35"
+        )
 
 
 def print_links():

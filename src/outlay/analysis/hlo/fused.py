@@ -9,7 +9,7 @@ from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, 
 
 _STARTS, _ENDS = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 # Fusions of this name compute something while a collective that started before goes on; they name it once more.
-_GOES_ON = "async_collective_fusion"
+GOES_ON = "async_collective_fusion"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _runs(inner: Computation, one: Instruction) -> Iterator[FusedCollective]:
         scattered = last.shapes
     targets = {user.attributes.get("custom_call_target") for user in inner.users.get(last.name, ())}
     starts = _STARTS in targets
-    if starts or (_ENDS not in targets and not inner.name.startswith(_GOES_ON)):
+    if starts or (_ENDS not in targets and not inner.name.startswith(GOES_ON)):
         yield FusedCollective(inner, one, scattered, starts)
 
 

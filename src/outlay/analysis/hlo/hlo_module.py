@@ -29,11 +29,13 @@ class Shape:
         dtype: HLO's name, such as `f32`, `bf16`, `pred`, `s4`.
         dims: sizes on one device.
         is_on_host: whether it lies in the memory of the host, not of the device.
+        is_on_chip: whether it lies in a TPU's vector memory, which the compiler fills, not in the device's.
     """
 
     dtype: str
     dims: tuple[int, ...]
     is_on_host: bool = False
+    is_on_chip: bool = False
 
 
 @dataclass(frozen=True)

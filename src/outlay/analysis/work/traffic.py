@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from outlay.analysis.hlo.dtypes import dtype_bits, total_bytes
+from outlay.analysis.hlo.fused import GOES_ON
 from outlay.analysis.hlo.hlo_module import Computation, Instruction, Shape
 from outlay.analysis.work.products import numbers
+
+_ALIASES = re.compile(r"\{(\d*)\}: \((\d+)")
+"""`{1}: (0, {})`: result 1 lies where operand 0 does."""
 
 SLICES = ("dynamic-slice", "slice", "gather")
 _SAME_BYTES = ("bitcast", "reshape", "get-tuple-element", "copy", "convert")
@@ -27,15 +32,15 @@ def instruction_bytes(instruction: Instruction, computation: Computation, fused:
         return _fusion_bytes(instruction, computation, fused)
     operands = operand_shapes(instruction, computation)
     if instruction.opcode in SLICES:
-        return 2 * total_bytes(instruction.shapes) + total_bytes(operands[1:])
+        return 2 * _moved(instruction.shapes) + _moved(operands[1:])
     if instruction.opcode == "dynamic-update-slice":
-        return 2 * total_bytes(operands[1:2]) + total_bytes(operands[2:])
+        return 2 * _moved(operands[1:2]) + _moved(operands[2:])
     if instruction.opcode == "scatter":
         return _scatter_bytes(operands)
-    read = total_bytes(_shapes(dict.fromkeys(instruction.operands), computation))
+    read = _moved(_shapes(dict.fromkeys(instruction.operands), computation))
     if instruction.opcode.endswith("-start"):  # a copy in the background; its result names the operand again
         return 2 * read
-    return read + total_bytes(instruction.shapes)
+    return read + _moved(instruction.shapes)
 
 
 @dataclass(frozen=True)
@@ -89,26 +94,41 @@ def _shapes(names: Iterable[str], computation: Computation) -> tuple[Shape, ...]
     return tuple(shape for name in names if name in known for shape in known[name].shapes)
 
 
+def _moved(shapes: tuple[Shape, ...]) -> int:
+    """Bytes of arrays, but for those that stay on the chip."""
+    return total_bytes(tuple(shape for shape in shapes if not shape.is_on_chip))
+
+
 def _scatter_bytes(operands: tuple[Shape, ...]) -> int:
     """Operands, then one array of indices, then as many updates: what is updated is read and written in place."""
     num_updated = len(operands) // 2
-    return 2 * total_bytes(operands[num_updated + 1 :]) + total_bytes(operands[num_updated : num_updated + 1])
+    return 2 * _moved(operands[num_updated + 1 :]) + _moved(operands[num_updated : num_updated + 1])
 
 
 def _fusion_bytes(instruction: Instruction, computation: Computation, fused: Computation) -> int:
     users = _users(fused)
     parameters = {inner.value: inner for inner in fused.instructions.values() if inner.opcode == "parameter"}
-    read = 0
+    read, passed = 0, _handed_on(instruction, fused)
     for number, name in enumerate(instruction.operands):
-        if name not in computation.instructions or name in instruction.operands[:number]:
+        if name not in computation.instructions or name in instruction.operands[:number] or number in passed.values():
             continue
-        whole = total_bytes(computation.instructions[name].shapes)
+        whole = _moved(computation.instructions[name].shapes)
         inner = parameters.get(str(number))
         read += whole if inner is None else int(min(whole, _read_of(inner, fused, users)))
     root = fused.root
     if root is None:  # the text was cut
-        return read + total_bytes(instruction.shapes)
-    return read + sum(_written(part, fused) for part in _results(root, fused))
+        return read + _moved(instruction.shapes)
+    results = zip(_results(root, fused), root.shapes, strict=False)
+    kept = [part for number, (part, place) in enumerate(results) if number not in passed and not place.is_on_chip]
+    return read + sum(_written(part, fused) for part in kept)
+
+
+def _handed_on(instruction: Instruction, fused: Computation) -> Mapping[int, int]:
+    """Results that are operands as they were, by number: buffers of a collective that goes on behind a fusion."""
+    if not fused.name.startswith(GOES_ON):
+        return {}
+    pairs = _ALIASES.findall(instruction.attributes.get("output_to_operand_aliasing", ""))
+    return {int(result or 0): int(operand) for result, operand in pairs}
 
 
 def _users(fused: Computation) -> Mapping[str, list[Instruction]]:
@@ -125,7 +145,7 @@ def _read_of(value: Instruction, fused: Computation, users: Mapping[str, list[In
     for user in users.get(value.name, ()):
         is_first = user.operands[0] == value.name
         if user.opcode in SLICES and is_first:
-            read += total_bytes(user.shapes)
+            read += _moved(user.shapes)
         elif user.opcode == "dynamic-update-slice" and is_first:
             continue
         elif user.opcode in _SAME_BYTES:
@@ -148,5 +168,5 @@ def _written(result: Instruction, fused: Computation) -> int:
     while source.opcode in _SAME_BYTES and source.operands and source.operands[0] in fused.instructions:
         source = fused.instructions[source.operands[0]]
     if source.opcode == "dynamic-update-slice":
-        return total_bytes(fused.instructions[source.operands[1]].shapes)
-    return total_bytes(result.shapes)
+        return _moved(fused.instructions[source.operands[1]].shapes)
+    return _moved(result.shapes)

@@ -79,7 +79,7 @@ def test_shapes(module):
     assert entry["big"].shapes == (Shape("f32", (2,)), Shape("bf16", ()), Shape("token", ()), Shape("pred", (4,)))
     assert entry["none"].shapes == ()
     assert entry["table"].shapes == (Shape("s4", (2, 2)),)
-    assert module.computations["body.1"].root.shapes == (Shape("s32", ()), Shape("f32", (8, 4)))
+    assert module.computations["body.1"].root.shapes == (Shape("s32", ()), Shape("f32", (8, 4), is_on_chip=True))
 
 
 def test_values_of_constants_and_parameters(module):

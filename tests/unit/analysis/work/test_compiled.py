@@ -220,3 +220,28 @@ def test_an_operand_named_twice_is_read_once():
 }"""
     line = "ROOT %f = f32[16,256]{1,0} fusion(%x, %x), kind=kLoop, calls=%twice"
     assert work_in([*PARAMETERS, line], fused).bytes_accessed == 2 * 16 * 1024
+
+
+def test_what_a_tpu_keeps_on_the_chip_asks_nothing_of_memory():
+    tiled = "f32[1024,1024]{1,0:T(8,128)"
+    lines = [f"%p = {tiled}}} parameter(0)", f"%n = {tiled}S(1)}} negate(%p)", f"ROOT %m = {tiled}}} negate(%n)"]
+    inside, outside = work_in(lines).operations
+    assert inside.num_bytes == outside.num_bytes == 4 * 1024 * 1024
+    registered = [line.replace(":T(8,128)S(1)", ":S(1)") for line in lines]  # of a GPU: memory that NCCL knows
+    assert [one.num_bytes for one in work_in(registered).operations] == [8 * 1024 * 1024] * 2
+
+
+def test_buffers_of_a_collective_that_goes_on_behind_a_fusion_are_not_moved():
+    fused = (
+        "%async_collective_fusion.1 (a: f32[1024], b: bf16[4096]) -> (f32[1024], bf16[4096]) {\n"
+        "  %a = f32[1024]{0} parameter(0)\n  %b = bf16[4096]{0} parameter(1)\n  %n = f32[1024]{0} negate(%a)\n"
+        "  ROOT %t = (f32[1024]{0}, bf16[4096]{0}) tuple(%n, %b)\n}"
+    )
+    lines = [
+        "%x = f32[1024]{0} parameter(0)",
+        "%buffer = bf16[4096]{0} parameter(1)",
+        "ROOT %f = (f32[1024]{0}, bf16[4096]{0}) fusion(%x, %buffer), kind=kOutput, "
+        "output_to_operand_aliasing={{1}: (1, {})}, calls=%async_collective_fusion.1",
+    ]
+    (found,) = work_in(lines, fused).operations
+    assert found.num_bytes == 2 * 4 * 1024

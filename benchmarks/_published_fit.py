@@ -1,0 +1,70 @@
+"""The constants that published runs are fitted by, and how well runs are predicted that had no part in the fit.
+
+One share of the peak for each family of hardware, that of large products inside a step, is fitted to the runs on it:
+at that one, as many of them are predicted too slow as too fast. All other constants have sources of their own.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+
+from _published_figures import Priced, figures
+
+from outlay.analysis.cost.price import built_in, price
+
+FAMILIES = ("a100", "h100", "h200", "b200", "gb200", "tpu")
+# What products alone reach of the peak, best shape of a sweep (benchmarks/data/published_links.csv).
+ALONE = {"a100": 0.87, "h100": 0.80, "h200": 0.80, "b200": 0.78, "gb200": 0.73, "tpu": 0.90}
+# Inside a step they reach this much of what they reach alone, where no run says better.
+INSIDE = 0.87
+_ROUNDS = 8
+
+
+def family_of(run):
+    """The family whose share a run is priced with."""
+    return max((name for name in FAMILIES if run.target.startswith(name)), key=len, default="gpu")
+
+
+def fit(found):
+    """Shares of the peak by family, for the families that there are runs of."""
+    by_family = defaultdict(list)
+    for one in found:
+        by_family[family_of(one.run)].append(one)
+    return {name: _share(name, some) for name, some in by_family.items()}
+
+
+def _share(name, some):
+    """The share at which the median ratio is 1, by halving: more of the peak is faster."""
+    low, high = 0.4, 1.0
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        ratios = [repriced(one, {name: middle}).ratio for one in some]
+        low, high = (middle, high) if statistics.median(ratios) > 1 else (low, middle)
+    return round((low + high) / 2, 3)
+
+
+def repriced(one: Priced, shares) -> Priced:
+    """A run with other shares of the peak."""
+    table = dict(built_in())
+    for name, share in shares.items():
+        table[name] = {**table.get(name, {}), "products": share}
+    estimate = price(one.schedule, one.run.target, constants=table)
+    values = (estimate.seconds, estimate.seconds_low, estimate.seconds_high)
+    return Priced(one.run, *values, one.peak, one.capacity, one.fits, one.schedule)
+
+
+def left_out(found):
+    """The figures of each source, priced with constants that were fitted to the other sources."""
+    every = {}
+    for source in dict.fromkeys(one.run.source for one in found):
+        its, others = ([one for one in found if (one.run.source == source) == mine] for mine in (True, False))
+        usual = {name: INSIDE * alone for name, alone in ALONE.items()}
+        every[source] = [repriced(one, {**usual, **fit(others)}) for one in its]
+    together = [one for some in every.values() for one in some]
+    return {**{source: figures(some) for source, some in every.items()}, "all": figures(together)}
+
+
+def inside_share(found):
+    """What products inside a step reach of what they reach alone, by the fit: the source of `INSIDE`."""
+    fitted = fit(found)
+    return math.exp(statistics.mean(math.log(share / ALONE[name]) for name, share in fitted.items() if name in ALONE))

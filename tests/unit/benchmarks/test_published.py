@@ -1,0 +1,75 @@
+"""Published runs in Outlay's words, and links beside what targets say of them."""
+
+import csv
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """A function that imports a module of the benchmarks."""
+    sys.path.insert(0, str(SCRIPTS))
+    yield importlib.import_module
+    sys.path.remove(str(SCRIPTS))
+
+
+@pytest.fixture(scope="module")
+def rows(scripts):
+    return scripts("_published_rows")
+
+
+@pytest.fixture(scope="module")
+def known(rows):
+    return {row["id"]: row for row in rows.read_rows(rows.RUNS)}
+
+
+def test_most_published_links_lie_in_the_range(scripts):
+    found = scripts("_published_links").links()
+    assert len(found) == 90
+    assert sum(one.is_inside for one in found) >= 0.85 * len(found)
+    assert max(one.high / one.low for one in found) <= 1.6
+
+
+def test_every_row_is_expressed_or_says_why_not(rows, known):
+    expressed, refused = 0, set()
+    for row in known.values():
+        try:
+            expressed += rows.run_of(row) is not None
+        except rows.CannotExpressError as error:
+            refused.add(str(error))
+    assert expressed == 177
+    assert "a pipeline of 12" in refused
+    assert any(reason.startswith("fp8 products") for reason in refused)
+
+
+def test_what_a_row_says_is_what_is_built(rows, known):
+    run = rows.run_of(known["nanotron-1b-8gpu-dp4-tp2-pp1-mb8"])
+    assert (run.target, run.layout.name, run.layout.text) == ("h100:1x8", "zero1+tp+sp", "data=4,model=2")
+    words = dict(zip(run.words[::2], run.words[1::2], strict=True))
+    assert words["--model"] == "nanotron-1b"
+    assert words["--vocabulary"] == "50258", "padded to what two devices can split"
+    assert (words["--batch"], words["--accumulate"], words["--remat"]) == ("1024", "32", "none")
+    assert (words["--param-dtype"], words["--optimizer-dtype"]) == ("bfloat16", "float32")
+    hybrid = rows.run_of(known["maxtext-a3-llama2-7b-16"])
+    assert (hybrid.target, hybrid.layout.name, hybrid.layout.text) == ("h100-a3:2x8", "hsdp", "data=2,fsdp=8")
+
+
+def test_a_batch_that_does_not_divide_is_refused(rows, known):
+    row = {**known["mpt-13b-2048-8xa100_80gb-bf16-b48-89"], "global_batch_seqs": "47"}
+    with pytest.raises(rows.CannotExpressError, match="a batch of 47 does not divide over 8 replicas"):
+        rows.run_of(row)
+    with pytest.raises(rows.CannotExpressError, match="a100-80gb:1x8 has 8 devices, the run 16"):
+        rows.run_of({**row, "global_batch_seqs": "48", "num_devices": "16", "fsdp": "16"})
+
+
+def test_a_file_without_the_columns_says_which_it_lacks(rows, tmp_path):
+    path = tmp_path / "mine.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["id", "model"], ["a", "b"]])
+    with pytest.raises(SystemExit, match=r"mine.csv is no file of runs: it lacks the columns group, framework"):
+        rows.read_rows(path)
