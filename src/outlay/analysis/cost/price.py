@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from importlib import resources
+from collections.abc import Callable, Iterator
 
+from outlay.analysis.cost.constants import Constants, Table, constants_of
 from outlay.analysis.cost.estimate import PARTS, Estimate, Transfer
 from outlay.analysis.cost.lanes import Laid, Lanes, flattened
 from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, collective_seconds, crowding
@@ -29,9 +26,9 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
     Raises:
         ExplainError: nothing says the hardware, or it has another number of devices.
     """
-    hardware, reached = _target(schedule, target), constants
+    hardware = _target(schedule, target)
     laid = laid_out(schedule, hardware, constants=constants)
-    known = constants_of(hardware.hardware, reached)
+    known = constants_of(hardware.hardware, constants)
     step = known.step * crowding(hardware)
     parts = {name: laid.parts.get(name, 0.0) for name in PARTS}
     parts["overhead"] += step if laid.seconds else 0.0
@@ -212,48 +209,3 @@ def _unknown(schedule: Schedule) -> Iterator[str]:
 
 def _speed(bandwidth: float) -> str:
     return f"{bandwidth / 1e9:.4g} GB/s"
-
-
-Table = Mapping[str, Mapping[str, float]]
-"""Constants by name, by kind of hardware (`gpu`) and by the beginning of its key (`h100`)."""
-
-
-@dataclass(frozen=True)
-class Constants:
-    """The constants of one kind of device; what they mean stands in `constants.toml`."""
-
-    products: float
-    small_product: float
-    small_power: float
-    kernels: float
-    memory: float
-    operation: float
-    step: float
-    host: float
-    spread: float
-
-
-@functools.cache
-def built_in() -> Table:
-    """The table that prices are made with unless another one is passed."""
-    return tomllib.loads((resources.files("outlay.analysis.cost") / "constants.toml").read_text(encoding="utf-8"))
-
-
-def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
-    """The constants of some hardware: those of its kind, changed by those of its key; of measured hardware its own.
-
-    Args:
-        hardware: the kind of device.
-        table: the table; the one that is built in if None.
-
-    >>> from outlay.devices.hardware import known_hardware
-    >>> constants_of(known_hardware()["a100-80gb"]).host
-    25000000000.0
-    """
-    known = built_in() if table is None else table
-    measured = hardware.measured
-    if measured is not None:
-        found = Constants(**known["measured"])
-        return replace(found, operation=measured.seconds_per_operation, step=measured.seconds_per_step)
-    own = max((key for key in known if hardware.key.startswith(key)), key=len, default="")
-    return Constants(**{**known[hardware.kind], **known.get(own, {})})

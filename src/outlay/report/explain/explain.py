@@ -198,7 +198,9 @@ def _memory(subject: Subject, module: HloModule, leaves: tuple[Leaf, ...], targe
     stats = subject.compiled.memory_analysis() if subject.compiled is not None else None
     if stats is None:
         return None
-    return memory_facts(module, stats, leaves, subject.program.plan if subject.program else None, target)
+    is_cpu = not isinstance(subject.mesh, Mesh) or subject.mesh.devices.flat[0].platform == "cpu"
+    plan = subject.program.plan if subject.program else None
+    return memory_facts(module, stats, leaves, plan, target, is_cpu=is_cpu)
 
 
 def _incomplete(subject: Subject, module: HloModule, done: CompiledWork) -> Iterator[str]:
@@ -219,6 +221,7 @@ def _notes(mesh: MeshInfo | None, target: Target | None, memory: MemoryFacts | N
     if target and mesh and target.hardware.kind != "cpu" and mesh.kind == "simulated":
         yield f"times and capacity are those of {target}; its own compiler may choose other collectives"
     if memory is not None and memory.largest:
+        yield from (f"memory: {what}" for what in memory.assumed)
         yield "the largest arrays are those of the scheduled program; some may share memory, one after the other"
 
 

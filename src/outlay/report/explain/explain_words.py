@@ -27,9 +27,13 @@ def verdict(found: Explanation) -> Iterator[tuple[str, str]]:
         yield f"does not fit{peak}", "bold red"
     elif found.fits and memory and memory.capacity:
         share = memory.peak / memory.capacity
+        tight = memory.verdict == "may not fit"
+        left = f"; JAX takes {format_bytes(memory.pool)}" if tight else ""
+        on_host = f", {format_bytes(memory.on_host)} on the host" if memory.on_host else ""
         yield (
-            f"fits: peak {format_bytes(memory.peak)} of {format_bytes(memory.capacity)} a device, {share:.0%}",
-            "bold green",
+            f"{memory.verdict}: peak {format_bytes(memory.peak)} of {format_bytes(memory.capacity)} a device, "
+            f"{share:.0%}{left}{on_host}",
+            "bold yellow" if tight else "bold green",
         )
     elif memory:
         yield f"peak {format_bytes(memory.peak)} a device", ""

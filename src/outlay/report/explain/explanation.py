@@ -118,7 +118,7 @@ class Explanation:
                 {**dataclasses.asdict(one), "leaf": one.leaf, "bytes_per_step": one.bytes_per_step}
                 for one in self.collectives
             ],
-            "memory": dataclasses.asdict(self.memory) if self.memory else None,
+            "memory": {**dataclasses.asdict(self.memory), "verdict": self.memory.verdict} if self.memory else None,
             "work": dataclasses.asdict(self.work) if self.work else None,
             "estimate": self.estimate.to_dict() if self.estimate else None,
             "timeline": [dataclasses.asdict(segment) for segment in self.timeline],

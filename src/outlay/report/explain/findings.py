@@ -120,7 +120,12 @@ def ranked(findings: list[Finding]) -> tuple[Finding, ...]:
         for finding in findings
         if finding.kind != "resharding" or not any(str(finding.source) in lines for lines in told)
     ]
-    return tuple(sorted(_together(kept), key=lambda finding: (finding.kind != "out-of-memory", -finding.cost_bytes)))
+    return tuple(
+        sorted(
+            _together(kept),
+            key=lambda finding: (finding.kind not in ("out-of-memory", "tight-memory"), -finding.cost_bytes),
+        )
+    )
 
 
 def _together(findings: list[Finding]) -> Iterator[Finding]:

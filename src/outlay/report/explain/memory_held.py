@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import heapq
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from outlay.analysis.cost.constants import constants_of
 from outlay.analysis.hlo.dtypes import shape_bytes
 from outlay.analysis.hlo.hlo_module import HloModule, Instruction, Shape
 from outlay.analysis.hlo.loops import runs_per_step
-from outlay.analysis.hlo.peak import constant_bytes, peak_bytes
+from outlay.analysis.hlo.peak import constant_bytes, host_bytes, peak_bytes
 from outlay.core.paths import split_path
+from outlay.core.sizes import format_bytes
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
 from outlay.report.explain.leaves import Leaf
@@ -18,6 +22,7 @@ from outlay.report.explain.program_facts import MemoryFacts, ValueFacts
 from outlay.report.explain.who_asked import origin_of
 
 NUM_LARGEST = 10
+_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 _NO_MEMORY = frozenset(
     {
@@ -35,6 +40,8 @@ def memory_facts(
     leaves: Sequence[Leaf],
     plan: Plan | None,
     target: Target | None,
+    *,
+    is_cpu: bool,
 ) -> MemoryFacts:
     """Memory of one device.
 
@@ -44,10 +51,12 @@ def memory_facts(
         leaves: the program's parameters.
         plan: where state and batch live, if there is one; it also knows the leaves that the step does not read.
         target: the hardware, for its memory.
+        is_cpu: whether the program was compiled for CPU devices.
     """
     held = held_by(plan, leaves)
     arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
     donated, temporaries = stats.alias_size_in_bytes, stats.temp_size_in_bytes
+    peak = peak_bytes(module, stats, is_cpu=is_cpu)
     return MemoryFacts(
         params=held["params"],
         optimizer=held["optimizer"],
@@ -58,10 +67,37 @@ def memory_facts(
         donated=donated,
         temporaries=temporaries,
         constants=constant_bytes(module),
-        peak=peak_bytes(module, stats),
+        peak=peak,
+        on_host=host_bytes(module, stats),
         capacity=target.hardware.memory_bytes if target else None,
+        **_of_the_runtime(peak, target),
         largest=largest_values(module, leaves),
     )
+
+
+def _of_the_runtime(peak: int, target: Target | None) -> dict[str, Any]:
+    """What the runtime makes of a peak: what it needs besides, and what it can take."""
+    if target is None:
+        return {"needed": peak, "pool": 0, "most": 0, "assumed": ()}
+    known, capacity = constants_of(target.hardware), target.hardware.memory_bytes
+    is_gpu = target.hardware.kind == "gpu"
+    said = os.environ.get(_FRACTION, "") if is_gpu else ""
+    asked = float(said) if re.fullmatch(r"0?\.\d+|1(\.0*)?", said) else known.pool
+    assumed = []
+    if known.fragments or known.runtime:
+        assumed.append(
+            f"{known.fragments:.0%} is lost between blocks, and the runtime keeps {format_bytes(int(known.runtime))} "
+            "for CUDA's context, NCCL's channels and cuDNN"
+        )
+    if asked < 1:
+        by = f"by {_FRACTION}" if said else f"as JAX does unless {_FRACTION} says otherwise" if is_gpu else "of TPUs"
+        assumed.append(f"{asked:.3g} of the memory is for the program, {by}")
+    return {
+        "needed": int(peak * (1 + known.fragments)),
+        "pool": int(asked * capacity),
+        "most": int(min(max(known.most, asked) * capacity, capacity - known.runtime)),
+        "assumed": tuple(assumed),
+    }
 
 
 def held_by(plan: Plan | None, leaves: Sequence[Leaf]) -> Mapping[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -27,12 +28,20 @@ _NUM_SHOWN = 3
 
 
 def too_large(memory: MemoryFacts) -> Iterator[Finding]:
-    """A finding where the peak is above the device's memory."""
-    if memory.capacity is None or memory.peak <= memory.capacity:
+    """A finding where the step needs more than the device can give, or than JAX takes by itself."""
+    if memory.verdict == "may not fit":
+        share = min(0.95, math.ceil(100 * memory.needed / (memory.capacity or 1)) / 100)
+        text = (
+            f"the step needs about {format_bytes(memory.needed)}, and JAX takes {format_bytes(memory.pool)} of "
+            f"{format_bytes(memory.capacity or 0)} for its pool"
+        )
+        cure = f"XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f}; or {_CURE}"
+        yield Finding("tight-memory", text, cure, max(0, memory.needed - memory.pool), _line(memory.largest))
+    if memory.verdict != "does not fit":
         return
-    missing = memory.peak - memory.capacity
+    missing = memory.peak - memory.most
     text = (
-        f"the step needs {format_bytes(memory.peak)} on a device of {format_bytes(memory.capacity)}: "
+        f"the step needs {format_bytes(memory.peak)} on a device of {format_bytes(memory.capacity or 0)}: "
         f"{format_bytes(missing)} too much; {_largest(memory.largest)}"
     )
     yield Finding("out-of-memory", text, _CURE, memory.peak, _line(memory.largest))

@@ -8,6 +8,7 @@ from typing import Literal
 from outlay.analysis.hlo.collective import CollectiveKind
 from outlay.analysis.hlo.hlo_module import SourceLine
 
+Verdict = Literal["fits", "may not fit", "does not fit"]
 Phase = Literal["forward", "backward", "optimizer", "other"]
 
 
@@ -93,8 +94,14 @@ class MemoryFacts:
         temporaries: what the step holds besides.
         constants: arrays that are part of the program itself, such as those that the step closes over.
         peak: what must be there at once: arguments, outputs that are not in donated memory, constants, and temporaries,
-            which are allocated in one piece.
+            which are allocated in one piece; what is on the host left out.
+        on_host: what lies in the memory of the host.
         capacity: the device's memory; None without a target.
+        needed: of it what the runtime takes for this program: the peak, what is lost between blocks, and what the
+            runtime keeps for itself.
+        pool: of it what JAX takes for its pool, by `XLA_PYTHON_CLIENT_MEM_FRACTION` or by itself.
+        most: of it what it could take.
+        assumed: what `needed` takes for granted, in words.
         largest: the ten largest values.
     """
 
@@ -108,13 +115,27 @@ class MemoryFacts:
     temporaries: int
     constants: int
     peak: int
+    on_host: int
     capacity: int | None
+    needed: int
+    pool: int
+    most: int
+    assumed: tuple[str, ...]
     largest: tuple[ValueFacts, ...]
 
     @property
+    def verdict(self) -> Verdict | None:
+        """`fits`; `may not fit`, as JAX is set, unless it is told to take more; `does not fit`. None without a target."""
+        if self.capacity is None:
+            return None
+        if self.needed <= self.pool:
+            return "fits"
+        return "may not fit" if self.peak <= self.most else "does not fit"
+
+    @property
     def fits(self) -> bool | None:
-        """Whether the peak is below the capacity; None without a target."""
-        return None if self.capacity is None else self.peak <= self.capacity
+        """Whether it can be made to fit; None without a target."""
+        return None if self.capacity is None else self.verdict != "does not fit"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Memory against the compiler's own figures and against the plan."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -11,7 +13,13 @@ from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel
 from outlay.program.make import program
+from outlay.devices.target import Target
 from outlay.report.explain.explain import explain
+from outlay.report.explain.program_facts import MemoryFacts
+from outlay.report.explain.memory_held import _of_the_runtime
+from outlay.report.explain.out_of_memory import too_large
+from outlay.analysis.hlo.peak import host_bytes, peak_bytes
+from outlay.analysis.hlo.parse import parse_hlo
 
 WEIGHTS = 2 * WIDTH * WIDTH * 4
 
@@ -88,6 +96,66 @@ def test_the_capacity_is_the_targets():
     memory = explain(training(), target="h100:1x8").memory
     assert memory.capacity == 84_942_979_072
     assert memory.fits
+
+
+def facts(peak, target="h100:1x8"):
+    runtime = _of_the_runtime(peak, Target.parse(target))
+    none = dict.fromkeys(("params", "optimizer", "other_state", "batch", "arguments", "outputs", "donated"), 0)
+    capacity = Target.parse(target).hardware.memory_bytes
+    return MemoryFacts(
+        **none, temporaries=peak, constants=0, peak=peak, on_host=0, capacity=capacity, largest=(), **runtime
+    )
+
+
+def test_the_verdict_is_what_jax_can_take(monkeypatch):
+    gib = 2**30
+    assert facts(50 * gib).verdict == "fits"
+    tight = facts(65 * gib)
+    assert (tight.verdict, tight.fits) == ("may not fit", True)
+    (finding,) = too_large(tight)
+    assert finding.cure.startswith("XLA_PYTHON_CLIENT_MEM_FRACTION=0.85; or ")
+    assert facts(78 * gib).verdict == "does not fit"
+    assert "0.75 of the memory is for the program, as JAX does unless" in "\n".join(tight.assumed)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
+    assert facts(65 * gib).verdict == "fits"
+    assert facts(15 * gib, "tpu-v5e:4x4").verdict == "fits"
+    assert facts(int(15.9 * gib), "tpu-v5e:4x4").verdict == "does not fit"
+
+
+HOSTED = """HloModule m, is_scheduled=true, input_output_alias={ {1}: (1, {}, may-alias) }
+
+ENTRY %main (x: f32[1024], y: f32[1024]) -> (f32[1024], f32[1024], f32[1024]) {
+  %x = f32[1024]{0} parameter(0)
+  %y = f32[1024]{0:S(5)} parameter(1)
+  ROOT %out = (f32[1024]{0}, f32[1024]{0:S(5)}, f32[1024]{0:S(5)}) tuple(%x, %y, %y)
+}
+"""
+
+
+def test_what_is_on_the_host_is_not_the_devices():
+    """JAX counts arguments on the host as the device's on GPUs, and apart on TPUs."""
+    sizes = {"argument": 8192, "output": 12288, "alias": 4096, "temp": 100, "generated_code": 0}
+    together = {f"{name}_size_in_bytes": size for name, size in sizes.items()}
+    none = {f"host_{name}_size_in_bytes": 0 for name in sizes}
+    counted = SimpleNamespace(**together, **none, peak_memory_in_bytes=16484)
+    module = parse_hlo(HOSTED)
+    assert peak_bytes(module, counted, is_cpu=False) == 2 * 4096 + 100
+    assert host_bytes(module, counted) == 2 * 4096
+    apart = {**together, "argument_size_in_bytes": 4096, "output_size_in_bytes": 4096, "alias_size_in_bytes": 0}
+    of_host = {**none, "host_argument_size_in_bytes": 4096, "host_output_size_in_bytes": 8192}
+    of_host["host_alias_size_in_bytes"] = 4096
+    told = SimpleNamespace(**apart, **of_host, peak_memory_in_bytes=10**9)
+    assert peak_bytes(module, told, is_cpu=False) == 2 * 4096 + 100
+    assert host_bytes(module, told) == 2 * 4096
+
+
+def test_the_compilers_own_peak_is_taken_where_it_is_less():
+    sizes = dict.fromkeys(("argument", "output", "alias", "host_argument", "host_output"), 0)
+    stats = SimpleNamespace(**{f"{name}_size_in_bytes": size for name, size in sizes.items()})
+    stats.temp_size_in_bytes, stats.peak_memory_in_bytes = 1000, 700
+    module = parse_hlo(HOSTED.replace("S(5)", "S(0)"))
+    assert peak_bytes(module, stats, is_cpu=False) == 700
+    assert peak_bytes(module, stats) == 1000
 
 
 BASE = jnp.arange(512 * 512, dtype=jnp.float32).reshape(512, 512) / 512**2
