@@ -40,7 +40,7 @@ def peak_bytes(module: HloModule, stats: Any, *, is_cpu: bool = True) -> int:
 
 
 def host_bytes(module: HloModule, stats: Any) -> int:
-    """What of a program lies in the memory of the host: arguments, outputs that are not in donated memory, temporaries."""
+    """What of a program lies in the memory of the host: arguments, outputs not in donated memory, temporaries."""
     counted = stats.host_argument_size_in_bytes + stats.host_output_size_in_bytes - stats.host_alias_size_in_bytes
     return _on_host_but_counted(module, stats) + counted + stats.host_temp_size_in_bytes
 
@@ -51,7 +51,7 @@ def _on_host_but_counted(module: HloModule, stats: Any) -> int:
         return 0
     entry = module.computations[module.entry]
     arguments = {int(one.value): one.shapes[:1] for one in entry.instructions.values() if one.opcode == "parameter"}
-    donated = {output: number for output, number in module.input_output_alias}
+    donated = dict(module.input_output_alias)
     outputs = entry.root.shapes if entry.root else ()
     new = [shape for number, shape in enumerate(outputs) if (number,) not in donated]
     passed = [shape for shapes in arguments.values() for shape in shapes]

@@ -125,7 +125,7 @@ class MemoryFacts:
 
     @property
     def verdict(self) -> Verdict | None:
-        """`fits`; `may not fit`, as JAX is set, unless it is told to take more; `does not fit`. None without a target."""
+        """`fits`; `may not fit`, as JAX is set, unless it is told to take more; `does not fit`. None: no target."""
         if self.capacity is None:
             return None
         if self.needed <= self.pool:
