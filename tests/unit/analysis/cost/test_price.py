@@ -5,8 +5,9 @@ import json
 
 import pytest
 
+from outlay.analysis.cost.constants import built_in, constants_of
 from outlay.analysis.cost.links import collective_seconds
-from outlay.analysis.cost.price import built_in, constants_of, price
+from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import Event, Exchange, Schedule
 from outlay.analysis.cost.speeds import product_speed
 from outlay.core.errors import ExplainError
