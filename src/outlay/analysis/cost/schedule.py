@@ -21,13 +21,12 @@ from outlay.analysis.cost.places import Place, places_of
 from outlay.analysis.hlo.axes import axes_of
 from outlay.analysis.hlo.collective import CollectiveKind, HloCollective
 from outlay.analysis.hlo.collectives import KINDS, collectives_of
-from outlay.analysis.hlo.dtypes import total_bytes
 from outlay.analysis.hlo.fused import done_in, fused_collectives
+from outlay.analysis.hlo.host_copies import host_copy
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.analysis.hlo.loops import trip_count
 from outlay.analysis.work.compiled import CompiledWork, Operation
 from outlay.analysis.work.products import NO_KERNELS, custom_call_target
-from outlay.analysis.work.traffic import operand_shapes
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
 
@@ -223,18 +222,15 @@ class _Reading:
                 yield Event("branch" if one.opcode == "conditional" else "call", one.name, calls=one.calls)
             elif one.opcode == "async-start" and one.name not in began:
                 yield Event("call", one.name, calls=one.calls)
-            elif _reaches_host(one, block):
+            elif copied := host_copy(one, block):
                 self._num_copies += 1
                 is_async = one.opcode.endswith("-start")
                 if is_async:
                     began[one.name] = ("copy-wait", self._num_copies)
-                moved = total_bytes(one.shapes[:1]) if is_async else self._bytes_of(one) // 2
-                yield Event("copy-start" if is_async else "copy", one.name, self._num_copies, num_bytes=moved)
+                kind = "copy-start" if is_async else "copy"
+                yield Event(kind, one.name, self._num_copies, num_bytes=copied.num_bytes)
             elif one.name in self._operations and one.opcode != "copy-start":  # whoever takes what it fetches counts it
                 yield _work(self._operations[one.name], one)
-
-    def _bytes_of(self, one: Instruction) -> int:
-        return self._operations[one.name].num_bytes if one.name in self._operations else total_bytes(one.shapes)
 
     def _exchanged(self, one: Instruction, block: Computation) -> Iterator[int]:
         """The collectives that an instruction runs: itself, in a fusion, or in what it starts."""
@@ -283,17 +279,5 @@ def _work(operation: Operation, one: Instruction) -> Event:
     )
 
 
-def _reaches_host(one: Instruction, block: Computation) -> bool:
-    """Whether an instruction moves data between host and device."""
-    if one.opcode in _NAMES_ONLY or one.opcode.endswith(("-done", "-update")):
-        return False
-    spaces = {shape.is_on_host for shape in (*one.shapes, *operand_shapes(one, block)) if shape.dims}
-    return len(spaces) == 2
-
-
 _OPCODES = frozenset(KINDS) | frozenset(f"{opcode}-start" for opcode in KINDS)
 _HANDS_ON = ("get-tuple-element", "bitcast", "tuple", "copy", "async-update", "opt-barrier", "optimization-barrier")
-_NAMES_ONLY = (
-    *("tuple", "get-tuple-element", "parameter", "while", "conditional", "call", "optimization-barrier", "bitcast"),
-    *("opt-barrier", "custom-call"),
-)

@@ -9,6 +9,7 @@ import jax
 
 from outlay.core.paths import flatten_paths
 from outlay.core.sizes import format_bytes
+from outlay.place.shardings import OnHost
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.leaves import each_sharding
 from outlay.report.finding import Finding
@@ -60,7 +61,9 @@ def state_that_moves(evidence: Evidence) -> Iterator[Finding]:
     for (path, info), old, new in zip(flatten_paths(before)[0], have, want, strict=True):
         if old is None:  # not used, and so no parameter
             continue
-        if not old.is_equivalent_to(new, len(info.shape)):
+        # Of what is on the host of absent GPUs no compiled program tells the memory; where it is split it does tell.
+        back = old if isinstance(old, OnHost) and new.memory_kind is None and _spec(old) == _spec(new) else new
+        if not old.is_equivalent_to(back, len(info.shape)):
             moved.append(f"{path or 'the array'} {_spec(old)} -> {_spec(new)}")
             cost += num_bytes.get(number, 0)
         number += 1

@@ -34,6 +34,7 @@ from outlay.report.explain.memory_held import memory_facts
 from outlay.report.explain.messages import message_findings
 from outlay.report.explain.moved import collective_facts
 from outlay.report.explain.out_of_memory import gave_up
+from outlay.report.explain.stored_elsewhere import host_copies, recomputed
 from outlay.report.explain.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
 from outlay.report.explain.subject import Subject, subject_of
 from outlay.report.explain.timeline import timeline
@@ -142,6 +143,8 @@ def _explanation(
         parse_seconds=time.perf_counter() - start,
         hlo=module,
         schedule=schedule,
+        host_copies=host_copies(module, leaves),
+        recomputed=recomputed(module, done),
     )
 
 
@@ -172,6 +175,8 @@ def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, 
         parse_seconds=time.perf_counter() - start,
         hlo=None,
         schedule=None,
+        host_copies=(),
+        recomputed=(),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
@@ -11,7 +11,7 @@ from rich.text import Text
 from outlay.core.sizes import format_bytes
 from outlay.core.table import table
 from outlay.report.explain.explain_words import format_count, format_flops, format_seconds, in_words, place, verdict
-from outlay.report.explain.program_facts import MemoryFacts, WorkFacts
+from outlay.report.explain.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, WorkFacts
 from outlay.report.explain.totals import Row, Total, rows
 from outlay.report.finding import Finding
 
@@ -40,9 +40,15 @@ def render(found: Explanation, width: int) -> Iterator[Any]:
     if found.memory is not None:
         yield Text()
         yield from _memory(found.memory)
+    if found.host_copies:
+        yield Text()
+        yield from _host_copies(found.host_copies)
     if found.work is not None:
         yield Text()
         yield from _work(found.work)
+    if found.recomputed:
+        yield Text()
+        yield from _recomputed(found.recomputed)
     if found.findings:
         yield Text()
         yield from _findings(found)
@@ -73,10 +79,7 @@ def _collectives(found: Explanation, width: int) -> Iterator[Any]:
     columns += [*(["module"] if with_module else []), "line"]
     cells = [_row(row, with_time=with_time, with_module=with_module) for row in lines[:MAX_ROWS]]
     yield table(columns, cells, right=("a step", "runs", "time"))
-    rest = lines[MAX_ROWS:]
-    if rest:
-        sent = sum(row.total.bytes_per_step for row in rest)
-        yield Text(f"and {len(rest)} more lines, together {format_bytes(sent)} a step", style="dim")
+    yield from _more(lines[MAX_ROWS:], lambda row: row.total.bytes_per_step, format_bytes)
     yield from _sums("by kind", found.by_kind())
     yield from _sums("by axis", found.by_axis())
     yield from _sums("by phase", found.by_phase())
@@ -118,11 +121,48 @@ def _memory(memory: MemoryFacts) -> Iterator[Any]:
     yield Text(
         f"{outputs}; temporaries {format_bytes(memory.temporaries)}{constants}; peak {format_bytes(memory.peak)}"
     )
+    if memory.on_host:
+        values = memory.values_on_host
+        held = [("state", memory.on_host - values), ("values for the backward pass", values)]
+        yield Text(f"on its host {format_bytes(memory.on_host)}: {_list(held)}")
     cells = [
         [format_bytes(value.num_bytes), f"{value.dtype}{list(value.shape)}", value.what, place(value.source)]
         for value in memory.largest
     ]
     yield table(["largest", "array", "what", "line"], cells, right=("largest",))
+
+
+def _host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Any]:
+    sent = sum(one.bytes_per_step for one in copies if one.to_host)
+    fetched = sum(one.bytes_per_step for one in copies) - sent
+    yield Text(f"copies to the host {format_bytes(sent)} a step, and back {format_bytes(fetched)}", style="bold")
+    cells = [
+        [
+            "to the host" if one.to_host else "from the host",
+            format_bytes(one.bytes_per_step),
+            str(one.count),
+            one.leaf or f"a value, {one.phase}",
+            place(one.source),
+        ]
+        for one in copies[:MAX_ROWS]
+    ]
+    yield table(["copy", "a step", "runs", "what", "line"], cells, right=("a step", "runs"))
+    yield from _more(copies[MAX_ROWS:], lambda one: one.bytes_per_step, format_bytes)
+
+
+def _recomputed(products: Sequence[RecomputedFacts]) -> Iterator[Any]:
+    total = sum(one.flops_per_step for one in products)
+    yield Text(f"computed again in the backward pass: products of {format_flops(total)}", style="bold")
+    cells = [
+        [format_flops(one.flops_per_step), str(one.count), one.module, place(one.source)] for one in products[:MAX_ROWS]
+    ]
+    yield table(["a step", "runs", "module", "line"], cells, right=("a step", "runs"))
+    yield from _more(products[MAX_ROWS:], lambda one: one.flops_per_step, format_flops)
+
+
+def _more(rest: Sequence[Any], size: Callable[[Any], Any], words: Callable[[Any], str]) -> Iterator[Text]:
+    if rest:
+        yield Text(f"and {len(rest)} more lines, together {words(sum(map(size, rest)))} a step", style="dim")
 
 
 def _work(work: WorkFacts) -> Iterator[Text]:

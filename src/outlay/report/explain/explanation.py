@@ -17,7 +17,7 @@ from outlay.devices.target import Target
 from outlay.program.compiler_options import CompilerOptions
 from outlay.report.explain.explain_page import page
 from outlay.report.explain.explain_text import render
-from outlay.report.explain.program_facts import CollectiveFacts, MemoryFacts, Segment, WorkFacts
+from outlay.report.explain.program_facts import CollectiveFacts, HostCopyFacts, MemoryFacts, RecomputedFacts, Segment, WorkFacts
 from outlay.report.explain.totals import Total, totals
 from outlay.report.finding import Finding
 
@@ -50,6 +50,8 @@ class Explanation:
         parse_seconds: how long reading and explaining took.
         hlo: the optimized program; None where the compiler gave up.
         schedule: of it all that a price depends on, as plain data that can be saved.
+        host_copies: what goes to the host and comes back, most bytes first.
+        recomputed: the products that the backward pass computes again, most FLOPs first.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Explanation:
     parse_seconds: float
     hlo: HloModule | None
     schedule: Schedule | None
+    host_copies: tuple[HostCopyFacts, ...]
+    recomputed: tuple[RecomputedFacts, ...]
 
     @property
     def bytes_per_step(self) -> int:
@@ -122,6 +126,8 @@ class Explanation:
             "work": dataclasses.asdict(self.work) if self.work else None,
             "estimate": self.estimate.to_dict() if self.estimate else None,
             "timeline": [dataclasses.asdict(segment) for segment in self.timeline],
+            "host_copies": [dataclasses.asdict(one) for one in self.host_copies],
+            "recomputed": [dataclasses.asdict(one) for one in self.recomputed],
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
             "messages": list(self.messages),
             "incomplete": list(self.incomplete),

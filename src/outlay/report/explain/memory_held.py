@@ -54,9 +54,12 @@ def memory_facts(
         is_cpu: whether the program was compiled for CPU devices.
     """
     held = held_by(plan, leaves)
-    arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
-    donated, temporaries = stats.alias_size_in_bytes, stats.temp_size_in_bytes
-    peak = peak_bytes(module, stats, is_cpu=is_cpu)
+    # Of CPU devices, whose memory is the host's, the compiler counts as theirs what is on the host.
+    on_host = host_bytes(module, stats)
+    apart = plan.host_bytes_per_device[plan.mesh.device_ids[0]] if plan and not on_host else 0
+    arguments, outputs = stats.argument_size_in_bytes - apart, stats.output_size_in_bytes - apart
+    donated, temporaries = stats.alias_size_in_bytes - apart, stats.temp_size_in_bytes
+    peak = peak_bytes(module, stats, is_cpu=is_cpu) - apart
     return MemoryFacts(
         params=held["params"],
         optimizer=held["optimizer"],
@@ -68,10 +71,11 @@ def memory_facts(
         temporaries=temporaries,
         constants=constant_bytes(module),
         peak=peak,
-        on_host=host_bytes(module, stats),
+        on_host=on_host + apart,
         capacity=target.hardware.memory_bytes if target else None,
         **_of_the_runtime(peak, target),
         largest=largest_values(module, leaves),
+        values_on_host=stats.host_temp_size_in_bytes,
     )
 
 
@@ -101,16 +105,16 @@ def _of_the_runtime(peak: int, target: Target | None) -> dict[str, Any]:
 
 
 def held_by(plan: Plan | None, leaves: Sequence[Leaf]) -> Mapping[str, int]:
-    """Bytes on one device by what they are: `params`, `optimizer`, `batch`, or empty for anything else."""
+    """Bytes in one device's memory by what they are: `params`, `optimizer`, `batch`, or empty for anything else."""
     held = {"params": 0, "optimizer": 0, "batch": 0, "": 0}
     if plan is None:
         for leaf in leaves:
-            held[leaf.part] += leaf.num_bytes
+            held[leaf.part] += 0 if leaf.shape.is_on_host else leaf.num_bytes
         return held
     names = {"params": "params", "opt_state": "optimizer", "optimizer": "optimizer"}
     for planned in (*plan.state, *plan.of_kind("batch")):
         part = "batch" if planned.kind == "batch" else names.get((*split_path(planned.path), "")[0], "")
-        held[part] += planned.bytes_per_device
+        held[part] += 0 if planned.stored == "host" else planned.bytes_per_device
     return held
 
 
@@ -130,7 +134,7 @@ def _values(module: HloModule) -> Iterator[tuple[str, Instruction, Shape]]:
         for one in module.computations[name].instructions.values():
             is_argument = one.opcode == "parameter" and name == module.entry
             if is_argument or not (one.opcode in _NO_MEMORY or one.opcode.endswith("-start") or _in_place(module, one)):
-                yield from ((name, one, shape) for shape in one.shapes)
+                yield from ((name, one, shape) for shape in one.shapes if not shape.is_on_host)
 
 
 def _in_place(module: HloModule, one: Instruction) -> bool:

@@ -80,8 +80,48 @@ class ValueFacts:
 
 
 @dataclass(frozen=True)
+class HostCopyFacts:
+    """Copies between a device and its host that one line asks for, or one leaf of the state.
+
+    Attributes:
+        to_host: which way.
+        leaf: of the state, whose home the host is; empty where a value is kept there for the backward pass.
+        phase: the part of the step; empty for a leaf.
+        source: the line of the value; None for a leaf, or where the compiler kept none.
+        count: runs a step.
+        bytes_per_step: all that they copy.
+    """
+
+    to_host: bool
+    leaf: str
+    phase: str
+    source: SourceLine | None
+    count: int
+    bytes_per_step: int
+
+
+@dataclass(frozen=True)
+class RecomputedFacts:
+    """Matrix products and convolutions of one line that the backward pass computes again.
+
+    Attributes:
+        module: the model's part; empty where unknown.
+        source: the line; None where the compiler kept none.
+        count: runs a step.
+        flops_per_step: FLOPs of all of them.
+    """
+
+    module: str
+    source: SourceLine | None
+    count: int
+    flops_per_step: float
+
+
+@dataclass(frozen=True)
 class MemoryFacts:
     """Memory of one device, in bytes; of `temporaries` and below the compiler's own figures.
+
+    What the host holds for the device is in `on_host`, and in nothing else.
 
     Attributes:
         params: leaves of the state below `params`.
@@ -95,7 +135,7 @@ class MemoryFacts:
         constants: arrays that are part of the program itself, such as those that the step closes over.
         peak: what must be there at once: arguments, outputs that are not in donated memory, constants, and temporaries,
             which are allocated in one piece; what is on the host left out.
-        on_host: what lies in the memory of the host.
+        on_host: what lies in the memory of the host: leaves of the state, and values.
         capacity: the device's memory; None without a target.
         needed: of it what the runtime takes for this program: the peak, what is lost between blocks, and what the
             runtime keeps for itself.
@@ -103,6 +143,7 @@ class MemoryFacts:
         most: of it what it could take.
         assumed: what `needed` takes for granted, in words.
         largest: the ten largest values.
+        values_on_host: of what is on the host, values on their way from the forward to the backward pass.
     """
 
     params: int
@@ -122,6 +163,7 @@ class MemoryFacts:
     most: int
     assumed: tuple[str, ...]
     largest: tuple[ValueFacts, ...]
+    values_on_host: int = 0
 
     @property
     def verdict(self) -> Verdict | None:

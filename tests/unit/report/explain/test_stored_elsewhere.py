@@ -1,0 +1,87 @@
+"""What a step pays for memory that it does not take, by line and leaf."""
+
+import pytest
+from tests.unit.execute.test_storing import BATCH, NUM_LAYERS, WIDTH, program_of
+
+import outlay
+from outlay.report.hlo.host_copies import HostCopy, host_copy
+from outlay.report.hlo.parse import parse_hlo
+
+COPIES = """HloModule m, is_scheduled=true, num_partitions=1
+
+%put (a: f32[4,64], b: f32[1,64], i: s32[]) -> f32[4,64] {
+  %a = f32[4,64]{1,0:S(5)} parameter(0)
+  %b = f32[1,64]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %new = f32[4,64]{1,0:S(5)} dynamic-update-slice(%a, %b, %i, %i)
+}
+
+ENTRY %main (p: f32[4,64], q: f32[1,64], n: s32[]) -> f32[4,64] {
+  %p = f32[4,64]{1,0:S(5)} parameter(0)
+  %q = f32[1,64]{1,0} parameter(1)
+  %n = s32[] parameter(2)
+  %fetch = (f32[4,64]{1,0}, f32[4,64]{1,0:S(5)}, u32[]) copy-start(%p)
+  %fetched = f32[4,64]{1,0} copy-done(%fetch)
+  %put-start = ((f32[4,64]{1,0:S(5)}, f32[1,64]{1,0}, s32[]), f32[4,64]{1,0:S(5)}, u32[]) fusion-start(%p, %q, %n), calls=%put
+  %put-done = f32[4,64]{1,0:S(5)} fusion-done(%put-start)
+  %part = ((f32[4,64]{1,0:S(5)}, s32[]), f32[1,64]{1,0}, u32[]) dynamic-slice-start(%put-done, %n)
+  %scalar = (s32[]{:S(5)}, s32[], u32[]) copy-start(%n)
+  ROOT %back = f32[4,64]{1,0:S(5)} copy(%fetched)
+}
+"""
+
+
+def test_copies_are_known_by_the_memory_of_what_they_take_and_give():
+    block = parse_hlo(COPIES).computations["main"]
+    copies = {one.name: found for one in block.instructions.values() if (found := host_copy(one, block))}
+    assert copies == {
+        "fetch": HostCopy(to_host=False, num_bytes=1024),
+        "put-start": HostCopy(to_host=True, num_bytes=256),
+        "part": HostCopy(to_host=False, num_bytes=256),
+        "back": HostCopy(to_host=True, num_bytes=1024),
+    }
+
+
+def test_products_that_are_computed_again_are_told_by_line():
+    (again,) = outlay.explain(program_of(("layer_input", outlay.keep()))).recomputed
+    assert (again.count, again.flops_per_step) == (NUM_LAYERS, NUM_LAYERS * 2 * 64 * WIDTH * WIDTH)
+    assert again.source is not None
+    assert again.source.function == "layer"
+    assert "computed again in the backward pass: products of 2.1 MFLOP" in str(
+        outlay.explain(program_of(("layer_input", outlay.keep())))
+    )
+    assert outlay.explain(program_of()).recomputed == ()
+
+
+def test_state_on_the_host_is_no_memory_of_a_device():
+    found, plain = (outlay.explain(program_of(*rules)).memory for rules in ([("opt_state.**", outlay.on_host())], []))
+    assert found is not None
+    assert plain is not None
+    assert (found.optimizer, found.on_host) == (0, plain.optimizer)
+    assert found.arguments + found.on_host == plain.arguments
+    assert found.peak == plain.peak - found.on_host
+    assert "on its host 32.0 KiB: state 32.0 KiB" in str(outlay.explain(program_of(("opt_state.**", outlay.on_host()))))
+
+
+@pytest.mark.compiles
+def test_what_goes_to_the_host_of_a_gpu_is_told_by_leaf_and_line():
+    mesh = outlay.mesh(data=8, target="h100:1x8")
+    program = program_of(("layer_input", outlay.on_host()), ("opt_state.**", outlay.on_host()), mesh=mesh)
+    found = outlay.explain(program)
+    a_value = NUM_LAYERS * BATCH[:64].nbytes
+    assert found.memory is not None
+    assert found.memory.on_host - a_value == program.plan.host_bytes_per_device[0]
+    assert found.memory.values_on_host == a_value
+    moments = {f"opt_state.0.{moment}.{name}" for moment in ("mu", "nu") for name in ("up", "down")}
+    for to_host in (True, False):
+        copies = [one for one in found.host_copies if one.to_host is to_host]
+        assert {one.leaf for one in copies} == {*moments, ""}
+        (value,) = [one for one in copies if not one.leaf]
+        assert (value.bytes_per_step, value.count) == (a_value, NUM_LAYERS)
+        assert value.source is not None
+        assert value.source.file.endswith("test_storing.py")
+    assert not found.of_kind("state-moves")
+    assert found.estimate is not None
+    assert found.estimate.parts["host"] > 0
+    assert "copies to the host 96.0 KiB a step, and back 96.0 KiB" in str(found)
+    assert found.to_dict()["host_copies"][0]["bytes_per_step"] == a_value
