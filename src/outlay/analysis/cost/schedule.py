@@ -22,8 +22,8 @@ from outlay.analysis.hlo.axes import axes_of
 from outlay.analysis.hlo.collective import CollectiveKind, HloCollective
 from outlay.analysis.hlo.collectives import KINDS, collectives_of
 from outlay.analysis.hlo.fused import done_in, fused_collectives
-from outlay.analysis.hlo.host_copies import host_copy
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+from outlay.analysis.hlo.host_copies import host_copy
 from outlay.analysis.hlo.loops import trip_count
 from outlay.analysis.work.compiled import CompiledWork, Operation
 from outlay.analysis.work.products import NO_KERNELS, custom_call_target

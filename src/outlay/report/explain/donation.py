@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
+from outlay.arrays.shardings import OnHost
 from outlay.core.paths import flatten_paths
 from outlay.core.sizes import format_bytes
-from outlay.place.shardings import OnHost
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.leaves import each_sharding
 from outlay.report.finding import Finding

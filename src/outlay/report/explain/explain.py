@@ -34,8 +34,8 @@ from outlay.report.explain.memory_held import memory_facts
 from outlay.report.explain.messages import message_findings
 from outlay.report.explain.moved import collective_facts
 from outlay.report.explain.out_of_memory import gave_up
-from outlay.report.explain.stored_elsewhere import host_copies, recomputed
 from outlay.report.explain.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
+from outlay.report.explain.stored_elsewhere import host_copies, recomputed
 from outlay.report.explain.subject import Subject, subject_of
 from outlay.report.explain.timeline import timeline
 from outlay.report.placed.explain_placed import explain_placed

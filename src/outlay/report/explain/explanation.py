@@ -17,7 +17,14 @@ from outlay.devices.target import Target
 from outlay.program.compiler_options import CompilerOptions
 from outlay.report.explain.explain_page import page
 from outlay.report.explain.explain_text import render
-from outlay.report.explain.program_facts import CollectiveFacts, HostCopyFacts, MemoryFacts, RecomputedFacts, Segment, WorkFacts
+from outlay.report.explain.program_facts import (
+    CollectiveFacts,
+    HostCopyFacts,
+    MemoryFacts,
+    RecomputedFacts,
+    Segment,
+    WorkFacts,
+)
 from outlay.report.explain.totals import Total, totals
 from outlay.report.finding import Finding
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outlay.report.explain.facts import HostCopyFacts, RecomputedFacts
+from outlay.analysis.hlo.host_copies import host_copy
+from outlay.analysis.hlo.loops import runs_per_step
+from outlay.analysis.hlo.module import HloModule, Instruction
+from outlay.analysis.hlo.reach import outputs_reached
+from outlay.analysis.hlo.trace import leaf_parameter
+from outlay.analysis.work.compiled import CompiledWork
 from outlay.report.explain.leaves import Leaf
-from outlay.report.explain.origin import origin_of
-from outlay.report.hlo.host_copies import host_copy
-from outlay.report.hlo.loops import runs_per_step
-from outlay.report.hlo.module import HloModule, Instruction
-from outlay.report.hlo.reach import outputs_reached
-from outlay.report.hlo.trace import leaf_parameter
-from outlay.report.work.compiled import CompiledWork
+from outlay.report.explain.program_facts import HostCopyFacts, RecomputedFacts
+from outlay.report.explain.who_asked import origin_of
 
 _AGAIN = "rematted_computation"
 """The scope that JAX opens around what a backward pass computes again."""

@@ -1,15 +1,15 @@
 """What a step pays for memory that it does not take, by line and leaf."""
 
 import pytest
-from tests.unit.execute.test_storing import BATCH, NUM_LAYERS, WIDTH, program_of
+from tests.unit.program.test_storing import BATCH, NUM_LAYERS, WIDTH, program_of
 
 import outlay
-from outlay.report.hlo.host_copies import HostCopy, host_copy
-from outlay.report.hlo.parse import parse_hlo
+from outlay.analysis.hlo.host_copies import HostCopy, host_copy
+from outlay.analysis.hlo.parse import parse_hlo
 
 COPIES = """HloModule m, is_scheduled=true, num_partitions=1
 
-%put (a: f32[4,64], b: f32[1,64], i: s32[]) -> f32[4,64] {
+%p (a: f32[4,64], b: f32[1,64], i: s32[]) -> f32[4,64] {
   %a = f32[4,64]{1,0:S(5)} parameter(0)
   %b = f32[1,64]{1,0} parameter(1)
   %i = s32[] parameter(2)
@@ -22,8 +22,8 @@ ENTRY %main (p: f32[4,64], q: f32[1,64], n: s32[]) -> f32[4,64] {
   %n = s32[] parameter(2)
   %fetch = (f32[4,64]{1,0}, f32[4,64]{1,0:S(5)}, u32[]) copy-start(%p)
   %fetched = f32[4,64]{1,0} copy-done(%fetch)
-  %put-start = ((f32[4,64]{1,0:S(5)}, f32[1,64]{1,0}, s32[]), f32[4,64]{1,0:S(5)}, u32[]) fusion-start(%p, %q, %n), calls=%put
-  %put-done = f32[4,64]{1,0:S(5)} fusion-done(%put-start)
+  %put = ((f32[4,64]{1,0:S(5)}, f32[1,64]{1,0}, s32[]), f32[4,64]{1,0:S(5)}, u32[]) fusion-start(%p, %q, %n), calls=%p
+  %put-done = f32[4,64]{1,0:S(5)} fusion-done(%put)
   %part = ((f32[4,64]{1,0:S(5)}, s32[]), f32[1,64]{1,0}, u32[]) dynamic-slice-start(%put-done, %n)
   %scalar = (s32[]{:S(5)}, s32[], u32[]) copy-start(%n)
   ROOT %back = f32[4,64]{1,0:S(5)} copy(%fetched)
@@ -36,7 +36,7 @@ def test_copies_are_known_by_the_memory_of_what_they_take_and_give():
     copies = {one.name: found for one in block.instructions.values() if (found := host_copy(one, block))}
     assert copies == {
         "fetch": HostCopy(to_host=False, num_bytes=1024),
-        "put-start": HostCopy(to_host=True, num_bytes=256),
+        "put": HostCopy(to_host=True, num_bytes=256),
         "part": HostCopy(to_host=False, num_bytes=256),
         "back": HostCopy(to_host=True, num_bytes=1024),
     }
