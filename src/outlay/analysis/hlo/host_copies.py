@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.analysis.hlo.dtypes import shape_bytes
-from outlay.analysis.hlo.module import Computation, Instruction, Shape
+from outlay.analysis.hlo.hlo_module import Computation, Instruction, Shape
 
 _NAMES_ONLY = (
     *("tuple", "get-tuple-element", "parameter", "while", "conditional", "call", "optimization-barrier", "bitcast"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from outlay.analysis.hlo.hlo_module import HloModule, Instruction, SourceLine
 from outlay.analysis.hlo.host_copies import host_copy
 from outlay.analysis.hlo.loops import runs_per_step
-from outlay.analysis.hlo.module import HloModule, Instruction
 from outlay.analysis.hlo.reach import outputs_reached
 from outlay.analysis.hlo.trace import leaf_parameter
 from outlay.analysis.work.compiled import CompiledWork
@@ -26,7 +26,7 @@ def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFact
         leaves: its parameters.
     """
     paths = {leaf.number: leaf.path for leaf in leaves}
-    found: dict[tuple, tuple[int, int]] = {}
+    found: dict[tuple[bool, str, str, SourceLine | None], tuple[int, int]] = {}
     for name, (runs, _) in runs_per_step(module).items():
         block = module.computations[name]
         for one in block.instructions.values():
@@ -38,7 +38,7 @@ def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFact
                 key = copy.to_host, leaf, "" if leaf else origin.phase, source
                 num_runs, num_bytes = found.get(key, (0, 0))
                 found[key] = num_runs + runs, num_bytes + copy.num_bytes * runs
-    facts = [HostCopyFacts(*key, runs, num_bytes) for key, (runs, num_bytes) in found.items()]
+    facts = [HostCopyFacts(*key, *totals) for key, totals in found.items()]
     return tuple(sorted(facts, key=lambda fact: -fact.bytes_per_step))
 
 
@@ -50,7 +50,7 @@ def recomputed(module: HloModule, work: CompiledWork) -> tuple[RecomputedFacts, 
         work: what its instructions compute.
     """
     places = {one.name: name for name, block in module.computations.items() for one in block.instructions.values()}
-    found: dict[tuple, tuple[int, float]] = {}
+    found: dict[tuple[str, SourceLine | None], tuple[int, float]] = {}
     for operation in work.operations:
         place = places.get(operation.name, "")
         one = module.computations[place].instructions[operation.name] if place else None
@@ -60,7 +60,7 @@ def recomputed(module: HloModule, work: CompiledWork) -> tuple[RecomputedFacts, 
         key = origin.module, origin.source
         num_runs, flops = found.get(key, (0, 0.0))
         found[key] = num_runs + operation.runs, flops + operation.flops * operation.runs
-    facts = [RecomputedFacts(*key, runs, flops) for key, (runs, flops) in found.items()]
+    facts = [RecomputedFacts(*key, *totals) for key, totals in found.items()]
     return tuple(sorted(facts, key=lambda fact: -fact.flops_per_step))
 
 
