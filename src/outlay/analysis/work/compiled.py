@@ -88,7 +88,8 @@ class CompiledWork:
 def compiled_work(module: HloModule) -> CompiledWork:
     """Count what one device does in a step: products with their dtypes, and bytes at the level of fusions.
 
-    Products are `dot` and `convolution`, alone or in a fusion, and the calls of cuBLAS, cuDNN and oneDNN for them.
+    Products are `dot` and `convolution`, alone or in a fusion, and the calls of cuBLAS, cuDNN and oneDNN for them;
+    cuDNN's attention, by its shapes and mask; and of Pallas kernels what their `cost_estimate` tells.
 
     Args:
         module: the optimized program of one device.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from outlay.analysis.work.convolution import valid_products
+from outlay.analysis.work.kernels import TRACED_ATTENTION, traced_attention_flops
 
 
 def flops_of(eqn: JaxprEqn) -> float | None:
@@ -127,6 +128,7 @@ def _select_and_scatter_add(eqn: JaxprEqn) -> float:
 
 
 _COUNTED: dict[str, Callable[[JaxprEqn], float]] = {
+    **dict.fromkeys(TRACED_ATTENTION, traced_attention_flops),
     "dot_general": _dot_general,
     "ragged_dot_general": _ragged_dot_general,
     "conv_general_dilated": _conv_general_dilated,

@@ -11,6 +11,7 @@ from typing import Any
 from outlay.analysis.hlo.dtypes import dtype_bits
 from outlay.analysis.hlo.hlo_module import Instruction, Shape
 from outlay.analysis.work.convolution import valid_products
+from outlay.analysis.work.kernels import cudnn_attention_flops, told_flops
 
 _DTYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 _CUBLAS = ("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8")
@@ -53,7 +54,11 @@ def dtype_of_product(instruction: Instruction, operands: Sequence[Shape]) -> str
 
     By default GPUs multiply float32 in tf32 and TPUs in bfloat16.
     """
-    widest = max(operands[:2], key=lambda shape: dtype_bits(shape.dtype))
+    multiplied = operands[:2]
+    if instruction.opcode == "custom-call" and custom_call_target(instruction) not in NO_KERNELS:
+        # A kernel may take tables of its own first; what it multiplies is what is large.
+        multiplied = [max((shape for shape in operands if shape.dtype in _DTYPES), key=_size, default=operands[0])]
+    widest = max(multiplied, key=lambda shape: dtype_bits(shape.dtype))
     name = _DTYPES.get(widest.dtype, "float8" if widest.dtype.startswith("f8") else f"int{widest.dtype[1:]}")
     precise = "highest" in instruction.attributes.get("operand_precision", "") or "HIGHEST" in str(
         _config(instruction).get("gemm_backend_config", {}).get("precision_config", "")
@@ -102,7 +107,9 @@ def _custom_call(instruction: Instruction, operands: Sequence[Shape]) -> float |
         # The left operand may be transposed; its entries over the result's rows are what is contracted, either way.
         result = instruction.shapes[0]
         return 2.0 * result.dims[-1] * _size(operands[0])
-    return 0.0 if called in _NO_PRODUCT else None
+    if called.startswith("__cudnn$fmha"):
+        return cudnn_attention_flops(called, _config(instruction), operands)
+    return 0.0 if called in _NO_PRODUCT else told_flops(instruction)
 
 
 def _config(instruction: Instruction) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.work.compiled import compiled_work
+from outlay.analysis.work.traced import traced_work
 
 
 def work_of(f, *args, **shardings):
@@ -245,3 +246,74 @@ def test_buffers_of_a_collective_that_goes_on_behind_a_fusion_are_not_moved():
     ]
     (found,) = work_in(lines, fused).operations
     assert found.num_bytes == 2 * 4 * 1024
+
+
+def attention_call(target, mask="CAUSAL", window=0):
+    """A call of cuDNN's attention as the compiler writes it: 2 samples, 4 heads of 64, 128 queries and keys."""
+    config = {
+        "cudnn_fmha_backend_config": {
+            "intermediate_tensor_shape": {"element_type": "BF16", "dimensions": ["2", "4", "128", "128"]},
+            "mask_type": mask,
+            "sliding_window_length": window,
+        }
+    }
+    return work_in(
+        [
+            "%q = bf16[2,128,4,64]{3,2,1,0} parameter(0)",
+            "%k = bf16[2,128,2,64]{3,2,1,0} parameter(1)",
+            "%v = bf16[2,128,2,64]{3,2,1,0} parameter(2)",
+            "ROOT %call = (bf16[2,4,128,64]{3,1,2,0}, u8[0]{0}) custom-call(%q, %k, %v), "
+            f'custom_call_target="{target}", backend_config={json.dumps(config)}',
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "mask", "window", "products", "seen"),
+    [
+        ("__cudnn$fmhaSoftmax", "NO_MASK", 0, 2, 128 * 128),
+        ("__cudnn$fmhaSoftmax", "CAUSAL", 0, 2, 128 * 129 // 2),
+        ("__cudnn$fmhaSoftmaxBackward", "CAUSAL", 0, 5, 128 * 129 // 2),
+        ("__cudnn$fmhaSoftmaxBackward", "CAUSAL", 1, 5, 128),
+    ],
+)
+def test_fused_attention_counts_what_its_mask_lets_be_seen(target, mask, window, products, seen):
+    found = attention_call(target, mask, window)
+    assert found.flops_by_dtype == {"bfloat16": 2 * products * 2 * 4 * seen * 64}
+    assert found.unknown == ()
+    assert found.bytes_accessed == 2 * (2 * 128 * 64) * (4 + 2 + 2 + 4)  # queries, keys, values, and what is mixed
+
+
+def test_a_kernel_counts_what_its_author_told_and_in_the_dtype_of_what_is_large():
+    config = {"custom_call_config": {"body": "", "cost_estimate": {"flops": "4096", "bytes_accessed": "7"}}}
+    found = work_in(
+        [
+            "%table = s32[4]{0} parameter(0)",
+            "%q = bf16[16,128]{1,0} parameter(1)",
+            'ROOT %call = bf16[16,128]{1,0} custom-call(%table, %q), custom_call_target="tpu_custom_call", '
+            f"backend_config={json.dumps(config)}",
+        ]
+    )
+    assert found.flops_by_dtype == {"bfloat16": 4096}
+    assert found.unknown == ()
+
+
+def test_a_kernel_whose_author_told_nothing_is_named():
+    call = '%call = f32[4]{0} custom-call(%x), custom_call_target="tpu_custom_call", backend_config={"body": ""}'
+    found = work_in(["%x = f32[4]{0} parameter(0)", f"ROOT {call}"])
+    assert found.unknown == ("custom call tpu_custom_call: FLOPs unknown; not counted",)
+
+
+@pytest.mark.compiles
+def test_attention_is_the_same_work_traced_compiled_and_on_paper():
+    """On a GPU that is not here, where it is one call; and backward, where scores are computed again."""
+    mesh = outlay.mesh(data=8, target="h100:1x8")
+    query = jax.ShapeDtypeStruct((8, 128, 4, 64), jnp.bfloat16, sharding=NamedSharding(mesh, P("data")))
+    grads = jax.jit(jax.grad(lambda q: outlay.attention(q, q, q, causal=True).astype(jnp.float32).sum()))
+    with jax.set_mesh(mesh):
+        traced = grads.trace(query)
+        compiled = compiled_work(parse_hlo(traced.lower().compile().as_text()))
+    on_paper = 2 * (2 + 5) * 8 * 4 * (128 * 129 // 2) * 64
+    assert compiled.flops_by_dtype == {"bfloat16": on_paper / 8}
+    assert on_paper < traced_work(traced.jaxpr).flops < 1.05 * on_paper
+    assert traced_work(traced.jaxpr).unknown == ()
