@@ -66,7 +66,8 @@ def told_flops(instruction: Instruction) -> float | None:
 
 def traced_attention_flops(eqn: JaxprEqn) -> float:
     """The FLOPs of cuDNN's attention in a traced program, where it is still one operation on whole arrays."""
-    (batch, num_queries, heads, dim), num_keys = eqn.invars[0].aval.shape, eqn.invars[1].aval.shape[1]
+    queries, keys = (getattr(operand.aval, "shape", ()) for operand in eqn.invars[:2])
+    (batch, num_queries, heads, dim), num_keys = queries, keys[1]
     window = eqn.params["sliding_window_length"]
     causal = "CAUSAL" in str(eqn.params["mask_type"]) or window is not None
     seen = num_visible(num_queries, num_keys, causal=causal, window=window)
