@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from outlay.analysis.hlo.hlo_module import Instruction, Shape
@@ -66,8 +67,9 @@ def told_flops(instruction: Instruction) -> float | None:
 
 def traced_attention_flops(eqn: JaxprEqn) -> float:
     """The FLOPs of cuDNN's attention in a traced program, where it is still one operation on whole arrays."""
-    queries, keys = (getattr(operand.aval, "shape", ()) for operand in eqn.invars[:2])
-    (batch, num_queries, heads, dim), num_keys = queries, keys[1]
+    queries, keys, *_ = eqn.invars  # (B, T, heads, dim) each
+    batch, num_queries, heads, dim = jnp.shape(queries.aval)
+    num_keys = jnp.shape(keys.aval)[1]
     window = eqn.params["sliding_window_length"]
     causal = "CAUSAL" in str(eqn.params["mask_type"]) or window is not None
     seen = num_visible(num_queries, num_keys, causal=causal, window=window)
