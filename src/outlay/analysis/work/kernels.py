@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from outlay.analysis.hlo.hlo_module import Instruction, Shape
@@ -67,9 +66,8 @@ def told_flops(instruction: Instruction) -> float | None:
 
 def traced_attention_flops(eqn: JaxprEqn) -> float:
     """The FLOPs of cuDNN's attention in a traced program, where it is still one operation on whole arrays."""
-    queries, keys, *_ = eqn.invars  # (B, T, heads, dim) each
-    batch, num_queries, heads, dim = jnp.shape(queries.aval)
-    num_keys = jnp.shape(keys.aval)[1]
+    operands: Any = eqn.invars
+    (batch, num_queries, heads, dim), num_keys = operands[0].aval.shape, operands[1].aval.shape[1]
     window = eqn.params["sliding_window_length"]
     causal = "CAUSAL" in str(eqn.params["mask_type"]) or window is not None
     seen = num_visible(num_queries, num_keys, causal=causal, window=window)
