@@ -1,4 +1,4 @@
-"""A step in the order of its schedule, on three lanes: what computes, what goes over links, what goes to the host.
+"""A step in the order of its schedule, on lanes: what computes, goes over links, to the host, from memory to the chip.
 
 Asynchronous exchanges run on their lane from their start; where they are waited for, the device stands still for what
 is left of them. A loop runs its body as often as it says: the first round as it stands, all others with what the round
@@ -13,8 +13,19 @@ from typing import Literal
 
 from outlay.analysis.cost.schedule import Event, Schedule
 
-Lane = Literal["compute", "links", "host"]
-_LANES: dict[str, Lane] = {"exchange": "links", "start": "links", "copy": "host", "copy-start": "host"}
+Lane = Literal["compute", "links", "host", "fetches"]
+_LANES: dict[str, Lane] = {
+    "exchange": "links",
+    "start": "links",
+    "wait": "links",
+    "copy": "host",
+    "copy-start": "host",
+    "copy-wait": "host",
+    "fetch-start": "fetches",
+    "fetch-wait": "fetches",
+}
+WAITED_FOR: dict[Lane, str] = {"links": "communication", "host": "host", "fetches": "memory"}
+"""The part of a step's time that waiting for a lane is."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +107,8 @@ class Lanes:
         for event in events:
             if event.kind in ("loop", "branch", "call"):
                 self._inside(event, laid, free)
-            elif event.kind in ("wait", "copy-wait"):
-                lane: Lane = "links" if event.kind == "wait" else "host"
+            elif event.kind.endswith("wait"):
+                lane = _LANES[event.kind]
                 self._wait(laid, ends.pop((lane, event.number), 0.0), lane, began.pop((lane, event.number), None))
             elif event.kind == "work":
                 part, seconds, overhead = self._cost(event)
@@ -120,7 +131,7 @@ class Lanes:
     def _wait(self, laid: Laid, until: float, lane: Lane, number: int | None) -> None:
         waited = max(0.0, until - laid.seconds)
         if waited:
-            laid.add("communication" if lane == "links" else "host", waited)
+            laid.add(WAITED_FOR[lane], waited)
         if number is not None:
             one = laid.stretches[number]
             laid.stretches[number] = replace(one, waited=min(waited, one.seconds))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from outlay.analysis.cost.constants import Constants, Table, constants_of
 from outlay.analysis.cost.estimate import PARTS, Estimate, Transfer
-from outlay.analysis.cost.lanes import Laid, Lanes, flattened
+from outlay.analysis.cost.lanes import WAITED_FOR, Laid, Lanes, flattened
 from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, collective_seconds, crowding
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.analysis.cost.speeds import product_speed
@@ -58,7 +58,7 @@ def laid_out(schedule: Schedule, target: Target | str | None = None, *, constant
     cost = _costs(schedule, hardware, constants_of(hardware.hardware, constants))
     laid = Lanes(schedule, cost).lay(schedule.entry)
     for lane, left in laid.behind.items():  # what nobody waited for ends with the step
-        laid.add("communication" if lane == "links" else "host", left)
+        laid.add(WAITED_FOR[lane], left)
     return laid
 
 
@@ -80,7 +80,7 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
 
 def _events(schedule: Schedule) -> dict[str, Event]:
     """Events that take time, by the name of their instruction."""
-    timed = ("work", "exchange", "start", "copy", "copy-start")
+    timed = ("work", "exchange", "start", "copy", "copy-start", "fetch-start")
     return {event.name: event for events in schedule.blocks.values() for event in events if event.kind in timed}
 
 
@@ -102,6 +102,8 @@ def _costs(schedule: Schedule, target: Target, known: Constants) -> Callable[[Ev
             return "communication", exchange(event.number), overhead
         if event.kind in ("copy", "copy-start"):
             return "host", event.num_bytes / known.host * crowd, overhead
+        if event.kind == "fetch-start":
+            return "memory", event.num_bytes / hardware.memory_bandwidth / known.memory * crowd, 0.0
         product, moving = _product(event, hardware, known), _moving(event, hardware) / known.memory
         part = "kernels" if event.kernel else "products" if product > moving else "memory"
         return part, max(product, moving) * crowd, overhead

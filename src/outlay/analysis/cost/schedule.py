@@ -30,7 +30,20 @@ from outlay.analysis.work.products import NO_KERNELS, custom_call_target
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
 
-EventKind = Literal["work", "exchange", "start", "wait", "copy", "copy-start", "copy-wait", "loop", "branch", "call"]
+EventKind = Literal[
+    "work",
+    "exchange",
+    "start",
+    "wait",
+    "copy",
+    "copy-start",
+    "copy-wait",
+    "fetch-start",
+    "fetch-wait",
+    "loop",
+    "branch",
+    "call",
+]
 
 
 @dataclass(frozen=True)
@@ -39,8 +52,9 @@ class Event:
 
     Attributes:
         kind: `work` computes; `exchange` is a collective that it waits for, `start` one that runs meanwhile, until the
-            `wait`; `copy`, `copy-start` and `copy-wait` are the same between host and device; `loop` runs the blocks of
-            `calls` so many `runs`, `branch` one of them, `call` each.
+            `wait`; `copy`, `copy-start` and `copy-wait` are the same between host and device, `fetch-start` and
+            `fetch-wait` between memory and chip, as TPUs do; `loop` runs the blocks of `calls` so many `runs`, `branch`
+            one of them, `call` each.
         name: of the instruction.
         number: which exchange or copy it starts or waits for.
         flops: of the products that it computes.
@@ -229,7 +243,11 @@ class _Reading:
                     began[one.name] = ("copy-wait", self._num_copies)
                 kind = "copy-start" if is_async else "copy"
                 yield Event(kind, one.name, self._num_copies, num_bytes=copied.num_bytes)
-            elif one.name in self._operations and one.opcode != "copy-start":  # whoever takes what it fetches counts it
+            elif one.opcode == "copy-start":
+                self._num_copies += 1
+                began[one.name] = ("fetch-wait", self._num_copies)
+                yield Event("fetch-start", one.name, self._num_copies, num_bytes=total_bytes(one.shapes[:1]))
+            elif one.name in self._operations:
                 yield _work(self._operations[one.name], one)
 
     def _exchanged(self, one: Instruction, block: Computation) -> Iterator[int]:

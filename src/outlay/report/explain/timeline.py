@@ -53,6 +53,8 @@ def _segments(
             inner = scale * one.runs if is_loop else scale
             yield from _segments(one.inside, at, inner, count * one.runs, one.name if is_loop else loop, kinds)
         else:
+            if one.lane == "fetches":  # what is waited for of it is part of the computation
+                continue
             kind = kinds.get(one.name, one.part) if one.lane == "links" else "host" if one.lane == "host" else _COMPUTE
             name = "" if kind == _COMPUTE else one.name
             yield Segment(one.lane, kind, name, at, scale * one.seconds, scale * one.waited, count, loop)

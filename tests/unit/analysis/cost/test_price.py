@@ -137,6 +137,12 @@ def test_copies_to_the_host_have_a_lane_of_their_own():
     assert "between host and device: 55 GB/s" in priced(start, done).assumptions
 
 
+def test_what_a_tpu_fetches_ahead_costs_only_what_is_waited_for():
+    start, done = Event("fetch-start", "prefetch", 1, num_bytes=3_352_320_000), Event("fetch-wait", "fetched", 1)
+    assert priced(start, done).parts["memory"] == pytest.approx(1e-3 / KNOWN.memory)
+    assert priced(start, product(PEAK * 1e-2), done).parts["memory"] == 0
+
+
 def test_collectives_are_added_up_by_kind_and_axes():
     events = [Event("exchange", "a", 0), Event("loop", "while", calls=("body",), runs=5)]
     blocks = {"body": (Event("exchange", "b", 1),)}

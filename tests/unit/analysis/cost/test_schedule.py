@@ -1,0 +1,75 @@
+"""The schedules of programs that real compilers made, kept as text."""
+
+import json
+
+import pytest
+from tests.unit.analysis.hlo.golden import golden_text
+
+from outlay.analysis.cost.price import price
+from outlay.analysis.cost.schedule import Schedule, schedule_of
+from outlay.analysis.hlo.parse import parse_hlo
+from outlay.analysis.work.compiled import compiled_work
+from outlay.devices.target import Target
+
+TARGETS = {"gpu": "h100:1x8", "tpu": "tpu-v5e:2x4", "cpu": "cpu:8"}
+
+
+def read(text, target="h100:1x8"):
+    module = parse_hlo(text)
+    work = compiled_work(module)
+    return schedule_of(module, work, Target.parse(target)), work
+
+
+@pytest.mark.parametrize("program", ["data_parallel", "fsdp", "nested", "ring", "tensor_parallel", "reshard"])
+@pytest.mark.parametrize("name", ["gpu-0.10.2", "gpu-0.12.0.1", "tpu-0.10.2", "tpu-0.12.0.1", "cpu-0.12.0.1"])
+def test_every_exchange_and_every_operation_stands_in_the_schedule(name, program):
+    kind = name.partition("-")[0]
+    schedule, work = read(golden_text(f"{name}-{program}"), TARGETS[kind])
+    assert Schedule.from_dict(json.loads(json.dumps(schedule.to_dict()))) == schedule
+    events = [event for block in schedule.blocks.values() for event in block]
+    begun = [event.number for event in events if event.kind in ("exchange", "start")]
+    assert sorted(begun) == list(range(len(schedule.exchanges)))
+    waited = [event.number for event in events if event.kind == "wait" and event.number >= 0]
+    assert sorted(waited) == sorted(event.number for event in events if event.kind == "start")
+    found = price(schedule)
+    assert found.flops == pytest.approx(work.flops)
+    assert found.seconds == pytest.approx(sum(found.parts.values()))
+    assert sum(one.num_runs for one in found.transfers) == sum(one.runs for one in schedule.exchanges)
+
+
+ON_LANES = """HloModule m, is_scheduled=true, num_partitions=8
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[1024], h: f32[512]) -> (f32[1024], f32[512]) {
+  %x = f32[1024]{0} parameter(0)
+  %h = f32[512]{0:S(5)} parameter(1)
+  %copy-start = (f32[512]{0}, f32[512]{0:S(5)}, u32[]) copy-start(%h)
+  %ar-start = f32[1024]{0} all-reduce-start(%x), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
+  %neg = f32[1024]{0} negate(%x)
+  %ar-done = f32[1024]{0} all-reduce-done(%ar-start)
+  %copy-done = f32[512]{0} copy-done(%copy-start)
+  %again = f32[1024]{0} all-reduce-start(%neg), channel_id=2, to_apply=%add, backend_config={"is_sync":true}
+  %again-done = f32[1024]{0} all-reduce-done(%again)
+  ROOT %out = (f32[1024]{0}, f32[512]{0}) tuple(%again-done, %copy-done)
+}
+"""
+
+
+def test_starts_and_ends_and_what_runs_between():
+    schedule, _ = read(ON_LANES)
+    found = [(event.kind, event.name) for event in schedule.blocks["main"]]
+    assert found[:5] == [
+        ("copy-start", "copy-start"),
+        ("start", "ar-start"),
+        ("work", "neg"),
+        ("wait", "ar-done"),
+        ("copy-wait", "copy-done"),
+    ]
+    assert ("exchange", "again") in found, "a start that waits is no start"
+    (copied,) = [event for event in schedule.blocks["main"] if event.kind == "copy-start"]
+    assert copied.num_bytes == 2048
