@@ -14,7 +14,7 @@ def main(mode, num_processes, rank, port):
     outlay.join(process=rank, num_processes=num_processes, coordinator=f"127.0.0.1:{port}")
     mesh = outlay.mesh(data=num_processes)
     rows = jax.NamedSharding(mesh, jax.P("data"))
-    batch = {name: outlay.from_pieces(x, rows) for name, x in example_batch().items()}
+    batch = {name: outlay.arrays.from_pieces(x, rows) for name, x in example_batch().items()}
     init, step = outlay.init_state(init_params, optimizer), outlay.train_step(losses, optimizer)
     program = outlay.program(step, init, batch, layout=outlay.data_parallel(), mesh=mesh, mode=mode)
     state = program.init(jax.random.key(0))

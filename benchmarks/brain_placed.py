@@ -31,11 +31,11 @@ def large_brain():
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "large.toml")
         file.write_text(text)
-        return outlay.read_brain(file)
+        return outlay.brain.read_brain(file)
 
 
 brain = large_brain()
-rollout = outlay.Rollout(brain.graph)
+rollout = outlay.graph.Rollout(brain.graph)
 inputs = {"drive": np.sin(np.arange(NUM_STEPS)[:, None] / 20 + np.arange(4)).astype(np.float32)}
 whole = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
 one = outlay.program(rollout, brain.init, inputs, layout=whole, mesh=outlay.mesh("one=1", devices=jax.devices()[:1]))

@@ -64,11 +64,13 @@ class Ours:
     """Our side: a rollout of many steps is one call."""
 
     def __init__(self, dtype: str = "float16") -> None:
-        brain = dataclasses.replace(outlay.read_brain(MODEL), dtype=dtype)
+        brain = dataclasses.replace(outlay.brain.read_brain(MODEL), dtype=dtype)
         self._inputs = {"drive": np.tile(np.sin(np.arange(4.0, dtype=np.float32)), (OUR_STEPS, 1))}
         layout = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
         mesh = outlay.mesh("one=1")
-        self._program = outlay.program(outlay.Rollout(brain.graph), brain.init, self._inputs, layout=layout, mesh=mesh)
+        self._program = outlay.program(
+            outlay.graph.Rollout(brain.graph), brain.init, self._inputs, layout=layout, mesh=mesh
+        )
         self.state = self._program.init(jax.random.key(0))
         self.seconds()  # which compiles
 

@@ -76,7 +76,7 @@ def doctor(num: int) -> Callable[[], Any]:
 def refused(call: Callable[[], Any]) -> str:
     try:
         call()
-    except outlay.LayoutError as error:
+    except outlay.errors.LayoutError as error:
         return str(error)
     raise AssertionError("it was meant to be refused")
 

@@ -12,14 +12,16 @@ import gymnasium
 import numpy as np
 
 import outlay
-from outlay.brain.brain import Brain
-from outlay.brain.initializers import Uniform
-from outlay.brain.learning_rules.hebbian import ThreeFactorRule
-from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
-from outlay.brain.somas.leaky import RefractoryLeakySoma
-from outlay.brain.spikers.topological import TopologicalPoissonSpiker
-from outlay.brain.synapses.synapses import LinearSynapses
+from outlay.brain import (
+    Brain,
+    Connection,
+    LinearSynapses,
+    Neuron,
+    RefractoryLeakySoma,
+    ThreeFactorRule,
+    TopologicalPoissonSpiker,
+    Uniform,
+)
 
 RANGES = np.array([2.4, 2.0, 0.21, 2.0])
 """Position (m), velocity (m/s), angle (rad) and its velocity (rad/s) up to which cells are spread."""
@@ -75,10 +77,10 @@ class Senses:
         return self._action
 
 
-def closed_loop(seed: int = 0) -> outlay.ClosedLoop:
+def closed_loop(seed: int = 0) -> outlay.brain.ClosedLoop:
     """The pole and its senses."""
     senses = Senses(seed)
-    return outlay.ClosedLoop(
+    return outlay.brain.ClosedLoop(
         gymnasium.make("CartPole-v1"),
         encode=senses.encode,
         decode=senses.decode,
@@ -87,13 +89,13 @@ def closed_loop(seed: int = 0) -> outlay.ClosedLoop:
     )
 
 
-def recipe(seed: int = 0) -> outlay.BrainRecipe:
+def recipe(seed: int = 0) -> outlay.brain.BrainRecipe:
     """For `outlay run`."""
-    return outlay.BrainRecipe.of(
+    return outlay.brain.BrainRecipe.of(
         cart_pole_brain(), name="cart_pole", inputs=closed_loop(seed), num_steps=40_000, seed=seed
     )
 
 
 if __name__ == "__main__":
-    run = outlay.run_brain(cart_pole_brain(), steps=100_000, inputs=closed_loop(), progress=True)
+    run = outlay.brain.run_brain(cart_pole_brain(), steps=100_000, inputs=closed_loop(), progress=True)
     print(run)

@@ -20,7 +20,7 @@ SHAPE = (32, 16, 24)
 
 def fft_along(dim, x, mesh):
     """The FFT of every line along one dim, on pencils along it."""
-    spec = outlay.pencil(x.shape, mesh, along=dim).spec
+    spec = outlay.arrays.pencil(x.shape, mesh, along=dim).spec
     lines = jax.shard_map(lambda piece: jnp.fft.fft(piece, axis=dim), mesh=mesh, in_specs=spec, out_specs=spec)
     return lines(x)
 
@@ -41,11 +41,11 @@ def wave(index):
 if outlay.join().num_processes == 1:
     outlay.simulate(8)
 mesh = outlay.mesh(a=4, b=2, over={"a": "hosts"})  # `a` may run over several processes
-x = outlay.from_callback(wave, SHAPE, np.complex64, outlay.pencil(SHAPE, mesh, along=2))
+x = outlay.arrays.from_callback(wave, SHAPE, np.complex64, outlay.arrays.pencil(SHAPE, mesh, along=2))
 y = jax.jit(fft, static_argnums=1)(x, mesh)
 
 expected = np.fft.fftn(wave(tuple(slice(0, size) for size in SHAPE)))
-error = float(np.abs(outlay.gather(y) - expected).max() / np.abs(expected).max())
+error = float(np.abs(outlay.arrays.gather(y) - expected).max() / np.abs(expected).max())
 if jax.process_index() == 0:
     print(outlay.show(y))
     print(f"largest difference from numpy's FFT, relative: {error:.1e}")

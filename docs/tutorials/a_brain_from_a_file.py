@@ -79,7 +79,7 @@ delays = {type = "n2n", max_delay = "5 ms"}
 # changes.
 
 # %%
-brain = outlay.read_brain(file)
+brain = outlay.brain.read_brain(file)
 print(brain.inspect())
 
 # %% [markdown]
@@ -89,8 +89,8 @@ print(brain.inspect())
 wrong = folder / "wrong.toml"
 wrong.write_text(file.read_text(encoding="utf-8").replace("5 ms", "5 mV").replace("max_freq", "max_frequency"))
 try:
-    outlay.read_brain(wrong)
-except outlay.BrainError as error:
+    outlay.brain.read_brain(wrong)
+except outlay.errors.BrainError as error:
     print(str(error).replace(f"{folder}/", ""))
 
 # %% [markdown]
@@ -102,7 +102,7 @@ except outlay.BrainError as error:
 
 # %%
 ramp = np.linspace(0, 1, 1000)
-run = outlay.run_brain(
+run = outlay.brain.run_brain(
     brain, steps=1000, inputs={"drive": np.stack([ramp, 1 - ramp], 1)}, record=["*:out_spikes", "**.soma.potential"]
 )
 run.rates
@@ -119,8 +119,8 @@ run["excitatory:out_spikes"].shape, run["excitatory.soma.potential"].shape, run.
 
 # %%
 try:
-    outlay.run_brain(brain, steps=10, record=["excitatory:spikes"])
-except outlay.BrainError as error:
+    outlay.brain.run_brain(brain, steps=10, record=["excitatory:spikes"])
+except outlay.errors.BrainError as error:
     print(error)
 
 # %% [markdown]
@@ -143,7 +143,7 @@ figures["potentials"]
 # inhibitory population is busy.
 
 # %%
-later = outlay.run_brain(
+later = outlay.brain.run_brain(
     brain,
     steps=2000,
     inputs={"drive": 0.5},
@@ -159,8 +159,10 @@ assert 0 < len(later.times) < 2000
 # [Zarr](https://zarr.dev), and read back lazily:
 
 # %%
-outlay.run_brain(brain, steps=1000, inputs={"drive": 0.5}, record=["**.kernel"], stride=100, to=folder / "kernels.zarr")
-outlay.Recording.read(folder / "kernels.zarr")["excitatory.synapses.kernel"].shape
+outlay.brain.run_brain(
+    brain, steps=1000, inputs={"drive": 0.5}, record=["**.kernel"], stride=100, to=folder / "kernels.zarr"
+)
+outlay.brain.Recording.read(folder / "kernels.zarr")["excitatory.synapses.kernel"].shape
 
 # %% [markdown]
 # ## The same from the command line

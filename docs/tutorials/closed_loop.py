@@ -74,7 +74,7 @@ def with_rate(brain, gamma):
     return dataclasses.replace(brain, modules=modules)
 
 
-fixed = outlay.run_brain(with_rate(brain, 0.0), steps=10_000, inputs=cart_pole.closed_loop())
+fixed = outlay.brain.run_brain(with_rate(brain, 0.0), steps=10_000, inputs=cart_pole.closed_loop())
 print(fixed)
 
 # %% [markdown]
@@ -84,7 +84,7 @@ print(fixed)
 # fallen, or after 500 actions, a new episode begins, and the Brain keeps what it has learned.
 
 # %%
-run = outlay.run_brain(brain, steps=30_000, inputs=cart_pole.closed_loop())
+run = outlay.brain.run_brain(brain, steps=30_000, inputs=cart_pole.closed_loop())
 print(run)
 print("actions in each episode:", [episode.num_actions for episode in run.episodes])
 longest = max(episode.num_actions for episode in run.episodes)

@@ -362,7 +362,7 @@ try:
         layout=layouts["dp"],
         mesh=mesh,
     )
-except outlay.ProgramError as error:
+except outlay.errors.ProgramError as error:
     message = str(error)
 print(message)
 assert "cure: accumulate=2 or accumulate=4" in message
@@ -380,7 +380,7 @@ assert "cure: accumulate=2 or accumulate=4" in message
 state, _ = programs["fsdp"](start, batch)
 try:
     programs["fsdp"](start, batch)
-except outlay.ProgramError as error:
+except outlay.errors.ProgramError as error:
     message = str(error)
 print(message)
 assert "gone" in message
@@ -396,7 +396,7 @@ assert "cure" in message
 # %%
 try:
     outlay.program(step, init, batch, layout=outlay.fsdp(min_size=1) + outlay.data_parallel(), mesh=mesh)
-except outlay.LayoutError as error:
+except outlay.errors.LayoutError as error:
     message = str(error)
 print(message)
 assert "params.output.bias" in message

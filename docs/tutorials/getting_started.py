@@ -224,7 +224,7 @@ for name, each_program in {"dp": program, "fsdp": program_fsdp, "fsdp+tp": progr
 wrong = outlay.Layout([("params.up.kernal", P(None, "model")), ("params.down.bias", P("model", "data"))]) + fsdp
 try:
     outlay.program(step, init, batch, layout=wrong, mesh=mesh)
-except outlay.LayoutError as error:
+except outlay.errors.LayoutError as error:
     print(error)
 
 # %% [markdown]

@@ -42,7 +42,7 @@ assert [device.id for device in jax.devices()] == [0, 1, 2, 3, 4, 5]
 # numbers.
 
 # %%
-brain = outlay.read_brain(files("outlay.brain.run") / "ab_brain.toml")
+brain = outlay.brain.read_brain(files("outlay.brain.run") / "ab_brain.toml")
 tree = brain.inspect()
 tree
 
@@ -88,7 +88,7 @@ assert {leaf.devices().pop().id for leaf in jax.tree.leaves(state)} == {0}
 # %%
 NUM_STEPS = 140
 drive = np.sin(np.arange(NUM_STEPS)[:, None] / 9 + np.arange(4)).astype(np.float32)
-rollout = outlay.Rollout(brain.graph, record=[f"{name}:out_spikes" for name in populations])
+rollout = outlay.graph.Rollout(brain.graph, record=[f"{name}:out_spikes" for name in populations])
 
 
 def program(layout, mesh, mode="auto"):

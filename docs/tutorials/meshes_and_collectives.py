@@ -147,7 +147,7 @@ np.testing.assert_array_equal(by_hand(arrays["x"], arrays["w"], arrays["b"]), y)
 
 # %%
 def my_place():
-    return outlay.axis_coordinates("i", "j")[None]
+    return outlay.collectives.axis_coordinates("i", "j")[None]
 
 
 places = jax.jit(jax.shard_map(my_place, mesh=mesh, in_specs=(), out_specs=P(("i", "j"))))()
@@ -227,7 +227,7 @@ rows = np.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8], [9, 7, 1, 2]])
 
 
 def sum_rows(row):
-    return outlay.sum_scatter(row, "i", dim=1)
+    return outlay.collectives.sum_scatter(row, "i", dim=1)
 
 
 sums = jax.jit(jax.shard_map(sum_rows, mesh=mesh, in_specs=P("i"), out_specs=P(None, "i")))(rows)
@@ -236,8 +236,8 @@ assert sums.tolist() == [[22, 20, 12, 17]] == [rows.sum(axis=0).tolist()]
 outlay.show(sums)
 
 # %% [markdown]
-# `outlay.sum_scatter` is `jax.lax.psum_scatter` with the dim cut as a spec would cut it. Gradients of split kernels are
-# summed in this way: no device needs the whole sum.
+# `outlay.collectives.sum_scatter` is `jax.lax.psum_scatter` with the dim cut as a spec would cut it. Gradients of split
+# kernels are summed in this way: no device needs the whole sum.
 #
 # ## Around the ring
 #
@@ -246,7 +246,7 @@ outlay.show(sums)
 
 # %%
 def pass_on(piece):
-    return outlay.ring_shift(piece, "i")
+    return outlay.collectives.ring_shift(piece, "i")
 
 
 passed = jax.jit(jax.shard_map(pass_on, mesh=mesh, in_specs=P("i"), out_specs=P("i")))(np.arange(4))
@@ -286,13 +286,14 @@ np.testing.assert_allclose(np.std(wrong, axis=1), 1, rtol=1e-3)
 # So half of each row is +1 and half is -1. Its mean is 0 and its deviation 1, as they should be. Neither the shape nor
 # these two numbers give the mistake away. A comparison with one device does.
 #
-# The mean of a row takes two sums: over the entries that a device has, and over devices. `outlay.mean_over` does both:
+# The mean of a row takes two sums: over the entries that a device has, and over devices.
+# `outlay.collectives.mean_over` does both:
 
 
 # %%
 def normalise(x):
-    centred = x - outlay.mean_over(x, 1, "j")
-    return centred / jnp.sqrt(outlay.mean_over(centred**2, 1, "j"))
+    centred = x - outlay.collectives.mean_over(x, 1, "j")
+    return centred / jnp.sqrt(outlay.collectives.mean_over(centred**2, 1, "j"))
 
 
 normalised = jax.jit(jax.shard_map(normalise, mesh=mesh, in_specs=blocks, out_specs=blocks))(arrays["x"])

@@ -170,7 +170,7 @@ outlay.show(spread)
 # %%
 try:
     outlay.Layout([("**", P("y"))]).plan(np.ones((6, 8), np.float32), mesh)
-except outlay.LayoutError as error:
+except outlay.errors.LayoutError as error:
     message = str(error)
 print(message)
 assert "dim 0 of (6, 8) float32 has size 6, which does not divide by y=4" in message

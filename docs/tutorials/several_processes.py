@@ -111,7 +111,7 @@ assert "[[8, 9], [10, 11], [12, 13], [14, 15]]" in second
 for text in (first, second):
     assert "from a file of 2097152 bytes, I hold 1048576" in text
     assert re.findall(r"shards of (.*)", text) == ["(2048, 2048)", "(4096, 1024)", "(1024, 4096)"]
-    assert "outlay.gather(x) in every process fetches the whole" in text
+    assert "outlay.arrays.gather(x) in every process fetches the whole" in text
     assert "gathered: [1. 1. 1. 1. 1. 1. 1. 1.]" in text
     assert "pieces of (256, 64)" in text
     assert "in every process: (6, 128), first column [ 384  512  640  768  896 1024]" in text

@@ -118,7 +118,7 @@ forgetful = outlay.program(
 )
 try:
     forgetful(forgetful.init(jax.random.key(0)), x)
-except outlay.ProgramError as error:
+except outlay.errors.ProgramError as error:
     message = str(error)
 print(message.partition("JAX says")[0])
 assert "cure: reduce it before returning: jax.lax.psum(x, axis)" in message

@@ -34,12 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.brain.brain import Brain
-from outlay.brain.module import Module
-from outlay.brain.port import Connection, Port
-from outlay.brain.registry import register
-from outlay.brain.spikers.poisson import PoissonSpiker
-from outlay.brain.synapses.synapses import sum_rows
+from outlay.brain import Brain, Connection, Module, PoissonSpiker, Port, register, sum_rows
 
 
 @register("coincidence")
@@ -99,7 +94,7 @@ try:
         [Connection("inputs:light", "eye:signal"), Connection("eye:spike", "detector:in_spikes")],
         inputs={"light": (100,)},
     )
-except outlay.BrainError as error:
+except outlay.errors.BrainError as error:
     print(error)
 
 # %% [markdown]
@@ -126,7 +121,7 @@ def light(step):
     return np.full(100, 0.2 + 0.8 * (400 <= step < 440))
 
 
-run = outlay.run_brain(brain, steps=1000, inputs={"light": light}, record=["detector:out_spikes"])
+run = outlay.brain.run_brain(brain, steps=1000, inputs={"light": light}, record=["detector:out_spikes"])
 spikes = run["detector:out_spikes"].sum(1)
 print(f"spikes a step: {spikes[:400].mean():.2f} before, {spikes[400:440].mean():.2f} in the flash")
 assert spikes[400:440].mean() > 3 * spikes[:400].mean()
@@ -140,7 +135,9 @@ run.figures()["raster"]
 # for bit. Four devices do not divide 50; two rows that nobody reads fill up.
 
 # %%
-split = outlay.run_brain(brain, steps=1000, inputs={"light": light}, record=["detector:out_spikes"], layout="by-neuron")
+split = outlay.brain.run_brain(
+    brain, steps=1000, inputs={"light": light}, record=["detector:out_spikes"], layout="by-neuron"
+)
 assert np.array_equal(split["detector:out_spikes"], run["detector:out_spikes"])
 print(split.state["detector"]["connected"].sharding)
 
@@ -190,7 +187,7 @@ noisy = Brain(
     inputs={"light": (100,)},
 )
 on_one, on_four = (
-    outlay.run_brain(noisy, steps=200, inputs={"light": 0.5}, record=["relay:out_spikes"], layout=layout)
+    outlay.brain.run_brain(noisy, steps=200, inputs={"light": 0.5}, record=["relay:out_spikes"], layout=layout)
     for layout in (None, "by-neuron")
 )
 assert on_one["relay:out_spikes"].any()
@@ -200,7 +197,7 @@ assert np.array_equal(on_one["relay:out_spikes"], on_four["relay:out_spikes"])
 # Under `by-module` each module runs on a device of its own:
 
 # %%
-placed = outlay.run_brain(
+placed = outlay.brain.run_brain(
     brain, steps=1000, inputs={"light": light}, record=["detector:out_spikes"], layout="by-module"
 )
 assert np.array_equal(placed["detector:out_spikes"], run["detector:out_spikes"])
@@ -212,4 +209,4 @@ assert np.array_equal(placed["detector:out_spikes"], run["detector:out_spikes"])
 # `@register("coincidence")` has given the class a name, so a file can say `type = "coincidence"`, with the fields
 # as settings and with units: `tau = "3 ms"`. The line `imports = ["my_modules.py"]` at the top of the file names
 # the Python file that the class is in. Python in somebody's file can do anything, so it is run only where you say that
-# you trust it: `outlay run FILE --trust`, or `outlay.read_brain(file, trust=True)`.
+# you trust it: `outlay run FILE --trust`, or `outlay.brain.read_brain(file, trust=True)`.

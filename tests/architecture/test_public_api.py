@@ -2,20 +2,39 @@
 
 import ast
 import importlib
+import operator
+import re
 from pathlib import Path
 
 import pytest
 
 import outlay
 
-STUB = Path(outlay.__file__).with_suffix(".pyi")
+ROOT = Path(__file__).parents[2]
+INNER = ("architecture", "the_cost_model", "conf", "language_model", "make_caught_mistakes")
+"""Pages about the inside, or scripts that make pages."""
+PACKAGE = Path(outlay.__file__).parent
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
+FACADES = ("arrays", "brain", "collectives", "errors", "graph")
 
 
 def public_names() -> dict[str, str]:
-    """Every public name and the module that defines it, in the order of the stub."""
-    imports = [node for node in ast.parse(STUB.read_text()).body if isinstance(node, ast.ImportFrom)]
-    return {alias.asname or alias.name: f"outlay.{node.module}" for node in imports for alias in node.names}
+    """Every public name, in the order of the stub and then of the facades, and the module that defines it."""
+    names = _of_stub(PACKAGE / "__init__.pyi", "outlay")
+    for facade in FACADES:
+        stub = PACKAGE / facade / "__init__.pyi"
+        if stub.exists():
+            found = _of_stub(stub, f"outlay.{facade}")
+        else:
+            module = importlib.import_module(f"outlay.{facade}")
+            found = {name: getattr(module, name).__module__ for name in module.__all__}
+        names |= {f"{facade}.{name}": module for name, module in found.items()}
+    return names
+
+
+def _of_stub(stub: Path, package: str) -> dict[str, str]:
+    imports = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom) and node.module]
+    return {alias.asname or alias.name: f"{package}.{node.module}" for node in imports for alias in node.names}
 
 
 def test_the_public_names_are_those_of_the_snapshot():
@@ -25,14 +44,30 @@ def test_the_public_names_are_those_of_the_snapshot():
 
 
 def test_dir_shows_every_public_name():
-    assert set(public_names()) <= set(dir(outlay))
+    assert {name.partition(".")[0] for name in public_names()} <= set(dir(outlay))
+
+
+def test_no_document_or_example_imports_from_the_depths():
+    pages = [
+        path for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*") if path.suffix in (".md", ".py")
+    ]
+    inner = [page for page in pages if "decisions" in page.parts or "_build" in page.parts or page.stem in INNER]
+    deep = [
+        f"{page.relative_to(ROOT)}: {line.strip()}"
+        for page in [*pages, ROOT / "README.md"]
+        if page not in inner
+        for line in page.read_text().splitlines()
+        if re.match(r"\s*(>>> )?(from|import) outlay\.\w+\.", line)
+    ]
+    assert len(pages) > 40
+    assert not deep, "these names are needed by users: give them a place in a facade"
 
 
 @pytest.mark.parametrize("name", public_names())
 def test_a_public_name_resolves_to_something_documented_that_its_module_defines(name):
     module = public_names()[name]
-    thing = getattr(outlay, name)
-    assert thing is getattr(importlib.import_module(module), name)
+    thing = operator.attrgetter(name)(outlay)
+    assert thing is getattr(importlib.import_module(module), name.rpartition(".")[2])
     assert thing.__module__ == module, f"import outlay.{name} in the stub from where it is defined"
     docstring = thing.__doc__ or ""
     assert docstring, f"outlay.{name} has no docstring"

@@ -31,7 +31,7 @@ def drive() -> dict[str, np.ndarray]:
 
 def program(layout, num_devices, axis, mode):
     spikes = (*(f"{name}:out_spikes" for name in POPULATIONS), "spiker:spikes")
-    rollout = outlay.Rollout(model().graph, record=(*spikes, "A_ex.soma.potential"))
+    rollout = outlay.graph.Rollout(model().graph, record=(*spikes, "A_ex.soma.potential"))
     mesh = outlay.mesh(f"{axis}={num_devices}", devices=jax.devices()[:num_devices])
     start = functools.partial(recorded_start, model(), recorded())
     return outlay.program(rollout, lambda key: start(), drive(), layout=layout, mesh=mesh, mode=mode)

@@ -34,7 +34,7 @@ EVERY_MECHANISM = {"cooldown": 3.0, "clamp_duration": 2.0, "threshold_delta": 5.
 
 
 def tutorial() -> Brain:
-    return outlay.read_brain(TUTORIAL, inputs={"signal": (4,)})
+    return outlay.brain.read_brain(TUTORIAL, inputs={"signal": (4,)})
 
 
 def every_component() -> Brain:
@@ -98,7 +98,7 @@ def stimulus(brain: Brain) -> dict[str, np.ndarray]:
 def run(brain: Brain, layout, num_devices, axis, mode):
     neurons = [name for name, module in brain.modules.items() if isinstance(module, Neuron)]
     record = tuple(f"{name}:out_spikes" for name in neurons)
-    rollout = outlay.Rollout(brain.graph, record=record)
+    rollout = outlay.graph.Rollout(brain.graph, record=record)
     mesh = outlay.mesh(f"{axis}={num_devices}", devices=jax.devices()[:num_devices])
     inputs = stimulus(brain)
     program = outlay.program(rollout, brain.init, inputs, layout=layout, mesh=mesh, mode=mode)

@@ -125,7 +125,7 @@ def test_s1_14_psum_makes_them_the_whole_sum() -> None:
 
 def test_s1_15_wrong_out_specs_are_refused_with_the_line_that_cures_them() -> None:
     with pytest.raises(
-        outlay.ProgramError,
+        outlay.errors.ProgramError,
         match=r"what it returns differs from device to device.*\n  cure: reduce it before returning: "
         r"jax\.lax\.psum\(x, axis\) or jax\.lax\.pmean\(x, axis\), axis of 'i'",
     ):

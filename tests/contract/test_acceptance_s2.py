@@ -116,8 +116,8 @@ def test_s2_12_row_normalisation_over_a_split_dim_is_true() -> None:
     x = np.random.default_rng(0).normal(3, 5, size=(8, 8)).astype(np.float32)
 
     def normalise(x):
-        centred = x - outlay.mean_over(x, 1, "j")
-        return centred / jnp.sqrt(outlay.mean_over(centred**2, 1, "j"))
+        centred = x - outlay.collectives.mean_over(x, 1, "j")
+        return centred / jnp.sqrt(outlay.collectives.mean_over(centred**2, 1, "j"))
 
     rows = np.asarray(by_hand(normalise, x, [("**", P("i", "j"))], i=2, j=4))
     np.testing.assert_allclose(rows.mean(axis=1), 0, atol=1e-6)
@@ -157,20 +157,20 @@ def test_s2_15_a_sum_scattered_along_a_dim() -> None:
     rows = np.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8], [9, 7, 1, 2]])
     mesh = outlay.mesh(i=4, devices=jax.devices()[:4])
     scattered = jax.shard_map(
-        lambda row: outlay.sum_scatter(row[0], "i"), mesh=mesh, in_specs=P("i"), out_specs=P("i")
+        lambda row: outlay.collectives.sum_scatter(row[0], "i"), mesh=mesh, in_specs=P("i"), out_specs=P("i")
     )(rows)
     assert scattered.tolist() == [22, 20, 12, 17]
     assert blocks(scattered) == [[0], [1], [2], [3]]
 
 
 def test_s2_16_a_ring() -> None:
-    shifted = by_hand(lambda x: outlay.ring_shift(x, "i"), np.arange(4), [("**", P("i"))], i=4)
+    shifted = by_hand(lambda x: outlay.collectives.ring_shift(x, "i"), np.arange(4), [("**", P("i"))], i=4)
     assert shifted.tolist() == [3, 0, 1, 2]
 
 
 def test_s2_17_the_table_of_coordinates() -> None:
     table = by_hand(
-        lambda x: outlay.axis_coordinates("i", "j")[None, None],
+        lambda x: outlay.collectives.axis_coordinates("i", "j")[None, None],
         np.zeros((4, 2, 2), np.int32),
         [("**", P("i", "j"))],
         i=4,

@@ -119,7 +119,7 @@ def operations(folder, prepared, dice):
         assert command_here(*arguments, cwd=folder).exit_code in (0, 1, 2), arguments
 
     def record():
-        outlay.run_brain(tiny(), steps=1, to=folder / dice.choice(["recording.zarr", "checkpoints", "collected"]))
+        outlay.brain.run_brain(tiny(), steps=1, to=folder / dice.choice(["recording.zarr", "checkpoints", "collected"]))
 
     def metrics():
         outlay.fit(
@@ -150,7 +150,7 @@ def test_a_hundred_random_operations_leave_what_others_put_there(tmp_path, prepa
     for number in range(NUM_OPERATIONS):
         operation = dice.choice(seldom if number % 25 == 24 else often)
         with contextlib.suppress(OutlayError), warnings.catch_warnings():
-            warnings.simplefilter("ignore", outlay.CheckpointWarning)
+            warnings.simplefilter("ignore", outlay.errors.CheckpointWarning)
             operation()
             done += 1
         changed = [name for name, content in mine.items() if read(tmp_path / name) != content]

@@ -82,7 +82,7 @@ def rest_of(neurons):
 def test_every_spike_is_that_of_spark(tmp_path, name):
     said, file = of(name), tmp_path / f"{name}.scfg"
     file.write_bytes(said["scfg"].tobytes())
-    brain = outlay.read_brain(file, inputs={"drive": (3,)})
+    brain = outlay.brain.read_brain(file, inputs={"drive": (3,)})
     neurons = brain.modules["A"]
     assert isinstance(neurons, Neuron)
 

@@ -17,7 +17,7 @@ def main(folder: Path) -> None:
 
     def by_neuron(run):
         program, inputs = by_neuron_program(run)
-        state, outputs = jax.tree.map(outlay.gather, program(program.init(jax.random.key(0)), inputs))
+        state, outputs = jax.tree.map(outlay.arrays.gather, program(program.init(jax.random.key(0)), inputs))
         return program.crop(state), outputs
 
     compute = on_one_device if job.num_processes == 1 else by_neuron

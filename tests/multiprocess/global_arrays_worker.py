@@ -53,9 +53,11 @@ def memory_peak() -> int:
 
 def file_by_slices(folder: Path) -> Any:
     rows = NamedSharding(mesh_of(x=8), P("x"))
-    outlay.from_file(folder / "small.npy", rows).block_until_ready()  # so that what loads on first use is not counted
+    outlay.arrays.from_file(
+        folder / "small.npy", rows
+    ).block_until_ready()  # so that what loads on first use is not counted
     before = memory_peak()
-    x = outlay.from_file(folder / "large.npy", rows)
+    x = outlay.arrays.from_file(folder / "large.npy", rows)
     x.block_until_ready()
     grown = memory_peak() - before
     first = [int(shard.data[0, 0]) for shard in x.addressable_shards]
@@ -63,13 +65,13 @@ def file_by_slices(folder: Path) -> Any:
 
 
 def zarr_by_slices(folder: Path) -> Any:
-    x = outlay.from_file(folder / "x.zarr", NamedSharding(mesh_of(a=2, b=4), P("a", "b")))
+    x = outlay.arrays.from_file(folder / "x.zarr", NamedSharding(mesh_of(a=2, b=4), P("a", "b")))
     return [shard.data.tolist() for shard in x.addressable_shards]
 
 
 def file_missing_in_one(folder: Path) -> Any:
     name = "small.npy" if jax.process_index() == 0 else "gone.npy"
-    return error_of(lambda: outlay.from_file(folder / name, NamedSharding(mesh_of(x=8), P("x"))))
+    return error_of(lambda: outlay.arrays.from_file(folder / name, NamedSharding(mesh_of(x=8), P("x"))))
 
 
 def shard_shapes(_: Path) -> Any:
@@ -109,7 +111,7 @@ def put_a_plan(_: Path) -> Any:
     state = outlay.put(tree, layout.plan(tree, mesh), mesh)
     draw = jax.jit(lambda key: jax.random.normal(key, (2,)))(state["key"])
     return {
-        "w": outlay.gather(state["w"]).tolist(),
+        "w": outlay.arrays.gather(state["w"]).tolist(),
         "b": float(state["b"]),
         "key": np.asarray(draw).tolist() == jax.random.normal(jax.random.key(7), (2,)).tolist(),
     }
@@ -120,19 +122,19 @@ def written_later(_: Path) -> Any:
     aligned = buffer[(-buffer.ctypes.data % 64) // 4 :][:4096]
     x = placed(aligned, P("x"), x=8)
     aligned[:] = 7
-    return float(outlay.gather(x).max())
+    return float(outlay.arrays.gather(x).max())
 
 
 def pieces(_: Path) -> Any:
     mesh = mesh_of(a=2, b=4)
     whole = np.arange(64).reshape(8, 8)
     own = whole[:4] if jax.process_index() == 0 else whole[4:]
-    x = outlay.from_pieces(own, NamedSharding(mesh, P("a", "b")))
-    line = outlay.from_pieces(np.arange(4) + 4 * jax.process_index(), NamedSharding(mesh_of(x=8), P("x")))
+    x = outlay.arrays.from_pieces(own, NamedSharding(mesh, P("a", "b")))
+    line = outlay.arrays.from_pieces(np.arange(4) + 4 * jax.process_index(), NamedSharding(mesh_of(x=8), P("x")))
     return {
         "first": x.addressable_shards[0].data.tolist(),
-        "whole": outlay.gather(x).tolist() == whole.tolist(),
-        "line": outlay.gather(line).tolist(),
+        "whole": outlay.arrays.gather(x).tolist() == whole.tolist(),
+        "line": outlay.arrays.gather(line).tolist(),
         "picture": str(outlay.show(line)),
     }
 
@@ -144,10 +146,10 @@ def pieces_of_wrong_shapes(_: Path) -> Any:
     in_turn = np.array([jax.devices()[i] for i in (0, 4, 1, 5, 2, 6, 3, 7)])
     apart = NamedSharding(Mesh(in_turn, ("x",), axis_types=(AxisType.Auto,)), P("x"))
     return {
-        "short": error_of(lambda: outlay.from_pieces(short, rows)),
-        "dtype": error_of(lambda: outlay.from_pieces(other, rows)),
-        "shape": error_of(lambda: outlay.from_pieces(np.ones(4), rows, shape=(16,))),
-        "apart": error_of(lambda: outlay.from_pieces(np.ones(4), apart)),
+        "short": error_of(lambda: outlay.arrays.from_pieces(short, rows)),
+        "dtype": error_of(lambda: outlay.arrays.from_pieces(other, rows)),
+        "shape": error_of(lambda: outlay.arrays.from_pieces(np.ones(4), rows, shape=(16,))),
+        "apart": error_of(lambda: outlay.arrays.from_pieces(np.ones(4), apart)),
     }
 
 
@@ -158,24 +160,24 @@ def fetching(_: Path) -> Any:
 
 def gathered(_: Path) -> Any:
     x = placed(np.ones(8, np.float32), P("x"), x=8)
-    one = outlay.gather({"x": x}, to=1)["x"]
+    one = outlay.arrays.gather({"x": x}, to=1)["x"]
     strange = placed(np.array([-0.0, np.nan, 1, 2, 3, 4, 5, 6], jnp.bfloat16), P("x"), x=8)
     explicit = mesh_of(a=4, b=2, explicit=True)
     typed = outlay.put(np.arange(32).reshape(8, 4), NamedSharding(explicit, P("b", "a")))
     gather_module.MOST_BYTES = 100
     value = np.arange(24 * 20, dtype=np.int16).reshape(24, 20)
-    by_slabs = [outlay.gather(placed(value, spec, a=4, b=2)) for spec in (P("a", "b"), P("b"), P(None, "a"))]
-    only = outlay.gather(placed(value, P("a", "b"), a=4, b=2), to=0)
+    by_slabs = [outlay.arrays.gather(placed(value, spec, a=4, b=2)) for spec in (P("a", "b"), P("b"), P(None, "a"))]
+    only = outlay.arrays.gather(placed(value, P("a", "b"), a=4, b=2), to=0)
     gather_module.MOST_BYTES = 2**26
     return {
-        "ones": outlay.gather(x).tolist(),
+        "ones": outlay.arrays.gather(x).tolist(),
         "to one": None if one is None else one.tolist(),
-        "bits": outlay.gather(strange).view(np.uint16).tolist()
+        "bits": outlay.arrays.gather(strange).view(np.uint16).tolist()
         == np.asarray([-0.0, np.nan, 1, 2, 3, 4, 5, 6], jnp.bfloat16).view(np.uint16).tolist(),
-        "explicit": outlay.gather(typed).tolist() == np.arange(32).reshape(8, 4).tolist(),
+        "explicit": outlay.arrays.gather(typed).tolist() == np.arange(32).reshape(8, 4).tolist(),
         "slabs": [bool((one == value).all()) for one in by_slabs],
         "slabs to one": None if only is None else bool((only == value).all()),
-        "nobody": error_of(lambda: outlay.gather(x, to=2)),
+        "nobody": error_of(lambda: outlay.arrays.gather(x, to=2)),
     }
 
 
@@ -190,7 +192,7 @@ def pencils(_: Path) -> Any:
         "ba": outlay.show(y).blocks.by_position,
         "text": str(outlay.show(x)),
         "own": own,
-        "same": bool((outlay.gather(y) == value).all()),
+        "same": bool((outlay.arrays.gather(y) == value).all()),
     }
 
 
@@ -206,11 +208,11 @@ def sliced(_: Path) -> Any:
     typed = outlay.put(np.arange(16), NamedSharding(explicit, P("x")))
     return {
         "piece": list(big.addressable_shards[0].data.shape),
-        "3:9": np.asarray(outlay.slice_of(x, np.s_[3:9])).tolist(),
+        "3:9": np.asarray(outlay.arrays.slice_of(x, np.s_[3:9])).tolist(),
         "placed": str(
-            outlay.slice_of(placed(np.arange(128).reshape(16, 8), P("x"), x=8), np.s_[3:9], wide).sharding.spec
+            outlay.arrays.slice_of(placed(np.arange(128).reshape(16, 8), P("x"), x=8), np.s_[3:9], wide).sharding.spec
         ),
-        "explicit": np.asarray(outlay.slice_of(typed, np.s_[3:9])).tolist(),
+        "explicit": np.asarray(outlay.arrays.slice_of(typed, np.s_[3:9])).tolist(),
     }
 
 
@@ -218,29 +220,33 @@ def from_one(_: Path) -> Any:
     me = jax.process_index()
     rows = NamedSharding(mesh_of(x=8), P("x"))
     value = np.arange(16, dtype=np.float64) if me == 1 else None
-    x = outlay.scatter(value, rows, source=1)
+    x = outlay.arrays.scatter(value, rows, source=1)
     large = np.arange(24 * 20, dtype=np.int16).reshape(24, 20)
     scatter_module.MOST_BYTES = 100
     blocks = NamedSharding(mesh_of(a=4, b=2), P("b", "a"))
-    by_slabs = outlay.gather(outlay.scatter(large if me == 0 else None, blocks))
+    by_slabs = outlay.arrays.gather(outlay.arrays.scatter(large if me == 0 else None, blocks))
     scatter_module.MOST_BYTES = 2**26
     return {
         "scattered": [shard.data.tolist() for shard in x.addressable_shards],
         "slabs": bool((by_slabs == large).all()),
-        "broadcast": outlay.broadcast(value, source=1).tolist(),
-        "bits": outlay.broadcast(np.array([-0.0, np.nan, 2**53 + 1.0]) if me == 0 else None).view(np.int64).tolist(),
-        "nobody": error_of(lambda: outlay.scatter(value, rows, source=2)),
-        "nothing": error_of(lambda: outlay.broadcast(value, source=0)),
-        "two sources": error_of(lambda: outlay.broadcast(np.ones(3), source=me)),
-        "does not divide": error_of(lambda: outlay.scatter(np.ones(12) if me == 0 else None, rows)),
+        "broadcast": outlay.arrays.broadcast(value, source=1).tolist(),
+        "bits": outlay.arrays.broadcast(np.array([-0.0, np.nan, 2**53 + 1.0]) if me == 0 else None)
+        .view(np.int64)
+        .tolist(),
+        "nobody": error_of(lambda: outlay.arrays.scatter(value, rows, source=2)),
+        "nothing": error_of(lambda: outlay.arrays.broadcast(value, source=0)),
+        "two sources": error_of(lambda: outlay.arrays.broadcast(np.ones(3), source=me)),
+        "does not divide": error_of(lambda: outlay.arrays.scatter(np.ones(12) if me == 0 else None, rows)),
     }
 
 
 def halos(_: Path) -> Any:
     x = placed(np.arange(16), P("x"), x=8)
     mesh = x.sharding.mesh
-    wide = jax.shard_map(lambda p: outlay.halo(p, "x", periodic=True), mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-    return outlay.gather(wide(x)).reshape(8, 4).tolist()
+    wide = jax.shard_map(
+        lambda p: outlay.collectives.halo(p, "x", periodic=True), mesh=mesh, in_specs=P("x"), out_specs=P("x")
+    )
+    return outlay.arrays.gather(wide(x)).reshape(8, 4).tolist()
 
 
 def long_words(_: Path) -> Any:

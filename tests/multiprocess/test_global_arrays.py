@@ -129,7 +129,7 @@ def test_s3_16_one_global_array_the_same_picture_everywhere(seen: Any) -> None:
 def test_s3_17_fetching_says_what_to_do(seen: Any) -> None:
     for one in seen("fetching"):
         assert one["asarray"].startswith("RuntimeError")  # JAX's own
-        assert "np.asarray fails there, outlay.gather(x) in every process fetches the whole" in one["show"]
+        assert "np.asarray fails there, outlay.arrays.gather(x) in every process fetches the whole" in one["show"]
 
 
 def test_s3_18_gather_everywhere(seen: Any) -> None:

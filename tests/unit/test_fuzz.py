@@ -135,7 +135,7 @@ def target_text(text: str, folder: Path) -> None:
     assert outlay.Target.parse(text).num_devices
 
 
-BRAIN = outlay.read_brain(Path(__file__).parents[2] / "examples" / "ab_brain.toml")
+BRAIN = outlay.brain.read_brain(Path(__file__).parents[2] / "examples" / "ab_brain.toml")
 
 
 def address(text: str, folder: Path) -> None:

@@ -17,7 +17,7 @@ line = NamedSharding(outlay.mesh(x=8), P("x"))
 whole = np.arange(64).reshape(8, 8)
 
 half = whole[:4] if job.process == 0 else whole[4:]
-x = outlay.from_pieces(half, NamedSharding(mesh, P("a", "b")))
+x = outlay.arrays.from_pieces(half, NamedSharding(mesh, P("a", "b")))
 piece = x.addressable_shards[0].data
 print(f"from pieces: {x.shape}, my first piece {piece.shape} begins with {np.ravel(piece)[:4]}")
 
@@ -30,7 +30,7 @@ for verb in (outlay.put, jax.device_put):
 if job.process == 0:
     print(f"numpy onto all devices: jax.device_put takes {seconds[1] / seconds[0]:.0f} times as long as outlay.put")
 
-data = outlay.from_file("data.npy", line)
+data = outlay.arrays.from_file("data.npy", line)
 print(f"from a file of {data.nbytes} bytes, I hold {sum(shard.data.nbytes for shard in data.addressable_shards)}")
 assert [shard.data[0, 0] for shard in data.addressable_shards] == [8 * i + 32 * job.process for i in range(4)]
 
@@ -47,20 +47,20 @@ try:
 except RuntimeError as error:
     print(f"np.asarray: {str(error).splitlines()[0][:60]}...")
 print(f"outlay.show says: {str(outlay.show(ones)).splitlines()[-1].strip()}")
-print(f"gathered: {outlay.gather(ones)}")
+print(f"gathered: {outlay.arrays.gather(ones)}")
 
 wide = outlay.mesh(a=4, b=2, over={"a": "hosts"})
 table = outlay.put(np.arange(1024 * 128, dtype=np.int32).reshape(1024, 128), NamedSharding(wide, P("a", "b")))
 print(f"(1024, 128) over 4 x 2 devices: pieces of {table.addressable_shards[0].data.shape}")
-rows = np.asarray(outlay.slice_of(table, np.s_[3:9]))
+rows = np.asarray(outlay.arrays.slice_of(table, np.s_[3:9]))
 assert (rows == np.arange(1024 * 128).reshape(1024, 128)[3:9]).all()
 print(f"rows 3 to 8 of it, in every process: {rows.shape}, first column {rows[:, 0]}")
 
 # --- send
 mine = np.arange(16) if job.process == 1 else None
-print(f"broadcast from process 1: {outlay.broadcast(mine, source=1)}")
-print(f"scattered from it: {[s.data.tolist() for s in outlay.scatter(mine, line, source=1).addressable_shards]}")
+print(f"broadcast from process 1: {outlay.arrays.broadcast(mine, source=1)}")
+print(f"scattered from it: {[s.data.tolist() for s in outlay.arrays.scatter(mine, line, source=1).addressable_shards]}")
 try:
-    outlay.scatter(mine, line, source=2)
-except outlay.PlaceError as error:
+    outlay.arrays.scatter(mine, line, source=2)
+except outlay.errors.PlaceError as error:
     print(f"from process 2: {error}")

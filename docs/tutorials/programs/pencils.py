@@ -21,7 +21,7 @@ if job.process == 0:
 # Where it was redistributed for real, each device now holds other numbers, and the whole is what it was.
 for shard in y.addressable_shards:
     assert (np.asarray(shard.data) == value[shard.index]).all()
-assert (outlay.gather(y) == value).all()
+assert (outlay.arrays.gather(y) == value).all()
 print("same values")
 
 runpy.run_path("pencil_fft.py")

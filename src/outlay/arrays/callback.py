@@ -37,7 +37,7 @@ def from_callback(read: Read, shape: Sequence[int], dtype: Any, sharding: Shardi
 
     Example:
         >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
-        >>> x = outlay.from_callback(lambda index: np.arange(16)[index], (16,), int, rows)
+        >>> x = outlay.arrays.from_callback(lambda index: np.arange(16)[index], (16,), int, rows)
         >>> x.sharding.shard_shape(x.shape), int(x[15])
         ((2,), 15)
     """

@@ -35,7 +35,7 @@ def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
         >>> tmp = getfixture("tmp_path")
         >>> np.save(tmp / "x.npy", np.arange(16, dtype=np.float32))
         >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
-        >>> outlay.from_file(tmp / "x.npy", rows).addressable_shards[7].data.tolist()
+        >>> outlay.arrays.from_file(tmp / "x.npy", rows).addressable_shards[7].data.tolist()
         [14.0, 15.0]
     """
     path = Path(path)

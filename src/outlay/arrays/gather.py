@@ -36,7 +36,7 @@ def gather(tree: Any, to: int | None = None) -> Any:
 
     Example:
         >>> x = jax.device_put(jnp.arange(8), jax.NamedSharding(outlay.mesh(x=8), P("x")))
-        >>> outlay.gather({"x": x})
+        >>> outlay.arrays.gather({"x": x})
         {'x': array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32)}
     """
     if to is not None and (problem := process_problem(to, "to")):

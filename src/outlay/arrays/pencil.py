@@ -27,7 +27,7 @@ def pencil(shape: Sequence[int], mesh: Mesh, along: int) -> NamedSharding:
 
     Example:
         >>> mesh = outlay.mesh(a=4, b=2)
-        >>> [outlay.pencil((8, 8, 8), mesh, along).spec for along in (2, 1, 0)]
+        >>> [outlay.arrays.pencil((8, 8, 8), mesh, along).spec for along in (2, 1, 0)]
         [P('a', 'b', None), P('a', None, 'b'), P(None, 'a', 'b')]
     """
     rank, axes = len(shape), list(mesh.axis_names)

@@ -41,7 +41,7 @@ def from_pieces(
 
     Example:
         >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
-        >>> outlay.from_pieces(np.arange(16), rows).sharding.shard_shape((16,))  # one process, so all is its own
+        >>> outlay.arrays.from_pieces(np.arange(16), rows).sharding.shard_shape((16,))  # one process, so all is its own
         (2,)
     """
     piece = np.asarray(piece)
@@ -105,7 +105,7 @@ def _box(shape: Shape, sharding: NamedSharding, process: int) -> Bounds:
         raise PlaceError(
             f"what process {process} holds under {spec_text(sharding.spec)} is {len(held)} blocks with others' between "
             "them, so it has no piece that is one array\n"
-            "  cure: a mesh in which each process's devices are neighbours, or outlay.from_callback"
+            "  cure: a mesh in which each process's devices are neighbours, or outlay.arrays.from_callback"
         )
     return box
 

@@ -156,7 +156,7 @@ def _difference(path: str, hashes: list[str | None]) -> Problem | None:
     odd = [str(process) for process, found in enumerate(hashes) if found != usual]
     first = hashes.index(usual)
     what = f"process {', '.join(odd)} has other values, shape or dtype than process {first}"
-    return Problem("differs", path, what, "seed all processes alike, or outlay.scatter it from one")
+    return Problem("differs", path, what, "seed all processes alike, or outlay.arrays.scatter it from one")
 
 
 def _is_on_host(leaf: Any) -> bool:

@@ -34,7 +34,7 @@ def scatter(value: Any, sharding: Sharding, source: int = 0) -> jax.Array:
 
     Example:
         >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
-        >>> outlay.scatter(np.arange(16), rows).addressable_shards[3].data.tolist()
+        >>> outlay.arrays.scatter(np.arange(16), rows).addressable_shards[3].data.tolist()
         [6, 7]
     """
     header = _agree(value, source, str(sharding), "scatter")
@@ -64,7 +64,7 @@ def broadcast(value: Any, source: int = 0) -> np.ndarray:
         PlaceError: there is no process `source`, the processes name different ones, or the source has no array.
 
     Example:
-        >>> outlay.broadcast(np.arange(3))
+        >>> outlay.arrays.broadcast(np.arange(3))
         array([0, 1, 2])
     """
     header = _agree(value, source, "", "broadcast")

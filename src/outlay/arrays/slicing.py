@@ -35,7 +35,7 @@ def slice_of(x: jax.Array, index: Any, sharding: NamedSharding | None = None) ->
 
     Example:
         >>> x = jax.device_put(jnp.arange(16), jax.NamedSharding(outlay.mesh(x=8), P("x")))
-        >>> np.asarray(outlay.slice_of(x, np.s_[3:9]))
+        >>> np.asarray(outlay.arrays.slice_of(x, np.s_[3:9]))
         array([3, 4, 5, 6, 7, 8], dtype=int32)
     """
     if not isinstance(x.sharding, NamedSharding):

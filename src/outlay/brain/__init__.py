@@ -1,1 +1,8 @@
-"""Spiking networks as graphs of modules: single-device code, which never sees a mesh."""
+"""Spiking networks as graphs of modules: single-device code, which never sees a mesh, and its runs.
+
+The public names stand in `__init__.pyi`; each is imported when it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -58,9 +58,9 @@ def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
         BrainError: a pattern is written wrongly or matches nothing; all of them are listed.
 
     Example:
-        >>> from outlay.brain.brain import Brain
-        >>> from outlay.brain.port import Connection
-        >>> from outlay.brain.spikers.linear import LinearSpiker
+        >>> from outlay.brain import Brain
+        >>> from outlay.brain import Connection
+        >>> from outlay.brain import LinearSpiker
         >>> eyes = {"left": LinearSpiker(), "right": LinearSpiker()}
         >>> brain = Brain(eyes, [Connection("inputs:light", f"{eye}:signal") for eye in eyes], inputs={"light": (3,)})
         >>> select_addresses(brain, ["*:spikes"])

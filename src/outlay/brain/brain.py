@@ -50,9 +50,9 @@ class Brain:
         BrainError: something does not fit; every offender is listed.
 
     Example:
-        >>> from outlay.brain.brain import Brain
-        >>> from outlay.brain.port import Connection
-        >>> from outlay.brain.spikers.linear import LinearSpiker
+        >>> from outlay.brain import Brain
+        >>> from outlay.brain import Connection
+        >>> from outlay.brain import LinearSpiker
         >>> brain = Brain({"eye": LinearSpiker()}, [Connection("inputs:light", "eye:signal")], inputs={"light": (3,)},
         ...               outputs={"seen": "eye:spikes"})
         >>> state, outputs = brain.step(brain.init(jax.random.key(0)), {"light": jnp.ones(3)})

@@ -48,11 +48,11 @@ class Neuron(Module):
         learning_rule: how the kernel changes; None for a kernel that does not.
 
     Example:
-        >>> from outlay.brain.brain import Brain
-        >>> from outlay.brain.port import Connection
-        >>> from outlay.brain.spikers.linear import LinearSpiker
-        >>> from outlay.brain.initializers import Constant
-        >>> from outlay.brain.somas.leaky import LeakySoma
+        >>> from outlay.brain import Brain
+        >>> from outlay.brain import Connection
+        >>> from outlay.brain import LinearSpiker
+        >>> from outlay.brain import Constant
+        >>> from outlay.brain import LeakySoma
         >>> neurons = Neuron(2, soma=LeakySoma(resistance=1.0), synapses=LinearSynapses(Constant(30.0)))
         >>> brain = Brain(
         ...     {"eye": LinearSpiker(), "neurons": neurons},

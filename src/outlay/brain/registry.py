@@ -25,7 +25,7 @@ def register(name: str, *, kind: str = MODULE) -> Callable[[Cls], Cls]:
         BrainError: another class has this name.
 
     Example:
-        >>> from outlay.brain.registry import register, registered
+        >>> from outlay.brain import register, registered
         >>> @register("copy", kind="example")
         ... class Copy:
         ...     pass

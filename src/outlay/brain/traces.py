@@ -29,7 +29,7 @@ class Tracer:
         base: what it decays to.
 
     Example:
-        >>> from outlay.brain.traces import Tracer
+        >>> from outlay.brain import Tracer
         >>> float(Tracer(tau=20.0, scale=2.0).step(jnp.zeros(()), 1.0, dt=1.0))
         2.0
     """

@@ -1,1 +1,8 @@
-"""Step graphs: parts that read each other's earlier outputs, run in one loop, and split by rows."""
+"""Step graphs: parts that read each other's earlier outputs, run in one loop, and split by rows.
+
+The public names stand in `__init__.pyi`; each is imported when it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

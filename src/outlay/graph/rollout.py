@@ -37,13 +37,13 @@ class Rollout:
         ProgramError: an address names nothing, or the inputs do not say how many steps; when it is called.
 
     Example:
-        >>> from outlay.graph.step_graph import Part, Source, StepGraph
+        >>> from outlay.graph import Part, Source, StepGraph
         >>> def count(state, read):
         ...     total = state["total"] + read["in"][0]
         ...     return {"total": total}, {"out": total}
         >>> graph = StepGraph({"counter": Part(count, {"in": (Source("inputs", "x"),)})}, {"seen": ("counter", "out")})
         >>> state = {"counter": {"total": jnp.zeros(())}, "cache": {"counter": {"out": jnp.zeros(())}}}
-        >>> rollout = outlay.Rollout(graph, record=("counter.total",), stride=2)
+        >>> rollout = outlay.graph.Rollout(graph, record=("counter.total",), stride=2)
         >>> state, found = rollout(state, {"x": jnp.arange(4.0)})
         >>> found["outputs"]["seen"].tolist(), found["recorded"]["counter.total"].tolist()
         ([0.0, 1.0, 3.0, 6.0], [1.0, 6.0])

@@ -110,7 +110,7 @@ class ByNeuron:
         if self.rows is None:
             raise CannotPlace(
                 "only a graph knows which leaves have a row a neuron",
-                'outlay.program(outlay.Rollout(graph), init, inputs, layout=..., mesh=mesh, mode="manual")',
+                'outlay.program(outlay.graph.Rollout(graph), init, inputs, layout=..., mesh=mesh, mode="manual")',
             )
         num = next((num for pattern, num in self.rows if matches(pattern, leaf.path)), None)
         if num is None:

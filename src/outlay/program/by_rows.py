@@ -113,7 +113,7 @@ def _refuse_half(splits: bool, places: bool, step: Any, mode: str) -> None:
     if splits:
         raise ProgramError(
             "outlay.by_neuron lays out a rollout in mode manual: only its graph says which leaves have a row a neuron\n"
-            '  cure: outlay.program(outlay.Rollout(graph), ..., layout=outlay.by_neuron(), mode="manual")'
+            '  cure: outlay.program(outlay.graph.Rollout(graph), ..., layout=outlay.by_neuron(), mode="manual")'
         )
     if mode == "manual" and isinstance(step, Rollout):
         raise ProgramError(

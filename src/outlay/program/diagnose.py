@@ -84,7 +84,7 @@ def refuse_unplaceable(plan: Plan) -> None:
         head = f"{len(apart)} leaf(s) live on a part of {plan.mesh}, but one compiled step needs all on all of it:"
         cure = (
             "  cure: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays\n"
-            "  or, for the parts of a graph, an outlay.Rollout in mode placed"
+            "  or, for the parts of a graph, an outlay.graph.Rollout in mode placed"
         )
         raise ProgramError("\n".join([head, *lines, cure]))
 

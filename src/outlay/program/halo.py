@@ -35,7 +35,7 @@ def halo(
         The second difference of an array that is split over 8 devices:
 
         >>> def second_difference(x):
-        ...     wide = outlay.halo(x, "i", periodic=True)
+        ...     wide = outlay.collectives.halo(x, "i", periodic=True)
         ...     return wide[:-2] - 2 * wide[1:-1] + wide[2:]
         >>> x = jnp.arange(16.0) ** 2
         >>> apply = jax.shard_map(second_difference, mesh=outlay.mesh(i=8), in_specs=P("i"), out_specs=P("i"))

@@ -36,8 +36,8 @@ def mean_over(x: jax.Array, dim: int, axis: AxisNames, *, where: jax.Array | Non
         Rows of mean 0 and deviation 1, of an array whose columns are split over 8 devices:
 
         >>> def normalise(x):
-        ...     centred = x - outlay.mean_over(x, 1, "i")
-        ...     return centred / jnp.sqrt(outlay.mean_over(centred**2, 1, "i"))
+        ...     centred = x - outlay.collectives.mean_over(x, 1, "i")
+        ...     return centred / jnp.sqrt(outlay.collectives.mean_over(centred**2, 1, "i"))
         >>> x = np.arange(32, dtype=np.float32).reshape(2, 16) ** 2
         >>> columns = P(None, "i")
         >>> rows = jax.shard_map(normalise, mesh=outlay.mesh(i=8), in_specs=columns, out_specs=columns)(x)
@@ -67,7 +67,7 @@ def ring_shift(x: jax.Array, axis: str, by: int = 1) -> jax.Array:
 
     Example:
         >>> def step(x):
-        ...     return outlay.ring_shift(x, "i")
+        ...     return outlay.collectives.ring_shift(x, "i")
         >>> mesh = outlay.mesh(i=4, devices=jax.devices()[:4])
         >>> jax.shard_map(step, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(jnp.arange(4)).tolist()
         [3, 0, 1, 2]
@@ -96,7 +96,7 @@ def sum_scatter(x: jax.Array, axis: AxisNames, dim: int = 0) -> jax.Array:
     Example:
         >>> rows = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8], [9, 7, 1, 2]])
         >>> def step(row):  # (1, 4), one row a device
-        ...     return outlay.sum_scatter(row, "i", dim=1)
+        ...     return outlay.collectives.sum_scatter(row, "i", dim=1)
         >>> mesh = outlay.mesh(i=4, devices=jax.devices()[:4])
         >>> jax.shard_map(step, mesh=mesh, in_specs=P("i"), out_specs=P(None, "i"))(rows).tolist()
         [[22, 20, 12, 17]]
@@ -125,7 +125,7 @@ def axis_coordinates(*axes: str) -> jax.Array:
 
     Example:
         >>> def step():
-        ...     return outlay.axis_coordinates("i", "j")[None]
+        ...     return outlay.collectives.axis_coordinates("i", "j")[None]
         >>> table = jax.shard_map(step, mesh=outlay.mesh(i=4, j=2), in_specs=(), out_specs=P(("i", "j")))()
         >>> table.tolist()
         [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1], [3, 0], [3, 1]]

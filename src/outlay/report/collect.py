@@ -163,7 +163,8 @@ def _process_notes(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
     notes = [f"local to process {process}: {_named(paths)}" for process, paths in sorted(alone.items())]
     if between:
         notes.append(
-            f"split between processes: {_named(between)}; np.asarray fails there, outlay.gather(x) in every process "
+            f"split between processes: {_named(between)}; np.asarray fails there, outlay.arrays.gather(x) in every "
+            "process "
             "fetches the whole"
         )
     return tuple(notes)

@@ -25,7 +25,7 @@ def blocks() -> NamedSharding:
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_npy_of_either_order(order: Any, tmp_path: Path, blocks: NamedSharding) -> None:
     np.save(tmp_path / "x.npy", np.asarray(VALUE, order=order))
-    x = outlay.from_file(tmp_path / "x.npy", blocks)
+    x = outlay.arrays.from_file(tmp_path / "x.npy", blocks)
     assert x.sharding == blocks
     np.testing.assert_array_equal(x, VALUE)
 
@@ -33,7 +33,7 @@ def test_npy_of_either_order(order: Any, tmp_path: Path, blocks: NamedSharding) 
 def test_the_array_outlives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, VALUE)
-    x = outlay.from_file(path, NamedSharding(outlay.mesh(x=8), P("x")))
+    x = outlay.arrays.from_file(path, NamedSharding(outlay.mesh(x=8), P("x")))
     path.write_bytes(b"")
     np.testing.assert_array_equal(x, VALUE)
 
@@ -45,7 +45,7 @@ def test_zarr_of_either_version(driver: str, tmp_path: Path, blocks: NamedShardi
     spec = {"driver": driver, "kvstore": {"driver": "file", "path": str(tmp_path / "x")}}
     store = tensorstore.open(spec, create=True, dtype=tensorstore.bfloat16, shape=[8, 8]).result()
     store.write(value).result()
-    x = outlay.from_file(tmp_path / "x", blocks)
+    x = outlay.arrays.from_file(tmp_path / "x", blocks)
     assert x.dtype == jnp.bfloat16
     np.testing.assert_array_equal(x, value)
 
@@ -72,25 +72,27 @@ def objects(path: Path) -> None:
 )
 def test_what_is_no_array_is_refused_by_name(name: str, make: Any, said: str, tmp_path: Path, blocks: Any) -> None:
     make(tmp_path / name)
-    with pytest.raises(outlay.PlaceError, match=rf"{name} cannot be read by 1 of 1 process\(es\)\n.*\n    {said}"):
-        outlay.from_file(tmp_path / name, blocks)
+    with pytest.raises(
+        outlay.errors.PlaceError, match=rf"{name} cannot be read by 1 of 1 process\(es\)\n.*\n    {said}"
+    ):
+        outlay.arrays.from_file(tmp_path / name, blocks)
 
 
 def test_a_broken_zarr_is_refused(tmp_path: Path, blocks: Any) -> None:
     pytest.importorskip("tensorstore")
     (tmp_path / "zarr.json").write_text("{}")
-    with pytest.raises(outlay.PlaceError, match="TensorStore cannot open it"):
-        outlay.from_file(tmp_path, blocks)
+    with pytest.raises(outlay.errors.PlaceError, match="TensorStore cannot open it"):
+        outlay.arrays.from_file(tmp_path, blocks)
 
 
 def test_zarr_without_tensorstore_says_what_to_install(tmp_path: Path, blocks: Any, monkeypatch: Any) -> None:
     (tmp_path / "zarr.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "tensorstore", None)
-    with pytest.raises(outlay.PlaceError, match="cure: pip install tensorstore"):
-        outlay.from_file(tmp_path, blocks)
+    with pytest.raises(outlay.errors.PlaceError, match="cure: pip install tensorstore"):
+        outlay.arrays.from_file(tmp_path, blocks)
 
 
 def test_a_shape_that_does_not_divide_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones(12))
-    with pytest.raises(outlay.PlaceError, match=r"dim 0 of \(12,\) has size 12"):
-        outlay.from_file(tmp_path / "x.npy", NamedSharding(outlay.mesh(x=8), P("x")))
+    with pytest.raises(outlay.errors.PlaceError, match=r"dim 0 of \(12,\) has size 12"):
+        outlay.arrays.from_file(tmp_path / "x.npy", NamedSharding(outlay.mesh(x=8), P("x")))

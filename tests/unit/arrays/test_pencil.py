@@ -14,16 +14,16 @@ from outlay.arrays.put import _identity
 def test_moving_between_pencils_keeps_the_values_and_gathers_nothing() -> None:
     mesh = outlay.mesh(a=4, b=2)
     value = np.arange(16 * 8 * 8, dtype=np.float32).reshape(16, 8, 8)
-    x = outlay.put(value, outlay.pencil(value.shape, mesh, along=2))
+    x = outlay.put(value, outlay.arrays.pencil(value.shape, mesh, along=2))
     for along in (1, 0, -1):
-        x = outlay.reshard(x, outlay.pencil(value.shape, mesh, along=along))
+        x = outlay.reshard(x, outlay.arrays.pencil(value.shape, mesh, along=along))
         np.testing.assert_array_equal(x, value)
         assert x.sharding.shard_shape(value.shape)[along] == value.shape[along]
 
 
 def test_moving_between_pencils_never_holds_the_whole() -> None:
     mesh, shape = outlay.mesh(a=4, b=2), (64, 64, 64)
-    before, after = (outlay.pencil(shape, mesh, along=along) for along in (2, 1))
+    before, after = (outlay.arrays.pencil(shape, mesh, along=along) for along in (2, 1))
     leaf = jax.tree.structure(0)
     given = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=before)
     compiled = _identity(leaf, (after,)).lower(given).compile()
@@ -40,5 +40,5 @@ def test_moving_between_pencils_never_holds_the_whole() -> None:
     ],
 )
 def test_a_shape_without_such_pencils_is_refused(shape: tuple[int, ...], along: int, said: str) -> None:
-    with pytest.raises(outlay.PlaceError, match=said):
-        outlay.pencil(shape, outlay.mesh(a=4, b=2), along)
+    with pytest.raises(outlay.errors.PlaceError, match=said):
+        outlay.arrays.pencil(shape, outlay.mesh(a=4, b=2), along)

@@ -23,12 +23,12 @@ def test_every_leaf_gets_the_sharding() -> None:
 
 
 def test_every_leaf_that_does_not_fit_is_listed() -> None:
-    with pytest.raises(outlay.PlaceError, match=r"P\(None, 'x'\) on mesh x=8 does not fit: 1 problem") as caught:
+    with pytest.raises(outlay.errors.PlaceError, match=r"P\(None, 'x'\) on mesh x=8 does not fit: 1 problem") as caught:
         outlay.put(TREE, NamedSharding(outlay.mesh(x=8), P(None, "x")))
     assert caught.value.problems[0].where == "v"
 
 
 def test_a_plan_needs_its_mesh() -> None:
     plan = (outlay.Layout() + outlay.replicate()).plan(TREE, outlay.mesh(x=8))
-    with pytest.raises(outlay.PlaceError, match="give the mesh that it was made for too"):
+    with pytest.raises(outlay.errors.PlaceError, match="give the mesh that it was made for too"):
         outlay.put(TREE, plan)

@@ -39,7 +39,7 @@ def x(request: Any) -> jax.Array:
     ids=str,
 )
 def test_a_slice_has_numpys_values_on_every_device(index: Any, x: jax.Array) -> None:
-    found = outlay.slice_of(x, index)
+    found = outlay.arrays.slice_of(x, index)
     assert found.is_fully_replicated
     assert found.sharding.mesh == x.sharding.mesh
     np.testing.assert_array_equal(found, VALUE[index])
@@ -47,7 +47,7 @@ def test_a_slice_has_numpys_values_on_every_device(index: Any, x: jax.Array) -> 
 
 def test_a_slice_lives_where_it_is_told_to(x: jax.Array) -> None:
     wanted = NamedSharding(x.sharding.mesh, P(None, "a"))
-    found = outlay.slice_of(x, np.s_[3:9, :, 1], wanted)
+    found = outlay.arrays.slice_of(x, np.s_[3:9, :, 1], wanted)
     assert found.sharding == wanted
     np.testing.assert_array_equal(found, VALUE[3:9, :, 1])
 
@@ -71,15 +71,17 @@ def test_only_what_is_in_the_slice_travels() -> None:
     ],
 )
 def test_an_index_that_does_not_fit_is_refused(index: Any, said: str, x: jax.Array) -> None:
-    with pytest.raises(outlay.PlaceError, match=said):
-        outlay.slice_of(x, index)
+    with pytest.raises(outlay.errors.PlaceError, match=said):
+        outlay.arrays.slice_of(x, index)
 
 
 def test_a_place_that_does_not_fit_is_refused(x: jax.Array) -> None:
-    with pytest.raises(outlay.PlaceError, match=r"dim 0 of \(6, 8, 2\) has size 6, which does not divide by a=4"):
-        outlay.slice_of(x, np.s_[3:9], NamedSharding(x.sharding.mesh, P("a")))
+    with pytest.raises(
+        outlay.errors.PlaceError, match=r"dim 0 of \(6, 8, 2\) has size 6, which does not divide by a=4"
+    ):
+        outlay.arrays.slice_of(x, np.s_[3:9], NamedSharding(x.sharding.mesh, P("a")))
     few = outlay.mesh(a=2, devices=jax.devices()[:2])
-    with pytest.raises(outlay.PlaceError, match="shall live on 2 devices that are not the 8"):
-        outlay.slice_of(x, np.s_[3:9], NamedSharding(few, P()))
-    with pytest.raises(outlay.PlaceError, match="this one has a SingleDeviceSharding"):
-        outlay.slice_of(jnp.ones(3), np.s_[0])
+    with pytest.raises(outlay.errors.PlaceError, match="shall live on 2 devices that are not the 8"):
+        outlay.arrays.slice_of(x, np.s_[3:9], NamedSharding(few, P()))
+    with pytest.raises(outlay.errors.PlaceError, match="this one has a SingleDeviceSharding"):
+        outlay.arrays.slice_of(jnp.ones(3), np.s_[0])

@@ -40,12 +40,12 @@ class BrokenRuleSet:
     num_problems: int = 1
     state: Any = field(default_factory=lambda: STATE)
 
-    def error(self) -> outlay.LayoutError:
+    def error(self) -> outlay.errors.LayoutError:
         """What Outlay raises for it."""
         layout = eval(self.written, {"outlay": outlay, "P": P})
         try:
             plan = layout.plan(self.state, MESH, batch=BATCH)
-        except outlay.LayoutError as error:
+        except outlay.errors.LayoutError as error:
             return error
         raise AssertionError(f"the broken rule set {self.name!r} was accepted:\n{plan}")
 

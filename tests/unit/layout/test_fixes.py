@@ -144,7 +144,7 @@ def ends_well(rules, state, batch, mesh, trail=()):
     assert len(trail) < 30, f"the advice goes in circles: {trail}"
     try:
         return outlay.Layout(rules).plan(state, mesh, batch=batch)
-    except outlay.LayoutError as error:
+    except outlay.errors.LayoutError as error:
         problem = error.problems[0]
     option, edited = next(edits(problem, rules), ("", None))
     assert edited is not None, f"no way out of {problem.text()} after {trail}"
@@ -157,7 +157,7 @@ def test_every_fix_leads_to_a_plan_and_unshards_no_other_leaf(name):
     batch = batch[0] if batch else None
     mesh = abstract(data=4, model=2, one=1) if name == "an axis of one device" else MESH
     rules = list(layout.rules)
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         layout.plan(state, mesh, batch=batch)
     lacks_axis = any(p.kind == "unknown axis" for p in error.value.problems)
     held = {} if lacks_axis else before(rules, state, batch, mesh)

@@ -91,7 +91,7 @@ FACTORED_LAYOUT = outlay.Layout([("params.enc.w", P("data", "model")), ("params.
 
 
 def test_factored_moments_follow_nothing_and_are_reported_as_uncovered(factored):
-    with pytest.raises(outlay.LayoutError, match=r"2 problem\(s\)") as error:
+    with pytest.raises(outlay.errors.LayoutError, match=r"2 problem\(s\)") as error:
         FACTORED_LAYOUT.plan(factored, MESH)
     assert sorted((p.kind, p.where.split(".")[-3]) for p in error.value.problems) == [
         ("uncovered leaf", "v_col"),
@@ -102,7 +102,7 @@ def test_factored_moments_follow_nothing_and_are_reported_as_uncovered(factored)
 
 def test_factored_moments_are_not_covered_by_being_told_to_follow(factored):
     told = FACTORED_LAYOUT + outlay.Layout([("opt_state.**", outlay.follow("params"))])
-    with pytest.raises(outlay.LayoutError, match=r"(?s)uncovered leaf: opt_state.*v_(row|col)\.enc\.w"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"(?s)uncovered leaf: opt_state.*v_(row|col)\.enc\.w"):
         told.plan(factored, MESH)
 
 
@@ -145,7 +145,7 @@ def test_a_rule_that_does_not_name_the_optimizer_leaves_the_moments_with_their_p
     params = {"w": shape(8, 16), "b": shape(16)}
     state = {"opt_state": jax.eval_shape(optax.sgd(1e-3, momentum=0.9).init, params), "params": params}
     layout = outlay.Layout([("params.w", outlay.replicate()), ("params.b", outlay.on(5))]) + outlay.fsdp(min_size=1)
-    with pytest.raises(outlay.LayoutError, match="shadowed rule: rule 3"):
+    with pytest.raises(outlay.errors.LayoutError, match="shadowed rule: rule 3"):
         layout.plan(state, MESH)
     plan = (outlay.Layout(layout.rules[:2])).plan(state, MESH)
     assert (plan["opt_state.0.trace.w"].spec, plan["opt_state.0.trace.w"].num_copies) == (P(), 8)
@@ -162,7 +162,9 @@ def test_zero1_splits_the_moments_of_whole_parameters():
 def test_a_rule_that_only_reaches_following_moments_is_shadowed_and_told_how_to_reach_them():
     state = {"opt_state": jax.eval_shape(optax.adam(1e-3).init, PARAMS), "params": PARAMS}
     layout = LAYOUT + outlay.Layout([("**.mu.**", P())])
-    with pytest.raises(outlay.LayoutError, match=r'(?s)shadowed.*leaves follow.*begin its pattern with "opt_state\."'):
+    with pytest.raises(
+        outlay.errors.LayoutError, match=r'(?s)shadowed.*leaves follow.*begin its pattern with "opt_state\."'
+    ):
         layout.plan(state, MESH)
 
 
@@ -190,7 +192,8 @@ def test_a_moment_of_two_trees_that_are_placed_differently_must_be_told_which():
     state = {"ema": {"w": shape(8)}, "opt_state": {"mu": {"w": shape(8)}}, "params": {"w": shape(8)}}
     layout = outlay.Layout([("ema.w", P("model")), ("params.w", P("data"))])
     with pytest.raises(
-        outlay.LayoutError, match=r"(?s)ambiguous parameter: opt_state\.mu\.w.*2 leaves.*ema\.w, params\.w.*follow"
+        outlay.errors.LayoutError,
+        match=r"(?s)ambiguous parameter: opt_state\.mu\.w.*2 leaves.*ema\.w, params\.w.*follow",
     ):
         layout.plan(state, MESH)
     told = layout + outlay.Layout([("opt_state.**", outlay.follow("params"))])
@@ -205,10 +208,12 @@ def test_a_rule_that_follows_what_is_not_there_names_what_is():
     state = {"ema": {"w": shape(8)}, "params": {"w": shape(8)}}
     layout = outlay.Layout([("params.w", P("data")), ("ema.**", outlay.follow("parms"))])
     with pytest.raises(
-        outlay.LayoutError, match=r"(?s)follows nothing: rule 2.*1 leaf\(s\).*write outlay.follow\(\"params\"\)"
+        outlay.errors.LayoutError, match=r"(?s)follows nothing: rule 2.*1 leaf\(s\).*write outlay.follow\(\"params\"\)"
     ):
         layout.plan(state, MESH)
-    with pytest.raises(outlay.LayoutError, match=r"(?s)uncovered leaf: the bare array\n.*follows nothing: rule 1"):
+    with pytest.raises(
+        outlay.errors.LayoutError, match=r"(?s)uncovered leaf: the bare array\n.*follows nothing: rule 1"
+    ):
         outlay.Layout([("**", outlay.follow("params"))]).plan(jnp.ones(8), MESH)
 
 

@@ -20,7 +20,7 @@ def layout(*rules):
 
 
 def kinds(rules, state, *, mesh=MESH, batch=None):
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         rules.plan(state, mesh, batch=batch)
     return [problem.kind for problem in error.value.problems], str(error.value)
 

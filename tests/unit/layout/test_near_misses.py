@@ -16,7 +16,7 @@ STATE = {"params": {"embed": shape(8, 8), "layers": [LAYER, LAYER]}}
 
 
 def fix(pattern, state=STATE, placement=None):
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         (outlay.Layout([(pattern, placement or P("model"))]) + DP).plan(state, MESH, batch=shape(8))
     (problem,) = error.value.problems
     return f"{problem.what}\n{problem.cure}"
@@ -43,7 +43,9 @@ def test_a_regular_expression_is_told_that_patterns_are_globs_and_which(regex, g
 
 @pytest.mark.parametrize("pattern", ["['params']['embed']", r"^params\..*\.kernel$"])
 def test_what_cannot_even_be_a_pattern_is_told_so_when_it_is_written(pattern):
-    with pytest.raises(outlay.LayoutError, match=r'globs over dotted paths.*write "params\.(embed|\*\*\.kernel)"'):
+    with pytest.raises(
+        outlay.errors.LayoutError, match=r'globs over dotted paths.*write "params\.(embed|\*\*\.kernel)"'
+    ):
         outlay.Rule(pattern, P())
 
 
@@ -66,7 +68,7 @@ def test_paths_as_others_write_them_are_shown_dotted(pattern):
 )
 def test_letters_that_look_alike_are_named_by_their_code_points(written, key, told):
     layout = outlay.Layout([(f"params.{written}", P("model"))]) + DP
-    with pytest.raises(outlay.LayoutError, match=told):
+    with pytest.raises(outlay.errors.LayoutError, match=told):
         layout.plan({"params": {key: shape(8)}}, MESH)
 
 
@@ -76,7 +78,7 @@ def test_a_rule_for_what_is_none_is_told_that_it_is_none():
 
 
 def test_what_a_leading_wildcard_does_not_reach_is_not_proposed_for_it():
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         (outlay.tensor_parallel(columns=["**.gate.*"]) + DP).plan(STATE, MESH, batch={"x": {"y": shape(8)}})
     (problem,) = error.value.problems
     assert "did you mean '**.q.*' or '**.up.*'?" in problem.cure
@@ -84,20 +86,22 @@ def test_what_a_leading_wildcard_does_not_reach_is_not_proposed_for_it():
 
 
 def test_a_scalar_and_an_array_without_numbers_give_the_right_reasons():
-    with pytest.raises(outlay.LayoutError, match=r"a scalar has no dim to split: settle it by a rule before"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"a scalar has no dim to split: settle it by a rule before"):
         outlay.Layout([("s", P("data"))]).plan({"s": shape()}, MESH)
     plan = (outlay.fsdp(min_size=0) + DP).plan({"w": shape(0, 8)}, MESH)
     assert plan["w"].reason == "it holds no number: nothing to split"
 
 
 def test_an_axis_without_a_name_is_refused():
-    with pytest.raises(outlay.LayoutError, match=r"not a spec: w\n.*names no mesh axis"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"not a spec: w\n.*names no mesh axis"):
         outlay.Rule("w", P(("", "model")))
 
 
 @pytest.mark.parametrize("outputs", [1, 7, -2, True, "last"])
 def test_outputs_of_tensor_parallelism_are_the_last_dim_or_the_first(outputs):
-    with pytest.raises(outlay.LayoutError, match=r"(?s)not an outputs dim.*outputs=-1 for kernels.*outputs=0 for"):
+    with pytest.raises(
+        outlay.errors.LayoutError, match=r"(?s)not an outputs dim.*outputs=-1 for kernels.*outputs=0 for"
+    ):
         outlay.tensor_parallel(outputs=outputs)
 
 
@@ -107,7 +111,7 @@ def test_outputs_of_tensor_parallelism_are_the_last_dim_or_the_first(outputs):
 def test_a_particular_rule_after_a_general_one_that_took_most_of_it_is_refused_with_the_counts():
     state = {"a": {"kernel": shape(16, 8)}, "b": {"kernel": shape(8, 16)}, "c": {"kernel": shape(16, 8)}}
     rules = outlay.fsdp(min_size=1) + outlay.Layout([("*.kernel", P(None, "data"))])
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         (rules + outlay.Layout([("d", P())]) + DP).plan({**state, "d": shape(16)}, MESH)
     (problem,) = error.value.problems
     assert problem.kind == "partly shadowed rule"
@@ -140,7 +144,7 @@ def test_names_that_are_numbered_are_what_a_star_is_for():
 
 
 def test_an_uneven_batch_gets_fixes_for_batches():
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         DP.plan({"w": shape(8)}, MESH, batch={"x": shape(30, 8)})
     (problem,) = error.value.problems
     for said in ("make batches of 32 or 28 samples", "--batch 32", "drop the 2 samples", '"weight" 0', "data=2"):
@@ -162,7 +166,7 @@ def test_first_dims_of_a_batch_that_differ_are_noted_unless_a_rule_names_them():
 
 def test_a_message_is_at_most_200_lines_and_says_how_to_see_all():
     state = {"params": {f"w{i}": {"kernel": shape(8, 8), "bias": shape(7)} for i in range(300)}}
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         outlay.Layout([("params.*.bias", P("data"))]).plan(state, MESH)
     lines = str(error.value).splitlines()
     assert len(lines) <= MAX_LINES

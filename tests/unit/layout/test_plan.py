@@ -65,7 +65,7 @@ def test_json_is_plain_read_back_equal_and_says_the_totals(plan):
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"mesh": 3}', '{"mesh": {"axes": []}}', '{"leaves": 1}'])
 def test_text_that_is_no_saved_plan_is_refused(text):
-    with pytest.raises(outlay.LayoutError, match=r"not a saved plan \(.*\); write one with plan\.to_json\(\)"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"not a saved plan \(.*\); write one with plan\.to_json\(\)"):
         outlay.Plan.from_json(text)
 
 

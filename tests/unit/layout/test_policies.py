@@ -35,28 +35,31 @@ def test_a_policy_sees_the_leaf_and_what_earlier_rules_left_free():
 
 def test_a_policy_that_forgets_to_return_is_told_what_to_return():
     with pytest.raises(
-        outlay.LayoutError, match=r"not a placement: w\n.*returned None\n.*return a PartitionSpec or outlay\.Choice"
+        outlay.errors.LayoutError,
+        match=r"not a placement: w\n.*returned None\n.*return a PartitionSpec or outlay\.Choice",
     ):
         plan(lambda leaf: None, 8)
 
 
 def test_a_policy_that_claims_an_axis_the_mesh_lacks_is_told_what_was_meant():
-    with pytest.raises(outlay.LayoutError, match=r"unknown axis: w\n.*'modle', which the mesh lacks\n.*'model'"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"unknown axis: w\n.*'modle', which the mesh lacks\n.*'model'"):
         plan(lambda leaf: P("modle"), 8)
 
 
 def test_a_policy_that_claims_an_axis_twice_is_refused():
-    with pytest.raises(outlay.LayoutError, match=r"one axis twice: w\n.*'data' stands 2 times"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"one axis twice: w\n.*'data' stands 2 times"):
         plan(lambda leaf: P("data", "data"), 8, 8)
 
 
 def test_a_policy_that_returns_too_many_dims_is_refused():
-    with pytest.raises(outlay.LayoutError, match=r"too many dims: w\n.*gives 2 dims, but the leaf has 1: \(8,\)"):
+    with pytest.raises(
+        outlay.errors.LayoutError, match=r"too many dims: w\n.*gives 2 dims, but the leaf has 1: \(8,\)"
+    ):
         plan(lambda leaf: P(None, "data"), 8)
 
 
 def test_a_policys_indivisible_dim_is_refused_or_falls_back_like_any_rules():
-    with pytest.raises(outlay.LayoutError, match=r"indivisible dim: w\n.*6 = 1 x 4 \+ 2"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"indivisible dim: w\n.*6 = 1 x 4 \+ 2"):
         plan(lambda leaf: P("data"), 6, 16)
     assert plan(lambda leaf: P("data"), 6, 16, otherwise="another_dim").spec == P(None, "data")
 
@@ -75,7 +78,7 @@ def test_fsdp_leaves_small_leaves_whole_and_says_so():
 
 def test_fsdp_with_no_dim_that_divides_names_the_ways_out():
     with pytest.raises(
-        outlay.LayoutError,
+        outlay.errors.LayoutError,
         match=r"(?s)no dim of \(7, 9\) divides by data=4.*pad dim 0 to 8 or dim 1 to 12"
         r'.*otherwise="replicate": 252 B a device.*\("w", outlay\.replicate\(\)\)',
     ):
@@ -116,7 +119,9 @@ def test_zero2_splits_gradients_that_the_step_names():
 def test_zero2_asks_a_step_that_names_no_gradients_to_name_them():
     state = {"params": {"w": shape(8)}, "opt_state": {"mu": {"w": shape(8)}}}
     layout = outlay.zero2(min_size=1) + outlay.data_parallel()
-    with pytest.raises(outlay.LayoutError, match=r'unused rule: rule 2.*\n.*\n.*outlay\.constrain\(grads, "grads"\)'):
+    with pytest.raises(
+        outlay.errors.LayoutError, match=r'unused rule: rule 2.*\n.*\n.*outlay\.constrain\(grads, "grads"\)'
+    ):
         layout.plan(state, MESH, intermediates={})
     assert layout.plan(state, MESH)["opt_state.mu.w"].spec == P("data")  # asked for the state alone
 

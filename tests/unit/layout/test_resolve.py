@@ -20,7 +20,7 @@ def plan(state, *rules, mesh=MESH, **options):
 
 
 def test_an_indivisible_dim_shows_the_arithmetic_and_every_way_out_with_its_cost():
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         plan({"w": shape(10, 16)}, ("w", P("data", None)))
     (problem,) = error.value.problems
     assert (problem.kind, problem.where) == ("indivisible dim", "w")
@@ -34,7 +34,8 @@ def test_an_indivisible_dim_shows_the_arithmetic_and_every_way_out_with_its_cost
 
 def test_a_dim_over_two_axes_may_be_split_over_one_of_them():
     with pytest.raises(
-        outlay.LayoutError, match=r"(?s)data=4 x model=2 = 8 \(12 = 1 x 8 \+ 4\).*over data only\n.*over model only"
+        outlay.errors.LayoutError,
+        match=r"(?s)data=4 x model=2 = 8 \(12 = 1 x 8 \+ 4\).*over data only\n.*over model only",
     ):
         plan({"w": shape(12)}, ("w", P(("data", "model"))))
 
@@ -52,7 +53,7 @@ def test_otherwise_another_dim_takes_the_largest_free_one_that_divides():
 
 
 def test_otherwise_another_dim_with_none_left_is_still_an_error():
-    with pytest.raises(outlay.LayoutError, match="indivisible dim: w"):
+    with pytest.raises(outlay.errors.LayoutError, match="indivisible dim: w"):
         plan({"w": shape(10, 9)}, outlay.Rule("w", P("data"), otherwise="another_dim"))
 
 
@@ -61,20 +62,22 @@ def test_otherwise_another_dim_with_none_left_is_still_an_error():
 
 def test_a_leading_wildcard_that_was_meant_for_the_batch_is_told_how_to_reach_it():
     with pytest.raises(
-        outlay.LayoutError, match=r'a leading wildcard reaches the state only; write "batch\.\*\*" for batch\.x'
+        outlay.errors.LayoutError, match=r'a leading wildcard reaches the state only; write "batch\.\*\*" for batch\.x'
     ):
         plan({"w": shape(8)}, ("w", P()), ("batch.**", P("data")), ("**.x", P("data")), batch={"x": shape(8)})
 
 
 def test_an_unanchored_pattern_for_the_batch_is_told_to_begin_with_its_name():
     with pytest.raises(
-        outlay.LayoutError, match=r'anchored at both ends; write "batch\.\*\*\.x" \(it matches batch\.x\)'
+        outlay.errors.LayoutError, match=r'anchored at both ends; write "batch\.\*\*\.x" \(it matches batch\.x\)'
     ):
         plan({"w": shape(8)}, ("w", P()), ("x", P("data")), ("batch.*", P()), batch={"x": shape(8)})
 
 
 def test_a_pattern_that_forgets_the_end_is_told_to_go_on():
-    with pytest.raises(outlay.LayoutError, match=r'write "params\.enc\.\*\*" \(it matches params\.enc\.b and 1 more\)'):
+    with pytest.raises(
+        outlay.errors.LayoutError, match=r'write "params\.enc\.\*\*" \(it matches params\.enc\.b and 1 more\)'
+    ):
         plan({"params": {"enc": {"w": shape(8), "b": shape(8)}}}, ("params.enc", P("data")), outlay.replicate())
 
 
@@ -90,7 +93,7 @@ def test_rules_for_the_batch_are_not_checked_when_only_the_state_is_asked_for():
 
 
 def test_replicate_closes_a_leaf_to_later_rules():
-    with pytest.raises(outlay.LayoutError, match=r"shadowed rule: rule 2 .*\n.*it matches 1 leaf\(s\).*rule 1"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"shadowed rule: rule 2 .*\n.*it matches 1 leaf\(s\).*rule 1"):
         plan({"w": shape(8)}, ("w", outlay.replicate()), ("w", P("data")))
     found = plan({"w": shape(8), "v": shape(8)}, ("w", outlay.replicate()), ("*", P("data")))
     assert (found["w"].spec, found["v"].spec) == (P(), P("data"))
@@ -118,7 +121,7 @@ def test_an_axis_that_is_taken_is_not_used_twice():
 
 
 def test_unknown_axes_of_all_rules_are_listed_before_anything_else():
-    with pytest.raises(outlay.LayoutError, match=r"names 2 axis\(es\)") as error:
+    with pytest.raises(outlay.errors.LayoutError, match=r"names 2 axis\(es\)") as error:
         plan({"w": shape(7)}, ("w", P("dat")), ("nowhere", P("modle")), outlay.fsdp("data").rules[0])
     assert [p.where.split(" (")[0] for p in error.value.problems] == ["rule 1", "rule 2"]
     assert "did you mean 'data'?" in error.value.problems[0].cure
@@ -139,7 +142,7 @@ def test_modules_live_whole_on_the_positions_they_are_given():
 def test_a_position_that_the_mesh_lacks_is_refused_with_those_it_has():
     for position in (8, -1):
         with pytest.raises(
-            outlay.LayoutError, match=rf'no such device: rule 1 \("a\.\*\*".*\n.*position {position}.*0 to 7'
+            outlay.errors.LayoutError, match=rf'no such device: rule 1 \("a\.\*\*".*\n.*position {position}.*0 to 7'
         ) as error:
             outlay.by_module({"a": position}).plan({"a": {"w": shape(8), "b": shape(8)}}, MESH)
         assert len(error.value.problems) == 1
@@ -159,7 +162,7 @@ BIG = {"a": shape(16, 16), "b": shape(16, 16)}
 
 def test_a_big_leaf_left_whole_while_others_are_split_is_refused():
     with pytest.raises(
-        outlay.LayoutError,
+        outlay.errors.LayoutError,
         match=r"big leaf left whole: b\n.*1\.0 KiB are left whole on each of 8 devices while 1 other leaves are split "
         r'\(limit 1\.0 KiB\).*\n.*\("b", outlay\.replicate\(\)\) if it is meant',
     ):
@@ -240,7 +243,7 @@ def test_an_array_with_an_empty_dim_can_be_laid_out():
 
 
 def test_leaves_that_are_no_arrays_are_refused_all_at_once():
-    with pytest.raises(outlay.LayoutError, match=r"2 leaf\(s\) of the tree are no arrays") as error:
+    with pytest.raises(outlay.errors.LayoutError, match=r"2 leaf\(s\) of the tree are no arrays") as error:
         plan({"name": "adam", "act": collections.OrderedDict(f=jnp.tanh), "w": shape(8)}, outlay.replicate())
     assert [(p.kind, p.where) for p in error.value.problems] == [("not an array", "act.f"), ("not an array", "name")]
     assert "eqx.partition" in str(error.value)
@@ -258,5 +261,5 @@ def test_intermediates_need_no_rule_and_are_reached_by_their_name_alone():
 
 
 def test_a_rule_for_the_state_of_an_optimizer_without_any_says_so():
-    with pytest.raises(outlay.LayoutError, match=r"this optimizer keeps no state .*: delete the rule"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"this optimizer keeps no state .*: delete the rule"):
         plan({"params": {"w": shape(8)}}, ("params.**", P("data")), ("opt_state.**", P("data")))

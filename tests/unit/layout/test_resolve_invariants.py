@@ -83,7 +83,7 @@ def plan_or_errors(mesh, state, batch, found):
     """The plan, or None after checking that the refusal names every problem in words."""
     try:
         return outlay.Layout([*found, *REST]).plan(state, mesh, batch=batch)
-    except outlay.LayoutError as error:
+    except outlay.errors.LayoutError as error:
         check_words(error)
         return None
 
@@ -210,6 +210,6 @@ def test_the_random_rules_make_plans_as_well_as_errors():
 @pytest.mark.parametrize("num_bad", [1, 3])
 def test_all_offenders_are_listed_at_once(num_bad):
     state = {f"w{i}": shape(7 if i < num_bad else 8) for i in range(5)}
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         outlay.Layout([("*", P("data"))]).plan(state, abstract(data=8))
     assert [problem.where for problem in error.value.problems] == [f"w{i}" for i in range(num_bad)]

@@ -9,51 +9,53 @@ import outlay
     [("", "the pattern is empty"), ("a..b", "empty part"), ("a.**b", "cannot share a part"), ("'a", "quote")],
 )
 def test_a_malformed_pattern_is_refused_when_the_rule_is_written(pattern, said):
-    with pytest.raises(outlay.LayoutError, match=rf"malformed pattern: .*\n.*{said}"):
+    with pytest.raises(outlay.errors.LayoutError, match=rf"malformed pattern: .*\n.*{said}"):
         outlay.Rule(pattern, P())
 
 
 @pytest.mark.parametrize("pattern", [None, 3, ("a", "b")])
 def test_a_pattern_that_is_no_text_is_refused(pattern):
-    with pytest.raises(outlay.LayoutError, match="not a pattern"):
+    with pytest.raises(outlay.errors.LayoutError, match="not a pattern"):
         outlay.Rule(pattern, P())
 
 
 @pytest.mark.parametrize("spec", [P("data", "data"), P(("data", "data")), P("data", ("model", "data"))])
 def test_one_axis_twice_is_refused_with_the_count(spec):
     with pytest.raises(
-        outlay.LayoutError, match=r"one axis twice: w\n.*'data' stands 2 times.*\n.*keep it for one dim"
+        outlay.errors.LayoutError, match=r"one axis twice: w\n.*'data' stands 2 times.*\n.*keep it for one dim"
     ):
         outlay.Rule("w", spec)
 
 
 def test_a_spec_entry_that_names_no_axis_is_refused():
-    with pytest.raises(outlay.LayoutError, match=r"not a spec: w\n.*UNCONSTRAINED.*\n.*None for a dim left free"):
+    with pytest.raises(
+        outlay.errors.LayoutError, match=r"not a spec: w\n.*UNCONSTRAINED.*\n.*None for a dim left free"
+    ):
         outlay.Rule("w", P(P.UNCONSTRAINED, "data"))
 
 
 @pytest.mark.parametrize("placement", ["model", None, 3, ["data"]])
 def test_what_is_no_placement_is_refused_with_what_is_one(placement):
-    with pytest.raises(outlay.LayoutError, match=r"(?s)not a placement: w.*outlay\.replicate\(\), outlay\.on"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"(?s)not a placement: w.*outlay\.replicate\(\), outlay\.on"):
         outlay.Rule("w", placement)
 
 
 def test_an_unknown_fallback_is_refused_with_those_there_are():
     with pytest.raises(
-        outlay.LayoutError, match=r"unknown fallback: w\n.*'pad'\n.*'error', 'replicate', 'another_dim'"
+        outlay.errors.LayoutError, match=r"unknown fallback: w\n.*'pad'\n.*'error', 'replicate', 'another_dim'"
     ):
         outlay.Rule("w", P(), otherwise="pad")
 
 
 def test_everything_wrong_with_one_rule_is_said_at_once():
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         outlay.Rule("", P("a", "a"), otherwise="pad")
     assert [p.kind for p in error.value.problems] == ["malformed pattern", "one axis twice", "unknown fallback"]
 
 
 @pytest.mark.parametrize("item", ["params.w", ("w",), ("w", P(), "error"), 3, (P(), "w")])
 def test_an_item_of_a_layout_that_is_no_rule_is_refused(item):
-    with pytest.raises(outlay.LayoutError, match=r"not a rule: .*\n.*\n.*cure: write \("):
+    with pytest.raises(outlay.errors.LayoutError, match=r"not a rule: .*\n.*\n.*cure: write \("):
         outlay.Layout([item])
 
 
@@ -67,7 +69,7 @@ def test_a_layout_adds_rules_layouts_lists_and_single_placements():
 
 @pytest.mark.parametrize("devices", [[], [1, 1], [True], [1.0], 1.5])
 def test_positions_that_are_no_different_whole_numbers_are_refused(devices):
-    with pytest.raises(outlay.LayoutError, match=r"not a placement.*\n.*position.*\n.*name each position once"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"not a placement.*\n.*position.*\n.*name each position once"):
         outlay.on(devices)
 
 

@@ -66,7 +66,7 @@ def test_values_are_stored_by_their_names_and_parts_of_names_and_the_compiler_pl
 
 def test_a_rule_that_stores_covers_no_leaf():
     layout = outlay.Layout([("params.**", outlay.on_host())])
-    with pytest.raises(outlay.LayoutError, match=r"uncovered leaf: params\.w"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"uncovered leaf: params\.w"):
         layout.plan({"params": {"w": shape(16, 8)}}, MESH)
 
 
@@ -79,27 +79,27 @@ def test_a_rule_that_stores_covers_no_leaf():
     ],
 )
 def test_what_cannot_be_stored_so_is_refused(rule, message):
-    with pytest.raises(outlay.LayoutError, match=message):
+    with pytest.raises(outlay.errors.LayoutError, match=message):
         plan_of(rule)
 
 
 def test_a_value_named_as_a_leaf_is_refused():
     with pytest.raises(
-        outlay.LayoutError, match=r"same path twice: params\.w\n.*tell the value from the leaf of the state"
+        outlay.errors.LayoutError, match=r"same path twice: params\.w\n.*tell the value from the leaf of the state"
     ):
         plan_of(intermediates={"params": {"w": shape(2)}})
 
 
 def test_a_second_rule_for_the_same_values_is_shadowed():
-    with pytest.raises(outlay.LayoutError, match=r"shadowed rule: rule 2 \(\"layer_input\", recompute\(\)\)"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"shadowed rule: rule 2 \(\"layer_input\", recompute\(\)\)"):
         plan_of(("layer_input", outlay.keep()), ("layer_input", outlay.recompute()))
 
 
 @pytest.mark.parametrize("other", [outlay.replicate(), outlay.keep(), "data"])
 def test_only_one_spec_can_be_added(other):
-    with pytest.raises(outlay.LayoutError, match=r"cannot be added to on_host\(\)"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"cannot be added to on_host\(\)"):
         outlay.on_host() + other
-    with pytest.raises(outlay.LayoutError, match="cannot be added"):
+    with pytest.raises(outlay.errors.LayoutError, match="cannot be added"):
         outlay.on_host() + P("data") + P("data")
 
 
@@ -108,7 +108,7 @@ def test_a_plan_comes_back_from_json_with_its_storages_and_a_damaged_one_is_refu
     assert Plan.from_json(plan.to_json()) == plan
     data = json.loads(plan.to_json())
     data["leaves"][0]["stored"] = "moon"
-    with pytest.raises(outlay.LayoutError, match="stored is 'moon'"):
+    with pytest.raises(outlay.errors.LayoutError, match="stored is 'moon'"):
         Plan.from_dict(data)
 
 
@@ -144,7 +144,7 @@ def test_files_say_the_same_as_python(tmp_path):
 def test_files_that_store_in_two_ways_are_refused(tmp_path, lines, message):
     file = tmp_path / "layout.toml"
     file.write_text(f'[[rule]]\nmatch = "x"\n{lines}\n')
-    with pytest.raises(outlay.LayoutError, match=message):
+    with pytest.raises(outlay.errors.LayoutError, match=message):
         outlay.read_layout(file)
 
 

@@ -22,7 +22,7 @@ def read(tmp_path, monkeypatch):
     return read_text
 
 
-def problems_of(error: pytest.ExceptionInfo[outlay.LayoutError]) -> list[tuple[str, str]]:
+def problems_of(error: pytest.ExceptionInfo[outlay.errors.LayoutError]) -> list[tuple[str, str]]:
     return [(problem.kind, problem.where) for problem in error.value.problems]
 
 
@@ -95,13 +95,13 @@ def test_every_parameter_of_every_strategy_can_be_checked_in_a_file(strategy):
 
 def test_an_unknown_key_is_named_with_its_line_and_what_was_meant(read):
     text = '# a comment\n[[rule]]\nmatch = "a"\nreplicate = true\n\n[[rule]]\nmatch = "b"\nspce = ["x"]\n'
-    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:8\n.*'spce'\n.*did you mean 'spec'"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"layout\.toml:8\n.*'spce'\n.*did you mean 'spec'"):
         read(text)
 
 
 def test_an_unknown_argument_of_a_strategy_is_named_with_what_was_meant(read):
     text = '[[rule]]\nstrategy = "fsdp"\naxis = "data"\nminsize = 3\n'
-    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:4\n.*'fsdp' takes no 'minsize'\n.*'min_size'"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"layout\.toml:4\n.*'fsdp' takes no 'minsize'\n.*'min_size'"):
         read(text)
 
 
@@ -120,7 +120,7 @@ def test_an_unknown_argument_of_a_strategy_is_named_with_what_was_meant(read):
     ],
 )
 def test_a_value_of_the_wrong_type_is_shown_with_what_the_key_takes(read, line, said):
-    with pytest.raises(outlay.LayoutError, match=rf"wrong type: layout\.toml:\d\n.*\n.*cure: {said}") as error:
+    with pytest.raises(outlay.errors.LayoutError, match=rf"wrong type: layout\.toml:\d\n.*\n.*cure: {said}") as error:
         read(f'[[rule]]\nmatch = "a"\n{line}\n')
     assert problems_of(error) == [("wrong type", f"layout.toml:{3 + line.count(chr(10))}")]
 
@@ -135,55 +135,59 @@ def test_a_value_of_the_wrong_type_is_shown_with_what_the_key_takes(read, line, 
     ],
 )
 def test_a_strategy_argument_of_the_wrong_type_is_shown_with_what_it_takes(read, line, said):
-    with pytest.raises(outlay.LayoutError, match=rf"wrong type: layout\.toml:3\n.*not what fsdp takes\n.*takes {said}"):
+    with pytest.raises(
+        outlay.errors.LayoutError, match=rf"wrong type: layout\.toml:3\n.*not what fsdp takes\n.*takes {said}"
+    ):
         read(f'[[rule]]\nstrategy = "fsdp"\n{line}\n')
 
 
 def test_module_devices_of_the_wrong_type_are_shown(read):
-    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:3\n.*by_module takes\n.*a table of module paths"):
+    with pytest.raises(
+        outlay.errors.LayoutError, match=r"layout\.toml:3\n.*by_module takes\n.*a table of module paths"
+    ):
         read('[[rule]]\nstrategy = "by_module"\ndevices = { a = "two" }\n')
 
 
 def test_module_devices_may_be_a_table_of_their_own(read):
     layout = read('[[rule]]\nstrategy = "by_module"\n[rule.devices]\na = 2\n')
     assert layout == outlay.by_module({"a": 2})
-    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:3"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"layout\.toml:3"):
         read('[[rule]]\nstrategy = "by_module"\n[rule.devices]\na = "two"\n')
 
 
 def test_a_missing_argument_of_a_strategy_is_asked_for(read):
-    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:1\n.*needs 'devices'\n.*add devices: a table"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"layout\.toml:1\n.*needs 'devices'\n.*add devices: a table"):
         read('[[rule]]\nstrategy = "by_module"\n')
 
 
 def test_an_unknown_strategy_names_what_was_meant(read):
-    with pytest.raises(outlay.LayoutError, match=r"unknown strategy: layout\.toml:2\n.*'fdsp'\n.*mean 'fsdp'"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"unknown strategy: layout\.toml:2\n.*'fdsp'\n.*mean 'fsdp'"):
         read('[[rule]]\nstrategy = "fdsp"\n')
-    with pytest.raises(outlay.LayoutError, match=r'write match = "\*\*" and replicate = true'):
+    with pytest.raises(outlay.errors.LayoutError, match=r'write match = "\*\*" and replicate = true'):
         read('[[rule]]\nstrategy = "replicate"\n')
-    with pytest.raises(outlay.LayoutError, match="there is no strategy 3"):
+    with pytest.raises(outlay.errors.LayoutError, match="there is no strategy 3"):
         read("[[rule]]\nstrategy = 3\n")
 
 
 def test_a_rule_without_a_pattern_is_pointed_at(read):
-    with pytest.raises(outlay.LayoutError, match=r"missing match: layout\.toml:2\n.*which leaves\n.*add match"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"missing match: layout\.toml:2\n.*which leaves\n.*add match"):
         read('\n[[rule]]\nspec = ["data"]\n')
 
 
 def test_a_rule_without_a_placement_is_pointed_at(read):
-    with pytest.raises(outlay.LayoutError, match=r"no placement: layout\.toml:1\n.*where\n.*add one of spec"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"no placement: layout\.toml:1\n.*where\n.*add one of spec"):
         read('[[rule]]\nmatch = "a"\n')
 
 
 def test_two_placements_in_one_rule_are_named(read):
     with pytest.raises(
-        outlay.LayoutError, match=r"two placements: layout\.toml:4\n.*2 placements: spec, replicate\n.*keep one"
+        outlay.errors.LayoutError, match=r"two placements: layout\.toml:4\n.*2 placements: spec, replicate\n.*keep one"
     ):
         read('[[rule]]\nmatch = "a"\nspec = ["x"]\nreplicate = true\n')
 
 
 def test_match_next_to_a_strategy_is_an_unknown_key(read):
-    with pytest.raises(outlay.LayoutError, match=r"layout\.toml:3\n.*'fsdp' takes no 'match'"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"layout\.toml:3\n.*'fsdp' takes no 'match'"):
         read('[[rule]]\nstrategy = "fsdp"\nmatch = "a"\n')
 
 
@@ -197,45 +201,45 @@ def test_match_next_to_a_strategy_is_an_unknown_key(read):
     ],
 )
 def test_what_a_rule_refuses_is_located_in_the_file(read, body, said):
-    with pytest.raises(outlay.LayoutError, match=said):
+    with pytest.raises(outlay.errors.LayoutError, match=said):
         read(f"\n[[rule]]\n{body}\n")
 
 
 def test_broken_syntax_is_located_by_line_and_column(read):
-    with pytest.raises(outlay.LayoutError, match=r"not TOML: layout\.toml:3:6\n"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"not TOML: layout\.toml:3:6\n"):
         read('[[rule]]\nmatch = "a"\nspec ["x"]\n')
-    with pytest.raises(outlay.LayoutError, match=r"not TOML: layout\.toml, at its end"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"not TOML: layout\.toml, at its end"):
         read('[[rule]]\nmatch = """a')
 
 
 def test_a_missing_file_and_a_folder_are_named(read, tmp_path):
-    with pytest.raises(outlay.LayoutError, match=r"unreadable file: nowhere\.toml\n.*No such file"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"unreadable file: nowhere\.toml\n.*No such file"):
         outlay.read_layout("nowhere.toml")
-    with pytest.raises(outlay.LayoutError, match="Is a directory"):
+    with pytest.raises(outlay.errors.LayoutError, match="Is a directory"):
         outlay.read_layout(tmp_path)
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "layout.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(outlay.LayoutError, match="not UTF-8 text"):
+    with pytest.raises(outlay.errors.LayoutError, match="not UTF-8 text"):
         outlay.read_layout(tmp_path / "layout.toml")
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "rule = []\n"])
 def test_a_file_without_rules_is_refused(read, text):
-    with pytest.raises(outlay.LayoutError, match=r"no rules: layout\.toml\n.*no \[\[rule\]\]\n.*write one"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"no rules: layout\.toml\n.*no \[\[rule\]\]\n.*write one"):
         read(text)
 
 
 def test_what_is_no_rule_table_is_located(read):
-    with pytest.raises(outlay.LayoutError, match=r"unknown key: layout\.toml:2\n.*'rules'.*\n.*mean 'rule'"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"unknown key: layout\.toml:2\n.*'rules'.*\n.*mean 'rule'"):
         read('\n[[rules]]\nmatch = "a"\n')
-    with pytest.raises(outlay.LayoutError, match=r"wrong type: layout\.toml:1\n.*\n.*two brackets"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"wrong type: layout\.toml:1\n.*\n.*two brackets"):
         read('[rule]\nmatch = "a"\n')
 
 
 def test_rules_written_inline_are_counted_where_they_have_no_line(read):
-    with pytest.raises(outlay.LayoutError, match=r"layout\.toml \(rule 2\)"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"layout\.toml \(rule 2\)"):
         read('rule = [{ match = "a", replicate = true }, { match = "b", on = "x" }]')
 
 
@@ -258,12 +262,12 @@ def test_a_file_need_not_name_a_mesh(read):
     ],
 )
 def test_a_mesh_that_is_none_is_located(read, line, kind, said):
-    with pytest.raises(outlay.LayoutError, match=rf"(?s){kind}: layout\.toml:2\n.*{said}"):
+    with pytest.raises(outlay.errors.LayoutError, match=rf"(?s){kind}: layout\.toml:2\n.*{said}"):
         read(f'# for a node\n{line}\n[[rule]]\nmatch = "**"\nreplicate = true\n')
 
 
 def test_all_offenders_of_a_file_are_listed_at_once(read):
-    with pytest.raises(outlay.LayoutError, match=r"not a usable layout: 5 problem\(s\)") as error:
+    with pytest.raises(outlay.errors.LayoutError, match=r"not a usable layout: 5 problem\(s\)") as error:
         read("""[[rule]]
 match = 3
 sepc = ["data"]
@@ -288,7 +292,7 @@ replicate = true
 
 def test_a_strategys_argument_that_it_refuses_is_shown_with_its_line(read):
     with pytest.raises(
-        outlay.LayoutError, match=r"not an outputs dim: layout\.toml:3\n.*outputs=7.*\n.*outputs=-1 for"
+        outlay.errors.LayoutError, match=r"not an outputs dim: layout\.toml:3\n.*outputs=7.*\n.*outputs=-1 for"
     ):
         read('[[rule]]\nstrategy = "tensor_parallel"\noutputs = 7\n')
 
@@ -298,7 +302,7 @@ def test_an_error_of_the_plan_names_a_rule_by_its_line_and_its_place_among_those
         '[[rule]]\nstrategy = "data_parallel"\n\n[[rule]]\nmatch = "params.up"\nspec = ["data"]\n\n'
         '[[rule]]\nstrategy = "fsdp"\npattern = "params.dwon"\n'
     )
-    with pytest.raises(outlay.LayoutError) as error:
+    with pytest.raises(outlay.errors.LayoutError) as error:
         layout.plan({"params": {"up": shape(7)}}, abstract(data=4), batch=shape(8))
     uneven, typo = error.value.problems
     assert typo.where.startswith('layout.toml:8, [[rule]] 3 (fsdp) ("params.dwon", ')

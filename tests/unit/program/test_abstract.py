@@ -21,7 +21,7 @@ BATCH = {"x": jax.ShapeDtypeStruct((8, 4), jnp.float32)}
 
 
 def error_of(step: Any, state: Any = STATE) -> str:
-    with pytest.raises(outlay.ProgramError) as caught:
+    with pytest.raises(outlay.errors.ProgramError) as caught:
         abstract_step(step, state, BATCH)
     return str(caught.value)
 
@@ -44,7 +44,7 @@ def test_a_state_with_functions_among_its_leaves_is_refused_with_the_cure() -> N
     def init(key: Any) -> Any:
         return {"params": eqx.nn.MLP(4, 2, 8, 1, key=key), "name": "mlp"}
 
-    with pytest.raises(outlay.ProgramError) as caught:
+    with pytest.raises(outlay.errors.ProgramError) as caught:
         abstract_init(init)
     message = str(caught.value)
     assert "the state that init returns holds 3 leaf(s) that are no arrays" in message
@@ -54,7 +54,9 @@ def test_a_state_with_functions_among_its_leaves_is_refused_with_the_cure() -> N
 
 
 def test_a_batch_with_texts_among_its_leaves_is_refused() -> None:
-    with pytest.raises(outlay.ProgramError, match=r"the batch holds 1 leaf.*\n.*not an array: label\n.*str: 'cat'"):
+    with pytest.raises(
+        outlay.errors.ProgramError, match=r"the batch holds 1 leaf.*\n.*not an array: label\n.*str: 'cat'"
+    ):
         abstract_inputs({"x": np.ones(3), "label": "cat"})
 
 

@@ -123,7 +123,7 @@ def test_zero2_gathers_no_parameter_for_the_gradient_and_scatters_the_gradients(
 def test_accumulation_that_does_not_divide_says_what_each_device_takes():
     built = program(LAYOUTS["dp"], accumulate=4)  # 48 divide by 4, but the 6 of a device do not
     with pytest.raises(
-        outlay.ProgramError,
+        outlay.errors.ProgramError,
         match=r"each of 8 devices along 'data' takes 48/8 = 6 samples, and the numbers that follow are one device's\n"
         r"a batch of 6 samples cannot be taken in 4 equal microbatches.*\n  cure: accumulate=3 or accumulate=6",
     ):
@@ -134,7 +134,8 @@ def test_a_batch_split_otherwise_than_by_samples_is_refused():
     for x, y in ((P(None, "data"), P("data")), (P("data"), outlay.replicate())):
         layout = outlay.Layout([("batch.x", x), ("batch.y", y), outlay.replicate()])
         with pytest.raises(
-            outlay.ProgramError, match=r"every leaf of the batch must be split alike.*\n  batch\.x: .*\n  batch\.y: "
+            outlay.errors.ProgramError,
+            match=r"every leaf of the batch must be split alike.*\n  batch\.x: .*\n  batch\.y: ",
         ) as caught:
             program(layout).lowered  # noqa: B018
         assert "cure: outlay.data_parallel() for the batch, or mode='auto'" in str(caught.value)

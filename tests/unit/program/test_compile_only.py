@@ -85,14 +85,14 @@ def test_a_program_is_lowered_for_tpus_that_are_not_there() -> None:
 def test_nothing_runs_on_devices_that_are_not_there() -> None:
     program = made("h100:1x8")
     why = r"its 8 devices are compile-only \(h100:1x8\), .*\n  cure: .*outlay.explain\(program\).*\n  or run .*'cpu:8'"
-    with pytest.raises(outlay.ProgramError, match=f"a state cannot be made on this mesh: {why}"):
+    with pytest.raises(outlay.errors.ProgramError, match=f"a state cannot be made on this mesh: {why}"):
         program.init(jax.random.key(0))
     state = jax.tree.map(
         lambda leaf: np.zeros(leaf.shape, leaf.dtype) if leaf.ndim else 0, init_params(jax.random.key(0))
     )
-    with pytest.raises(outlay.ProgramError, match=f"a step cannot run on this mesh: {why}"):
+    with pytest.raises(outlay.errors.ProgramError, match=f"a step cannot run on this mesh: {why}"):
         program(state, BATCH)
     plan = outlay.fsdp(min_size=8).plan(state, program.mesh)
     for place in (outlay.put, outlay.reshard):
-        with pytest.raises(outlay.ProgramError, match=f"arrays cannot be put on this mesh: {why}"):
+        with pytest.raises(outlay.errors.ProgramError, match=f"arrays cannot be put on this mesh: {why}"):
             place(state, plan, program.mesh)

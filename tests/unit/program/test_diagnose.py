@@ -21,7 +21,7 @@ from outlay.program.diagnose import check_outputs
 
 
 def error_of(state: Any, batch: Any, program: outlay.Program) -> str:
-    with pytest.raises(outlay.ProgramError) as caught:
+    with pytest.raises(outlay.errors.ProgramError) as caught:
         program(state, batch)
     return str(caught.value)
 
@@ -112,14 +112,14 @@ def test_a_batch_that_lives_elsewhere_says_how_to_pass_it(program: outlay.Progra
 def test_outputs_are_checked_against_the_plan(program: outlay.Program, state: Any) -> None:
     check_outputs(state, program.plan, program.mesh)
     moved = {**state, "w": jax.device_put(state["w"], NamedSharding(program.mesh, P(None, "data")))}
-    with pytest.raises(outlay.ProgramError, match=r"1 problem\(s\)\n  lives elsewhere: w"):
+    with pytest.raises(outlay.errors.ProgramError, match=r"1 problem\(s\)\n  lives elsewhere: w"):
         check_outputs(moved, program.plan, program.mesh)
 
 
 def test_leaves_on_a_part_of_the_mesh_are_refused_with_the_cure() -> None:
     mesh = outlay.mesh(data=8)
     layout = outlay.by_module({"a": 2, "b": [4, 5]}) + outlay.data_parallel()
-    with pytest.raises(outlay.ProgramError) as caught:
+    with pytest.raises(outlay.errors.ProgramError) as caught:
         outlay.program(
             lambda state, batch: (state, {}),
             lambda key: {"a": {"w": jnp.ones((4, 4))}, "b": {"w": jnp.ones((4, 4))}, "c": jnp.ones((4, 4))},
@@ -151,7 +151,9 @@ def test_the_same_leaves_in_another_container_are_refused_with_both_containers()
         mesh=outlay.mesh(data=8),
     )
     state = collections.OrderedDict(program.init(jax.random.key(0)))
-    with pytest.raises(outlay.ProgramError, match="the state has the planned leaves in other containers") as caught:
+    with pytest.raises(
+        outlay.errors.ProgramError, match="the state has the planned leaves in other containers"
+    ) as caught:
         program(state, np.ones((8, 3), np.float32))
     assert "OrderedDict" in str(caught.value)
     assert "cure: pass the state in the containers" in str(caught.value)
@@ -173,7 +175,7 @@ def test_the_same_leaves_in_another_container_are_refused_with_both_containers()
 )
 def test_a_program_under_a_transformation_says_what_to_transform(program, state, call):
     with pytest.raises(
-        outlay.ProgramError, match=r"cannot be called under jax.jit, .*\n  cure: call it from plain Python"
+        outlay.errors.ProgramError, match=r"cannot be called under jax.jit, .*\n  cure: call it from plain Python"
     ):
         call(program, state)
 
@@ -187,12 +189,12 @@ def test_a_program_under_a_transformation_says_what_to_transform(program, state,
     ],
 )
 def test_a_key_that_is_none(program, key, what):
-    with pytest.raises(outlay.ProgramError, match=what):
+    with pytest.raises(outlay.errors.ProgramError, match=what):
         program.init(key)
 
 
 def test_several_keys_are_not_one(program):
-    with pytest.raises(outlay.ProgramError, match=r"this is key<fry>\[4\]"):
+    with pytest.raises(outlay.errors.ProgramError, match=r"this is key<fry>\[4\]"):
         program.init(jax.random.split(jax.random.key(0), 4))
 
 
@@ -216,16 +218,18 @@ def test_a_batch_of_texts_is_no_batch(program, state, words):
 )
 def test_what_a_program_is_made_of_is_checked_first(change, what):
     given = {"step": step, "init": init, "mesh": outlay.mesh(data=8), **change}
-    with pytest.raises(outlay.ProgramError, match=what):
+    with pytest.raises(outlay.errors.ProgramError, match=what):
         outlay.program(given["step"], given["init"], BATCH, layout=outlay.data_parallel(), mesh=given["mesh"])
 
 
 def test_a_program_says_what_it_is_and_does_not_change(program):
     assert repr(program) == "<Program of step: 3 leaves of state on mesh data=8 (8 simulated devices), mode auto>"
-    with pytest.raises(outlay.ProgramError, match=r"program.layout cannot be changed.*\n  cure: make another program"):
+    with pytest.raises(
+        outlay.errors.ProgramError, match=r"program.layout cannot be changed.*\n  cure: make another program"
+    ):
         program.layout = outlay.data_parallel()
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(outlay.ProgramError, match="a program cannot be copied or pickled"):
+        with pytest.raises(outlay.errors.ProgramError, match="a program cannot be copied or pickled"):
             copied(program)
     with pytest.raises(AttributeError, match="rules"):
         program.layout.rules = ()
@@ -239,6 +243,6 @@ def test_a_mesh_may_be_text(program):
 def test_a_policy_that_raises_is_named_with_its_leaf():
     layout = outlay.Layout([("w", lambda leaf: 1 / 0)]) + outlay.data_parallel()
     with pytest.raises(
-        outlay.LayoutError, match=r"(?s)policy that raises: w\n.*ZeroDivisionError: .*test_diagnose.py:\d+"
+        outlay.errors.LayoutError, match=r"(?s)policy that raises: w\n.*ZeroDivisionError: .*test_diagnose.py:\d+"
     ):
         layout.plan({"w": jnp.ones((8, 8))}, outlay.mesh(data=8))

@@ -86,7 +86,7 @@ def lm(loss: Any, layout: Any, **axes: int) -> outlay.Program:
 
 
 def error_of(program: outlay.Program) -> str:
-    with pytest.raises(outlay.ProgramError) as caught:
+    with pytest.raises(outlay.errors.ProgramError) as caught:
         program.lowered  # noqa: B018 - lowering is what JAX refuses
     return str(caught.value)
 
@@ -209,7 +209,7 @@ def test_every_line_of_an_init_is_listed_at_once() -> None:
         mesh = outlay.mesh(data=8, explicit=True)
         return outlay.program(lambda state, x: (state, {}), init, np.ones(8), layout=[outlay.replicate()], mesh=mesh)
 
-    with pytest.raises(outlay.ProgramError, match=r"^init made leaves 2 sharding\(s\) open") as caught:
+    with pytest.raises(outlay.errors.ProgramError, match=r"^init made leaves 2 sharding\(s\) open") as caught:
         make(made)
     for line in ("mixed = jnp.cumsum(w, axis=0)", 'return {"w": w, "mixed": mixed, "gram": w.T @ w}'):
         assert line in str(caught.value)
@@ -303,7 +303,7 @@ def test_a_constraint_moves_a_value_on_explicit_axes() -> None:
 def test_explicit_axes_are_asked_for() -> None:
     assert outlay.mesh(data=8, explicit=True).axis_types == (AxisType.Explicit,)
     assert outlay.mesh(data=4, model=2).axis_types == (AxisType.Auto,) * 2
-    with pytest.raises(outlay.MeshError, match="explicit= is a parameter of"):
+    with pytest.raises(outlay.errors.MeshError, match="explicit= is a parameter of"):
         outlay.mesh(data=4, explicit=2)
 
 

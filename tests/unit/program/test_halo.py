@@ -15,7 +15,9 @@ import outlay
 
 def haloed(x: Any, spec: P, **options: Any) -> Any:
     mesh = outlay.mesh(i=4, j=2)
-    return jax.shard_map(lambda piece: outlay.halo(piece, "i", **options), mesh=mesh, in_specs=spec, out_specs=spec)(x)
+    return jax.shard_map(
+        lambda piece: outlay.collectives.halo(piece, "i", **options), mesh=mesh, in_specs=spec, out_specs=spec
+    )(x)
 
 
 def test_rows_of_both_neighbours_around_the_ring() -> None:
@@ -46,7 +48,7 @@ def test_a_stencil_on_pieces_equals_the_stencil_on_the_whole(periodic: bool) -> 
     mesh = outlay.mesh(i=4, devices=jax.devices()[:4])
 
     def on_piece(piece: Any) -> Any:
-        return smooth(outlay.halo(piece, "i", (1, 2), periodic=periodic))
+        return smooth(outlay.collectives.halo(piece, "i", (1, 2), periodic=periodic))
 
     found = jax.shard_map(on_piece, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(x)
     padding = ((1, 2), (0, 0))
@@ -68,5 +70,5 @@ def test_a_stencil_on_pieces_equals_the_stencil_on_the_whole(periodic: bool) -> 
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(outlay.ProgramError, match=said):
+    with pytest.raises(outlay.errors.ProgramError, match=said):
         haloed(jnp.arange(8), P("i"), **options)

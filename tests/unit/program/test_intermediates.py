@@ -68,7 +68,7 @@ def test_a_rule_that_says_whole_is_a_constraint_too() -> None:
 
 
 def test_a_rule_for_a_name_that_the_step_never_uses_is_refused() -> None:
-    with pytest.raises(outlay.LayoutError, match=r"unused rule: rule 1 \(\"gradients\.\*\*\""):
+    with pytest.raises(outlay.errors.LayoutError, match=r"unused rule: rule 1 \(\"gradients\.\*\*\""):
         make(outlay.Layout([("gradients.**", P("data"))]))
 
 
@@ -85,7 +85,7 @@ def make_naming(where: Any, *rules: Any, **axes: int) -> outlay.Program:
 
 
 def test_a_name_without_a_rule_is_refused_with_what_to_write() -> None:
-    with pytest.raises(outlay.ProgramError, match="name without a rule: hiden") as caught:
+    with pytest.raises(outlay.errors.ProgramError, match="name without a rule: hiden") as caught:
         make_naming("hiden", outlay.Rule("hidden.**", P("data"), optional=True))
     assert "did you mean 'hidden'?" in str(caught.value)
     assert 'constrain(x, "hiden", optional=True)' in str(caught.value)
@@ -98,7 +98,7 @@ def test_a_spec_places_the_value_without_a_rule() -> None:
 
 
 def test_a_spec_with_an_axis_that_the_mesh_lacks_is_refused() -> None:
-    with pytest.raises(outlay.ProgramError, match=r"has no axis 'modle'[^\n]*\n[^\n]*did you mean 'model'"):
+    with pytest.raises(outlay.errors.ProgramError, match=r"has no axis 'modle'[^\n]*\n[^\n]*did you mean 'model'"):
         make_naming(P("modle"))
 
 

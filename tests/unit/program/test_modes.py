@@ -31,7 +31,7 @@ def run(step, **choices):
 
 
 def error_of(step, **choices):
-    with pytest.raises(outlay.ProgramError) as caught:
+    with pytest.raises(outlay.errors.ProgramError) as caught:
         run(step, **choices)
     return str(caught.value)
 
@@ -110,8 +110,8 @@ def test_a_step_that_returns_no_pair_is_refused_though_only_pieces_show_it():
         lambda x: jax.lax.pmean(x, ("data", "dat")),
         lambda x: jax.lax.all_gather(x, "dat"),
         lambda x: jax.lax.axis_index("dat"),
-        lambda x: outlay.ring_shift(x, "dat"),
-        lambda x: outlay.mean_over(x, 0, "dat"),
+        lambda x: outlay.collectives.ring_shift(x, "dat"),
+        lambda x: outlay.collectives.mean_over(x, 0, "dat"),
     ],
     ids=["psum", "pmean of two", "all_gather", "axis_index", "ring_shift", "mean_over"],
 )
@@ -137,7 +137,7 @@ def test_a_collective_in_mode_auto_is_refused_with_its_cure():
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(outlay.ProgramError, match="there is no mode 'manaul': did you mean 'manual'"):
+    with pytest.raises(outlay.errors.ProgramError, match="there is no mode 'manaul': did you mean 'manual'"):
         program(lambda state, batch: (state, None), mode="manaul")
 
 
@@ -150,7 +150,7 @@ def test_a_loss_with_a_collective_of_its_own_is_refused():
     optimizer = optax.sgd(1.0)
     init = outlay.init_state(lambda key: {"w": jnp.ones(16)}, optimizer)
     with pytest.raises(
-        outlay.ProgramError,
+        outlay.errors.ProgramError,
         match=r"the loss of the step step uses a collective.* samples would be summed twice\n  cure: leave the coll",
     ):
         outlay.program(
@@ -159,7 +159,7 @@ def test_a_loss_with_a_collective_of_its_own_is_refused():
 
 
 def test_mode_manual_on_explicit_axes_is_refused_with_the_cure():
-    with pytest.raises(outlay.ProgramError, match="mode manual takes a mesh with automatic axes") as caught:
+    with pytest.raises(outlay.errors.ProgramError, match="mode manual takes a mesh with automatic axes") as caught:
         outlay.program(
             lambda state, batch: (state, {}),
             lambda key: jnp.zeros(8),
@@ -176,5 +176,5 @@ def test_a_step_without_a_name_of_its_own_is_named_in_messages_too():
         return state, {"mean": factor * batch.mean()}
 
     made = program(functools.partial(scaled, 2.0))
-    with pytest.raises(outlay.ProgramError, match="in mode manual the step partial"):
+    with pytest.raises(outlay.errors.ProgramError, match="in mode manual the step partial"):
         made.lowered  # noqa: B018  lowering is what finds it

@@ -32,7 +32,7 @@ def outputs_of(built):
     return built(built.init(jax.random.key(0)), BATCH)[1]
 
 
-def error_of(step, rules, error=outlay.ProgramError):
+def error_of(step, rules, error=outlay.errors.ProgramError):
     with pytest.raises(error) as caught:
         outputs_of(program(step, rules))
     return str(caught.value)
@@ -98,8 +98,8 @@ def test_copies_that_a_rule_calls_pieces_are_refused_all_at_once():
 
 
 def test_a_rule_for_more_dims_or_other_outputs_than_there_are_is_refused_by_the_plan():
-    assert "outputs.sum.mine" in error_of(summed, [("outputs.sum.mine", P("data"))], outlay.LayoutError)
-    message = error_of(summed, [("outputs.double", P("data"))], outlay.LayoutError)
+    assert "outputs.sum.mine" in error_of(summed, [("outputs.sum.mine", P("data"))], outlay.errors.LayoutError)
+    message = error_of(summed, [("outputs.double", P("data"))], outlay.errors.LayoutError)
     assert "unused rule" in message
     assert "outputs.doubled" in message
 

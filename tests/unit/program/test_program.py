@@ -115,7 +115,7 @@ def test_no_mesh_is_left_behind_by_errors() -> None:
         make(init=failing)
     assert jax.sharding.get_mesh().empty
     program = make()
-    with pytest.raises(outlay.ProgramError):
+    with pytest.raises(outlay.errors.ProgramError):
         program(program.init(jax.random.key(0)), {})
     assert jax.sharding.get_mesh().empty
     assert jax.sharding.get_abstract_mesh().empty

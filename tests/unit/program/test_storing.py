@@ -189,7 +189,7 @@ def test_a_value_that_no_gradient_passes_is_refused():
 
     layout = outlay.Layout([("seen", outlay.keep())]) + outlay.replicate() + outlay.data_parallel()
     program = outlay.program(step, lambda key: jnp.ones(4), BATCH, layout=layout, mesh=outlay.mesh(data=8))
-    with pytest.raises(outlay.ProgramError, match=r"no gradient: seen\n.*no gradient is taken through it"):
+    with pytest.raises(outlay.errors.ProgramError, match=r"no gradient: seen\n.*no gradient is taken through it"):
         _ = program.lowered
 
 
@@ -197,7 +197,7 @@ def test_devices_that_do_not_reach_the_host_are_refused_with_every_leaf():
     plan = program_of(("opt_state.**", outlay.on_host() + P(None, "data")), ("layer_input", outlay.on_host())).plan
     assert isinstance(plan, Plan)
     with pytest.raises(
-        outlay.ProgramError, match=r"(?s)6 value\(s\) .*layer_input.*reach no pinned_host memory, only hbm"
+        outlay.errors.ProgramError, match=r"(?s)6 value\(s\) .*layer_input.*reach no pinned_host memory, only hbm"
     ):
         refuse_without_host_memory(plan, ["hbm"])
     refuse_without_host_memory(plan, ["hbm", "pinned_host"])

@@ -28,7 +28,7 @@ def import_file(folder: Path, name: str, *, trust: bool) -> None:
         return
     if not trust:
         what = f"{path.name} is Python, and runs with all that you may do; files of Brains run nothing unasked"
-        how = "read it, and then: outlay run FILE --trust, or outlay.read_brain(path, trust=True)"
+        how = "read it, and then: outlay run FILE --trust, or outlay.brain.read_brain(path, trust=True)"
         raise BrainError(f"{what}\n{how}; outlay brain show and convert never run it")
     if not path.is_file():
         raise BrainError(f"there is no file {path.name}\na path from the folder of this file to a Python file")

@@ -29,7 +29,7 @@ def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = 
 
     Example:
         >>> from importlib.resources import files
-        >>> from outlay.brain.files.read_brain import read_brain
+        >>> from outlay.brain import read_brain
         >>> brain = read_brain(files("outlay.brain.run") / "ab_brain.toml")
         >>> list(brain.modules)
         ['spiker', 'integrator', 'A_ex', 'A_in', 'B_ex', 'B_in']
@@ -55,7 +55,7 @@ def read_neuron(path: str | os.PathLike, *, units: int | None = None) -> Neuron:
         BrainError: the file cannot be read, holds no neuron, or something that is not understood; all of it is named.
 
     Example:
-        >>> outlay.read_neuron("tests/data/alif_mod_neuron.scfg", units=12).soma.threshold_delta
+        >>> outlay.brain.read_neuron("tests/data/alif_mod_neuron.scfg", units=12).soma.threshold_delta
         100.0
     """
     content, name = _content(Path(path)), os.fspath(path)

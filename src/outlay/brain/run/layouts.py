@@ -53,9 +53,9 @@ def balanced(brain: Brain, num_devices: int) -> dict[str, int]:
         num_devices: how many devices there are.
 
     Example:
-        >>> from outlay.brain.brain import Brain
-        >>> from outlay.brain.port import Connection
-        >>> from outlay.brain.spikers.linear import LinearSpiker
+        >>> from outlay.brain import Brain
+        >>> from outlay.brain import Connection
+        >>> from outlay.brain import LinearSpiker
         >>> eyes = {name: LinearSpiker() for name in ("left", "middle", "right")}
         >>> wide = {"left": (3,), "middle": (9,), "right": (5,)}
         >>> brain = Brain(eyes, [Connection(f"inputs:{eye}", f"{eye}:signal") for eye in eyes], inputs=wide)

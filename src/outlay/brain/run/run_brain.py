@@ -1,4 +1,4 @@
-"""`outlay.run_brain`: a Brain from Python, in one call."""
+"""`outlay.brain.run_brain`: a Brain from Python, in one call."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def run_brain(
             stopped, because inputs or state were not finite: then `error.recording` is what was recorded before.
 
     Example:
-        >>> from outlay.brain.brain import Brain
-        >>> from outlay.brain.port import Connection
-        >>> from outlay.brain.spikers.linear import LinearSpiker
+        >>> from outlay.brain import Brain
+        >>> from outlay.brain import Connection
+        >>> from outlay.brain import LinearSpiker
         >>> brain = Brain({"eye": LinearSpiker()}, [Connection("inputs:light", "eye:signal")], inputs={"light": (3,)})
-        >>> run = outlay.run_brain(brain, steps=100, inputs={"light": [0.0, 0.5, 1.0]}, record=["*:spikes"])
+        >>> run = outlay.brain.run_brain(brain, steps=100, inputs={"light": [0.0, 0.5, 1.0]}, record=["*:spikes"])
         >>> run["eye:spikes"].shape, run.times[-1].item()
         ((100, 3), 99.0)
     """

@@ -13,7 +13,8 @@ VALUES = (
         ),
         "an array was printed, saved or made into numpy, but other processes hold a part of it",
         "for a scalar: jit with out_shardings=NamedSharding(mesh, P()); for the whole: "
-        "outlay.gather(x), or multihost_utils.process_allgather(x, tiled=True), on all processes, never inside `if "
+        "outlay.arrays.gather(x), or multihost_utils.process_allgather(x, tiled=True), on all processes, never inside "
+        "`if "
         "jax.process_index() == 0`; for the own part: x.addressable_shards",
         "",
     ),

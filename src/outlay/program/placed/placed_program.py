@@ -197,7 +197,7 @@ def _refuse(step: Any, mesh: Mesh) -> None:
     if not isinstance(step, Rollout):
         raise ProgramError(
             f"mode placed runs a graph of parts, and {named(step)} is none\n"
-            "  cure: outlay.Rollout(graph), where graph is a StepGraph or brain.graph; or mode auto or manual"
+            "  cure: outlay.graph.Rollout(graph), where graph is a StepGraph or brain.graph; or mode auto or manual"
         )
     processes = {device.process_index for device in mesh.devices.flat}
     if len(processes) > 1:

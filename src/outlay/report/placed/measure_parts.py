@@ -100,7 +100,7 @@ def measure_parts(
         ExplainError: the device is not attached.
 
     Example:
-        >>> from outlay.graph.step_graph import Part, Source, StepGraph
+        >>> from outlay.graph import Part, Source, StepGraph
         >>> def grow(state, read):
         ...     return {"w": state["w"] @ state["w"] / 200}, {"out": read["in"][0] + 1}
         >>> def wait(state, read):
@@ -111,7 +111,7 @@ def measure_parts(
         >>> def init(key):
         ...     zero = {"out": jnp.zeros(())}
         ...     return {"large": {"w": jnp.ones((200, 200))}, "small": {}, "cache": {"large": zero, "small": zero}}
-        >>> times = outlay.measure_parts(outlay.Rollout(graph), init, {"step": np.arange(20)})
+        >>> times = outlay.measure_parts(outlay.graph.Rollout(graph), init, {"step": np.arange(20)})
         >>> times.largest, times.best_gain < 1.5
         ('large', True)
     """

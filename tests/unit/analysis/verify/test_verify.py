@@ -49,24 +49,26 @@ def test_the_users_state_and_jax_stay_as_they_were(program: outlay.Program) -> N
 def test_batches_may_be_an_iterator_and_too_few_are_refused(program: outlay.Program) -> None:
     assert outlay.verify(program, steps=2, batches=iter(faults.BATCHES)).ok
     for batches in (faults.BATCHES, iter(faults.BATCHES)):
-        with pytest.raises(outlay.ProgramError, match="4 steps need 4 batches, and there are 3\n  cure: steps=3"):
+        with pytest.raises(
+            outlay.errors.ProgramError, match="4 steps need 4 batches, and there are 3\n  cure: steps=3"
+        ):
             outlay.verify(program, steps=4, batches=batches)
-    with pytest.raises(outlay.ProgramError, match="a single batch was passed"):
+    with pytest.raises(outlay.errors.ProgramError, match="a single batch was passed"):
         outlay.verify(program, batches=faults.BATCHES[0])
-    with pytest.raises(outlay.LayoutError, match=r"batch\.y"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"batch\.y"):
         outlay.verify(program, steps=1, batches=[{"x": faults.BATCHES[0]["x"]}])
 
 
 def test_what_cannot_be_verified_is_refused(program: outlay.Program) -> None:
-    with pytest.raises(outlay.ProgramError, match="takes a program, not a function"):
+    with pytest.raises(outlay.errors.ProgramError, match="takes a program, not a function"):
         outlay.verify(faults.right)
-    with pytest.raises(outlay.ProgramError, match="no reference 'one_device': did you mean 'one-device'"):
+    with pytest.raises(outlay.errors.ProgramError, match="no reference 'one_device': did you mean 'one-device'"):
         outlay.verify(program, against="one_device")
-    with pytest.raises(outlay.ProgramError, match="steps=0"):
+    with pytest.raises(outlay.errors.ProgramError, match="steps=0"):
         outlay.verify(program, steps=0)
-    with pytest.raises(outlay.ProgramError, match="runs in mode manual itself"):
+    with pytest.raises(outlay.errors.ProgramError, match="runs in mode manual itself"):
         outlay.verify(program, against="manual")
-    with pytest.raises(outlay.ProgramError, match="cannot run in mode auto"):
+    with pytest.raises(outlay.errors.ProgramError, match="cannot run in mode auto"):
         outlay.verify(program, against="auto")
 
 
@@ -86,7 +88,7 @@ def test_what_cannot_be_verified_is_refused(program: outlay.Program) -> None:
     ],
 )
 def test_arguments_of_the_wrong_kind_are_refused(program: outlay.Program, arguments: Any, words: str) -> None:
-    with pytest.raises(outlay.ProgramError, match=words):
+    with pytest.raises(outlay.errors.ProgramError, match=words):
         outlay.verify(program, **arguments)
 
 
@@ -192,7 +194,7 @@ def test_nan_on_both_sides_is_unknown_and_made_up_batches_avoid_it() -> None:
     found = outlay.verify(program, steps=1, batches=[{"x": faults.BATCHES[0]["x"]}])
     assert found.verdict == "unknown"
     assert "the whole state, step 1: NaN in 6 of 6 entries on both sides" in str(found)
-    with pytest.raises(outlay.VerifyError, match="unknown: nothing differs in 1 arrays"):
+    with pytest.raises(outlay.errors.VerifyError, match="unknown: nothing differs in 1 arrays"):
         found.raise_if_different()
     found.raise_if_different(allow_unknown=True)
     made = outlay.verify(program, steps=1)

@@ -88,5 +88,5 @@ def test_a_fault_on_explicit_axes_is_named() -> None:
 
 
 def test_mode_manual_is_no_reference_on_explicit_axes() -> None:
-    with pytest.raises(outlay.ProgramError, match="mode manual takes a mesh with automatic axes"):
+    with pytest.raises(outlay.errors.ProgramError, match="mode manual takes a mesh with automatic axes"):
         outlay.verify(program(loss, outlay.Layout(), data=8), against="manual", batches=BATCHES, steps=1)

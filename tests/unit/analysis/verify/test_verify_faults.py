@@ -45,7 +45,7 @@ def test_a_planted_fault_is_found(step: Any, words: str) -> None:
     (weights,) = (leaf for leaf in found.leaves if leaf.path == "w")
     assert weights.step == 1
     assert weights.fault.startswith(words)
-    with pytest.raises(outlay.VerifyError, match=words):
+    with pytest.raises(outlay.errors.VerifyError, match=words):
         found.raise_if_different()
 
 

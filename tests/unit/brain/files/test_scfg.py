@@ -110,15 +110,15 @@ def test_the_file_of_the_tutorial_of_2026_is_read_and_written_as_toml(tmp_path):
 
 
 def test_a_neurons_file_is_no_brain_but_a_neuron_of_as_many_as_one_says():
-    with pytest.raises(BrainError, match=r"a neuron and no Brain\n.*outlay.read_neuron\(.*units=12\)"):
+    with pytest.raises(BrainError, match=r"a neuron and no Brain\n.*outlay.brain.read_neuron\(.*units=12\)"):
         read_brain(NEURON)
     with pytest.raises(BrainError, match="does not say how many neurons"):
-        outlay.read_neuron(NEURON)
+        outlay.brain.read_neuron(NEURON)
     with pytest.raises(BrainError, match="if it is a Brain"):
-        outlay.read_neuron(NEWEST, units=3)
+        outlay.brain.read_neuron(NEWEST, units=3)
     with pytest.raises(BrainError, match="of Spark"):
-        outlay.read_neuron(AB_BRAIN)
-    neuron = outlay.read_neuron(NEURON, units=10)
+        outlay.brain.read_neuron(AB_BRAIN)
+    neuron = outlay.brain.read_neuron(NEURON, units=10)
     assert (neuron.units, neuron.inhibitory_rate) == (10, 0.2)
     assert neuron.delays == N2NDelays(8.0)
     assert isinstance(neuron.learning_rule, ModulatedBoundedQuadrupletRule)

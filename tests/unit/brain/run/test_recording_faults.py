@@ -23,7 +23,7 @@ ROW = {"eye:out_spikes": ((2**16,), np.dtype(np.int8))}
 @pytest.mark.parametrize("to", ["/proc/x.zarr", "/dev/null/x.zarr", "a\0b"])
 def test_what_cannot_be_a_folder_is_an_error_of_ours(to):
     with pytest.raises(BrainError, match=r"the recording .* cannot be made: "):
-        outlay.run_brain(tiny(), steps=2, record=["*:out_spikes"], to=to)
+        outlay.brain.run_brain(tiny(), steps=2, record=["*:out_spikes"], to=to)
 
 
 def test_a_disk_that_fills_up_leaves_the_rows_before(tmp_path):

@@ -75,7 +75,7 @@ def test_a_state_goes_on_under_any_other_layout(plain):
         state = run(layout=before).state
         mesh = outlay.mesh(neurons=2, devices=devices[:2]) if after == "by-neuron" else None
         assert np.array_equal(run(start=20, layout=after, mesh=mesh, state=state)["eye:out_spikes"], plain[20:])
-    host = outlay.gather(run().state)
+    host = outlay.arrays.gather(run().state)
     assert np.array_equal(run(start=20, state=host)["eye:out_spikes"], plain[20:])
 
 

@@ -94,7 +94,7 @@ def test_it_goes_on_under_another_layout_as_if_it_had_never_stopped(tmp_path, un
 
 def test_the_outputs_and_pictures_are_of_the_whole_run(tmp_path):
     brain = tiny()
-    whole = outlay.run_brain(brain, steps=60, inputs={"light": LIGHT})
+    whole = outlay.brain.run_brain(brain, steps=60, inputs={"light": LIGHT})
     shapes = {**whole.outputs, "eye:out_spikes": np.zeros((60, 3), np.int8), "count:signal": whole.outputs["seen"]}
     first, second = Collected(brain, shapes), Collected(brain, shapes)
     spikes = np.arange(180).reshape(60, 3) % 5 == 0

@@ -40,7 +40,7 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
     config = held.config
     if held.is_neuron:
         what = f"it holds {config.get(TYPE)!r}, which is a neuron and no Brain"
-        cure = f"outlay.read_neuron({name!r}, units=12) makes a Neuron of it, to put among the modules of a Brain"
+        cure = f"outlay.brain.read_neuron({name!r}, units=12) makes a Neuron of it, to put among the modules of a Brain"
         raise BrainError("the .scfg file cannot be read:", [Problem("not a Brain", name, what, cure)])
 
     def wrong(path: Path, kind: str, what: str, cure: str) -> None:
@@ -82,9 +82,14 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
         problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, cure))
 
     if not held.is_neuron:
-        wrong((), "not a neuron", f"it holds {held.config.get(TYPE)!r}", "outlay.read_brain, if it is a Brain")
+        wrong((), "not a neuron", f"it holds {held.config.get(TYPE)!r}", "outlay.brain.read_brain, if it is a Brain")
     elif units is None and count_of(held.config) is None:
-        wrong((), "missing units", "the file does not say how many neurons", f"outlay.read_neuron({name!r}, units=12)")
+        wrong(
+            (),
+            "missing units",
+            "the file does not say how many neurons",
+            f"outlay.brain.read_neuron({name!r}, units=12)",
+        )
     else:
         said = {**held.config, **({} if units is None else {"units": [units]})}
         ports = ports_of(said).inputs.values()
@@ -187,7 +192,7 @@ def _inputs(
         shape = _shape_in(said.get(name)) or ((1,) if one_number else _shape_in(drawn.get(name)))
         # Where nobody said a shape, the graph editor writes this one.
         if name not in given and not (shape and (one_number or name in said or list(shape) != [1])):
-            cure = f'outlay.read_brain(path, inputs={{"{name}": (4,)}}), or --shape {name}=4'
+            cure = f'outlay.brain.read_brain(path, inputs={{"{name}": (4,)}}), or --shape {name}=4'
             wrong(("inputs", name), "missing shape", "the file does not say the shape of this input", cure)
         found[name] = tuple(given.get(name) or shape or (1,))
     for name in given.keys() - found.keys():

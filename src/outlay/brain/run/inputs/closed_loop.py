@@ -41,7 +41,7 @@ class Episode:
 
 
 class ClosedLoop:
-    """An environment and a Brain that see each other: the inputs of a Brain, for `outlay.run_brain(inputs=...)`.
+    """An environment and a Brain that see each other: the inputs of a Brain, for `outlay.brain.run_brain(inputs=...)`.
 
     The Brain runs `steps_per_action` steps on one observation, acts, and gets the next one; when an episode ends,
     another begins, and the Brain keeps its state.
@@ -61,7 +61,7 @@ class ClosedLoop:
         >>> class Still:
         ...     def reset(self, *, seed=None): return np.zeros(2), {}
         ...     def step(self, action): return np.ones(2), 1.0, False, False, {}
-        >>> loop = outlay.ClosedLoop(Still(), encode=lambda seen, reward: {"eye": seen}, decode=lambda outputs: 0)
+        >>> loop = outlay.brain.ClosedLoop(Still(), encode=lambda seen, reward: {"eye": seen}, decode=lambda outputs: 0)
         >>> loop.steps_per_action
         20
     """
