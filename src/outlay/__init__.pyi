@@ -62,6 +62,7 @@ from .analysis.verify.verify import verify as verify
 
 # ready workloads
 from .recipes.recipe import Recipe as Recipe
+from .recipes.run import run as run
 from .search.selection import Selection as Selection
 from .recipes.choose import choose as choose
 

@@ -16,7 +16,7 @@ from tests.unit.recipes import small
 import outlay
 from outlay.core.errors import OutlayError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run
+from outlay.recipes.run import run_prepared
 from outlay.train.run_folder import RunFolder
 
 NUM_OPERATIONS = 100
@@ -100,7 +100,7 @@ def operations(folder, prepared, dice):
     def run_there():
         place = folder / dice.choice(names)
         options = dice.choice([{}, {"force": True}, {"resume": True}])
-        run(prepared, RunFolder(place, **options), num_steps=2, checkpoint_every=dice.choice([None, 1]))
+        run_prepared(prepared, RunFolder(place, **options), num_steps=2, checkpoint_every=dice.choice([None, 1]))
 
     def command():
         page = ["--html", str(folder / dice.choice(files))]
@@ -141,7 +141,7 @@ def test_a_hundred_random_operations_leave_what_others_put_there(tmp_path, prepa
     with outlay.Checkpoints(tmp_path / "saved") as checkpoints:
         checkpoints.save(0, {"w": jnp.ones(8)})
     for name in ("runs/a", "runs/b"):
-        run(prepared, RunFolder(tmp_path / name), num_steps=1, checkpoint_every=1)
+        run_prepared(prepared, RunFolder(tmp_path / name), num_steps=1, checkpoint_every=1)
     put(tmp_path, BESIDE_OURS)
     mine = {**FOREIGN, **BESIDE_OURS}
     monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path.parent / "targets.toml"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,12 +98,12 @@ def run(
     choices = {"mesh": mesh, "layout": layout, "mode": mode}
     prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
     from outlay.recipes.result import ResultNotWritten
-    from outlay.recipes.run import run as run_recipe
+    from outlay.recipes.run import own_folder_of, run_prepared
     from outlay.report.show import show
     from outlay.train.run_folder import RunFolder
     from outlay.train.together import is_first
 
-    path = _folder_of(prepared.recipe.name) if run_dir is None else run_dir
+    path = own_folder_of(prepared.recipe.name) if run_dir is None else run_dir
     prepared.program.agree(
         recipe=prepared.recipe.name,
         layout=prepared.layout_name,
@@ -119,21 +118,11 @@ def run(
         print_picture(show(prepared.program.plan))
         warn_unread(f"the run goes on, and what it comes to is in {path}")
     try:
-        result = run_recipe(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
+        result = run_prepared(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
     except ResultNotWritten as error:
         _print(error.result, as_json)
         raise
     _print(result, as_json)
-
-
-def _folder_of(name: str) -> Path:
-    """The run folder of a recipe that was given none; its name is text, and no path."""
-    if name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(os.fsencode(name)) > 200:
-        raise typer.BadParameter(
-            f"the recipe is called {name[:60]!r}, which cannot be the name of a folder; name one",
-            param_hint="--run-dir",
-        )
-    return Path("runs") / name
 
 
 def _print(result: Result, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import platform
 import textwrap
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 import jax
 import jinja2
+from jax.sharding import Mesh
 
 from outlay.core.errors import RecipeError
 from outlay.core.user_code import users_traceback
@@ -18,8 +20,9 @@ from outlay.core.versions import versions
 from outlay.layout.plan import Plan
 from outlay.program.program import Program
 from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
+from outlay.recipes.find import find_recipe
 from outlay.recipes.plugins import load
-from outlay.recipes.prepare import Prepared
+from outlay.recipes.prepare import Prepared, prepare
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.result import Result, RunResult, result_not_lost
 from outlay.report.show import show
@@ -31,6 +34,65 @@ from outlay.train.together import is_first
 
 
 def run(
+    recipe: Recipe | str,
+    *,
+    layout: str | None = None,
+    mesh: str | Mesh | None = None,
+    mode: str | None = None,
+    steps: int | None = None,
+    run_folder: Path | str | None = None,
+    force: bool = False,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+) -> Result:
+    """Run a recipe and leave a run folder, as `outlay run` does. Progress goes to stderr.
+
+    Args:
+        recipe: the recipe, or what names one on the command line: `digits`, `path/to/file.py:function`.
+        layout: the name of one of its layouts, or a TOML file; its default if None.
+        mesh: a mesh, or one as text such as `data=4,model=2`; the one that goes with the layout if None.
+        mode: `auto`, `manual` or `placed`; the one that goes with the layout if None.
+        steps: steps to take in all; the recipe's own number, or the earlier run's, if None.
+        run_folder: where config, plan, metrics, checkpoints, picture and report go; `runs/NAME` if None.
+        force: replace the run that is in the folder.
+        resume: go on after the newest checkpoint of the run that is in the folder, if there is one.
+        checkpoint_every: save a checkpoint after so many steps, and after the last.
+
+    Raises:
+        RecipeError: there is no such recipe or layout, or what follows its last step failed.
+        RunFolderError: the folder holds something else, or cannot be written to.
+        Interrupted: on Ctrl-C; what was saved so far is in the folder.
+
+    Example:
+        >>> result = outlay.run("digits", layout="fsdp", steps=2, run_folder="runs/two_steps", force=True)
+        >>> result.to_dict()["num_steps"]
+        2
+    """
+    if force and resume:
+        raise RecipeError(
+            "with force=True the run that resume=True would continue is replaced\n  cure: give one of them"
+        )
+    ready = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    prepared = prepare(ready, layout=layout, mesh=mesh, mode=mode)
+    path = own_folder_of(ready.name) if run_folder is None else Path(run_folder)
+    folder = RunFolder(path, force=force, resume=resume)
+    return run_prepared(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
+
+
+def own_folder_of(name: str) -> Path:
+    """The run folder of a recipe that is given none, `runs/NAME`; a name is text, and no path.
+
+    Raises:
+        RecipeError: the name cannot be that of a folder.
+    """
+    if name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(os.fsencode(name)) > 200:
+        raise RecipeError(
+            f"the recipe is called {name[:60]!r}, which cannot be the name of a folder\n  cure: name a run folder"
+        )
+    return Path("runs") / name
+
+
+def run_prepared(
     prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None, checkpoint_every: int | None = None
 ) -> Result:
     """Train a prepared recipe, or run it in its own way; evaluate it, and fill its run folder. Progress goes to stderr.

@@ -6,7 +6,7 @@ from tests.unit.recipes import small
 
 from outlay.layout.plan import Plan
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run
+from outlay.recipes.run import run_prepared
 from outlay.train.run_folder import RunFolder
 
 
@@ -14,7 +14,7 @@ from outlay.train.run_folder import RunFolder
 def finished(tmp_path_factory):
     prepared = prepare(small.line(), layout="fsdp")
     folder = RunFolder(tmp_path_factory.mktemp("run"))
-    return prepared, folder.path, run(prepared, folder)
+    return prepared, folder.path, run_prepared(prepared, folder)
 
 
 def test_the_run_folder_tells_what_was_run(finished):
@@ -49,7 +49,7 @@ def test_the_result_is_of_unseen_data_and_says_that_the_devices_were_simulated(f
 
 @pytest.mark.compiles
 def test_fewer_steps_can_be_asked_for(tmp_path):
-    result = run(prepare(small.line()), RunFolder(tmp_path), num_steps=2)
+    result = run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=2)
     assert result.num_steps == 2
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
 
@@ -59,7 +59,7 @@ def test_a_recipes_sample_is_shown_and_kept(tmp_path):
     def sample(program, state):
         return f"after {int(state.step)} steps on {program.mesh.size} devices <b>"
 
-    result = run(prepare(dataclasses.replace(small.line(), sample=sample)), RunFolder(tmp_path), num_steps=2)
+    result = run_prepared(prepare(dataclasses.replace(small.line(), sample=sample)), RunFolder(tmp_path), num_steps=2)
     assert "\n\nafter 2 steps on 8 devices <b>\n\nrun folder" in str(result)
     assert (tmp_path / "sample.txt").read_text() == result.sample == "after 2 steps on 8 devices <b>"
     assert "<pre>after 2 steps on 8 devices &lt;b&gt;</pre>" in (tmp_path / "report.html").read_text()

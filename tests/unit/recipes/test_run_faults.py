@@ -18,7 +18,7 @@ from tests.unit.recipes import small
 from outlay.core.errors import CheckpointError, OutlayError, OutputError, ProgramError, RunFolderError
 from outlay.recipes.prepare import prepare
 from outlay.recipes.result import ResultNotWritten
-from outlay.recipes.run import run
+from outlay.recipes.run import run_prepared
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.run_folder import RunFolder
 
@@ -63,7 +63,7 @@ def contents(path):
 @pytest.fixture
 def earlier(tmp_path):
     """A finished run with checkpoints."""
-    run(prepare(small.line()), RunFolder(tmp_path), num_steps=4, checkpoint_every=2)
+    run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=4, checkpoint_every=2)
     return tmp_path
 
 
@@ -77,8 +77,8 @@ def test_a_disk_that_is_full_before_the_run(tmp_path):
         prepared, folder = prepare(small.line()), RunFolder(tmp_path)
         may_hold(300)
         with pytest.raises(RunFolderError, match=r"config.json cannot be written: File too large"):
-            run(prepared, folder)
-    assert run(prepare(small.line()), RunFolder(tmp_path), num_steps=2).num_steps == 2
+            run_prepared(prepared, folder)
+    assert run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=2).num_steps == 2
 
 
 @pytest.mark.compiles
@@ -94,9 +94,9 @@ def test_a_disk_that_fills_up_in_the_run(tmp_path):
             r"metrics.jsonl cannot be written: .*; the run stopped after step \d+ of 12; the last checkpoint is of"
         )
         with pytest.raises(OutputError, match=message):
-            run(prepare(at_step(9, fill)), RunFolder(tmp_path), checkpoint_every=4)
+            run_prepared(prepare(at_step(9, fill)), RunFolder(tmp_path), checkpoint_every=4)
     assert [line["step"] for line in lines(tmp_path)] == list(range(1, len(lines(tmp_path)) + 1))
-    result = run(prepare(small.line()), RunFolder(tmp_path, resume=True))
+    result = run_prepared(prepare(small.line()), RunFolder(tmp_path, resume=True))
     assert result.resumed_after == 8
 
 
@@ -110,7 +110,7 @@ def test_a_disk_that_fills_up_after_the_run_loses_no_result(tmp_path):
 
         prepared = prepare(dataclasses.replace(small.line(), evaluate=evaluate))
         with pytest.raises(ResultNotWritten, match=r"the run ended well, but .*loss.png cannot be written") as error:
-            run(prepared, RunFolder(tmp_path), num_steps=2)
+            run_prepared(prepared, RunFolder(tmp_path), num_steps=2)
     assert (error.value.result.num_steps, error.value.result.held_out) == (2, {"loss": 0.5})
     assert sorted(os.listdir(tmp_path)) == ["config.json", "metrics.jsonl", "outlay.txt", "plan.json"]
 
@@ -133,10 +133,10 @@ def test_after_an_exception_the_metrics_of_every_step_before_it_are_there(tmp_pa
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run(prepare(at_step(5, fail)), RunFolder(tmp_path), checkpoint_every=4)
+        run_prepared(prepare(at_step(5, fail)), RunFolder(tmp_path), checkpoint_every=4)
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4, 5]
     with pytest.raises(ZeroDivisionError):  # nobody holds the folder any more
-        run(prepare(at_step(7, fail)), RunFolder(tmp_path, resume=True))
+        run_prepared(prepare(at_step(7, fail)), RunFolder(tmp_path, resume=True))
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -179,7 +179,7 @@ def test_force_removes_what_is_listed_and_nothing_else(earlier):
         RunFolder(earlier, force=True)
     (earlier / "sample.txt").unlink()
     del foreign["sample.txt"]
-    run(prepare(small.line()), RunFolder(earlier, force=True), num_steps=1)
+    run_prepared(prepare(small.line()), RunFolder(earlier, force=True), num_steps=1)
     assert {name: (earlier / name).read_text() for name in foreign} == foreign
     assert Checkpoints(earlier / "checkpoints").steps() == []
     assert len(lines(earlier)) == 1
@@ -188,7 +188,7 @@ def test_force_removes_what_is_listed_and_nothing_else(earlier):
 def test_force_where_nothing_runs_replaces_nothing(earlier):
     before = of_the_run(earlier)
     with pytest.raises(ProgramError, match="compile-only"):
-        run(prepare(small.line(), target="h100:1x8"), RunFolder(earlier, force=True))
+        run_prepared(prepare(small.line(), target="h100:1x8"), RunFolder(earlier, force=True))
     assert of_the_run(earlier) == before
 
 
@@ -197,7 +197,7 @@ def test_force_while_somebody_saves_there_replaces_nothing(earlier):
     with Checkpoints(earlier / "checkpoints") as checkpoints:
         checkpoints._folder.own.take()
         with pytest.raises(CheckpointError, match="being written to by another"):
-            run(prepare(small.line()), RunFolder(earlier, force=True), num_steps=1)
+            run_prepared(prepare(small.line()), RunFolder(earlier, force=True), num_steps=1)
     assert of_the_run(earlier) == before
 
 

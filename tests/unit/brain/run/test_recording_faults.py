@@ -14,7 +14,7 @@ from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
 from outlay.core.errors import BrainError, CheckpointError, RunFolderError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run
+from outlay.recipes.run import run_prepared
 from outlay.train.run_folder import RunFolder
 
 ROW = {"eye:out_spikes": ((2**16,), np.dtype(np.int8))}
@@ -45,7 +45,7 @@ def test_after_an_exception_what_ran_before_it_is_recorded(tmp_path):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run(prepare(recipe(until(30, fail))), RunFolder(tmp_path))
+        run_prepared(prepare(recipe(until(30, fail))), RunFolder(tmp_path))
     assert Recording.read(tmp_path / "recording.zarr").steps.tolist() == list(range(1, 24, 2))
 
 
@@ -58,8 +58,8 @@ def test_what_is_beside_the_states_and_cannot_be_written_is_told_with_its_step(t
             return np.zeros(2, np.float32)
 
         with pytest.raises((CheckpointError, BrainError), match="cannot be written"):
-            run(prepare(recipe(until(30, fill))), RunFolder(tmp_path), checkpoint_every=40)
-    run(prepare(recipe()), RunFolder(tmp_path, resume=True))
+            run_prepared(prepare(recipe(until(30, fill))), RunFolder(tmp_path), checkpoint_every=40)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True))
     assert len(Recording.read(tmp_path / "recording.zarr").steps) == 30
 
 
@@ -70,15 +70,15 @@ def test_a_name_that_somebody_else_uses_in_the_run_folder(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "mine").write_text("x")
     with pytest.raises(RunFolderError, match=rf"{name} is not Outlay's"):
-        run(prepare(recipe()), folder, num_steps=20, checkpoint_every=20)
+        run_prepared(prepare(recipe()), folder, num_steps=20, checkpoint_every=20)
     assert (tmp_path / name / "mine").read_text() == "x"
 
 
 @pytest.mark.compiles
 def test_force_leaves_what_others_put_into_the_recording(tmp_path):
-    run(prepare(recipe()), RunFolder(tmp_path), num_steps=20, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=20, checkpoint_every=20)
     (tmp_path / "collected" / "notes.npz").write_text("mine")
-    run(prepare(recipe()), RunFolder(tmp_path, force=True), num_steps=10)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path, force=True), num_steps=10)
     assert os.listdir(tmp_path / "collected") == ["notes.npz"]
     assert len(Recording.read(tmp_path / "recording.zarr").steps) == 5
 

@@ -19,7 +19,7 @@ from outlay.brain.run.stopped import BrainInterrupted, BrainStopped
 from outlay.core.errors import BrainError, CheckpointError
 from outlay.jobs import stop_request
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run
+from outlay.recipes.run import run_prepared
 from outlay.train.run_folder import RunFolder
 
 pytestmark = pytest.mark.compiles
@@ -60,7 +60,7 @@ def interrupt():
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole")
-    run(prepare(recipe()), RunFolder(path))
+    run_prepared(prepare(recipe()), RunFolder(path))
     return left_in(path)
 
 
@@ -72,7 +72,7 @@ def prepared(recipe, *, mesh=8, **options):
 
 def stopped(path, **options):
     with pytest.raises(BrainInterrupted, match=r"; the last checkpoint is of step 40$"):
-        run(prepared(recipe(until(57, interrupt)), **options), RunFolder(path), checkpoint_every=20)
+        run_prepared(prepared(recipe(until(57, interrupt)), **options), RunFolder(path), checkpoint_every=20)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def stopped(path, **options):
 def test_it_goes_on_under_another_layout_as_if_it_had_never_stopped(tmp_path, uninterrupted, before, after):
     stopped(tmp_path, **before)
     assert len(Recording.read(tmp_path / "recording.zarr").steps) > 20  # what is dropped, and recorded again
-    result = run(prepared(recipe(), **after), RunFolder(tmp_path, resume=True))
+    result = run_prepared(prepared(recipe(), **after), RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
     assert (result.num_steps, result.num_rows) == (60, 30)
 
@@ -122,27 +122,27 @@ def test_narrow_outputs_come_back_from_a_file(tmp_path):
 
 def test_a_run_that_is_no_number_goes_on_once_its_input_is_mended(tmp_path, uninterrupted):
     with pytest.raises(BrainStopped, match=r"before step 48.*; the last checkpoint is of step 40"):
-        run(prepare(recipe(until(53, lambda: np.nan))), RunFolder(tmp_path), checkpoint_every=20)
-    run(prepare(recipe()), RunFolder(tmp_path, resume=True))
+        run_prepared(prepare(recipe(until(53, lambda: np.nan))), RunFolder(tmp_path), checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
 
 
 def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrupted):
     with pytest.raises(BrainInterrupted):
-        run(prepare(recipe(until(11, interrupt))), RunFolder(tmp_path), checkpoint_every=20)
-    run(prepare(recipe()), RunFolder(tmp_path, resume=True))
+        run_prepared(prepare(recipe(until(11, interrupt))), RunFolder(tmp_path), checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
 
 
 def test_a_run_that_ended_between_two_recorded_steps_goes_on_with_the_same_ones(tmp_path, uninterrupted):
-    run(prepare(recipe()), RunFolder(tmp_path), num_steps=45, checkpoint_every=20)
-    run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=45, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
     assert left_in(tmp_path) == uninterrupted
 
 
 def test_a_finished_run_is_made_longer(tmp_path, uninterrupted):
-    run(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
-    run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
     assert left_in(tmp_path) == uninterrupted
     assert sorted(file.name for file in (tmp_path / "collected").iterdir()) == ["20.npz", "40.npz", "60.npz"]
 
@@ -152,12 +152,12 @@ def test_a_signal_saves_and_ends_it(tmp_path, uninterrupted, monkeypatch, capsys
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     asks = until(9, lambda: os.kill(os.getpid(), signal.SIGUSR1) or LIGHT[9])
     with pytest.raises(SystemExit) as stop:
-        run(prepare(recipe(asks)), RunFolder(tmp_path), checkpoint_every=20)
+        run_prepared(prepare(recipe(asks)), RunFolder(tmp_path), checkpoint_every=20)
     signal.signal(signal.SIGUSR1, before)
     assert stop.value.code == stop_request.STOPPED
     assert "stopped on request after step 16 of 60" in capsys.readouterr().err
     monkeypatch.setattr(stop_request, "_is_requested", False)
-    run(prepare(recipe()), RunFolder(tmp_path, resume=True))
+    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted
 
 
@@ -170,7 +170,7 @@ def test_a_signal_saves_and_ends_it(tmp_path, uninterrupted, monkeypatch, capsys
 )
 def test_what_cannot_be_saved_says_why(tmp_path, options, every, message):
     with pytest.raises(CheckpointError, match=message):
-        run(prepare(recipe(**options)), RunFolder(tmp_path), checkpoint_every=every)
+        run_prepared(prepare(recipe(**options)), RunFolder(tmp_path), checkpoint_every=every)
 
 
 def test_a_closed_loop_cannot_be_saved(tmp_path):
@@ -183,32 +183,32 @@ def test_a_closed_loop_cannot_be_saved(tmp_path):
 
     loop = ClosedLoop(Still(), encode=lambda seen, reward: {"light": seen}, decode=lambda outputs: 0)
     with pytest.raises(CheckpointError, match="the state of its environment cannot be saved"):
-        run(prepare(BrainRecipe.of(tiny(), inputs=loop)), RunFolder(tmp_path), checkpoint_every=20)
+        run_prepared(prepare(BrainRecipe.of(tiny(), inputs=loop)), RunFolder(tmp_path), checkpoint_every=20)
 
 
 def test_another_run_is_refused_and_left_as_it_was(tmp_path):
-    run(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
     before = left_in(tmp_path)
     with pytest.raises(CheckpointError, match=r"2 difference\(s\)\n  record: .*\n  stride: 2 there, 1 now"):
-        run(prepare(recipe(record=["*:out_spikes"], stride=1)), RunFolder(tmp_path, resume=True))
+        run_prepared(prepare(recipe(record=["*:out_spikes"], stride=1)), RunFolder(tmp_path, resume=True))
     with pytest.raises(
         CheckpointError, match=r"1 difference\(s\)\n  inputs: \w+ there, \w+ now\n  cure: another --run"
     ):
-        run(prepare(recipe(0.5)), RunFolder(tmp_path, resume=True))
+        run_prepared(prepare(recipe(0.5)), RunFolder(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match=r"has a checkpoint of step 40, and a run of 20 steps ends before it"):
-        run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=20)
+        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=20)
     assert left_in(tmp_path) == before
 
 
 def test_the_recording_is_missed(tmp_path):
-    run(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
     shutil.rmtree(tmp_path / "recording.zarr")
     with pytest.raises(BrainError, match=r"recording.zarr, which the run recorded to, is gone\n  cure: put it back"):
-        run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
 
 
 def test_what_was_collected_is_missed(tmp_path):
-    run(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
     (tmp_path / "collected" / "40.npz").unlink()
     with pytest.raises(CheckpointError, match=r"40.npz, what the run had collected in its first 40 steps, cannot be"):
-        run(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
