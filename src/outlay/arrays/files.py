@@ -54,8 +54,14 @@ def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """An array in a file: what it is, and how to read a slice of it."""
+class Stored:
+    """An array in a file: what it is, and how to read a slice of it.
+
+    Attributes:
+        shape: its shape.
+        dtype: its dtype.
+        read: gives the part of it that an index of slices, one a dim, stands for.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -69,7 +75,7 @@ class _Unreadable(Exception):
         super().__init__(what, cure)
 
 
-def _opened(path: Path) -> _Stored:
+def _opened(path: Path) -> Stored:
     if path.is_dir():
         return _zarr(path)
     if not path.exists():
@@ -81,7 +87,7 @@ def _opened(path: Path) -> _Stored:
     return _npy(path)
 
 
-def _npy(path: Path) -> _Stored:
+def _npy(path: Path) -> Stored:
     def mapped() -> np.ndarray:
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
@@ -90,13 +96,13 @@ def _npy(path: Path) -> _Stored:
     except (ValueError, OSError, EOFError) as error:
         raise _Unreadable(f"numpy cannot map it: {error}", _SAVED_AS) from error
     # Mapped anew for every slice: the pages of one are given back before the next is read.
-    return _Stored(array.shape, array.dtype, lambda index: np.array(mapped()[index]))
+    return Stored(array.shape, array.dtype, lambda index: np.array(mapped()[index]))
 
 
 _ZARR = {"zarr.json": "zarr3", ".zarray": "zarr"}
 
 
-def _zarr(path: Path) -> _Stored:
+def _zarr(path: Path) -> Stored:
     driver = next((driver for name, driver in _ZARR.items() if (path / name).is_file()), None)
     if driver is None:
         raise _Unreadable(
@@ -113,4 +119,4 @@ def _zarr(path: Path) -> _Stored:
         store = tensorstore.open(spec, open=True, read=True).result()
     except ValueError as error:
         raise _Unreadable(f"TensorStore cannot open it: {error}", "write the array anew") from error
-    return _Stored(tuple(store.shape), np.dtype(store.dtype.numpy_dtype), lambda index: store[index].read().result())
+    return Stored(tuple(store.shape), np.dtype(store.dtype.numpy_dtype), lambda index: store[index].read().result())

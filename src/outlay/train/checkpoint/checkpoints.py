@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +23,8 @@ from outlay.train.checkpoint.contents import saved_leaves, written_by
 from outlay.train.checkpoint.differences import refuse_other_state
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.checkpoint.manifest import ARRAYS, Manifest
+from outlay.train.checkpoint.name_rules import NameRules, name_rules
+from outlay.train.checkpoint.part import free, leaves_of, part_of
 from outlay.train.checkpoint.saved_arrays import padded_state, unpadded_state
 from outlay.train.checkpoint.whole import read_manifest, saved_files
 from outlay.train.together import as_first_finds, is_first, wait_for_all
@@ -194,28 +196,50 @@ class Checkpoints:
         self._folder.own.release()
         self._is_taken = False
 
-    def restore(self, program: Program, step: int | None = None) -> tuple[int, Any]:
+    def restore(
+        self,
+        program: Program,
+        step: int | None = None,
+        *,
+        into: Any = None,
+        only: str | Sequence[str] = "**",
+        names: NameRules = (),
+    ) -> tuple[int, Any]:
         """The state of a step, each leaf read straight to where the program's plan puts it.
 
         Every byte that was written is checked first. Where the newest checkpoint is damaged, a warning says so and
         the newest whole one is taken.
 
+        With `into`, only what the checkpoint has is read, and the rest stays as it is there: parameters for another
+        optimizer, a trained model inside of a larger one. A warning lists what was asked for and is not there.
+
         Args:
             program: its plan says paths, shapes, dtypes and shardings.
             step: the step; the newest one that is whole if None.
+            into: a state of the program, such as `program.init(key)`; used up, since what is read takes the memory of
+                what was there.
+            only: patterns of the leaves that are read into it, such as `params.**`.
+            names: rules (path in the checkpoint, path of the program's leaf) for leaves that had another path, such as
+                `("params.**", "params.base.**")`; all others keep theirs.
 
         Returns:
             The step that the state is after, and the state.
 
         Raises:
             CheckpointError: there is no such checkpoint, its files are damaged, or it is of another state than the
-                program's; every file and every difference is listed, and nothing was loaded.
+                program's, or patterns or names match nothing; every file and every difference is listed, and nothing
+                was loaded.
             ProgramError: the mesh is of compile-only devices.
         """
         if not isinstance(program, Program):
             raise CheckpointError(
                 f"a {type(program).__name__} cannot take a checkpoint"
                 "\n  cure: restore(outlay.program(...)), which says where every leaf goes"
+            )
+        if into is None and (only != "**" or names):
+            raise CheckpointError(
+                f"only={only!r} and names={names!r:.60} read a part of a state, and the rest is not there"
+                "\n  cure: into=program.init(key)"
             )
         refuse_to_run(program.mesh, "a state cannot be restored")
         self.wait()
@@ -225,16 +249,22 @@ class Checkpoints:
         if isinstance(manifest, str):  # the first process sees it, this one does not
             raise CheckpointError(f"{manifest}\n  cure: a folder that every process of the job sees")
         wanted = dict(_leaves(unpadded_state(program)))
-        refuse_other_state(folder, manifest, wanted)
+        if into is None:
+            refuse_other_state(folder, manifest, wanted)
+            part, kept = {path: path for path in wanted}, {}
+        else:
+            kept = leaves_of(program, into)
+            part = part_of(folder, manifest, wanted, only, name_rules(names))
+            free([kept.pop(path) for path in part], kept.values())
         try:
-            arrays = self._array_files().read(folder / ARRAYS, wanted)
+            read = self._array_files().read(folder / ARRAYS, {saved: wanted[path] for path, saved in part.items()})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{folder} has the bytes that were written, and yet cannot be read: {in_short(error)}"
                 "\n  cure: restore another step"
             ) from error
-        state = jax.tree.unflatten(jax.tree.structure(program.state_shapes), [arrays[path] for path in wanted])
-        return found, padded_state(program, state)
+        leaves = [read[part[path]] if path in part else kept[path] for path in wanted]
+        return found, padded_state(program, jax.tree.unflatten(jax.tree.structure(program.state_shapes), leaves))
 
     def _choose(self, step: int | None) -> int:
         """The step to restore, every byte of it checked."""

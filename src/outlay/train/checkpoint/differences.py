@@ -54,7 +54,7 @@ def state_differences(manifest: Manifest, wanted: Mapping[str, Any]) -> list[Pro
         )
         for path in only_saved
     ]
-    return problems + [p for path, leaf in saved.items() if path in wanted for p in _other(leaf, wanted[path])]
+    return problems + [p for path, leaf in saved.items() if path in wanted for p in unlike(leaf, wanted[path])]
 
 
 def _cure(edit: str, path: str, others: list[str]) -> str:
@@ -62,7 +62,8 @@ def _cure(edit: str, path: str, others: list[str]) -> str:
     return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
 
-def _other(saved: SavedLeaf, wanted: Any) -> list[Problem]:
+def unlike(saved: SavedLeaf, wanted: Any) -> list[Problem]:
+    """What the shape and the dtype of a saved leaf have against the leaf that is asked for."""
     problems = []
     if saved.shape != wanted.shape:
         what = f"shape {saved.shape} in the checkpoint, {wanted.shape} in the program"

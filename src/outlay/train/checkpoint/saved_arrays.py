@@ -58,11 +58,13 @@ class ArrayFiles:
 
         Args:
             folder: what was written.
-            wanted: shapes, dtypes and shardings by path; shapes and dtypes are those that were written.
+            wanted: shapes, dtypes and shardings by path, of all that was written or some; shapes and dtypes are those
+                that were written.
         """
         there = {path: shape for path, shape in wanted.items() if shape.size}
         into = orbax.checkpoint_utils.construct_restore_args(there)
-        found = self._orbax.restore(folder, args=orbax.args.PyTreeRestore(there, restore_args=into)) if there else {}
+        args = orbax.args.PyTreeRestore(there, restore_args=into, partial_restore=True)
+        found = self._orbax.restore(folder, args=args) if there else {}
         empty = {
             path: jnp.zeros(shape.shape, shape.dtype, device=shape.sharding)
             for path, shape in wanted.items()

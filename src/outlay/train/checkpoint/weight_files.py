@@ -1,0 +1,155 @@
+"""Files of weights, safetensors and `.npz`: their arrays by name, each read by slices and never whole."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outlay.arrays.files import Stored
+from outlay.core.errors import CheckpointError, Problem
+from outlay.core.suggest import did_you_mean
+from outlay.train.checkpoint.background import in_short
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+_INDEX = ".safetensors.index.json"
+_LOCAL_HEADER = struct.Struct("<26xHH")  # of a member of a zip file; it ends with the lengths of name and extra field
+
+
+def open_weights(files: Paths) -> dict[str, Stored]:
+    """The arrays of files by name.
+
+    Args:
+        files: one or several `.safetensors` or `.npz` files, the `.safetensors.index.json` of a model in several
+            files, or the folder of a model.
+
+    Raises:
+        CheckpointError: with one problem per file that cannot be read, or name that stands in two of them.
+    """
+    given = [files] if isinstance(files, str | PathLike) else files
+    arrays: dict[str, Stored] = {}
+    problems: list[Problem] = []
+    seen: dict[str, Path] = {}
+    for path in (each for one in given for each in _files(Path(one), problems)):
+        try:
+            found = dict(_npz(path) if path.suffix == ".npz" else _safetensors(path))
+        except _Unreadable as error:
+            problems.append(Problem("cannot read", str(path), *error.args))
+            continue
+        problems += [
+            Problem("name twice", name, f"{seen[name]} and {path} both have it", "give one of the two files")
+            for name in found.keys() & arrays.keys()
+        ]
+        arrays |= found
+        seen |= dict.fromkeys(found, path)
+    if problems:
+        raise CheckpointError(f"weights cannot be read: {len(problems)} problem(s); nothing was loaded", problems)
+    if not arrays:
+        raise CheckpointError("there is no array in these files, or no file was given\n  cure: a .safetensors file")
+    return arrays
+
+
+class _Unreadable(Exception):
+    """What is wrong with a file, and the cure."""
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(what, cure)
+
+
+def _files(path: Path, problems: list[Problem]) -> list[Path]:
+    """The files that a path stands for."""
+    if path.is_dir():
+        indices = sorted(path.glob(f"*{_INDEX}"))
+        found = indices[:1] or sorted([*path.glob("*.safetensors"), *path.glob("*.npz")])
+        if not found:
+            problems.append(Problem("no weights", str(path), "no .safetensors or .npz is in it", "the model's folder"))
+        return [file for each in found for file in _files(each, problems)]
+    if not path.name.endswith(_INDEX):
+        return [path]
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        parts = sorted(set(names.values()))
+        if not all(isinstance(part, str) and Path(part).name == part for part in parts):
+            raise ValueError("its weight_map names what is no file beside it")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        problems.append(Problem("cannot read", str(path), in_short(error), "download the index again"))
+        return []
+    missing = [part for part in parts if not (path.parent / part).is_file()]
+    problems += [
+        Problem("missing file", str(path.parent / part), f"{path.name} names it", "download the model again")
+        for part in missing
+    ]
+    return [path.parent / part for part in parts if part not in missing]
+
+
+def _refuse_absent(path: Path) -> None:
+    if not path.is_file():
+        beside = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise _Unreadable("there is no such file", did_you_mean(path.name, beside))
+
+
+def _safetensors(path: Path) -> Iterator[tuple[str, Stored]]:
+    _refuse_absent(path)
+    try:
+        import safetensors
+    except ImportError as error:
+        raise _Unreadable("the library safetensors is not installed", "pip install 'outlay[safetensors]'") from error
+    try:
+        file = safetensors.safe_open(path, framework="numpy")  # which maps the file, and checks lengths and offsets
+        names = file.keys()
+        for name in names:
+            yield name, _tensor(file, name)
+    except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:
+        size = f"{path.stat().st_size:,} bytes"
+        what = f"no whole safetensors file of {size}: {in_short(error)}"
+        raise _Unreadable(what, "download it again; it may have been cut short") from error
+
+
+def _tensor(file: Any, name: str) -> Stored:
+    piece = file.get_slice(name)
+    shape = tuple(piece.get_shape())
+    if not shape:  # slices have a dim
+        value = file.get_tensor(name)
+        return Stored((), value.dtype, lambda index: value[index])
+    return Stored(shape, piece[0:0].dtype, lambda index: piece[tuple(index)])
+
+
+def _npz(path: Path) -> Iterator[tuple[str, Stored]]:
+    _refuse_absent(path)
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+            for member in archive.infolist():
+                if member.compress_type != zipfile.ZIP_STORED:
+                    what = f"{member.filename} is compressed, and would have to be read whole"
+                    raise _Unreadable(what, "write it with np.savez, which does not compress")
+                file.seek(member.header_offset)
+                lengths = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+                file.seek(sum(lengths), 1)
+                yield member.filename.removesuffix(".npy"), _mapped(path, file)
+    except (zipfile.BadZipFile, OSError, ValueError, struct.error, EOFError) as error:
+        raise _Unreadable(f"no whole .npz file: {in_short(error)}", "write it again with np.savez") from error
+
+
+def _mapped(path: Path, file: Any) -> Stored:
+    """The array whose header the file stands before."""
+    major, _ = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    offset, order = file.tell(), "F" if by_columns else "C"
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        if 0 in shape:  # of which there is nothing to map
+            return np.zeros(shape, dtype)[index]
+        # Mapped anew for every slice: the pages of one are given back before the next is read.
+        return np.array(np.memmap(path, dtype, "r", offset, shape, order)[index])
+
+    return Stored(shape, dtype, read)
