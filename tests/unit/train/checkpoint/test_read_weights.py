@@ -174,7 +174,7 @@ def cut(path):
         ),
         (
             lambda folder: (folder / "a.safetensors").rename(folder / "b.safetensors"),
-            rr"no such file\n.*'b.safetensors'",
+            r"no such file\n.*'b.safetensors'",
         ),
         (lambda folder: cut(folder / "a.npz"), "no whole .npz file"),
         (lambda folder: np.savez_compressed(folder / "a.npz", w=np.ones(3)), r"w.npy is compressed.*\n.*np.savez"),
