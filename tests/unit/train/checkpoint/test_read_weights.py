@@ -206,7 +206,7 @@ def test_an_index_that_leads_nowhere(weight_map, match, tmp_path):
 
 
 def test_a_folder_without_weights_and_leaves_without_a_place(tmp_path):
-    with pytest.raises(CheckpointError, match="no .safetensors or .npz is in it"):
+    with pytest.raises(CheckpointError, match=r"no .safetensors or .npz is in it"):
         outlay.read_weights(tmp_path, {"w": jnp.ones(3)}, [("**", "**")])
     with pytest.raises(CheckpointError, match="a ndarray has no place to read to"):
         outlay.read_weights(tmp_path, {"w": np.ones(3)}, [("**", "**")])
