@@ -17,10 +17,11 @@ from outlay.cli.options import (
     MeshOption,
     ModeOption,
     TargetOption,
+    TraceOption,
     XlaOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture, refuse_output, say, write_page
+from outlay.cli.output import print_json, print_picture, refuse_output, say, write_page, write_trace
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
@@ -45,6 +46,7 @@ def explain(
     mode: ModeOption = None,
     xla: XlaOption = "preset",
     html: HtmlOption = None,
+    trace: TraceOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
     max_bytes: Annotated[
@@ -67,6 +69,7 @@ def explain(
     from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
 
     refuse_output(html, force=force)
+    refuse_output(trace, force=force)
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
     kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
     if recipe.endswith((".hlo", ".txt")):
@@ -83,6 +86,10 @@ def explain(
         print_picture(found)
     if html is not None:
         write_page(html, found.to_html(), force=force)
+    if trace is not None:
+        from outlay.report.explain.timeline_trace import timeline_trace
+
+        write_trace(trace, timeline_trace(found), force=force)
     broken = broken_budgets(found, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
     for limit in broken:
         say(f"over budget: {limit}", err=True)

@@ -12,6 +12,7 @@ from outlay.cli import interrupt, output
 from outlay.cli.calibrate_command import calibrate
 from outlay.cli.checkpoint_command import checkpoint
 from outlay.cli.choose_command import choose
+from outlay.cli.diff_command import diff
 from outlay.cli.doctor_command import doctor
 from outlay.cli.estimate_command import estimate
 from outlay.cli.explain_command import explain
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for needs_recipe in (run, show, explain, estimate, verify, choose):
+for needs_recipe in (run, show, explain, estimate, diff, verify, choose):
     app.command(context_settings=RECIPE_OPTIONS)(needs_recipe)
 for other in (calibrate, doctor):
     app.command()(other)

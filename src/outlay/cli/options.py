@@ -56,6 +56,10 @@ XlaOption = Annotated[
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page for the browser, too.")
 ]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE.json", help="Write the timeline as a trace for ui.perfetto.dev, too."),
+]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Write over a file that Outlay did not make; without, only over its own.")
 ]

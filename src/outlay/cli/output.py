@@ -250,6 +250,18 @@ def refuse_output(path: Path | None, *, force: bool) -> None:
         refuse_to_replace(path, force=force)
 
 
+def write_trace(path: Path, trace: Mapping[str, Any], *, force: bool) -> None:
+    """Write a trace where `--trace` asks for it, and say so.
+
+    Raises:
+        OutputError: it would replace a file that Outlay did not make, or cannot be written.
+    """
+    from outlay.core.output_file import write_output
+
+    write_output(path, json.dumps({"otherData": {"generator": "outlay"}, **trace}), force=force)
+    say(f"wrote {path}: open it at https://ui.perfetto.dev", err=True)
+
+
 def write_page(path: Path, page: str, *, force: bool) -> None:
     """Write a page where `--html` asks for it, and say so.
 

@@ -17,9 +17,10 @@ from outlay.core.errors import OutputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# How everything begins that Outlay writes: pages, layouts and Brains as TOML, pictures.
+# How everything begins that Outlay writes: pages, traces, layouts and Brains as TOML, pictures.
 _OUR_BEGINNINGS = (
     re.compile(rb'\s*<!doctype html>.*<meta name="generator" content="outlay">', re.DOTALL),
+    re.compile(rb'\{"otherData": \{"generator": "outlay"'),
     re.compile(rb"# (Chosen|Written) by `?outlay "),
     re.compile(rb"\x89PNG\r\n\x1a\n.*tEXtSoftware\0outlay", re.DOTALL),
     re.compile(rb"<\?xml .*<dc:title>outlay</dc:title>", re.DOTALL),

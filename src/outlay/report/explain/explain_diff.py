@@ -1,0 +1,187 @@
+"""What differs between two reports of `outlay explain`: memory, time, work, and by line what is moved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from outlay.core.errors import ExplainError
+from outlay.core.sizes import format_bytes
+from outlay.core.table import Lines, table, to_text
+from outlay.report.explain.explain_words import format_flops, format_seconds
+from outlay.report.explain.totals import starred
+
+_TEXT_WIDTH = 120
+Report = Mapping[str, Any]
+"""What `Explanation.to_dict()` gives, or the same from a JSON file."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One figure of both reports; 0 where a report has no such line.
+
+    Attributes:
+        what: the figure, or what is moved and for whose line.
+        unit: `bytes`, `seconds`, `FLOPs` or `runs`.
+        before: in the first report.
+        after: in the second.
+    """
+
+    what: str
+    unit: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class ExplainDiff:
+    """The difference of two reports; true where there is any.
+
+    Attributes:
+        names: what each report is of, with its mesh and target.
+        totals: the figures that differ, of a device in a step.
+        lines: collectives, copies to and from the host, and recomputed products that differ, largest first.
+    """
+
+    names: tuple[str, str]
+    totals: tuple[Difference, ...]
+    lines: tuple[Difference, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.totals or self.lines) or self.names[0] != self.names[1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        return to_text(self, width=_TEXT_WIDTH)
+
+    def __rich__(self) -> Lines:
+        return Lines(lambda _: _render(self))
+
+
+def diff_reports(before: Report, after: Report) -> ExplainDiff:
+    """What differs from one report to another.
+
+    Args:
+        before: the first.
+        after: the second.
+    """
+    totals = _differing(_totals(before), _totals(after))
+    lines = _differing(_lines(before), _lines(after))
+    largest = sorted(lines, key=lambda one: -abs(one.after - one.before))
+    return ExplainDiff((_name(before), _name(after)), tuple(totals), tuple(largest))
+
+
+def read_report(path: Path) -> Report:
+    """A report that `outlay explain --json` wrote.
+
+    Raises:
+        ExplainError: it cannot be read, or is something else.
+    """
+    cure = f"outlay explain RECIPE --json > {path.name}"
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ExplainError(f"{path} cannot be read as a report: {error}\n  cure: {cure}") from error
+    missing = [key for key in _NEEDED if not isinstance(found, dict) or key not in found]
+    if missing:
+        raise ExplainError(f"{path} is no report of outlay explain: it lacks {', '.join(missing)}\n  cure: {cure}")
+    return found
+
+
+_NEEDED = ("name", "bytes_per_step", "collectives", "memory", "work", "estimate")
+_OF_MEMORY = ("peak", "arguments", "outputs", "temporaries", "constants", "on_host")
+
+Figures = dict[tuple[str, str], float]
+"""By what it is and its unit."""
+
+
+def _name(report: Report) -> str:
+    mesh = report.get("mesh") or {}
+    axes = ",".join(f"{name}={size}" for name, size in mesh.get("axes", {}).items())
+    return " ".join(part for part in (report["name"], axes and f"on {axes}", report.get("target")) if part)
+
+
+def _totals(report: Report) -> Figures:
+    memory, work, estimate = (report[key] or {} for key in ("memory", "work", "estimate"))
+    return {
+        **{(f"memory: {name.replace('_', ' ')}", "bytes"): memory.get(name, 0) for name in _OF_MEMORY},
+        ("a step", "seconds"): estimate.get("seconds", 0.0),
+        **{(f"a step: {part}", "seconds"): seconds for part, seconds in estimate.get("parts", {}).items()},
+        ("sent in a step", "bytes"): report["bytes_per_step"],
+        ("products", "FLOPs"): work.get("flops_compiled", 0.0),
+    }
+
+
+def _lines(report: Report) -> Figures:
+    found: Figures = {}
+
+    def add(what: str, unit: str, number: float) -> None:
+        found[what, unit] = found.get((what, unit), 0) + number
+
+    for one in report["collectives"]:
+        axes = "+".join(one["axes"]) or f"{one['group_size']} devices"
+        moved = starred(one["leaf"] or one["value"])
+        what = f"{one['kind']} over {axes}, {one['phase']}: {moved}{_at(one)}"
+        add(what, "bytes", one["bytes_per_step"])
+        add(what, "runs", one["count"])
+    for one in report.get("host_copies", ()):
+        way = "to the host" if one["to_host"] else "from the host"
+        add(f"{way}: {starred(one['leaf']) or 'a value, ' + one['phase']}{_at(one)}", "bytes", one["bytes_per_step"])
+    for one in report.get("recomputed", ()):
+        add(f"recomputed{': ' * bool(one['module'])}{starred(one['module'])}{_at(one)}", "FLOPs", one["flops_per_step"])
+    return found
+
+
+def _at(one: Report) -> str:
+    source = one["source"]
+    return f" at {source['file']}:{source['line']}" if source else ""
+
+
+def _differing(before: Figures, after: Figures) -> list[Difference]:
+    both = dict.fromkeys((*before, *after))
+    pairs = {key: Difference(*key, before.get(key, 0), after.get(key, 0)) for key in both}
+    found = [pair for pair in pairs.values() if pair.before != pair.after]
+    told = {pair.what for pair in found if pair.unit == "bytes"}
+    return [pair for pair in found if pair.unit != "runs" or pair.what not in told]  # so many runs of other sizes
+
+
+def _render(diff: ExplainDiff) -> Iterator[Any]:
+    if not diff:
+        yield Text("the same: memory, time, and every line that moves something")
+        return
+    first, second = diff.names
+    yield Text(first if first == second else f"{first}  ->  {second}", style="bold")
+    for title, differences in (("of a device in a step", diff.totals), ("by line", diff.lines)):
+        if differences:
+            cells = [
+                [one.what, _WORDS[one.unit](one.before), _WORDS[one.unit](one.after), _change(one)]
+                for one in differences
+            ]
+            yield table([title, "before", "after", ""], cells, right=("before", "after", ""))
+
+
+def _runs(number: float) -> str:
+    return f"{number:,.0f} runs"
+
+
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "bytes": lambda number: format_bytes(int(number)),
+    "seconds": format_seconds,
+    "FLOPs": format_flops,
+    "runs": _runs,
+}
+
+
+def _change(one: Difference) -> str:
+    if not one.before:
+        return "new"
+    return "gone" if not one.after else f"{one.after / one.before - 1:+.1%}"

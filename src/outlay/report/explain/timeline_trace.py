@@ -1,0 +1,102 @@
+"""The predicted timeline of a step as a trace that Perfetto and Chrome (`chrome://tracing`) open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from outlay.analysis.cost.lanes import Stretch
+from outlay.analysis.cost.price import laid_out
+from outlay.core.errors import ExplainError
+from outlay.report.explain.explanation import Explanation
+from outlay.report.explain.who_asked import Origin, origin_of
+from outlay.report.placed.placed_explanation import PlacedExplanation
+
+PREDICTED = 1
+"""The number of the process that stands for the predicted device; measured ones follow."""
+
+_LANES = {"compute": 1, "links": 2, "host": 3}
+_MICROSECONDS = 1e6
+
+
+def timeline_trace(found: Explanation | PlacedExplanation) -> dict[str, Any]:
+    """The predicted step of one device: a track each for computing, for links, and for copies to the host.
+
+    A loop stands there as long as all its rounds take, with one round inside of it.
+
+    Args:
+        found: what was explained.
+
+    Raises:
+        ExplainError: there are no times without a target, or it is of parts, which have a timeline each.
+    """
+    if isinstance(found, PlacedExplanation):
+        raise ExplainError("mode placed runs several programs, of which there is no one timeline\n  cure: --mode auto")
+    return {"traceEvents": list(predicted_events(found)), "displayTimeUnit": "ms"}
+
+
+def predicted_events(found: Explanation) -> Iterator[dict[str, Any]]:
+    """The events of the predicted step, and the names of its tracks.
+
+    Args:
+        found: what was explained.
+
+    Raises:
+        ExplainError: there are no times without a target.
+    """
+    if found.schedule is None or found.target is None:
+        raise ExplainError(
+            f"{found.name}: without a target there are no times to draw\n  cure: --target h100:1x8, or cpu:8"
+        )
+    yield from named(PREDICTED, f"predicted: {found.name} on {found.target}", {n: lane for lane, n in _LANES.items()})
+    origins = origins_of(found)
+    yield from _events(laid_out(found.schedule).stretches, 0.0, origins)
+
+
+def named(process: int, name: str, threads: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+    """The events that name a process and its tracks, which stand in the order of their numbers."""
+    yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
+    yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
+    for thread, thread_name in threads.items():
+        yield {"ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": {"name": thread_name}}
+
+
+def span(process: int, thread: int, name: str, begin: float, seconds: float, args: Mapping[str, Any]) -> dict[str, Any]:
+    """An event that takes some time, from so many seconds on."""
+    times = {"ts": round(begin * _MICROSECONDS, 3), "dur": round(seconds * _MICROSECONDS, 3)}
+    return {"ph": "X", "pid": process, "tid": thread, "name": name, **times, "args": dict(args)}
+
+
+def origins_of(found: Explanation) -> Mapping[str, Origin]:
+    """By the name of every instruction that is executed, who asked for it."""
+    module = found.hlo
+    if module is None:
+        return {}
+    executed = {event.name for block in (found.schedule.blocks if found.schedule else {}).values() for event in block}
+    return {
+        one.name: origin_of(module, computation.name, one)
+        for computation in module.computations.values()
+        for one in computation.instructions.values()
+        if one.name in executed
+    }
+
+
+def described(name: str, origins: Mapping[str, Origin]) -> dict[str, Any]:
+    """What an event says of an instruction."""
+    origin = origins.get(name)
+    if origin is None:
+        return {"instruction": name}
+    line = {"line": str(origin.source)} if origin.source else {}
+    module = {"module": origin.module} if origin.module else {}
+    return {"instruction": name, "operation": origin.primitive, "phase": origin.phase, **module, **line}
+
+
+def _events(stretches: Sequence[Stretch], begin: float, origins: Mapping[str, Origin]) -> Iterator[dict[str, Any]]:
+    for one in stretches:
+        at, lane = begin + one.begin, _LANES[one.lane]
+        if one.part in ("loop", "branch", "call"):
+            yield span(PREDICTED, lane, f"{one.part} {one.name}", at, one.seconds, {"rounds": one.runs})
+            yield from _events(one.inside, at, origins)
+        else:
+            told = {**described(one.name, origins), "bound by": one.part, "waited for": one.waited * _MICROSECONDS}
+            yield span(PREDICTED, lane, one.name, at, one.seconds, told)

@@ -1,0 +1,33 @@
+"""`outlay diff` as a user meets it: what it prints, and its exit codes."""
+
+import json
+
+import pytest
+from tests.unit.cli.command import LINE, outlay_command
+
+pytestmark = pytest.mark.processes
+
+
+def test_layouts_and_reports_are_compared_and_the_exit_code_says_how(tmp_path):
+    told = outlay_command("diff", "fsdp", "replicated", "--recipe", LINE, "--devices", "4", cwd=tmp_path)
+    assert told.returncode == 1, told.stderr
+    assert told.stdout.startswith("step on data=4 cpu:4\n")
+    assert "sent in a step" in told.stdout
+    report = outlay_command(*("explain", LINE, "--devices", "4", "--json", "--trace", "trace.json"), cwd=tmp_path)
+    assert "wrote trace.json: open it at https://ui.perfetto.dev\n" in report.stderr
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(report.stdout)
+    same = outlay_command("diff", "a.json", "b.json", "--json", cwd=tmp_path)
+    assert same.returncode == 0, same.stderr
+    assert json.loads(same.stdout)["same"] is True
+
+
+def test_what_is_no_report_ends_with_2(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    told = outlay_command("diff", "a.json", "a.json", cwd=tmp_path)
+    assert told.returncode == 2
+    assert "a.json is no report of outlay explain" in told.stderr
+    told = outlay_command("diff", "a.json", "a.json", "--devices", "4", cwd=tmp_path)
+    assert told.returncode == 2
+    assert "it goes with --recipe" in told.stderr
