@@ -5,6 +5,7 @@ import pytest
 from tests.unit.program.test_storing import program_of
 
 import outlay
+from outlay.errors import ExplainError
 from outlay.report.explain.explain_diff import diff_reports, read_report
 
 
@@ -61,5 +62,5 @@ def test_as_many_bytes_in_other_runs_differ(reports):
 def test_other_files_are_no_reports(tmp_path, text, message):
     file = tmp_path / "x.json"
     file.write_text(text)
-    with pytest.raises(outlay.ExplainError, match=message):
+    with pytest.raises(ExplainError, match=message):
         read_report(file)

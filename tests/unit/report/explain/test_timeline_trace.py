@@ -6,6 +6,7 @@ import pytest
 from tests.unit.program.test_storing import NUM_LAYERS, program_of
 
 import outlay
+from outlay.errors import ExplainError
 from outlay.report.explain.timeline_trace import timeline_trace
 
 
@@ -30,5 +31,5 @@ def test_the_predicted_step_is_drawn_on_its_tracks_with_the_line_of_each_operati
 
 def test_without_a_target_there_is_no_timeline():
     found = outlay.explain(jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile().as_text())
-    with pytest.raises(outlay.ExplainError, match="without a target there are no times to draw\n  cure: --target"):
+    with pytest.raises(ExplainError, match="without a target there are no times to draw\n  cure: --target"):
         timeline_trace(found)
