@@ -6,12 +6,12 @@ import bisect
 import itertools
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from outlay.cli.messages.known import BY_THEME, KNOWN
-from outlay.cli.messages.message import Weight
+from outlay.cli.known_messages import KNOWN, Weight
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(?P<said>\S.*)")
@@ -76,7 +76,8 @@ class Diagnosis:
     def __str__(self) -> str:
         unknown = [f"not known: {textwrap.shorten(said, _MOST_LETTERS)} (line {line})" for line, said in self.raised]
         if not self.findings:
-            themes = ", ".join(f"{theme} ({len(messages)})" for theme, messages in BY_THEME.items())
+            counts = Counter(message.theme for message in KNOWN)
+            themes = ", ".join(f"{theme} ({count})" for theme, count in counts.items())
             return "\n".join(
                 [*unknown, f"none of the {len(KNOWN)} known messages is in this text; looked for: {themes}"]
             )

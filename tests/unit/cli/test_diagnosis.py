@@ -1,5 +1,6 @@
 """What `outlay doctor --message` knows, against the words of JAX itself."""
 
+import itertools
 import re
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ import pytest
 from tests.unit.cli.mistakes import MISTAKES
 
 from outlay.cli.diagnosis import diagnose_text
-from outlay.cli.messages.known import BY_THEME, KNOWN
+from outlay.cli.known_messages import KNOWN
 
 RECORDED = Path(__file__).parents[2] / "golden" / "messages"
 VERSIONS = ("0.10.2", "0.12.0.1")
@@ -218,15 +219,18 @@ def test_a_long_log_takes_seconds_at_most():
 def test_each_meaning_and_cure_is_whole():
     for message in KNOWN:
         assert re.search(r"\w", message.meaning)
-        assert re.search(r"\w", message.cure)
-        assert not re.search(r"\s{2}|\s$|^\s", f"{message.meaning}{message.cure}{message.outlay}"), message.name
+        assert re.search(r"\w", message.fix)
+        assert not re.search(r"\s{2}|\s$|^\s", f"{message.meaning}{message.fix}{message.outlay}"), message.name
 
 
 def test_the_guide_lists_exactly_what_is_known():
     guide = (Path(__file__).parents[3] / "docs" / "guides" / "error_messages.md").read_text()
     rows = dict(re.findall(r"^\| (\w.*?) \| (.*) \|$", guide.partition("## What is known")[2], re.MULTILINE))
     assert rows.pop("about") == "messages"
-    assert rows == {theme: ", ".join(message.name for message in messages) for theme, messages in BY_THEME.items()}
+    assert rows == {
+        theme: ", ".join(message.name for message in messages)
+        for theme, messages in itertools.groupby(KNOWN, key=lambda message: message.theme)
+    }
     assert f"\n{len(KNOWN)} messages of JAX" in guide
 
 

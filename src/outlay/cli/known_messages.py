@@ -1,18 +1,22 @@
-"""One message that is known: how to recognise it, what it means in plain words, and what to do."""
+"""Messages of JAX, XLA and clusters that are known: how each is recognised, what it means, and what to do.
+
+They stand in `doctor_messages.toml`.
+"""
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import resources
 from typing import Literal
+
+from outlay.cli.message_values import VALUES
 
 Weight = Literal["error", "warning", "consequence"]
 """What a message says about a log: it names what went wrong, or what is slow, or only follows from something else."""
-
-Values = Mapping[str, str]
 
 _DIMS = r"\((?:[^()\n]|\([^()\n]{0,200}\)){0,400}\)"
 """A tuple as it is printed, such as the entries of a PartitionSpec."""
@@ -31,40 +35,41 @@ _REACH = 8192
 """Characters on each side of the word that a message is known by, in which all of it stands."""
 
 
-def as_found(values: Values) -> Values:
-    """What the message itself says, and nothing more."""
-    return values
-
-
 @dataclass(frozen=True)
 class KnownMessage:
     """A message that is known.
 
     Attributes:
+        theme: what it is about.
         name: what to call it, in two or three words.
         patterns: regular expressions, one for each wording, with the same named groups. A space stands for any white
             space, since pasted text is wrapped anywhere, and DIMS for a tuple such as the entries of a spec.
         meaning: plain words, with the numbers and names of the message in braces.
-        cure: the edit, with the same.
+        fix: the edit, with the same.
         outlay: what in Outlay avoids it; empty where nothing does.
         weight: whether it is the cause, a warning, or the consequence of another failure.
-        derive: from the groups (empty where a wording lacks one) to all that the words use.
+        empty: what stands for a group that a wording lacks.
+        filled: what stands around one that it has.
+        values: the function of `message_values.py` that makes more of the groups; empty for none.
     """
 
+    theme: str
     name: str
     patterns: tuple[str, ...]
     meaning: str
-    cure: str
+    fix: str
     outlay: str = ""
     weight: Weight = "error"
-    derive: Callable[[Values], Values] = field(default=as_found, repr=False)
+    empty: Mapping[str, str] = field(default_factory=dict, hash=False)
+    filled: Mapping[str, str] = field(default_factory=dict, hash=False)
+    values: str = ""
 
     @cached_property
     def _compiled(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
         return tuple((longest_word(pattern), _compiled(pattern)) for pattern in self.patterns)
 
     def find(self, text: str) -> Iterator[tuple[tuple[int, int], str, str]]:
-        """Each place in a text where this stands: from and to, and there its meaning and its cure.
+        """Each place in a text where this stands: from and to, and there its meaning and the fix.
 
         It takes time in proportion to the text: only around a word that the message cannot do without is anything
         matched, and there nothing is repeated without a bound.
@@ -72,8 +77,14 @@ class KnownMessage:
         for word, pattern in self._compiled:
             for start, end in _around(word, text):
                 for match in pattern.finditer(text, start, end):
-                    values = self.derive({name: value or "" for name, value in match.groupdict().items()})
-                    yield match.span(), self.meaning.format(**values), self.cure.format(**values)
+                    values = self._in_words({name: value or "" for name, value in match.groupdict().items()})
+                    yield match.span(), self.meaning.format(**values), self.fix.format(**values)
+
+    def _in_words(self, groups: dict[str, str]) -> Mapping[str, str]:
+        filled = {name: text.format(**groups) for name, text in self.filled.items() if groups.get(name)}
+        empty = {name: text for name, text in self.empty.items() if not groups.get(name)}
+        words = {**groups, **filled, **empty}
+        return VALUES[self.values](words) if self.values else words
 
 
 def longest_word(pattern: str) -> str:
@@ -118,14 +129,10 @@ def _around(word: str, text: str) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def axes_of(spec: str, dim: int) -> str:
-    """The mesh axes of one dim of a spec as JAX prints it, quoted; empty where that cannot be read.
+def _read() -> tuple[KnownMessage, ...]:
+    text = (resources.files("outlay.cli") / "doctor_messages.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)["message"]
+    return tuple(KnownMessage(**{**table, "patterns": tuple(table["patterns"])}) for table in tables)
 
-    >>> axes_of("(None, ('data', 'model'))", 1)
-    "'data', 'model'"
-    """
-    try:
-        axes = ast.literal_eval(spec)[dim]
-    except (ValueError, SyntaxError, IndexError, TypeError):
-        return ""
-    return ", ".join(repr(axis) for axis in (axes if isinstance(axes, tuple) else (axes,)))
+
+KNOWN = _read()

@@ -1,1 +1,0 @@
-"""What JAX and its companions say when devices, shardings, memory or processes are wrong, and what it means."""
