@@ -75,10 +75,12 @@ def explain(
     if recipe.endswith((".hlo", ".txt")):
         found = _of_file(context, recipe, devices, target, mesh, layout, mode, xla)
     else:
+        from outlay.cli.interrupt import watch
         from outlay.report.explain.explain import explain as explain_program
 
         choices = {"mesh": mesh, "layout": layout, "mode": mode}
         prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
+        watch(patience=0.5)  # nothing is run, and nothing lost
         found = explain_program(prepared.program)
     if as_json:
         print_json(found.to_dict())

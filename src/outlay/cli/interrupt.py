@@ -21,11 +21,9 @@ STOPPED = 130
 
 _SAME_PRESS = 1.0
 """Seconds in which further signals are the same Ctrl-C: a terminal and a parent process may both send it."""
-_PATIENCE = 10.0
-"""Seconds that native code, such as a compiler, may keep Python from hearing of Ctrl-C."""
-
 _first: float | None = None
 _watching = False
+_patience = 10.0
 
 
 def answer() -> None:
@@ -55,12 +53,16 @@ def answer() -> None:
     sys.unraisablehook, sys.excepthook = on_unraisable, on_exception
 
 
-def watch() -> None:
-    """From now on, end the process where native code keeps Python from hearing of Ctrl-C for long.
+def watch(patience: float = 10.0) -> None:
+    """From now on, end the process where native code, such as a compiler, keeps Python from hearing of Ctrl-C.
 
     It takes a thread, which a process that only starts others is better without.
+
+    Args:
+        patience: seconds that native code may take; little where the process has nothing to save.
     """
-    global _watching
+    global _watching, _patience
+    _patience = patience
     if _watching or not answers():
         return
     _watching = True
@@ -113,7 +115,7 @@ def _look(reads: int) -> None:
         if signals[0] != signal.SIGINT:
             continue
         pressed = time.monotonic()
-        while _first is None and time.monotonic() - pressed < _PATIENCE:
+        while _first is None and time.monotonic() - pressed < _patience:
             again, _, _ = select.select([reads], [], [], 0.1)
             if again and os.read(reads, 1)[0] == signal.SIGINT and time.monotonic() - pressed > _SAME_PRESS:
                 _leave_at_once()

@@ -1,4 +1,4 @@
-"""Kernels that JAX has for some hardware, and that ask a device of it; here for hardware that need not be there.
+"""Kernels and callbacks that ask JAX for a device of some hardware; here for hardware that need not be there.
 
 Private JAX, apart from `jax_compat.py` because it is one idea of its own: what is compiled for is not what is attached.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
+from jax._src.interpreters import mlir
 from jax._src.mesh import get_concrete_mesh
 
 from outlay.core.jax_compat import is_compile_only
@@ -19,7 +20,7 @@ from outlay.core.jax_compat import is_compile_only
 CUDNN_OF_TARGETS = 91_002
 """The cuDNN that hardware which is not here is taken to have, 9.10.2: the first with all that is asked of it."""
 
-_patching = threading.Lock()
+_patching = threading.RLock()  # attention is traced while callbacks are lowered
 
 
 def compiled_for() -> jax.Device:
@@ -80,6 +81,40 @@ def answering_for(device: jax.Device) -> Iterator[None]:
         finally:
             for name, original in asked.items():
                 setattr(cudnn, name, original)
+
+
+@contextlib.contextmanager
+def lowering_callbacks(device: jax.Device) -> Iterator[None]:
+    """Let callbacks (`jax.debug.print`, `jax.pure_callback`, ...) be lowered for a device that is not here.
+
+    JAX asks for the backend that would call them, and for a GPU that is not here there is none.
+
+    Args:
+        device: what is compiled for.
+    """
+    if not is_compile_only(device):
+        yield
+        return
+    with _patching:
+        original = mlir.ModuleContext.get_backend
+
+        def get_backend(self: Any, optional: bool = False) -> Any:
+            try:
+                return original(self, optional)
+            except RuntimeError:
+                return None
+
+        mlir.ModuleContext.get_backend = get_backend
+        try:
+            yield
+        finally:
+            mlir.ModuleContext.get_backend = original
+
+
+def drop_callbacks(lowered: jax.stages.Lowered) -> None:
+    """Leave out what a program that is never run would call: a compile-only client takes no functions."""
+    lowering: Any = lowered._lowering
+    lowering.compile_args["host_callbacks"] = ()
 
 
 def _numbers(capability: str) -> tuple[int, int]:

@@ -17,7 +17,8 @@ import jaxlib
 from jax.sharding import Mesh
 
 from outlay.core.errors import ProgramError
-from outlay.core.jax_compat import gpu_library
+from outlay.core.jax_compat import gpu_library, is_compile_only
+from outlay.core.jax_kernels import drop_callbacks
 from outlay.core.runtime_flags import Value, flags_of_library, read_flags, typed_flags
 from outlay.core.suggest import did_you_mean
 
@@ -110,15 +111,18 @@ def _of_file(path: Path) -> dict[str, Value]:
     return typed_flags(" ".join(word for _, word in words))
 
 
-def compile_with(lowered: jax.stages.Lowered, options: CompilerOptions, platform: str) -> tuple[Any, CompilerOptions]:
+def compile_with(
+    lowered: jax.stages.Lowered, options: CompilerOptions, device: jax.Device | None
+) -> tuple[Any, CompilerOptions]:
     """Compile a program with options of its own.
 
-    Where the GPU compiler finds no tiles for a product, it is asked once more to leave products to cuBLAS.
+    Where the GPU compiler finds no tiles for a product, it is asked once more to leave products to cuBLAS. What of a
+    preset this compiler does not know is left out.
 
     Args:
         lowered: the program.
         options: what to ask for.
-        platform: of the devices, as JAX calls it.
+        device: one of those that it is compiled for; None where that is not known.
 
     Returns:
         The compiled program, and the options that it was compiled with.
@@ -126,6 +130,8 @@ def compile_with(lowered: jax.stages.Lowered, options: CompilerOptions, platform
     Raises:
         ProgramError: the compiler does not know an option, or its value.
     """
+    if device is not None and is_compile_only(device):
+        drop_callbacks(lowered)
     try:
         values: dict[str, Any] = dict(options.values)
         return lowered.compile(compiler_options=values), options
@@ -134,10 +140,15 @@ def compile_with(lowered: jax.stages.Lowered, options: CompilerOptions, platform
         if _NO_TILES in said and options.values.get("xla_gpu_enable_triton_gemm") is not False:
             note = "no tiles for a product, so products go to cuBLAS: xla_gpu_enable_triton_gemm=false"
             again = replace(options, values={**options.values, **_WAY_OUT}, notes=(*options.notes, note))
-            return compile_with(lowered, again, platform)
+            return compile_with(lowered, again, device)
         unknown = _UNKNOWN.search(said)
+        if unknown and options.source.startswith("preset"):  # of another version of XLA
+            kept = {name: value for name, value in options.values.items() if name != unknown[1]}
+            note = f"this compiler has no {unknown[1]}"
+            return compile_with(lowered, replace(options, values=kept, notes=(*options.notes, note)), device)
         if unknown is None and not (_REFUSED.search(said) and any(name in said for name in options.values)):
             raise
+        platform = device.platform if device else ""
         raise ProgramError(_refused(options, said, unknown[1] if unknown else "", platform)) from error
 
 

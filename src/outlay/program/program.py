@@ -17,6 +17,7 @@ from outlay.arrays.misfits import differences
 from outlay.arrays.shardings import shardings
 from outlay.core.errors import ProgramError
 from outlay.core.jax_compat import is_compile_only, is_tracing, without_compilation_cache
+from outlay.core.jax_kernels import lowering_callbacks
 from outlay.devices.made import refuse_to_run
 from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
@@ -222,7 +223,8 @@ class Program:
         shapes = (typed(self.state_shapes, self.plan, self.mesh), self.batch_shapes)
         if is_explicit(self.mesh):
             return lowered_with_types(jitted, run, shapes, (state, batch), self.mesh)
-        with refusing_in_words(named(self.step), self.mesh, self.mode), self.context():
+        callbacks = lowering_callbacks(self.mesh.devices.flat[0])
+        with refusing_in_words(named(self.step), self.mesh, self.mode), self.context(), callbacks:
             return jitted.lower(*shapes)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
@@ -236,7 +238,7 @@ class Program:
     def compiled(self) -> jax.stages.Compiled:
         """The compiled step: exactly what a call runs."""
         with without_compilation_cache() if is_compile_only(self.mesh.devices.flat[0]) else contextlib.nullcontext():
-            compiled, self._options = compile_with(self.lowered, self._options, self.mesh.devices.flat[0].platform)
+            compiled, self._options = compile_with(self.lowered, self._options, self.mesh.devices.flat[0])
             return compiled
 
     @property

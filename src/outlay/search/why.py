@@ -14,8 +14,8 @@ from outlay.search.expect import Expectation
 from outlay.search.screening import RuledOut
 from outlay.search.selection import Considered
 
-_ALIKE = 0.01
-"""Times that differ by less than this share are the same as far as an estimate knows."""
+_ALIKE = 0.05
+"""Times that differ by less than this share are the same as far as an estimate knows: about its own mean error."""
 
 
 def is_tie(one: Price, other: Price) -> bool:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from tests.unit.devices.compilers import needs_gpu_compiler
 
 from outlay.core.errors import ExplainError, ProgramError
 from outlay.core.runtime_flags import typed_flags
@@ -99,10 +100,27 @@ class FindsNoTiles:
 
 def test_products_that_the_gpu_compiler_finds_no_tiles_for_go_to_cublas():
     given = compiler_options({"xla_gpu_autotune_level": 0}, None)
-    compiled, options = compile_with(FindsNoTiles(), given, "gpu")
+    compiled, options = compile_with(FindsNoTiles(), given, None)
     assert compiled == options.values == {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
     assert options.notes == ("no tiles for a product, so products go to cuBLAS: xla_gpu_enable_triton_gemm=false",)
 
 
 def test_flags_have_the_types_that_jax_wants():
     assert typed_flags("--a=True --b=12 --c=x,y --d") == {"a": True, "b": 12, "c": "x,y", "d": True}
+
+
+@needs_gpu_compiler
+def test_callbacks_are_compiled_for_gpus_that_are_not_here():
+    def loud(x):
+        jax.debug.print("{}", x.sum())
+        return x * jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    on = mesh(data=8, target="h100:1x8")
+    given = jax.ShapeDtypeStruct((16, 8), jnp.float32, sharding=jax.NamedSharding(on, P("data")))
+    found = explain(jax.jit(loud), given)
+    called = {
+        one.attributes.get("custom_call_target")
+        for c in found.hlo.computations.values()
+        for one in c.instructions.values()
+    }
+    assert '"xla_ffi_python_gpu_callback"' in called or "xla_ffi_python_gpu_callback" in called

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import time
@@ -16,6 +17,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.errors import ExplainError
 from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
+from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.paths import flatten_paths
 from outlay.devices.compile_only import target_of
 from outlay.program.compiler_options import CompilerOptions, Wanted, compile_with, compiler_options
@@ -144,18 +146,19 @@ def _of_function(
 def _compile(subject: Subject, lower: Any, how: Wanted | CompilerOptions | Program) -> Subject:
     """Compile with options that are asked for or known; a program compiles itself, and keeps what it made."""
     mesh = subject.mesh if isinstance(subject.mesh, Mesh) else None
-    platform = mesh.devices.flat[0].platform if mesh else jax.default_backend()
+    device = mesh.devices.flat[0] if mesh else None
     options = how if isinstance(how, CompilerOptions | Program) else compiler_options(how, mesh)
     failure, compiled = "", None
     # A program from JAX's persistent cache would have no messages, and the source lines of whoever compiled it first.
     with watching(is_message) as printed, without_compilation_cache():
-        lowered = lower()
+        with lowering_callbacks(device) if device else contextlib.nullcontext():
+            lowered = lower()
         start = time.perf_counter()
         try:
             if isinstance(options, Program):
                 compiled, options = options.compiled, options.compiler_options
             else:
-                compiled, options = compile_with(lowered, options, platform)
+                compiled, options = compile_with(lowered, options, device)
         except jax.errors.JaxRuntimeError as error:
             failure = str(error)
             if "RESOURCE_EXHAUSTED" not in failure:
