@@ -50,9 +50,7 @@ def _said(broken: BrokenRuleSet) -> str:
 
 def _section(broken: BrokenRuleSet) -> str:
     note = (
-        ""
-        if broken.state is STATE
-        else "\nHere the moments stand under `momentum`, a name that Outlay does not know.\n"
+        "" if broken.state is STATE else "\nHere the moments stand under `slots`, a name that Outlay does not know.\n"
     )
     return f"""\
 ## {broken.name.capitalize()}

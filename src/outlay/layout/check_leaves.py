@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from outlay.core.errors import Problem
+from outlay.core.paths import join_parts, split_path
 from outlay.core.patterns import matches
 from outlay.core.sizes import format_bytes
 from outlay.layout.globs import globs, globs_text
@@ -44,14 +45,22 @@ def copies_at_odds(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[C
     asked = [path for path in state if path not in reported and not _is_meant(path, resolution)] if split else []
     worse = []
     for copy in find_copies(resolution.shapes, asked) if asked else []:
-        mine = {
-            path: other
-            for path, other in copy.leaves.items()
-            if other in split and state[path].bytes_per_device > state[other].bytes_per_device
-        }
+        mine: dict[str, str] = {}
+        sources: list[str] = []
+        for path, first in copy.leaves.items():
+            for source, other in _originals(copy, first):  # of two networks alike, perhaps only one is split
+                if other in split and state[path].bytes_per_device > state[other].bytes_per_device:
+                    mine.setdefault(path, other)
+                    sources.append(source)
         if mine:
-            worse.append(Copies(copy.below, copy.sources, mine))
+            worse.append(Copies(copy.below, tuple(dict.fromkeys(sources)), mine))
     return worse
+
+
+def _originals(copy: Copies, first: str) -> list[tuple[str, str]]:
+    """Each source of a copy, and the leaf of it that is the one that `first` is of the first source."""
+    tail = split_path(first)[len(split_path(copy.sources[0])) :]
+    return [(source, join_parts(split_path(source) + tail)) for source in copy.sources]
 
 
 def follow_text(copy: Copies, leaves: Sequence[LeafPlan]) -> str:

@@ -134,6 +134,31 @@ def find_copies(shapes: Mapping[str, Sequence[int]], paths: Collection[str]) -> 
     return _grouped({key: leaves for key, leaves in pairs.items() if _is_evident(*key, leaves, shapes)})
 
 
+def followers(shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Which leaves follow others without being told: copies by name and by likeness, wherever they stand.
+
+    Optimizer state at the top of the tree is not among them: `Mirrors` knows it by its root alone.
+
+    >>> net = {"params.up": (8, 4), "params.down": (4, 8), "opt.0.mu.up": (8, 4), "opt.0.mu.down": (4, 8)}
+    >>> followers({f"gen.{path}": shape for path, shape in net.items()})
+    {'gen.opt.0.mu.up': 'gen.params.up', 'gen.opt.0.mu.down': 'gen.params.down'}
+    """
+    if not any(_COPY.fullmatch(part) for path in shapes for part in split_path(path)):
+        return {}
+    found = find_copies(shapes, [path for path in shapes if not is_optimizer(path)])
+    named = [copy for copy in found if len(copy.sources) == 1 and copy_names(copy.below)]
+    return {path: other for copy in named for path, other in copy.leaves.items()}
+
+
+def copy_names(path: str) -> set[str]:
+    """The parts of a path that are names of copies.
+
+    >>> copy_names("gen.opt_state.0.mu.up")
+    {'opt_state'}
+    """
+    return {part for part in split_path(path) if _COPY.fullmatch(part)}
+
+
 def _originals(
     parts: Parts, by_ending: Mapping[Parts, list[Parts]], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Parts, list[Parts]]:

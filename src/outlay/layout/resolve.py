@@ -12,13 +12,14 @@ import jax.numpy as jnp
 from outlay.core.array_leaves import is_array, non_arrays
 from outlay.core.errors import LayoutError, Problem
 from outlay.core.paths import flatten_paths, join_parts, split_path
+from outlay.core.patterns import pattern_parts
 from outlay.devices.info import MeshInfo
 from outlay.layout.apply import Application, apply_rule, claim
 from outlay.layout.check_leaves import check_leaves, copies_at_odds
 from outlay.layout.check_rules import GRADIENTS, OUTPUTS, check_rules, unknown_axes, unknown_positions
 from outlay.layout.check_stacks import check_stacks, find_stacks
 from outlay.layout.claims import Claims
-from outlay.layout.mirror import Mirrors, is_optimizer
+from outlay.layout.mirror import Mirrors, copy_names, followers, is_optimizer
 from outlay.layout.near_misses import TreeFacts
 from outlay.layout.notes import notes, notes_on_rules
 from outlay.layout.placement import Follow
@@ -82,6 +83,7 @@ class Resolution:
         self.leaves = leaves
         self.shapes = {path: shape for path, (shape, _) in leaves["state"].items()}
         self.mirrors = Mirrors(self.shapes)
+        self.copies = followers(self.shapes)
         self.claims: dict[str, Claims] = {}
         self.matched: dict[str, list[int]] = {}
         self.followed: dict[str, str] = {}
@@ -106,7 +108,7 @@ class Resolution:
 
     def turn(self, path: str) -> int:
         """Leaves that follow come after those whose place must be known to them; optimizer state comes last."""
-        return _LAST if is_optimizer(path) else self._num_hops(path, ())
+        return _LAST if is_optimizer(path) else self._num_hops(self.copies.get(path, path), ()) + (path in self.copies)
 
     def _num_hops(self, path: str, before: tuple[str, ...]) -> int:
         """How many leaves, each told to follow the next, lead to one that is not."""
@@ -127,11 +129,13 @@ class Resolution:
         first, rest = self._claim_order(path)
         for number in first:
             self._apply(number, claims)
+        if kind == "state" and path in self.copies and self._follows_untold(path):
+            self._follow(claims, [self.copies[path]], told=False)
         if kind == "state" and is_optimizer(path) and path not in self.followed:
             told = any(not self._only_stores(number) for number in first)
-            self._follow(claims, None, told=told)
+            self._follow(claims, self.mirrors.of(path), told=told)
         for number in rest:
-            if path in self.followed and not self.rules[number].names(split_path(path)[0]):
+            if path in self.followed and not self._means(number, path):
                 # Its place is its parameter's; a rule that means the optimizer begins with its name.
                 self.applications[number][path] = Application(wanted=False, granted=False, deferred=True)
             else:
@@ -165,10 +169,22 @@ class Resolution:
         first = [i for i in matched if self.rules[i].names(root) and not self.rules[i].is_policy]
         return first, [i for i in matched if i not in first]
 
+    def _means(self, number: int, path: str) -> bool:
+        """Whether a rule means a leaf that follows: it begins with a plain name, or names what makes it a copy."""
+        if self.rules[number].names(split_path(path)[0]):
+            return True
+        return path in self.copies and bool(copy_names(path) & {*pattern_parts(self.rules[number].pattern)})
+
+    def _follows_untold(self, path: str) -> bool:
+        """Whether a copy goes where a split leaf went, since no rule means it."""
+        theirs = self.claims.get(self.copies[path])
+        said = any(self._means(number, path) for number in self.matched[path] if not self._only_stores(number))
+        return theirs is not None and theirs.is_split and not said
+
     def _apply(self, number: int, claims: Claims) -> None:
         rule = self.rules[number]
         if isinstance(rule.placement, Follow):
-            followed = self._follow(claims, rule.placement.source, told=False)
+            followed = self._follow(claims, self.mirrors.of(claims.path, rule.placement.source), told=False)
             application = Application(wanted=True, granted=followed)
             if not followed:  # a leaf that mirrors nothing has not been covered by being told to follow
                 self.matched[claims.path] = [i for i in self.matched[claims.path] if i != number]
@@ -182,9 +198,9 @@ class Resolution:
         rule = self.rules[number]
         return isinstance(rule.placement, Storage) and rule.spec is None
 
-    def _follow(self, claims: Claims, source: str | None, *, told: bool) -> bool:
+    def _follow(self, claims: Claims, mirrored: Sequence[str], *, told: bool) -> bool:
         """Take the place of the leaf that this one mirrors; `told` when a rule has spoken of it already."""
-        found = [path for path in self.mirrors.of(claims.path, source) if path in self.claims]
+        found = [path for path in mirrored if path in self.claims]
         if not found or claims.closed_by is not None:
             return False
         if len({self._place_of(path) for path in found}) > 1:

@@ -105,8 +105,8 @@ BROKEN_RULE_SETS = [
         "no rule for the optimizer",
         'outlay.Layout([("params.**", P("model"))]) + outlay.data_parallel()',
         "copy left whole",
-        'add ("momentum.**", outlay.follow("params"))',
-        state={"momentum": MOMENTS, "params": PARAMS},
+        'add ("slots.**", outlay.follow("params"))',
+        state={"slots": MOMENTS, "params": PARAMS},
     ),
     BrokenRuleSet(
         "no rule for the batch",

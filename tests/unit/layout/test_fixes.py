@@ -43,7 +43,7 @@ STACKED = {
     "head": {"kernel": shape(64, 64)},
 }
 NETWORKS = {"actor": {"w": shape(16, 8), "b": shape(8)}, "critic": {"w": shape(16, 8), "b": shape(8)}}
-GAN = {name: trained({"up": shape(64, 256), "down": shape(256, 64)}) for name in ("gen", "disc")}
+GAN = {name: trained({"up": shape(64, 256), "down": shape(256, 64)}, name="slots") for name in ("gen", "disc")}
 MANY = {f"a{i}": shape(1024, 64) for i in range(300)}  # 256 KiB each, 75 MiB in all
 MIXED = optax.chain(optax.scale_by_factored_rms(min_dim_size_to_factor=1), optax.scale_by_adam())
 
@@ -53,25 +53,29 @@ MEGATRON = outlay.tensor_parallel(columns=["params.layers.*.up.*"], rows=["param
 R = outlay.Layout
 
 CASES = {
-    "moments under another name": (R([("params.**", P("data"))]) + DP, trained({"w": shape(64, 8)}, name="opt")),
+    "moments under another name": (R([("params.**", P("data"))]) + DP, trained({"w": shape(64, 8)}, name="slots")),
     "moments, and replicate() for the rest": (
         R([("params.**.kernel", P(None, "model")), outlay.replicate()]),
-        {**trained(params()), "ema": params(), "count": shape()},
+        {**trained(params()), "copy": params(), "count": shape()},
     ),
-    "an average": (R([("params.layers.**.kernel", P(None, "model"))]) + DP, {**trained(params()), "ema": params()}),
+    "an average": (R([("params.layers.**.kernel", P(None, "model"))]) + DP, {**trained(params()), "copy": params()}),
     "two networks with a state each": (R([("*.params.**", P("data"))]) + DP, GAN),
     "optimizers by network": (
         R([("params.actor.**", P("data")), ("params.critic.**", P("model"))]) + DP,
         {"params": NETWORKS, "opt_state": {name: jax.eval_shape(ADAM.init, net) for name, net in NETWORKS.items()}},
     ),
     "a target network": (R([("params.**", P("data"))]) + DP, {"params": NETWORKS, "target": NETWORKS["critic"]}),
+    "a target network of one of two alike": (
+        R([("params.critic.**", P("data"))]) + DP,
+        {"params": {"actor": NETWORKS["critic"], "critic": NETWORKS["critic"]}, "target": NETWORKS["critic"]},
+    ),
     "a target network that follows too much": (
         R([("params.**", P("data")), ("target.**", outlay.follow("params"))]) + DP,
         {"params": NETWORKS, "target": NETWORKS["critic"]},
     ),
     "moments of which some are split otherwise": (
         R([("params.**.kernel", P(None, "model")), ("params.**", P())]) + outlay.fsdp("data", min_size=2**14) + DP,
-        {"params": params(), "opt": jax.eval_shape(ADAM.init, params())},
+        {"params": params(), "slots": jax.eval_shape(ADAM.init, params())},
     ),
     "Adafactor": (
         R([("params.**.kernel", P(None, "model")), ("params.**", P())]),

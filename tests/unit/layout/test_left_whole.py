@@ -29,7 +29,7 @@ def kinds(rules, state, *, mesh=MESH, batch=None):
 
 
 @pytest.mark.parametrize("rest", [DP, outlay.replicate()])
-@pytest.mark.parametrize("name", ["momentum", "opt", "ema", "anything"])
+@pytest.mark.parametrize("name", ["slots", "anything"])
 def test_a_copy_of_split_parameters_left_to_a_rule_for_all_is_refused_with_the_bytes(name, rest):
     params = {"up": shape(8, 16), "down": shape(16, 8)}
     found, said = kinds(layout(("params.**", P("data"))) + rest, {"params": params, name: {"mu": params}})
@@ -38,14 +38,44 @@ def test_a_copy_of_split_parameters_left_to_a_rule_for_all_is_refused_with_the_b
     assert f'add ("{name}.**", outlay.follow("params")) as the first rule' in said
 
 
-def test_optimizer_state_within_each_of_several_networks_is_told_to_follow_its_own():
-    params = {"up": shape(64, 16)}
-    state = {name: {"params": params, "opt_state": jax.eval_shape(ADAM.init, params)} for name in ("gen", "disc")}
-    rules = layout(("*.params.**", P("data"))) + DP
-    _, said = kinds(rules, state)
-    assert '("gen.opt_state.**", outlay.follow("gen.params"))' in said
-    told = layout(*((f"{name}.opt_state.**", outlay.follow(f"{name}.params")) for name in ("gen", "disc"))) + rules
-    assert told.plan(state, MESH)["disc.opt_state.0.nu.up"].reason == "follows disc.params.up"
+@pytest.mark.parametrize("name", ["momentum", "opt", "ema", "polyak", "opt_state"])
+@pytest.mark.parametrize("within", ["", "gen."])
+def test_copies_under_names_of_copies_follow_without_being_told_wherever_they_stand(name, within):
+    params = {"up": shape(8, 16), "down": shape(16, 8)}
+    network = {"params": params, name: {"mu": params, "count": shape()}}
+    state = {"gen": network, "disc": {"params": params}} if within else network
+    plan = (layout(("**.up", P("data")), ("**.down", P(None, "data"))) + outlay.replicate()).plan(state, MESH)
+    assert plan[f"{within}{name}.mu.up"].reason == f"follows {within}params.up"
+    assert plan[f"{within}{name}.mu.down"].spec == P(None, "data")
+
+
+@pytest.mark.parametrize(
+    ("rule", "spec"),
+    [
+        (("ema.**", P(None, "model")), P(None, "model")),
+        (("**.ema.**", P(None, "model")), P(None, "model")),
+        (("ema.**", outlay.replicate()), P()),
+        (("ema.**", outlay.fsdp("model", min_size=1).rules[0].placement), P("model", None)),
+    ],
+)
+def test_a_rule_that_means_a_copy_comes_before_following(rule, spec):
+    params = {"up": shape(16, 8), "down": shape(16, 8)}
+    state = {"ema": params, "params": params}
+    assert (layout(("params.**", P("data")), rule) + DP).plan(state, MESH)["ema.up"].spec == spec
+
+
+def test_a_copy_of_whole_parameters_is_left_to_the_rules():
+    params = {"up": shape(16, 8), "down": shape(16, 8)}
+    rules = layout(("params.**", P()), ("**", P("data")))
+    assert rules.plan({"ema": params, "params": params}, MESH)["ema.up"].spec == P("data", None)
+
+
+def test_of_two_networks_alike_of_which_one_is_split_a_whole_target_is_a_copy_of_that_one():
+    net = {"up": shape(16, 8), "down": shape(16, 8)}
+    state = {"params": {"actor": net, "critic": net}, "target": net}
+    found, said = kinds(layout(("params.critic.**", P("data"))) + DP, state)
+    assert found == ["copy left whole"]
+    assert 'add ("target.**", outlay.follow("params.critic")) as the first rule' in said
 
 
 def test_a_part_of_the_parameters_is_followed_and_named_where_the_whole_cannot_be():
@@ -91,9 +121,9 @@ def test_copies_that_were_meant_to_be_whole_or_split_otherwise_are_left_alone():
 
 
 def test_copies_that_are_split_less_than_their_originals_are_noted_with_the_bytes():
-    state = {"params": {"w": shape(64, 64)}, "ema": {"w": shape(64, 64)}}
+    state = {"params": {"w": shape(64, 64)}, "slots": {"w": shape(64, 64)}}
     plan = (layout(("params.w", P(None, "model"))) + outlay.fsdp(min_size=1) + DP).plan(state, MESH)
-    assert any("1 leaf(s) under ema take 2.0 KiB of a device more" in note for note in plan.notes)
+    assert any("1 leaf(s) under slots take 2.0 KiB of a device more" in note for note in plan.notes)
 
 
 # --- bytes in all, axes of one device -------------------------------------------------------------------------------
