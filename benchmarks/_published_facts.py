@@ -117,8 +117,10 @@ def layout_of(run: Run):
         rules += megatron(config_of(run.row)) + inside("table", P("model")) + inside("head", P(None, "model"))
     if wanted.params:
         rules += _kernels(fsdp, wanted.params, "params")
-    if wanted.optimizer:
-        rules += _kernels(zero2 if wanted.gradients else zero1, wanted.optimizer, "opt_state")
+    if wanted.gradients:
+        rules += zero2(wanted.optimizer)
+    elif wanted.optimizer:
+        rules += _kernels(zero1, wanted.optimizer, "opt_state")
     batch = wanted.batch if len(wanted.batch) > 1 else wanted.batch[0]
     if wanted.sequence:
         rules += inside("residual", P(batch, "model")) + inside("branch_input", P(batch))

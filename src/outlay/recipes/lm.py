@@ -137,6 +137,9 @@ def lm(
         {"remat": remat, "loss_chunks": loss_chunks, "num_positions": sequence},
     )
     train, held_out = python_sources(sequence)
+    batch_size = usual.batch if batch is None else batch
+    if batch_size > len(train):  # as many as are there are read again: a batch so large is there to be priced
+        train = np.resize(train, (batch_size, *train.shape[1:]))
     every = max(1, held_out.size // NUM_HELD_OUT_BYTES)
     init_params, loss = language_model(config)
     layouts, meshes = lm_layouts(config)
@@ -147,7 +150,7 @@ def lm(
         optimizer=_optimizer(usual, optimizer_dtype or config.param_dtype, config),
         train={"tokens": train},
         test={"tokens": held_out[::every]},
-        batch_size=usual.batch if batch is None else batch,
+        batch_size=batch_size,
         num_steps=NUM_STEPS,
         accumulate=accumulate,
         layouts=layouts,

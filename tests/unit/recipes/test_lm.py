@@ -108,3 +108,8 @@ def test_a_sample_is_drawn_where_the_state_lives(monkeypatch):
     assert texts[0] == texts[1]
     assert texts[0].startswith("def ")
     assert len(texts[0].encode()) >= 44
+
+
+def test_a_batch_of_more_than_there_is_reads_it_again():
+    recipe = lm("tiny", sequence=2**16, batch=512)
+    assert recipe.data[0]["tokens"].shape == (512, 2**16)
