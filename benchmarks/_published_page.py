@@ -44,7 +44,7 @@ def write_page(found, refused, docs):
     hardware = sorted({one.run.target.split(":")[0] for one in found})
     intro = INTRO.format(num=len(found), least=min(sizes), most=max(sizes), hardware=", ".join(hardware), name=NAME)
     parts = [intro, *_figures(found), *_rows(found), *_experts(found), *_links(), *_refused(refused), *_commands(found)]
-    (docs / "reference" / f"{NAME}.md").write_text("".join(parts), encoding="utf-8")
+    (docs / "concepts" / f"{NAME}.md").write_text("".join(parts), encoding="utf-8")
 
 
 def _by_source(found):
