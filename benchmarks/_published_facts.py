@@ -21,6 +21,9 @@ from _published_rows import RUNS, Run, config_of, read_rows, run_of
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "outlay" / "published"
 KNOWN = Path(__file__).parent / "data" / "published_facts.json.gz"
 TIMEOUT = 1800
+_SIZES = ("argument_size", "output_size", "alias_size", "temp_size")
+MEMORY = (*_SIZES, *(f"host_{name}" for name in _SIZES))
+"""What the compiler tells of memory."""
 
 
 def kept(run: Run, cache: Path):
@@ -83,24 +86,41 @@ def compile_rows(runs, cache: Path, jobs: int, source: Path = RUNS):
 
 def compiled_of(run: Run):
     """Compile a run: the program, its memory, and its devices."""
+    import outlay.models.transformer.attention as transformer
     from outlay.devices.build import mesh as make_mesh
     from outlay.devices.info import MeshInfo
+    from outlay.program.compiler_options import compiler_options
     from outlay.program.make import program as make_program
     from outlay.recipes.find import find_recipe
 
+    if run.writes_scores:
+        transformer.attention = scores_in_memory
     recipe = find_recipe("lm", list(run.words))
     mesh = make_mesh(run.layout.text, target=run.target)
-    made = make_program(recipe.step, recipe.init, recipe.data[0], layout=layout_of(run), mesh=mesh)
+    options = dict(compiler_options("preset", mesh).values)
+    if run.num_microbatches > 1:
+        # It would peel the loop over microbatches, too, and hold the activations of two or three of them at once.
+        options = {name: value for name, value in options.items() if "pipelined" not in name}
+    layout = layout_of(run)
+    made = make_program(recipe.step, recipe.init, recipe.data[0], layout=layout, mesh=mesh, compiler_options=options)
     start = time.perf_counter()
     compiled = made.compiled
     stats = compiled.memory_analysis()
-    fields = ("argument_size", "output_size", "alias_size", "temp_size", "host_argument_size", "host_temp_size")
     return {
         "hlo": compiled.as_text(),
-        "memory": {f"{name}_in_bytes": getattr(stats, f"{name}_in_bytes", 0) for name in fields},
+        "memory": {f"{name}_in_bytes": getattr(stats, f"{name}_in_bytes", 0) for name in MEMORY},
         "mesh": MeshInfo.of(mesh).to_dict(),
         "compile_seconds": round(time.perf_counter() - start, 1),
     }
+
+
+def scores_in_memory(query, key, value, *, causal, window):
+    """Attention as it was before fused kernels: what Outlay's models do no longer, and older runs did."""
+    import jax
+
+    return jax.nn.dot_product_attention(
+        query, key, value, is_causal=causal, local_window_size=window, implementation="xla"
+    )
 
 
 def layout_of(run: Run):
@@ -156,14 +176,16 @@ def _facts(compiled, run):
         "asked": _asked(run),
         "schedule": schedule_of(module, compiled_work(module), target, mesh).to_dict(),
         "memory": compiled["memory"],
-        "peak": peak_bytes(module, SimpleNamespace(**compiled["memory"])),
+        "peak": peak_bytes(module, SimpleNamespace(**{f"{name}_in_bytes": 0 for name in MEMORY} | compiled["memory"])),
         "compile_seconds": compiled["compile_seconds"],
     }
 
 
 def _asked(run):
     """What is compiled, as a short name: a row that is built in another way is compiled again."""
-    asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target])
+    asked = json.dumps(
+        [run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, run.num_microbatches > 1]
+    )
     return hashlib.sha256(asked.encode()).hexdigest()[:10]
 
 

@@ -10,7 +10,8 @@ from collections import defaultdict
 
 from _published_figures import Priced, figures
 
-from outlay.analysis.cost.price import built_in, price
+from outlay.analysis.cost.constants import built_in
+from outlay.analysis.cost.price import price
 
 FAMILIES = ("a100", "h100", "h200", "b200", "gb200", "tpu")
 # What products alone reach of the peak, best shape of a sweep (benchmarks/data/published_links.csv).

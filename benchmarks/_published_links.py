@@ -5,8 +5,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlay.analysis.cost.constants import constants_of
 from outlay.analysis.cost.links import NETWORK_SHARE, collective_seconds
-from outlay.analysis.cost.price import constants_of, price
+from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.devices.hardware import known_hardware
 from outlay.devices.target import Target

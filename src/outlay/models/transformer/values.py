@@ -19,8 +19,11 @@ def residual(x: jax.Array) -> jax.Array:
 
 
 def branch_input(x: jax.Array) -> jax.Array:
-    """What enters a branch or the head (B, T, width)."""
-    return named(x, "branch_input")
+    """What enters a branch or the head (B, T, width).
+
+    It is split as the stream is first: otherwise the partitioner gathers what it was before it was rounded, in float32.
+    """
+    return named(name(x, "residual"), "branch_input")
 
 
 def branch_output(x: jax.Array) -> jax.Array:
