@@ -19,6 +19,7 @@ from outlay.cli.explain_command import explain
 from outlay.cli.failures import EXIT_CODES, Commands
 from outlay.cli.launch_command import LaunchCommand, launch
 from outlay.cli.options import RECIPE_OPTIONS
+from outlay.cli.profile_command import profile
 from outlay.cli.run_command import run
 from outlay.cli.show_command import show
 from outlay.cli.slurm_command import slurm
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for needs_recipe in (run, show, explain, estimate, diff, verify, choose):
+for needs_recipe in (run, show, explain, estimate, profile, diff, verify, choose):
     app.command(context_settings=RECIPE_OPTIONS)(needs_recipe)
 for other in (calibrate, doctor):
     app.command()(other)

@@ -75,6 +75,10 @@ class ExplainError(OutlayError, ValueError):
     """What was passed to `outlay.explain` or `outlay.estimate` is no program that can be compiled or read."""
 
 
+class ProfileError(OutlayError, ValueError):
+    """A trace that cannot be read, or is of another program; or there is nothing to run."""
+
+
 class ChooseError(OutlayError, ValueError):
     """There is no layout to choose: nothing to try, or nothing that was tried can run on the target."""
 

@@ -1,0 +1,122 @@
+"""`outlay.profile`: what a step was predicted to take, and what it took, operation by operation."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from outlay.analysis.cost.lanes import flattened
+from outlay.analysis.cost.price import laid_out
+from outlay.analysis.cost.schedule import Schedule
+from outlay.analysis.verify.batches import take
+from outlay.core.errors import ProfileError
+from outlay.devices.made import refuse_to_run
+from outlay.program.program import Program
+from outlay.report.explain.explain import explain
+from outlay.report.explain.explanation import Explanation
+from outlay.report.explain.timeline_trace import origins_of
+from outlay.report.explain.who_asked import Origin
+from outlay.report.profile.profiled import Profile, Timed
+from outlay.report.profile.trace_events import TraceEvent, read_trace
+
+_HOLD_OTHERS = ("loop", "branch", "call")
+
+
+def profile(program: Program, batches: Any = None, *, steps: int = 3, trace: Path | str | None = None) -> Profile:
+    """Run some steps under JAX's profiler, and set what each operation took beside what `explain` predicts.
+
+    A step that is not counted comes first. Times are a device's mean, of one step; those of collectives hold what a
+    device waits for the others.
+
+    Args:
+        program: the program; it is run on its own devices, attached or simulated, from a state that it makes.
+        batches: one batch a step, as an iterable or as `batches[step]`, such as a recipe's data.
+        steps: how many steps are measured.
+        trace: a trace of this very program that was taken before, to be read in place of running anything: an
+            `.xplane.pb` file, or the folder that `jax.profiler` wrote to.
+
+    Raises:
+        ProfileError: the trace is of another program, holds no events, or cannot be read.
+        ProgramError: the program is for devices that are not here, or there are too few batches.
+
+    Example:
+        >>> def step(state, batch):
+        ...     return state + (batch @ batch.T).mean(), batch.mean()
+        >>> batch = np.ones((64, 64), np.float32)
+        >>> program = outlay.program(
+        ...     step, lambda key: jnp.zeros(()), batch, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
+        >>> found = outlay.profile(program, [batch], steps=1)
+        >>> found.num_steps, found.measured_seconds > 0
+        (1, True)
+    """
+    found = explain(program)
+    if found.hlo is None or found.schedule is None:
+        raise ProfileError("the compiler gave no program: there is nothing to run\n  cure: outlay explain says why")
+    if trace is not None:
+        events = read_trace(Path(trace), found.hlo.name)
+        return joined(found, events, _num_steps(found.schedule, found.hlo.num_devices, events))
+    refuse_to_run(program.mesh, "a step cannot be profiled")
+    with tempfile.TemporaryDirectory() as folder:
+        _run(program, take(batches, steps), folder)
+        return joined(found, read_trace(Path(folder), found.hlo.name), steps)
+
+
+def joined(found: Explanation, events: Sequence[TraceEvent], num_steps: int) -> Profile:
+    """Predictions and a trace, operation by operation.
+
+    Args:
+        found: what was predicted.
+        events: what a trace says of the same program.
+        num_steps: how many steps it holds.
+
+    Raises:
+        ProfileError: none of the program's operations is in the trace.
+    """
+    assert found.schedule is not None
+    assert found.hlo is not None
+    num_devices = found.hlo.num_devices
+    took: dict[str, float] = collections.defaultdict(float)
+    for event in events:
+        took[event.name] += event.seconds / num_steps / num_devices
+    predicted: dict[str, float] = collections.defaultdict(float)
+    for stretch in flattened(laid_out(found.schedule).stretches):
+        predicted[stretch.name] += stretch.seconds * stretch.runs
+    if not predicted.keys() & took.keys():
+        names = ", ".join(itertools.islice(took, 3))
+        raise ProfileError(
+            f"the trace is of another program of the same name: none of its operations ({names}, ...) is in this one"
+            "\n  cure: profile this recipe with this layout, or explain the one that was traced"
+        )
+    origins, leaves = origins_of(found), {one.name: one.leaf for one in found.collectives}
+    timed = [_timed(name, origins[name], leaves.get(name, ""), predicted[name], took.get(name)) for name in predicted]
+    holding = {event.name for block in found.schedule.blocks.values() for event in block if event.kind in _HOLD_OTHERS}
+    unknown = sum(seconds for name, seconds in took.items() if name not in holding and name not in predicted)
+    return Profile(found, num_steps, num_devices, tuple(timed), unknown, tuple(events))
+
+
+def _timed(name: str, origin: Origin, leaf: str, predicted: float, measured: float | None) -> Timed:
+    line = str(origin.source or "")
+    return Timed(name, origin.primitive, origin.phase, origin.module, line, leaf, predicted, measured)
+
+
+def _num_steps(schedule: Schedule, num_devices: int, events: Sequence[TraceEvent]) -> int:
+    """How many steps a trace holds: as often as a device runs what a step runs once."""
+    once = {event.name for event in schedule.blocks[schedule.entry] if event.kind == "work"}
+    counts = collections.Counter(event.name for event in events if event.name in once)
+    usual = collections.Counter(counts.values()).most_common(1)
+    return max(1, round(usual[0][0] / num_devices)) if usual else 1
+
+
+def _run(program: Program, batches: Sequence[Any], folder: str) -> None:
+    state, outputs = program(program.init(jax.random.key(0)), batches[0])
+    jax.block_until_ready(state)
+    with jax.profiler.trace(folder):
+        for batch in batches:
+            state, outputs = program(state, batch)
+        jax.block_until_ready((state, outputs))

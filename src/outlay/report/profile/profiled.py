@@ -1,0 +1,198 @@
+"""Predicted and measured times side by side, as facts that print themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from outlay.core.table import Lines, table, to_text
+from outlay.report.explain.explain_words import format_seconds
+from outlay.report.explain.explanation import Explanation
+from outlay.report.explain.timeline_trace import described, named, origins_of, predicted_events, span
+from outlay.report.explain.totals import starred
+from outlay.report.profile.trace_events import TraceEvent
+
+_TEXT_WIDTH = 120
+_MAX_ROWS = 12
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One operation of the compiled program, in seconds of a device in a step.
+
+    Attributes:
+        name: of the instruction.
+        operation: of JAX, such as `dot_general`; empty where it is not known.
+        phase: the part of the step.
+        module: the model's part.
+        line: of the user's source.
+        leaf: that it moves; empty for any other.
+        predicted: by `explain`.
+        measured: by the profiler; None where the trace has no such event.
+    """
+
+    name: str
+    operation: str
+    phase: str
+    module: str
+    line: str
+    leaf: str
+    predicted: float
+    measured: float | None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Operations together.
+
+    Attributes:
+        name: what they have in common.
+        predicted: seconds of a device in a step.
+        measured: likewise.
+    """
+
+    name: str
+    predicted: float
+    measured: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured by predicted; None where nothing was predicted."""
+        return self.measured / self.predicted if self.predicted else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {**dataclasses.asdict(self), "ratio": self.ratio}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a step was predicted to take, and what it took; made by `outlay.profile`.
+
+    Attributes:
+        explanation: what was predicted, and of what.
+        num_steps: how many steps were measured.
+        num_devices: of how many devices; times are their mean.
+        operations: every operation that was predicted.
+        unknown_seconds: measured, of operations that no prediction speaks of.
+        events: the trace.
+    """
+
+    explanation: Explanation
+    num_steps: int
+    num_devices: int
+    operations: tuple[Timed, ...]
+    unknown_seconds: float
+    events: tuple[TraceEvent, ...]
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Of all operations, one after the other."""
+        return sum(one.predicted for one in self.operations)
+
+    @property
+    def measured_seconds(self) -> float:
+        """Of all operations, one after the other."""
+        return sum(one.measured or 0.0 for one in self.operations) + self.unknown_seconds
+
+    def by_line(self) -> tuple[Compared, ...]:
+        """The operations of each line of source, those that took longest first."""
+        return self._by(lambda one: one.line)
+
+    def by_module(self) -> tuple[Compared, ...]:
+        """The operations of each part of the model; like layers are one."""
+        return self._by(lambda one: starred(one.module))
+
+    def by_phase(self) -> tuple[Compared, ...]:
+        """The operations of each part of the step."""
+        return self._by(lambda one: one.phase)
+
+    def by_leaf(self) -> tuple[Compared, ...]:
+        """What moves each leaf; like layers are one."""
+        return tuple(one for one in self._by(lambda one: starred(one.leaf)) if one.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data; without the trace itself."""
+        groups = {"line": self.by_line, "module": self.by_module, "phase": self.by_phase, "leaf": self.by_leaf}
+        return {
+            "name": self.explanation.name,
+            "target": str(self.explanation.target) if self.explanation.target else None,
+            "num_steps": self.num_steps,
+            "num_devices": self.num_devices,
+            "predicted_seconds": self.predicted_seconds,
+            "measured_seconds": self.measured_seconds,
+            "unknown_seconds": self.unknown_seconds,
+            **{f"by_{name}": [one.to_dict() for one in group()] for name, group in groups.items()},
+            "operations": [dataclasses.asdict(one) for one in self.operations],
+        }
+
+    def to_trace(self) -> dict[str, Any]:
+        """As a trace for Perfetto or Chrome: the predicted step above all measured ones."""
+        return {"traceEvents": [*predicted_events(self.explanation), *self._measured_events()], "displayTimeUnit": "ms"}
+
+    def _measured_events(self) -> Iterator[dict[str, Any]]:
+        origins = origins_of(self.explanation)
+        tracks = list(dict.fromkeys(event.track for event in self.events))
+        planes = {plane: number for number, plane in enumerate(dict.fromkeys(plane for plane, _ in tracks), 2)}
+        for plane, number in planes.items():
+            lines = {at: line for at, (of, line) in enumerate(tracks, 1) if of == plane}
+            yield from named(number, f"measured: {plane}, {self.num_steps} steps", lines)
+        for event in self.events:
+            plane, thread = planes[event.track[0]], tracks.index(event.track) + 1
+            yield span(plane, thread, event.name, event.begin, event.seconds, described(event.name, origins))
+
+    def __str__(self) -> str:
+        return to_text(self, width=_TEXT_WIDTH)
+
+    def __rich__(self) -> Lines:
+        return Lines(lambda _: _render(self))
+
+    def _by(self, name: Callable[[Timed], str]) -> tuple[Compared, ...]:
+        sums: dict[str, tuple[float, float]] = {}
+        for one in self.operations:
+            predicted, measured = sums.get(name(one), (0.0, 0.0))
+            sums[name(one)] = predicted + one.predicted, measured + (one.measured or 0.0)
+        found = [Compared(key, *seconds) for key, seconds in sums.items()]
+        return tuple(sorted(found, key=lambda one: -max(one.measured, one.predicted)))
+
+
+def _render(found: Profile) -> Iterator[Any]:
+    steps = f"{found.num_steps} step{'s' * (found.num_steps > 1)} on {found.num_devices} devices"
+    target = f" of {found.explanation.target}" if found.explanation.target else ""
+    yield Text(f"{found.explanation.name}: {steps}, predicted with the speeds{target}", style="bold")
+    total = Compared("", found.predicted_seconds, found.measured_seconds)
+    yield Text(f"operations of a step: {' '.join(_words(total))}")
+    missing = [one for one in found.operations if one.measured is None and one.predicted]
+    if missing:
+        seconds = format_seconds(sum(one.predicted for one in missing))
+        yield Text(f"{len(missing)} of {len(found.operations)} operations are not in the trace, predicted {seconds}")
+    if found.unknown_seconds:
+        yield Text(f"measured and not predicted: {format_seconds(found.unknown_seconds)}")
+    mesh = found.explanation.mesh
+    if mesh is not None and mesh.kind == "simulated":
+        words = "simulated devices share this machine's cores: these times say nothing of any hardware"
+        yield Text(words, style="yellow")
+    for title, groups in (
+        ("line", found.by_line()),
+        ("module", found.by_module()),
+        ("phase", found.by_phase()),
+        ("leaf that is moved", found.by_leaf()),
+    ):
+        if groups:
+            yield Text()
+            cells = [[one.name or "unknown", *_words(one)] for one in groups[:_MAX_ROWS]]
+            columns = [title, "predicted", "measured", "ratio"]
+            yield table(columns, cells, right=("predicted", "measured", "ratio"))
+            rest = groups[_MAX_ROWS:]
+            if rest:
+                together = Compared("", sum(one.predicted for one in rest), sum(one.measured for one in rest))
+                yield Text(f"and {len(rest)} more: {' '.join(_words(together))}", style="dim")
+
+
+def _words(one: Compared) -> tuple[str, str, str]:
+    ratio = "" if one.ratio is None else f"{one.ratio:.2f}"
+    return format_seconds(one.predicted), format_seconds(one.measured), ratio

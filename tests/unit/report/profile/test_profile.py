@@ -1,0 +1,95 @@
+"""Predicted and measured, joined by the names of instructions; on simulated devices, so times say nothing."""
+
+import json
+
+import jax
+import pytest
+from tests.unit.program.test_storing import BATCH, program_of
+
+import outlay
+from outlay.errors import ProfileError, ProgramError
+
+
+@pytest.fixture(scope="module")
+def program():
+    return program_of(("layer_input", outlay.keep()))
+
+
+@pytest.fixture(scope="module")
+def found(program):
+    return outlay.profile(program, [BATCH, BATCH], steps=2)
+
+
+def test_every_operation_has_both_times_by_line_module_phase_and_leaf(found):
+    assert (found.num_steps, found.num_devices) == (2, 8)
+    assert all(one.measured is not None for one in found.operations if one.predicted)
+    for groups in (found.by_line(), found.by_module(), found.by_phase()):
+        assert sum(one.predicted for one in groups) == pytest.approx(found.predicted_seconds)
+        assert sum(one.measured for one in groups) == pytest.approx(found.measured_seconds - found.unknown_seconds)
+    assert {one.name.rpartition("/")[2] for one in found.by_line()} >= {"test_storing.py:23", "test_storing.py:24"}
+    assert {one.name for one in found.by_leaf()} >= {"params.up", "params.down"}
+    assert {"forward", "backward", "optimizer"} <= {one.name for one in found.by_phase()}
+    for one in found.by_line():
+        assert one.ratio == pytest.approx(one.measured / one.predicted)
+
+
+def test_it_prints_its_tables_and_says_that_devices_are_simulated(found):
+    text = str(found)
+    assert text.startswith("step: 2 steps on 8 devices, predicted with the speeds of cpu:8\n")
+    assert "these times say nothing of any hardware" in text
+    assert "leaf that is moved" in text
+    facts = json.loads(json.dumps(found.to_dict()))
+    assert facts["by_phase"][0].keys() == {"name", "predicted", "measured", "ratio"}
+    assert len(facts["operations"]) == len(found.operations)
+
+
+def test_the_trace_shows_the_predicted_step_above_the_measured_ones(found):
+    events = found.to_trace()["traceEvents"]
+    processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert processes[1] == "predicted: step on cpu:8"
+    assert processes[2].startswith("measured: /host:CPU, 2 steps")
+    measured = [event for event in events if event["ph"] == "X" and event["pid"] == 2]
+    assert len(measured) == len(found.events)
+    assert min(event["ts"] for event in measured) == 0
+    names = {event["tid"] for event in events if event["name"] == "thread_name" and event["pid"] == 2}
+    assert {event["tid"] for event in measured} == names
+
+
+def test_a_trace_that_was_taken_before_is_read_and_its_steps_are_counted(program, found, tmp_path):
+    state, _ = jax.block_until_ready(program(program.init(jax.random.key(0)), BATCH))
+    with jax.profiler.trace(str(tmp_path)):
+        for _ in range(3):
+            state, _ = program(state, BATCH)
+        jax.block_until_ready(state)
+    read = outlay.profile(program, trace=tmp_path)
+    assert read.num_steps == 3
+    assert {one.name for one in read.operations} == {one.name for one in found.operations}
+
+    other = laid_out(lambda state, batch: (state + 1, batch.mean()), "another")
+    with pytest.raises(ProfileError, match="a trace of another program: it holds no event of jit_another, but of jit_"):
+        outlay.profile(other, trace=tmp_path)
+    other = laid_out(lambda state, batch: (jax.numpy.fft.fft(state + 0j).real, ()), program.step.__name__)
+    with pytest.raises(ProfileError, match="another program of the same name: none of its operations"):
+        outlay.profile(other, trace=tmp_path)
+
+
+def laid_out(step, name):
+    step.__name__ = name
+    return outlay.program(step, lambda key: jax.numpy.ones(8), BATCH, layout=outlay.data_parallel(), mesh="data=8")
+
+
+def test_a_trace_of_nothing_and_what_is_no_trace_are_refused(program, tmp_path):
+    with pytest.raises(ProfileError, match=r"there is no trace in .*\n  cure: a file that ends in \.xplane\.pb"):
+        outlay.profile(program, trace=tmp_path)
+    with jax.profiler.trace(str(tmp_path)):
+        pass
+    with pytest.raises(ProfileError, match=r"no event of any compiled program: .*\n  cure: let the profiler run"):
+        outlay.profile(program, trace=tmp_path)
+    (tmp_path / "broken.xplane.pb").write_bytes(b"\xff\xff\xff")
+    with pytest.raises(ProfileError, match=r"broken\.xplane\.pb cannot be read as a trace"):
+        outlay.profile(program, trace=tmp_path / "broken.xplane.pb")
+
+
+def test_too_few_batches_and_absent_devices_are_refused(program):
+    with pytest.raises(ProgramError, match="3 steps need 3 batches, and there are 1"):
+        outlay.profile(program, [BATCH])
