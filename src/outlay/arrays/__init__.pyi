@@ -1,5 +1,3 @@
-from .put import put as put
-from .put import reshard as reshard
 from .callback import from_callback as from_callback
 from .pieces import from_pieces as from_pieces
 from .files import from_file as from_file
