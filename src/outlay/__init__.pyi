@@ -39,6 +39,7 @@ from .arrays.put import reshard as reshard
 # -> program
 from .core.constrain import constrain as constrain
 from .core.constrain import name as name
+from .core.whole_batch import whole_batch as whole_batch
 from .program.program import Program as Program
 from .program.make import program as program
 from .train.step import TrainState as TrainState

@@ -89,19 +89,19 @@ def resolving(resolver: Resolver) -> Iterator[None]:
         _resolver.reset(token)
 
 
-Sums = Callable[[Any, Any], Any]
-"""`sums(params, samples)`: a tree of sums over samples."""
+Sums = Callable[..., tuple[Any, Any]]
+"""`sums(params, samples, carried) -> (sums, carried)`: sums over samples, and what the next microbatch is given."""
 
-Gradient = Callable[[Sums, Any, Any], tuple[Any, Any]]
-"""`gradient(sums, params, samples) -> (gradients, sums)`: how one device takes them."""
+Gradient = Callable[[Sums, Any, Any], tuple[Any, Any, Any]]
+"""`gradient(sums, params, samples) -> (gradients, sums, carried)`: how one device takes them."""
 
-Runner = Callable[[Gradient, Sums, Any, Any], tuple[Any, Any]]
+Runner = Callable[[Gradient, Sums, Any, Any], tuple[Any, Any, Any]]
 
 _runner: ContextVar[Runner | None] = ContextVar("outlay_batch_sum", default=None)
 
 
-def gradient_of_sums(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
-    """Gradients of sums over a batch and the sums themselves, by whatever means the program's mode has.
+def gradient_of_sums(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
+    """Gradients of sums over a batch, the sums, and what the last left, by whatever means the program's mode has.
 
     Args:
         gradient: how they are taken on one device, from all samples.

@@ -161,7 +161,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
             seen.required_names.append(where)
         return tree
 
-    def run(gradient: Gradient, of: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
+    def run(gradient: Gradient, of: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
         nonlocal num_sums
         num_sums += 1  # the sums themselves hold tracers, and jax.checking_leaks() would find those
         return gradient(of, params, samples)

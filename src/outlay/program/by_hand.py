@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -21,10 +21,13 @@ from jax.sharding import PartitionSpec as P
 from outlay.arrays.shardings import under
 from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, summing
 from outlay.core.errors import ProgramError
+from outlay.core.jax_compat import varying_axes
 from outlay.core.paths import map_with_paths
+from outlay.core.whole_batch import spreading
 from outlay.layout.placement import Dims, dims_spec
 from outlay.layout.plan import Plan
 from outlay.program import between_processes
+from outlay.program.as_one_batch import NeedsOneBatch, SpreadBatch
 from outlay.program.between_processes import are_apart, are_pairs, exchange_and_add
 from outlay.program.gather_at_use import gathered_at_use
 from outlay.program.storing import Storing
@@ -40,7 +43,7 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
     dims_of = {leaf.path: leaf.dims for leaf in plan}
     storing = Storing(plan)
 
-    def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
+    def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
         dims = map_with_paths(lambda path, _: _Split(dims_of[under("params", path)]), params)
         grad_dims = map_with_paths(
             lambda path, _: _Split(dims_of.get(under("grads", path), dims_of[under("params", path)])), params
@@ -48,27 +51,35 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
 
         left = _left_to_sum(dims, grad_dims, mesh)
 
-        def attempt(*, check_vma: bool) -> tuple[Any, Any]:
-            local = _local(gradient, sums, storing, dims, grad_dims, left, mesh, batch_axes, check_vma)
+        def attempt(*, check_vma: bool, one_batch: bool = False) -> tuple[Any, Any, Any]:
+            local = _local(gradient, sums, storing, dims, grad_dims, left, mesh, batch_axes, check_vma, one_batch)
             specs = jax.tree.map(lambda split: split.spec, dims), P(batch_axes)
-            out_specs = jax.tree.map(lambda split: split.spec, grad_dims), P()
+            out_specs = jax.tree.map(lambda split: split.spec, grad_dims), P(), P()
             placed = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=check_vma)
             return placed(params, samples)
 
         # That an exchange gives the same on both is nothing that JAX can check.
         summed_over = [mesh.axis_names, *jax.tree.structure(dims).flatten_up_to(left)]
         can_check = not any(are_pairs(mesh, axes) for axes in summed_over)
+
+        def retried(*, one_batch: bool) -> tuple[Any, Any, Any]:
+            try:
+                return attempt(check_vma=can_check, one_batch=one_batch)
+            except TypeError as error:
+                if "manual axis types" not in str(error):
+                    raise
+                # A model that starts a loop from a constant does not pass the check, though it is right: all
+                # collectives are the ones here, the model holds none, and the check is about theirs.
+                return attempt(check_vma=False, one_batch=one_batch)
+
         try:
-            return attempt(check_vma=can_check)
+            try:
+                return retried(one_batch=False)
+            except NeedsOneBatch:
+                return retried(one_batch=True)
         except ProgramError as error:
             num = len(jax.tree.leaves(samples)[0])
             raise ProgramError(_in_numbers_of_one_device(num, batch_axes, mesh) + str(error)) from error
-        except TypeError as error:
-            if "manual axis types" not in str(error):
-                raise
-            # A model that starts a loop from a constant does not pass the check, though it is right: all collectives
-            # are the ones here, the model holds none, and the check is about theirs.
-            return attempt(check_vma=False)
 
     return run
 
@@ -83,37 +94,70 @@ def _local(
     mesh: Mesh,
     batch_axes: tuple[str, ...],
     check_vma: bool,
-) -> Callable[[Any, Any], tuple[Any, Any]]:
+    one_batch: bool,
+) -> Callable[[Any, Any], tuple[Any, Any, Any]]:
     """What one device does with its pieces of the parameters and its samples."""
     num_copies = math.prod(size for axis, size in mesh.shape.items() if axis not in batch_axes)
 
-    def vary(x: jax.Array, over: Collection[str] = ()) -> jax.Array:
-        """Mark a value as each device's own, where it is not already by being split over axes."""
-        missing = tuple(axis for axis in mesh.axis_names if axis not in over)
-        return jax.lax.pcast(x, missing, to="varying") if check_vma and missing else x
+    def vary(x: jax.Array) -> jax.Array:
+        """Mark a value as each device's own, where it is not already."""
+        if not check_vma:
+            return x
+        missing = tuple(axis for axis in mesh.axis_names if axis not in varying_axes(x))
+        return jax.lax.pcast(x, missing, to="varying") if missing else x
 
-    def local(pieces: Any, samples: Any) -> tuple[Any, Any]:
+    spread = SpreadBatch(mesh, batch_axes, vary, always=one_batch)
+
+    def local(pieces: Any, samples: Any) -> tuple[Any, Any, Any]:
         # Were whole parameters not marked, JAX would sum their gradients leaf by leaf.
-        own = jax.tree.map(lambda piece, split: vary(piece, split.axes), pieces, dims)
-        samples = jax.tree.map(lambda x: vary(x, batch_axes), samples)
+        own, samples = jax.tree.map(vary, (pieces, samples))
 
-        def sums_of(pieces: Any, samples: Any) -> Any:
+        def sums_of(pieces: Any, samples: Any, carried: Any) -> Any:
             split = [split.dims for split in jax.tree.leaves(dims)]
-            return gathered_at_use(storing(sums), pieces, split, mesh, samples)
+            return gathered_at_use(storing(sums), pieces, split, mesh, samples, carried)
 
         with (
             summing(None),
             resolving(lambda where, tree, optional: storing.named(where, tree)),
             marking(lambda tree: jax.tree.map(vary, tree)),
+            spreading(spread),
         ):
-            grads, totals = gradient(sums_of, own, samples)
+            grads, totals, carried = gradient(sums_of, own, samples)
         grads = jax.tree.map(lambda grad, have, want: _scatter(grad, have, want, mesh), grads, dims, grad_dims)
-        # The totals go along with the gradients: between processes a collective of its own costs milliseconds.
-        everywhere = jax.tree.map(lambda _: mesh.axis_names, totals)
-        grads, totals = sum_in_buckets((grads, totals), (left, everywhere), mesh)
-        return jax.tree.map(lambda x: x / num_copies if num_copies > 1 else x, (grads, totals))
+        # The totals go along with the gradients: between processes a collective of its own costs milliseconds. What is
+        # carried is the same on all devices, and summed of the first alone, so that JAX knows it too.
+        carried, bits = _first_only(carried, mesh)
+        everywhere = jax.tree.map(lambda _: mesh.axis_names, (totals, bits))
+        grads, (totals, bits) = sum_in_buckets((grads, (totals, bits)), (left, everywhere), mesh)
+        grads, totals = jax.tree.map(lambda x: x / num_copies if num_copies > 1 else x, (grads, totals))
+        return grads, totals, carried(bits)
 
     return local
+
+
+def _first_only(tree: Any, mesh: Mesh) -> tuple[Callable[[Any], Any], Any]:
+    """What can be summed over devices to give the first one's arrays, and how to make them of the sums."""
+    leaves, structure = jax.tree.flatten(tree)
+    is_first = jax.lax.axis_index(mesh.axis_names) == 0
+    like = [(x.dtype, jax.random.key_impl(x) if _is_key(x) else None) for x in leaves]
+
+    def bits(x: jax.Array) -> jax.Array:
+        x = jax.random.key_data(x) if _is_key(x) else x
+        x = x.astype(jnp.int32) if x.dtype == jnp.bool_ else x
+        return jnp.where(is_first, x, jnp.zeros_like(x))
+
+    def again(sums: list[jax.Array]) -> Any:
+        arrays = [
+            x.astype(dtype) if impl is None else jax.random.wrap_key_data(x, impl=impl)
+            for x, (dtype, impl) in zip(sums, like, strict=True)
+        ]
+        return structure.unflatten(arrays)
+
+    return again, list(map(bits, leaves))
+
+
+def _is_key(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 class _Split:

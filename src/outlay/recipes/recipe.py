@@ -17,7 +17,8 @@ from outlay.program.program import Program
 from outlay.train.data import TrainData, eval_batches
 from outlay.train.evaluate import evaluate
 from outlay.train.loop import Data
-from outlay.train.step import Loss, init_state, train_step
+from outlay.train.objective import Loss
+from outlay.train.step import init_state, train_step
 
 DEFAULT_MESH = "data=-1"
 

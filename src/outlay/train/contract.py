@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 
 from outlay.core.errors import Problem, ProgramError
 from outlay.core.paths import flatten_paths, split_path
+from outlay.core.suggest import did_you_mean
 
 RESERVED = ("loss", "weight", "step", "seconds")
 """Names that the step and the metrics file give themselves."""
@@ -43,35 +44,66 @@ def num_samples(batch: Any) -> int:
 
 
 def refuse_fixed_params(params: Any) -> None:
-    """Raise when parameters cannot be trained because they are no real floats, naming each."""
+    """Raise when parameters cannot be trained because they are no floats, naming each."""
     dtypes = [(path, jnp.result_type(leaf)) for path, leaf in flatten_paths(params)[0]]
     odd = [(path, dtype) for path, dtype in dtypes if not jnp.issubdtype(dtype, jnp.inexact)]
     if odd:
+        lines = "".join(f"\n  params.{path}: {dtype}" for path, dtype in odd)
         raise ProgramError(
-            f"{len(odd)} parameter(s) have no gradient, because they are no floats:{_lines(odd)}"
+            f"{len(odd)} parameter(s) have no gradient, because they are no floats:{lines}"
             "\n  cure: keep them out of params: nnx.split(model, nnx.Param, ...), "
             "eqx.partition(model, eqx.is_inexact_array)"
         )
-    odd = [(path, dtype) for path, dtype in dtypes if jnp.issubdtype(dtype, jnp.complexfloating)]
-    if odd:
+
+
+def refuse_model_state(model_state: Any, *, taken: bool) -> None:
+    """Raise when the state of a model is there and nobody takes it, or is not there.
+
+    Args:
+        model_state: that of the step's state.
+        taken: whether the loss takes one.
+    """
+    if taken and model_state is None:
         raise ProgramError(
-            f"{len(odd)} parameter(s) are complex, and of those jax.grad gives the conjugate of the direction in which "
-            f"optimizers go:{_lines(odd)}"
-            "\n  cure: keep two real arrays and make one of them in the loss: w = jax.lax.complex(re, im); or write "
-            "the step without outlay.train_step, and conjugate the gradients there"
+            "the loss takes a model state, and the step's state has none\n"
+            "  cure: outlay.init_state(init, optimizer, model_state=True), where init(key) gives (params, model_state)"
+        )
+    if not taken and model_state is not None:
+        raise ProgramError(
+            f"the step's state has a model state of {len(jax.tree.leaves(model_state))} leaf(s), and the loss takes "
+            "none\n  cure: outlay.train_step(loss, optimizer, model_state=True), with loss(params, model_state, "
+            "batch, keys) -> (losses, metrics, model_state)"
         )
 
 
-def _lines(params: list[tuple[str, Any]]) -> str:
-    return "".join(f"\n  params.{path}: {dtype}" for path, dtype in params)
+def refuse_unknown_metrics(asked: Any, known: tuple[str, ...]) -> None:
+    """Raise for metrics of a step that do not exist."""
+    if isinstance(asked, str):
+        raise ProgramError(f"metrics={asked!r} is one name, and a list is asked for\n  cure: metrics=[{asked!r}]")
+    odd = [name for name in asked if name not in known]
+    if odd:
+        lines = "".join(f"\n  {name!r}: {did_you_mean(str(name), known)}" for name in odd)
+        raise ProgramError(
+            f"{len(odd)} metric(s) are none that a step can say of itself:{lines}\n"
+            "  other metrics are the loss's: return losses, {name: one number per sample}"
+        )
 
 
-def called(loss: Callable[..., Any], params: Any, batch: Any, keys: Any, expected: tuple[int, ...]) -> dict[str, Any]:
-    """What a loss function gives for each sample: its `loss`, and its metrics.
+def refuse_same_names(of_loss: Collection[str], of_step: Collection[str]) -> None:
+    """Raise when a loss gives metrics the names of those that the step is asked for."""
+    if both := [name for name in of_step if name in of_loss]:
+        raise ProgramError(f"the metrics {both} are both the loss's and the step's\n  cure: rename the loss's")
+
+
+def called(
+    loss: Callable[..., Any], params: Any, state: tuple[Any, ...], batch: Any, keys: Any, expected: tuple[int, ...]
+) -> tuple[dict[str, Any], Any]:
+    """What a loss function gives: `loss` and metrics, for each sample or the batch, and a new model state.
 
     Args:
         loss: the user's.
         params: the parameters.
+        state: the model state, where the loss takes one; else nothing.
         batch: the batch.
         keys: a key for every sample, or None.
         expected: the shape that each of the results must have.
@@ -79,39 +111,80 @@ def called(loss: Callable[..., Any], params: Any, batch: Any, keys: Any, expecte
     Raises:
         ProgramError: it takes or gives something else; every array at fault is named.
     """
+    takes = "params, model_state, batch, keys" if state else "params, batch, keys"
+    gives = "losses, metrics, model_state" if state else "losses, metrics"
     with contextlib.suppress(ValueError):  # some callables have no signature to look at
         signature = inspect.signature(loss)
         try:
-            signature.bind(params, batch, keys)
+            signature.bind(params, *state, batch, keys)
         except TypeError as error:
             raise ProgramError(
-                f"the loss takes {signature}, and is called as loss(params, batch, keys): {error}"
-                "\n  cure: def loss(params, batch, keys): ...; what draws nothing at random leaves keys unused"
+                f"the loss takes {signature}, and is called as loss({takes}): {error}"
+                f"\n  cure: def loss({takes}): ...; what draws nothing at random leaves keys unused"
+                + ("" if state else ", and what has a model state is asked for it by model_state=True")
             ) from None
-    result = loss(params, batch, keys)
-    if not (isinstance(result, tuple) and len(result) == 2):
+    result = loss(params, *state, batch, keys)
+    if not (isinstance(result, tuple) and len(result) == 2 + len(state)):
+        number = "triple" if state else "pair"
         raise ProgramError(
-            f"loss(params, batch, keys) must return a pair (losses, metrics); it returned {_in_words(result)}"
-            "\n  cure: return losses, {}"
+            f"loss({takes}) must return a {number} ({gives}); it returned {_in_words(result)}"
+            f"\n  cure: return losses, {{}}{', model_state' if state else ''}"
         )
-    losses, metrics = result
+    losses, metrics = result[:2]
     if not isinstance(metrics, Mapping):
         raise ProgramError(
-            f"loss(params, batch, keys) must return (losses, metrics) with metrics a dict, "
-            f"not a {type(metrics).__name__}\n  cure: return losses, {{}}"
+            f"loss({takes}) must return ({gives}) with metrics a dict, "
+            f"not a {type(metrics).__name__}\n  cure: return losses, {{}}{', model_state' if state else ''}"
         )
     taken = [name for name in metrics if name in RESERVED]
     if taken:
         raise ProgramError(f"the metrics {taken} have names that the step gives itself {RESERVED}: rename them")
     _refuse_other_shapes(losses, metrics, expected)
-    return {"loss": losses, **{name: jnp.broadcast_to(jnp.asarray(value), expected) for name, value in metrics.items()}}
+    values = {"loss": losses}
+    values |= {name: jnp.broadcast_to(jnp.asarray(value), expected) for name, value in metrics.items()}
+    return values, _as_before(result[2], state[0]) if state else None
+
+
+def _as_before(new: Any, old: Any) -> Any:
+    """A new model state of the old one's types.
+
+    Raises:
+        ProgramError: leaves were forgotten, added, or have other shapes or dtypes; all are named.
+    """
+    have, had = ({path: _typed(x) for path, x in flatten_paths(tree)[0]} for tree in (new, old))
+    odd = [path for path in {**had, **have} if had.get(path) != have.get(path)]
+    if odd:
+        lines = "".join(
+            f"\n  model_state.{path}: took {had.get(path, 'nothing')}, returned {have.get(path, 'nothing')}"
+            for path in odd
+        )
+        raise ProgramError(
+            f"the loss returns a model state unlike the one it took: {len(odd)} leaf(s) differ:{lines}"
+            "\n  cure: return every leaf of model_state, new or as it was, with its shape and dtype; what has an entry "
+            "for each sample is reduced over them first"
+        )
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        raise ProgramError(
+            "the loss returns a model state of the same leaves in another container:\n"
+            f"  took     {jax.tree.structure(old)}\n  returned {jax.tree.structure(new)}\n"
+            "  cure: build the new state with the type of the old one"
+        )
+    return jax.tree.map(lambda x: x if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else _strong(x), new)
+
+
+def _strong(x: Any) -> jax.Array:
+    return jax.lax.convert_element_type(x, x.dtype)  # not weakly typed, as the result of a Python number would be
+
+
+def _typed(x: Any) -> str:
+    return f"{jnp.result_type(x)}{list(jnp.shape(x))}"
 
 
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 def _refuse_other_shapes(losses: Any, metrics: Mapping[str, Any], expected: tuple[int, ...]) -> None:
-    """Raise when there is not one number per sample; a number known to Python is the same for every sample."""
+    """Raise when there is not one number per sample, or per batch; a number known to Python is the same for all."""
     arrays = (jax.Array, np.ndarray)
     odd = {
         f"metric {name!r}": value
@@ -123,20 +196,30 @@ def _refuse_other_shapes(losses: Any, metrics: Mapping[str, Any], expected: tupl
     if not odd:
         return
     lines = "".join(f"\n  {name}: {_in_words(value)}" for name, value in odd.items())
-    cures = ["leave the mean over samples to the step, which takes it over the global batch"]
     shapes = {name: tuple(value.shape) for name, value in odd.items() if hasattr(value, "shape")}
+    what = f"one number per sample, shape {expected}" if expected else "one number for the batch, as it has a reduction"
+    cures = _cures(shapes, expected, holds_none=any(value is None for value in odd.values()))
+    raise ProgramError(f"the loss must return {what}; {len(odd)} are other:{lines}\n  cure: " + "; ".join(cures))
+
+
+def _cures(shapes: Mapping[str, tuple[int, ...]], expected: tuple[int, ...], *, holds_none: bool) -> Iterator[str]:
+    if holds_none:
+        yield "leave out what is None"
+    if not expected:
+        yield "reduce it over the batch, as the loss: x.mean(); or leave reduction= out, and the mean to the step"
+        return
+    yield "leave the mean over samples to the step, which takes it over the global batch"
     wide = next((shape for shape in shapes.values() if shape[:1] == expected and len(shape) > 1), None)
     if wide is not None:
         axes = tuple(range(1, len(wide)))
-        cures.append(f"take the mean over the other dims: .mean({axes[0] if len(axes) == 1 else axes})")
-    if any(value is None for value in odd.values()):
-        cures.append("leave out what is None")
-    if any(shape == () for name, shape in shapes.items() if name != "the losses"):
-        cures.append("what is of no sample, such as the norm of a parameter, can be had from the state after a step")
-    raise ProgramError(
-        f"loss(params, batch, keys) must return one number per sample, shape {expected}; {len(odd)} are "
-        f"other:{lines}\n  cure: " + "; ".join(cures)
-    )
+        yield f"take the mean over the other dims: .mean({axes[0] if len(axes) == 1 else axes})"
+    if shapes.get("the losses") == ():
+        yield "or say what the one number is: outlay.train_step(..., reduction='mean')"
+    elif any(shape == () for shape in shapes.values()):
+        yield (
+            "what is of no sample, such as the norm of a parameter, can be had from the state after a step, or by "
+            "name: outlay.train_step(..., metrics=['param_norm'])"
+        )
 
 
 def _in_words(value: Any) -> str:

@@ -14,7 +14,8 @@ from outlay.arrays.shardings import shardings
 from outlay.jobs.heartbeat import beat
 from outlay.program.host_memory import fetching
 from outlay.program.program import Program
-from outlay.train.step import Loss, TrainState, sample_weights, weighted_sums
+from outlay.train.objective import Loss, Objective, sample_weights
+from outlay.train.step import TrainState
 
 
 def evaluate(
@@ -27,20 +28,22 @@ def evaluate(
     Args:
         program: the training program.
         state: its state.
-        loss: as for `train_step`; its `keys` are None, so that it leaves dropout out.
+        loss: as for `train_step`; its `keys` are None, so that it leaves dropout out and
+            uses the averages of its model state.
         batches: (batch, weights) pairs, as from `eval_batches`, of the training batch's shapes.
 
     Returns:
         The weighted mean of `loss` and of each metric.
     """
-    mesh = program.mesh
+    mesh, objective = program.mesh, Objective(loss, has_state=jax.tree.leaves(program.state_shapes.model_state) != [])
     in_state = shardings(program.plan, program.state_shapes, mesh)
     in_batch = shardings(program.plan, program.batch_shapes, mesh, root="batch")
     whole = NamedSharding(mesh, PartitionSpec())
 
     def sums(state: TrainState, batch: Any, weights: jax.Array) -> dict[str, jax.Array]:
         counted = weights * sample_weights(batch, len(weights))
-        return weighted_sums(loss, state.params, batch, None, counted)
+        sums, _ = objective.sums(state.params, state.model_state, batch, None, counted)
+        return sums
 
     compiled = jax.jit(
         fetching(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,26 @@ import optax
 
 from outlay.core.constrain import constrain, gradient_of_sums, per_device
 from outlay.core.errors import ProgramError
-from outlay.train.contract import called, num_samples, refuse_fixed_params
-
-Loss = Callable[[Any, Any, jax.Array | None], tuple[jax.Array, dict[str, jax.Array]]]
-"""`loss(params, batch, keys) -> (losses, metrics)`; see `train_step`."""
+from outlay.core.paths import flatten_paths
+from outlay.train.contract import (
+    num_samples,
+    refuse_fixed_params,
+    refuse_model_state,
+    refuse_same_names,
+    refuse_unknown_metrics,
+)
+from outlay.train.objective import Loss, Objective, Reduction, at_least, sample_weights
 
 
 def train_step(
-    loss: Loss, optimizer: optax.GradientTransformation, *, accumulate: int = 1
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    *,
+    accumulate: int = 1,
+    model_state: bool = False,
+    groups: int | None = None,
+    reduction: Reduction | None = None,
+    metrics: Collection[str] = (),
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
     """The step of a program that trains: gradients of the mean loss, then the optimizer's update.
 
@@ -42,14 +54,24 @@ def train_step(
             The result is the same up to rounding: sums are accumulated in float32, or in float64 where
             losses, weights or gradients are, and divided once. Microbatches
             take every n-th sample, so that each stays spread over the devices as long as the microbatch size B/n is
-            a multiple of the axis that splits the batch.
+            a multiple of the axis that splits the batch. A loss that mixes samples sees a microbatch.
+        model_state: the loss has the form `loss(params, model_state, batch, keys) -> (losses, metrics, model_state)`,
+            and the new state goes into `TrainState.model_state`, from microbatch to microbatch and from step to step.
+            Statistics over the batch, such as BatchNorm's, are over the whole batch in every mode.
+        groups: give the loss this many groups of neighbouring samples instead, each as a batch of its own: statistics
+            are each group's, and of the new states of floats the mean is kept. The numbers depend on `groups`, and not
+            on the mesh; in mode manual each device takes whole groups, and BatchNorm needs no collective.
+        reduction: the loss returns one number for the batch, the `mean` or the `sum` over it, and so do its metrics;
+            this says how those of microbatches are combined. It sees to the batch's `weight` itself.
+        metrics: also return these of the step: `grad_norm`, `param_norm` (of the new parameters), `update_norm`,
+            and `learning_rate`, which an optimizer knows that is made by `optax.inject_hyperparams`.
 
     Returns:
         `step(state, batch) -> (state, metrics)`: metrics are scalars, the mean `loss` and the mean of each metric.
 
     Raises:
         ProgramError: when the program is built: the batch does not divide, the loss takes or returns something else,
-            parameters are no real floats, or the optimizer asks for more.
+            parameters are no floats, there is no such metric, or the optimizer asks for more.
 
     Example:
         >>> def loss(params, batch, keys):
@@ -63,67 +85,75 @@ def train_step(
     """
     if accumulate < 1:
         raise ProgramError(f"accumulate={accumulate}: a step takes its batch in 1 microbatch or more")
+    refuse_unknown_metrics(metrics, tuple(_OF_THE_STEP))
 
+    objective = Objective(loss, model_state, reduction, groups)
     optimizer = optax.with_extra_args_support(optimizer)
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         refuse_fixed_params(state.params)
+        refuse_model_state(state.model_state, taken=model_state)
         num = num_samples(batch)
         key = jax.random.fold_in(state.key, state.step)
 
-        def sums(params: Any, samples: Any) -> dict[str, jax.Array]:
+        def sums(params: Any, samples: Any, model_state: Any) -> tuple[dict[str, jax.Array], Any]:
             keys = jax.vmap(jax.random.fold_in, (None, 0))(key, samples["number"])
-            return weighted_sums(loss, params, samples["batch"], keys, samples["weight"])
+            return objective.sums(params, model_state, samples["batch"], keys, samples["weight"])
 
         samples = {"batch": batch, "number": jnp.arange(num), "weight": sample_weights(batch, num)}
-        gradient = functools.partial(_gradient, accumulate=accumulate)
-        grads, total = gradient_of_sums(gradient, sums, state.params, samples)
-        num_counted = total.pop("weight")
-        means = {name: value / num_counted for name, value in total.items()}
+        gradient = functools.partial(_gradient, accumulate=accumulate, carried=state.model_state)
+        grads, total, new_model_state = gradient_of_sums(gradient, sums, state.params, samples)
+        # Microbatches are of one size: the sum of their sums is their mean as often as there are microbatches.
+        share = (accumulate if reduction == "sum" else 1) / total["weight"]
+        means = {name: value / total["weight"] for name, value in total.items() if name != "weight"}
+        means["loss"] = total["loss"] * share if reduction == "sum" else means["loss"]
 
-        def mean_loss(params: Any) -> jax.Array:
-            found = sum_over_microbatches(functools.partial(sums, params), samples, accumulate)
-            return found["loss"] / found["weight"]
+        def loss_of(params: Any) -> jax.Array:
+            over = functools.partial(sums, params)
+            found, _ = sum_over_microbatches(over, samples, accumulate, state.model_state)
+            return found["loss"] * ((accumulate if reduction == "sum" else 1) / found["weight"])
 
         with jax.named_scope("optimizer"):  # the name by which reports know this part of the step
-            share = 1 / num_counted  # a division for every entry would cost a pass over the gradients
-            grads = jax.tree.map(lambda g, p: (g * share).astype(p.dtype), grads, state.params)
+            grads = jax.tree.map(lambda g, p: _downhill(g * share).astype(p.dtype), grads, state.params)
             with _asking_for_no_more():
                 updates, opt_state = optimizer.update(
-                    grads, state.opt_state, state.params, value=means["loss"], grad=grads, value_fn=mean_loss
+                    grads, state.opt_state, state.params, value=means["loss"], grad=grads, value_fn=loss_of
                 )
             params = optax.apply_updates(state.params, updates)
-        return dataclasses.replace(state, params=params, opt_state=opt_state, step=state.step + 1), means
+            new = dataclasses.replace(
+                state, params=params, opt_state=opt_state, step=state.step + 1, model_state=new_model_state
+            )
+            refuse_same_names(means, metrics)
+            means |= {name: _OF_THE_STEP[name](grads, updates, new) for name in metrics}
+        return new, means
 
     return step
 
 
-def weighted_sums(
-    loss: Loss, params: Any, batch: Any, keys: jax.Array | None, weights: jax.Array
-) -> dict[str, jax.Array]:
-    """Sums over a batch, in float32 or more: of `loss`, of every metric, and of the `weight` they are weighted by.
-
-    Args:
-        loss: as for `train_step`.
-        params: the parameters.
-        batch: any tree of arrays with leading dim B.
-        keys: B PRNG keys, or None in evaluation.
-        weights: how much each sample counts, (B,).
-    """
-    per_sample = called(loss, params, batch, keys, weights.shape)
-    sums = {}
-    for name, values in per_sample.items():
-        dtype = _at_least(weights.dtype, values.dtype)
-        sums[name] = jnp.sum(weights.astype(dtype) * values.astype(dtype))
-    return {**sums, "weight": jnp.sum(weights.astype(sums["loss"].dtype))}
+def _downhill(grad: jax.Array) -> jax.Array:
+    """A gradient against which optimizers go; of what is complex JAX gives the conjugate."""
+    return jnp.conj(grad) if jnp.issubdtype(grad.dtype, jnp.complexfloating) else grad
 
 
-def sample_weights(batch: Any, num: int) -> jax.Array:
-    """How much each of `num` samples counts: the batch's `weight` entry, or 1."""
-    if isinstance(batch, Mapping) and "weight" in batch:
-        weights = jnp.asarray(batch["weight"])
-        return weights.astype(_at_least(weights.dtype))
-    return jnp.ones(num, jnp.float32)
+def _learning_rate(state: TrainState) -> jax.Array:
+    leaves = flatten_paths(state.opt_state)[0]
+    found = [(path, leaf) for path, leaf in leaves if path.split(".")[-1] == "learning_rate"]
+    if len(found) != 1:
+        raise ProgramError(
+            f"the metric learning_rate: the optimizer's state holds {len(found)} of that name"
+            + "".join(f"\n  opt_state.{path}" for path, _ in found)
+            + "\n  cure: optax.inject_hyperparams(optax.adam)(learning_rate=schedule), once, or leave it out"
+        )
+    return found[0][1]
+
+
+_OF_THE_STEP: dict[str, Callable[[Any, Any, TrainState], jax.Array]] = {
+    "grad_norm": lambda grads, updates, state: optax.tree.norm(grads),
+    "param_norm": lambda grads, updates, state: optax.tree.norm(state.params),
+    "update_norm": lambda grads, updates, state: optax.tree.norm(updates),
+    "learning_rate": lambda grads, updates, state: _learning_rate(state),
+}
+"""What a step can say of itself, by name."""
 
 
 @contextlib.contextmanager
@@ -143,57 +173,63 @@ def _asking_for_no_more() -> Iterator[None]:
 
 
 def _gradient(
-    sums: Callable[[Any, Any], dict[str, jax.Array]], params: Any, samples: Any, *, accumulate: int
-) -> tuple[Any, dict[str, jax.Array]]:
-    """Gradients of the summed loss, and all sums, microbatch by microbatch."""
+    sums: Callable[..., tuple[dict[str, jax.Array], Any]], params: Any, samples: Any, *, accumulate: int, carried: Any
+) -> tuple[Any, dict[str, jax.Array], Any]:
+    """Gradients of the summed loss, all sums, and the last model state, microbatch by microbatch."""
 
-    def summed_loss(params: Any, samples: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-        found = sums(params, samples)
-        return found["loss"], found
+    def summed_loss(params: Any, samples: Any, carried: Any) -> tuple[jax.Array, Any]:
+        found, carried = sums(params, samples, carried)
+        return found["loss"], (found, carried)
 
-    def one(samples: Any) -> tuple[Any, dict[str, jax.Array]]:
-        grads, found = jax.grad(summed_loss, has_aux=True)(params, samples)
-        return constrain(jax.tree.map(_at_least_float32, grads), "grads", optional=True), found
+    def one(samples: Any, carried: Any) -> tuple[Any, Any]:
+        grads, (found, carried) = jax.grad(summed_loss, has_aux=True)(params, samples, carried)
+        grads = constrain(jax.tree.map(_at_least_float32, grads), "grads", optional=True)
+        return (grads, found), carried
 
-    return sum_over_microbatches(one, samples, accumulate)
+    (grads, found), carried = sum_over_microbatches(one, samples, accumulate, carried)
+    return grads, found, carried
 
 
 def _at_least_float32(grad: jax.Array) -> jax.Array:
-    return grad.astype(_at_least(grad.dtype))
+    return grad.astype(at_least(grad.dtype))
 
 
-def _at_least(*dtypes: Any) -> Any:
-    """The dtype to sum values of these dtypes in."""
-    return functools.reduce(jnp.promote_types, dtypes, jnp.dtype(jnp.float32))
-
-
-def sum_over_microbatches(sums: Callable[[Any], Any], samples: Any, num_microbatches: int) -> Any:
-    """`sums(samples)`, taken microbatch by microbatch and added up; every sample is seen once.
+def sum_over_microbatches(
+    sums: Callable[[Any, Any], tuple[Any, Any]], samples: Any, num_microbatches: int, carried: Any = None
+) -> tuple[Any, Any]:
+    """`sums(samples, carried)`, taken microbatch by microbatch and added up; every sample is seen once.
 
     Args:
-        sums: from samples to a tree of sums over them.
+        sums: from samples and what the microbatch before left, to a tree of sums over them and what it leaves.
         samples: a tree of arrays of leading dim B.
         num_microbatches: how many microbatches; it divides B.
+        carried: what the first microbatch is given.
+
+    Returns:
+        The sums, and what the last microbatch left.
 
     Raises:
         ProgramError: B does not divide.
 
     Example:
-        >>> sum_over_microbatches(lambda x: x.sum(), jnp.arange(8.0), 4)
-        Array(28., dtype=float32)
+        >>> sum_over_microbatches(lambda x, last: (x.sum(), x[-1]), jnp.arange(8.0), 4, 0.0)
+        (Array(28., dtype=float32), Array(7., dtype=float32))
     """
+    carried = per_device(jax.tree.map(jnp.asarray, carried))
     if num_microbatches == 1:
-        return sums(samples)
+        return sums(samples, carried)
     _refuse_indivisible(jax.tree.leaves(samples)[0].shape[0], num_microbatches)
     microbatches = jax.tree.map(lambda x: strided(x, num_microbatches), samples)
 
     def add(so_far: Any, microbatch: Any) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, so_far, sums(microbatch)), None
+        total, carried = so_far
+        found, carried = sums(microbatch, carried)
+        return (jax.tree.map(jnp.add, total, found), carried), None
 
     # From the values, not their shapes: on Explicit axes the sums' shardings are part of their types.
-    found = jax.eval_shape(lambda m: sums(jax.tree.map(lambda x: x[0], m)), microbatches)
+    found = jax.eval_shape(lambda m, c: sums(jax.tree.map(lambda x: x[0], m), c)[0], microbatches, carried)
     zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype, out_sharding=s.sharding), found))
-    return jax.lax.scan(add, zeros, microbatches)[0]
+    return jax.lax.scan(add, (zeros, carried), microbatches)[0]
 
 
 def strided(x: jax.Array, num_microbatches: int) -> jax.Array:
@@ -224,7 +260,9 @@ def _refuse_indivisible(num_samples: int, num_microbatches: int) -> None:
     )
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["params", "opt_state", "step", "key"], meta_fields=[])
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["params", "opt_state", "step", "key", "model_state"], meta_fields=[]
+)
 @dataclass(frozen=True)
 class TrainState:
     """The state of a `train_step`. Rules reach its leaves as `params.**`, `opt_state.**`, `step` and `key`.
@@ -234,22 +272,25 @@ class TrainState:
         opt_state: the optax optimizer's state for them.
         step: how many steps have been taken, a scalar int32.
         key: the PRNG key that every sample's key of every step comes from.
+        model_state: what the model itself keeps from step to step, such as running averages; None without such.
     """
 
     params: Any
     opt_state: Any
     step: jax.Array
     key: jax.Array
+    model_state: Any = None
 
 
 def init_state(
-    init_params: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation
+    init_params: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation, *, model_state: bool = False
 ) -> Callable[[jax.Array], TrainState]:
     """An init function for `outlay.program`: from a key to a whole `TrainState`.
 
     Args:
         init_params: from a key to the parameters; pure.
         optimizer: the optimizer whose state goes along.
+        model_state: `init_params` returns a pair, the parameters and the model state.
 
     Example:
         >>> init = outlay.init_state(lambda key: {"w": jax.random.normal(key, (4, 2))}, optax.adam(1e-3))
@@ -260,7 +301,13 @@ def init_state(
 
     def init(key: jax.Array) -> TrainState:
         key_params, key_samples = jax.random.split(key)
-        params = init_params(key_params)
-        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key_samples)
+        made = init_params(key_params)
+        if model_state and not (isinstance(made, tuple) and len(made) == 2):
+            raise ProgramError(
+                f"init_params must return a pair (params, model_state), and returned a {type(made).__name__}\n"
+                "  cure: return params, model_state; or leave model_state=True out"
+            )
+        params, kept = made if model_state else (made, None)
+        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key_samples, kept)
 
     return init

@@ -27,7 +27,12 @@ def test_every_microbatch_takes_as_much_from_every_device(shards, num, each):
 
 def test_sums_over_trees():
     samples = {"x": jnp.arange(12.0), "y": jnp.ones((12, 2))}
-    got = sum_over_microbatches(lambda s: {"x": s["x"].sum(), "y": s["y"].sum(axis=0)}, samples, 3)
+
+    def sums(s, last):
+        return {"x": s["x"].sum(), "y": s["y"].sum(axis=0)}, s["x"][-1] + last
+
+    got, last = sum_over_microbatches(sums, samples, 3, 100.0)
+    assert float(last) == 100.0 + 9 + 10 + 11
     assert float(got["x"]) == 66.0
     assert got["y"].tolist() == [12.0, 12.0]
 
@@ -35,9 +40,9 @@ def test_sums_over_trees():
 def test_a_batch_that_does_not_divide_is_refused_with_the_choices():
     message = r"128 / 3 leaves 2 over\n  cure: accumulate=2 or accumulate=4, or a batch of 129 samples"
     with pytest.raises(ProgramError, match=message):
-        sum_over_microbatches(jnp.sum, jnp.ones(128), 3)
+        sum_over_microbatches(lambda x, _: (jnp.sum(x), _), jnp.ones(128), 3)
 
 
 def test_more_microbatches_than_samples_are_refused():
     with pytest.raises(ProgramError, match=r"cure: accumulate=4, or a batch of 5 samples"):
-        sum_over_microbatches(jnp.sum, jnp.ones(4), 5)
+        sum_over_microbatches(lambda x, _: (jnp.sum(x), _), jnp.ones(4), 5)

@@ -292,19 +292,19 @@ def _with_gradients(step: Callable[[Any, Any], Any], take: Runner) -> Stepped:
     def stepped(state: Any, batch: Any) -> Any:
         taken = []
 
-        def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
+        def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
             taken.append(take(gradient, sums, params, samples))
             return taken[-1]
 
         with summing(run):
             new_state, outputs = step(state, batch)
-        grads = [grads for grads, _ in taken]
+        grads = [grads for grads, *_ in taken]
         return new_state, outputs, {"grads": grads[0] if len(grads) == 1 else grads} if grads else {}
 
     return stepped
 
 
-def _directly(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any]:
+def _directly(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
     return gradient(sums, params, samples)
 
 

@@ -1,0 +1,215 @@
+"""A function of the whole batch, computed by devices that each have some of its samples: BatchNorm in mode manual.
+
+The function is traced twice, for one device's samples and for all. Dims whose sizes differ are where samples are, and
+the two traces are run side by side. What treats each sample by itself runs as it was traced for one device. What adds
+samples up (a mean, a product over them) is summed over the devices; numbers that were worked out from the size of the
+batch are those of the whole one. For what is left, such as a sort over the samples, they are gathered and it is done as
+one device would, which is always right. So the result is one device's, whatever the function mixes, and no model has
+to name an axis. What each operation is to the samples says `sample_dims.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal, jaxprs_in_params
+from jax.sharding import Mesh
+
+from outlay.core.errors import ProgramError
+from outlay.core.jax_compat import place_of, run_jaxpr, scan_operands
+from outlay.core.whole_batch import gathering
+from outlay.program import between_processes
+from outlay.program.between_processes import are_apart
+from outlay.program.sample_dims import CALLS, LOOP, RECOMPUTED, WHOLE, is_local, sample_dim, sums_samples
+
+
+class NeedsOneBatch(Exception):
+    """A loss of one number per sample asked for the whole batch."""
+
+
+class SpreadBatch:
+    """How the samples of a batch are spread over the devices of a mesh.
+
+    Args:
+        mesh: the mesh.
+        axes: those of its axes that split the batch.
+        vary: marks a value as each device's own.
+        always: whether every loss is computed as over the whole batch.
+    """
+
+    def __init__(
+        self, mesh: Mesh, axes: tuple[str, ...], vary: Callable[[jax.Array], jax.Array], *, always: bool
+    ) -> None:
+        self.num_devices = math.prod(mesh.shape[axis] for axis in axes)
+        self._mesh, self._axes, self._vary, self._always = mesh, axes, vary, always
+
+    def is_needed(self, function_is_global: bool) -> bool:
+        """Whether a loss must be computed as over the whole batch."""
+        return self.num_devices > 1 and (function_is_global or self._always)
+
+    def gather(self, tree: Any) -> Any:
+        """The samples of all devices; only where a loss is computed as over the whole batch."""
+        if self.num_devices > 1 and not self._always:
+            raise NeedsOneBatch
+        return jax.tree.map(lambda x: self.whole(x, 0), tree)
+
+    def mean(self, tree: Any) -> Any:
+        """The mean over devices of arrays of floats; others are the same on all."""
+
+        def one(x: jax.Array) -> jax.Array:
+            if self.num_devices == 1 or not jnp.issubdtype(x.dtype, jnp.inexact):
+                return x
+            return self._vary(jax.lax.psum(x, self._axes) / self.num_devices)
+
+        return jax.tree.map(one, tree)
+
+    def whole(self, x: jax.Array, dim: int) -> jax.Array:
+        """An array whose samples, along a dim, are gathered from all devices."""
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            bits = self.whole(jax.random.key_data(x), dim)
+            return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
+        if are_apart(self._mesh, self._axes):
+            return between_processes.gather(x, self._axes, dim)
+        return jax.lax.all_gather(x, self._axes, axis=dim, tiled=True)
+
+    def own(self, x: jax.Array, dim: int) -> jax.Array:
+        """This device's samples of an array of all."""
+        size = x.shape[dim] // self.num_devices
+        return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(self._axes) * size, size, dim)
+
+    def total(self, x: jax.Array) -> jax.Array:
+        """The sum over devices, each device's own to go on with."""
+        return self._vary(jax.lax.psum(x, self._axes))
+
+    def as_one(self, function: Callable[[Any, Any], Any], whole: Any, samples: Any) -> Any:
+        """`function(whole, samples)` as one device would compute it from all samples.
+
+        Args:
+            function: of what is the same everywhere, and of samples.
+            whole: what is the same on all devices.
+            samples: this device's samples, each leaf with one entry per sample.
+
+        Returns:
+            Its results: those with entries for samples are of this device's, others are those of all samples.
+
+        Raises:
+            ProgramError: the function does other things for another number of samples.
+        """
+        every = jax.eval_shape(lambda tree: jax.tree.map(self._repeated, tree), samples)
+        with gathering(_marked(jnp.copy)):
+            of_all = jax.make_jaxpr(function)(whole, every)
+        with gathering(_marked(lambda x: self.whole(x, 0))):
+            of_own, results = jax.make_jaxpr(function, return_shape=True)(whole, samples)
+        found = self._run(of_all, of_own, jax.tree.leaves((whole, samples)))
+        return jax.tree.unflatten(jax.tree.structure(results), found)
+
+    def _repeated(self, x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x] * self.num_devices)
+
+    def _run(self, of_all: Any, of_own: Any, values: Sequence[Any]) -> list[Any]:
+        """The results of two traces of one function, run side by side."""
+        consts = list(map(self._constant, getattr(of_all, "consts", ()), getattr(of_own, "consts", ())))
+        of_all, of_own = getattr(of_all, "jaxpr", of_all), getattr(of_own, "jaxpr", of_own)
+        _refuse_different(of_all, of_own)
+        others = iter(of_all.eqns)
+
+        def evaluate(own: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
+            return self._evaluate(next(others), own, values, bind)
+
+        results = run_jaxpr(of_own, [*consts, *values], evaluate)
+        return _numbers_of(of_all.outvars, results)
+
+    def _constant(self, of_all: Any, of_own: Any) -> Any:
+        dim = sample_dim(of_all, of_own)
+        return of_all if dim is None else self.own(jnp.asarray(of_all), dim)
+
+    def _evaluate(self, all_: Any, own: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
+        """One operation on this device's samples."""
+        values = _numbers_of(all_.invars, values)
+        name, inner = own.primitive.name, [*zip(*(jaxprs_in_params(eqn.params) for eqn in (all_, own)), strict=True)]
+        if own.params.get("name") == WHOLE or is_local(all_, own):
+            return bind(*values)
+        if name in CALLS:
+            return self._run(inner[0][0], inner[0][1], values)
+        if name in RECOMPUTED and not own.params["differentiated"]:
+            inside = functools.partial(self._run_flat, *inner[0])
+            how = {"policy": own.params["policy"], "prevent_cse": own.params["prevent_cse"]}
+            return jax.checkpoint(inside, **how)(*values)
+        if name == LOOP and all_.params["length"] == own.params["length"]:
+            return self._loop(inner[0], own.params, values)
+        if sums_samples(all_, own):
+            return [self.total(x) for x in bind(*values)]
+        return self._done_whole(all_, own, values)
+
+    def _run_flat(self, of_all: Any, of_own: Any, *values: Any) -> list[Any]:
+        return self._run(of_all, of_own, values)
+
+    def _loop(self, bodies: Any, params: Any, values: Sequence[Any]) -> list[Any]:
+        num_consts, num_carried = scan_operands(params)
+        consts, stacked = values[:num_consts], values[num_consts + num_carried :]
+
+        def turn(carried: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
+            results = self._run(bodies[0], bodies[1], [*consts, *carried, *slices])
+            return results[:num_carried], results[num_carried:]
+
+        how = {name: params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in params}
+        first = list(values[num_consts : num_consts + num_carried])
+        carried, results = jax.lax.scan(turn, first, list(stacked), **how)
+        return [*carried, *results]
+
+    def _done_whole(self, all_: Any, own: Any, values: Sequence[Any]) -> list[Any]:
+        """An operation on all samples, as one device would do it."""
+        dims = [sample_dim(*atoms) for atoms in zip(all_.invars, own.invars, strict=True)]
+        whole = [x if dim is None else self.whole(x, dim) for x, dim in zip(values, dims, strict=True)]
+        read = {atom: x for atom, x in zip(all_.invars, whole, strict=True) if not isinstance(atom, Literal)}
+        alone = _Alone([all_], list(read), all_.outvars)
+        results = run_jaxpr(alone, [*read.values()], lambda eqn, values, bind: bind(*values))
+        after = [sample_dim(*atoms) for atoms in zip(all_.outvars, own.outvars, strict=True)]
+        return [x if dim is None else self.own(x, dim) for x, dim in zip(results, after, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """One operation as a program."""
+
+    eqns: Sequence[Any]
+    invars: Sequence[Any]
+    outvars: Sequence[Any]
+    constvars: Sequence[Any] = ()
+
+
+def _numbers_of(atoms: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """Values, but for numbers that were worked out from the size of the batch: those of the whole one."""
+    return [atom.val if isinstance(atom, Literal) else value for atom, value in zip(atoms, values, strict=True)]
+
+
+def _marked(gather: Callable[[jax.Array], jax.Array]) -> Callable[[Any], Any]:
+    """A gather that is traced as one operation of its own."""
+
+    def gathered(x: jax.Array) -> jax.Array:
+        return gather(x)
+
+    gathered.__name__ = WHOLE
+    return lambda tree: jax.tree.map(lambda x: jax.jit(gathered)(x), tree)
+
+
+def _refuse_different(of_all: Any, of_own: Any) -> None:
+    have, want = ([eqn.primitive.name for eqn in jaxpr.eqns] for jaxpr in (of_own, of_all))
+    if have == want:
+        return
+    place = next((i for i, (a, b) in enumerate(zip(have, want, strict=False)) if a != b), min(len(have), len(want)))
+    eqns = of_all.eqns[place:] or of_own.eqns[place:]
+    names = [f"{names[place]!r}" if place < len(names) else "nothing" for names in (have, want)]
+    at = place_of(eqns[0])
+    raise ProgramError(
+        f"{at + ': ' if at else ''}the loss does other things for a device's samples than for the whole batch "
+        f"({names[0]} where the whole takes {names[1]}), so mode manual cannot tell what it means over all\n"
+        "  cure: do not let Python decide by the size of the batch, give each device more than one sample, or "
+        "mode='auto'"
+    )

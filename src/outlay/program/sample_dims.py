@@ -1,0 +1,201 @@
+"""What an operation is to the samples of a batch: done to each by itself, a sum over them, or something else.
+
+Two traces of it tell which of its operands and results hold samples: the dims whose sizes differ. To say that an
+operation is local is to promise that one device's result is a piece of the whole result; what is not listed here is
+taken for something that mixes samples, which is always right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Literal, jaxprs_in_params
+
+from outlay.core.errors import ProgramError
+
+LOOP, RECOMPUTED, CALLS = "scan", ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
+WHOLE = "outlay_whole_batch"
+"""The name of the operation that gathers samples because the loss says so."""
+
+_ARITHMETIC = (
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "
+    "cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow is_finite le "
+    "lgamma log log1p logistic lt max min mul ne neg nextafter not or polygamma population_count pow real rem round "
+    "rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square sub tan tanh xor "
+    "zeta"
+)
+_COPIES = "bitcast_convert_type convert_element_type copy copy_p name pcast pvary reduce_precision stop_gradient"
+_EACH_ENTRY = frozenset([*_ARITHMETIC.split(), *_COPIES.split()])
+_EACH_KEY = frozenset(["random_bits", "random_fold_in", "random_split", "random_unwrap", "random_wrap", "random_seed"])
+_REDUCES = frozenset(
+    [
+        "reduce_sum",
+        "reduce_max",
+        "reduce_min",
+        "reduce_prod",
+        "reduce_and",
+        "reduce_or",
+        "reduce_xor",
+        "argmax",
+        "argmin",
+    ]
+)
+_ALONG = {
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split"), "axis"),
+    **dict.fromkeys(("concatenate", "sort"), "dimension"),
+    "rev": "dimensions",
+}
+"""By which parameter an operation says along which dims it goes."""
+
+
+def sample_dim(of_all: Any, of_own: Any) -> int | None:
+    """The dim of an array along which the samples are; None of what holds none.
+
+    Raises:
+        ProgramError: there are two, so that a device would have the pairs of its own samples alone.
+    """
+    sizes = zip(_shape(of_all), _shape(of_own), strict=True)
+    dims = [dim for dim, (whole, own) in enumerate(sizes) if whole != own]
+    if len(dims) > 1:
+        raise ProgramError(
+            f"the loss compares every sample with every other, in an array of shape {_shape(of_all)}, of which a "
+            f"device would have the pairs of its own samples, {_shape(of_own)}\n"
+            "  cure: gather one of the two sides: scores = x @ outlay.whole_batch(y).T"
+        )
+    return dims[0] if dims else None
+
+
+def is_local(all_: Any, own: Any) -> bool:
+    """Whether an operation on one device's samples gives those of its result on all."""
+    before, after = (
+        [sample_dim(*atoms) for atoms in zip(*pair, strict=True)]
+        for pair in ((all_.invars, own.invars), (all_.outvars, own.outvars))
+    )
+    inner = list(zip(*(jaxprs_in_params(eqn.params) for eqn in (all_, own)), strict=True))
+    if inner:
+        return all_.params.get("length") == own.params.get("length") and all(_all_local(*pair) for pair in inner)
+    if all(dim is None for dim in (*before, *after)):
+        return True
+    return _is_local(own, all_, before, after)
+
+
+def sums_samples(all_: Any, own: Any) -> bool:
+    """Whether an operation adds up over samples: then the results of devices add up to that of the whole batch."""
+    if any(sample_dim(*atoms) is not None for atoms in zip(all_.outvars, own.outvars, strict=True)):
+        return False
+    before = [sample_dim(*atoms) for atoms in zip(all_.invars, own.invars, strict=True)]
+    if own.primitive.name == "dot_general":
+        (left, right), _ = own.params["dimension_numbers"]
+        places = [dims.index(dim) for dims, dim in zip((left, right), before, strict=True) if dim in dims]
+        return len(places) == 2 and places[0] == places[1]
+    return own.primitive.name == "reduce_sum"
+
+
+def _all_local(of_all: Any, of_own: Any) -> bool:
+    """Whether a program inside an operation treats each sample by itself, and knows nothing of their number."""
+    if any(_differ(a, b) for a, b in zip(getattr(of_all, "consts", ()), getattr(of_own, "consts", ()), strict=True)):
+        return False
+    of_all, of_own = getattr(of_all, "jaxpr", of_all), getattr(of_own, "jaxpr", of_own)
+    if [eqn.primitive for eqn in of_all.eqns] != [eqn.primitive for eqn in of_own.eqns]:
+        return False
+    return all(
+        is_local(a, b) and not any(map(_differ, (*a.invars, *a.outvars), (*b.invars, *b.outvars)))
+        for a, b in zip(of_all.eqns, of_own.eqns, strict=True)
+    )
+
+
+def _differ(of_all: Any, of_own: Any) -> bool:
+    """Whether two numbers that are known while tracing are not the same."""
+    of_all, of_own = (atom.val if isinstance(atom, Literal) else atom for atom in (of_all, of_own))
+    numbers = (int, float, complex, bool, np.ndarray, np.generic)
+    if isinstance(of_all, numbers) and isinstance(of_own, numbers):
+        return not np.array_equal(of_all, of_own)
+    return isinstance(of_all, jax.Array) and of_all is not of_own
+
+
+def _is_local(own: Any, all_: Any, before: list[int | None], after: list[int | None]) -> bool:
+    """Of an operation without programs inside, some of whose operands or results hold samples."""
+    name, params, result, dim = own.primitive.name, own.params, after[0], before[0] if before else None
+    shapes = [_shape(atom) for atom in own.invars]
+    same = all(
+        d == result if len(shape) == len(_shape(own.outvars[0])) else d is None
+        for d, shape in zip(before, shapes, strict=True)
+    )
+    match name:
+        case "optimization_barrier":
+            return before == after
+        case _ if name in _EACH_KEY and shapes[0] and dim is not None:
+            return result == dim and before[1:] in ([], [dim], [None])
+        case _ if name in _EACH_ENTRY:
+            return same
+        case "broadcast_in_dim":
+            return dim is None or params["broadcast_dimensions"][dim] == result
+        case "reshape":
+            return _keeps_samples_first(shapes[0], dim, _shape(own.outvars[0]), result)
+        case "transpose" | "squeeze" | "expand_dims":
+            return True
+        case _ if name in _REDUCES:
+            return dim not in params["axes"]
+        case _ if name in _ALONG:
+            along = params[_ALONG[name]]
+            along = along if isinstance(along, tuple) else (along,)
+            return {*before, *after} == {result} and result not in along
+        case "top_k":
+            return dim == result and dim != len(shapes[0]) - 1
+        case "pad":
+            return dim == result and result is not None and params["padding_config"][result] == (0, 0, 0)
+        case "slice" | "dynamic_slice":
+            step = (params.get("strides") or (1,) * len(shapes[0]))[dim or 0]
+            return _is_there_whole(own, dim) and dim == result and step == 1 and {*before[1:]} <= {None}
+        case "dot_general":
+            return _is_local_product(params["dimension_numbers"], before)
+        case "conv_general_dilated":
+            numbers = params["dimension_numbers"]
+            is_plain = params["batch_group_count"] == 1 and before[1] is None
+            return is_plain and dim == numbers.lhs_spec[0] and result == numbers.out_spec[0]
+        case "gather":
+            return _is_local_gather(own, before)
+        case "reduce_window_max" | "reduce_window_min" | "reduce_window_sum" | "reduce_window":
+            one = [params[of][dim] for of in ("window_dimensions", "window_strides")] if dim is not None else []
+            return one == [1, 1] and tuple(params["padding"][dim]) == (0, 0)
+    return False
+
+
+def _keeps_samples_first(before: tuple[int, ...], dim: int | None, after: tuple[int, ...], result: int | None) -> bool:
+    """Whether samples stay the slowest part of the dim that they are in, after the same dims."""
+    if dim is None or result is None:
+        return False
+    return np.prod(before[:dim], dtype=int) == np.prod(after[:result], dtype=int)
+
+
+def _is_there_whole(own: Any, dim: int | None) -> bool:
+    """Whether all samples of the operand are in the result."""
+    return dim is not None and _shape(own.invars[0])[dim] == _shape(own.outvars[0])[dim]
+
+
+def _is_local_product(numbers: Any, before: list[int | None]) -> bool:
+    (left, right), (left_batch, right_batch) = numbers
+    summed = [dim in dims for dim, dims in zip(before, (left, right), strict=True)]
+    batch = [
+        dims.index(dim) if dim in dims else None for dim, dims in zip(before, (left_batch, right_batch), strict=True)
+    ]
+    if any(summed):
+        return False
+    return batch[0] == batch[1] and (batch[0] is not None or None in before)
+
+
+def _is_local_gather(own: Any, before: list[int | None]) -> bool:
+    """Of rows by number: each sample's from its own array, or from one that all share."""
+    numbers, sizes, (operand, indices) = own.params["dimension_numbers"], own.params["slice_sizes"], before
+    if operand is None:
+        return indices != len(_shape(own.invars[1])) - 1
+    if indices is None:
+        return sizes[operand] == _shape(own.invars[0])[operand]
+    batching = list(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
+    return (operand, indices) in batching
+
+
+def _shape(atom: Any) -> tuple[int, ...]:
+    return tuple(np.shape(atom.val)) if isinstance(atom, Literal) else tuple(getattr(atom, "aval", atom).shape)

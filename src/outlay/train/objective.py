@@ -1,0 +1,137 @@
+"""What a training step minimises: the user's loss, of one sample or of many, as sums over samples."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from outlay.core.errors import ProgramError
+from outlay.core.whole_batch import current_spread, gathering
+from outlay.train.contract import called
+
+Loss = Callable[..., Any]
+"""`loss(params, batch, keys) -> (losses, metrics)`, or with a model state; see `train_step`."""
+
+Reduction = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss, and what it is of.
+
+    Attributes:
+        loss: the user's.
+        has_state: whether it takes and returns a model state.
+        reduction: how its one number for a batch was reduced; None for a loss that gives one per sample.
+        groups: in how many groups, one after the other, it is given its batch; None for the batch as one.
+    """
+
+    loss: Loss
+    has_state: bool = False
+    reduction: Reduction | None = None
+    groups: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.reduction not in (None, "mean", "sum"):
+            raise ProgramError(
+                f"reduction={self.reduction!r}: a loss returns the 'mean' or the 'sum' over its batch, or one loss per "
+                "sample and is given no reduction"
+            )
+        if self.groups is not None and self.groups < 1:
+            raise ProgramError(f"groups={self.groups}: a batch is taken in 1 group or more")
+
+    def sums(
+        self, params: Any, model_state: Any, batch: Any, keys: jax.Array | None, weights: jax.Array
+    ) -> tuple[dict[str, jax.Array], Any]:
+        """Sums over samples, in float32 or more: of `loss`, of every metric, and of the `weight` they are weighted by.
+
+        A number for the whole batch counts as that of each of its samples.
+
+        Args:
+            params: the parameters.
+            model_state: the state of the model.
+            batch: any tree of arrays with leading dim B.
+            keys: B PRNG keys, or None in evaluation.
+            weights: how much each sample counts, (B,).
+
+        Returns:
+            The sums, and the new model state.
+        """
+        whole, samples, spread = (params, model_state), (batch, keys, weights), current_spread()
+        if self.groups is not None and keys is not None:
+            values, new_state = self._by_groups(whole, samples)
+        elif spread is not None and spread.is_needed(self.has_state or self.reduction is not None):
+            values, new_state = spread.as_one(self._called, whole, samples)
+        else:
+            values, new_state = self._called(whole, samples)
+        if self.reduction == "sum":  # of which padding is part, unless the loss itself leaves it out
+            weights = jnp.ones_like(weights)
+        sums = {}
+        for name, value in values.items():
+            dtype = at_least(weights.dtype, value.dtype)
+            sums[name] = jnp.sum(weights.astype(dtype) * jnp.broadcast_to(value, weights.shape).astype(dtype))
+        return {**sums, "weight": jnp.sum(weights.astype(sums["loss"].dtype))}, new_state
+
+    def _called(self, whole: Any, samples: Any) -> tuple[dict[str, Any], Any]:
+        (params, model_state), (batch, keys, weights) = whole, samples
+        expected = weights.shape if self.reduction is None else ()
+        state = (model_state,) if self.has_state else ()
+        return called(self.loss, params, state, batch, keys, expected)
+
+    def _by_groups(self, whole: Any, samples: Any) -> tuple[dict[str, Any], Any]:
+        """Each group of neighbouring samples as a batch of its own; of their states the mean."""
+        spread, num_samples = current_spread(), samples[2].shape[0]
+        groups = self.groups or 1
+        num_devices = spread.num_devices if spread else 1
+        num = groups // num_devices
+        if groups % num_devices or num_samples % num:
+            raise ProgramError(
+                f"groups={groups}: a batch of {num_samples * num_devices} samples on {num_devices} device(s) "
+                f"cannot be taken in {groups} equal groups, each on one device\n"
+                f"  cure: a multiple of {num_devices} that divides {num_samples * num_devices}, such as "
+                f"groups={num_devices}"
+            )
+        apart = jax.tree.map(lambda x: x.reshape(num, num_samples // num, *x.shape[1:]), samples)
+        model_state = whole[1]
+        axes = jax.tree.map(lambda x: 0 if _is_inexact(x) else None, model_state)
+        call = jax.vmap(functools.partial(self._called, whole), out_axes=(0, axes))
+        try:
+            with gathering(None):  # a group is its whole batch
+                values, states = call(apart)
+        except ValueError as error:
+            if "out_axes" not in str(error):
+                raise
+            raise ProgramError(
+                f"groups={groups}: leaves of the new model state that are no floats differ from group to group, so "
+                f"they have no mean\n  cure: make them depend on no sample, or leave groups out\n  JAX says: {error}"
+            ) from error
+        state = jax.tree.map(lambda x, axis: x if axis is None else x.mean(0), states, axes, is_leaf=_is_none)
+        each = num_samples // num
+        values = {name: (x.reshape(num_samples) if x.ndim == 2 else jnp.repeat(x, each)) for name, x in values.items()}
+        return values, state if spread is None else spread.mean(state)
+
+
+def sample_weights(batch: Any, num: int) -> jax.Array:
+    """How much each of `num` samples counts: the batch's `weight` entry, or 1."""
+    if isinstance(batch, Mapping) and "weight" in batch:
+        weights = jnp.asarray(batch["weight"])
+        return weights.astype(at_least(weights.dtype))
+    return jnp.ones(num, jnp.float32)
+
+
+def at_least(*dtypes: Any) -> Any:
+    """The dtype to sum values of these dtypes in."""
+    return functools.reduce(jnp.promote_types, dtypes, jnp.dtype(jnp.float32))
+
+
+def _is_inexact(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+def _is_none(x: Any) -> bool:
+    return x is None

@@ -1,0 +1,125 @@
+"""Losses that mix samples or keep state train in every mode as on one device: batch statistics, contrasts, sums.
+
+One device's numbers are plain JAX's, without a layout. Every loss here would come out otherwise if each device took
+only its own samples for the batch.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import outlay
+
+RNG = np.random.default_rng(0)
+BATCH = {
+    "x": RNG.normal(size=(32, 8)).astype(np.float32),
+    "y": RNG.normal(size=(32, 4)).astype(np.float32),
+    "weight": (np.arange(32) < 27).astype(np.float32),
+}
+PARAMS = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in {"a": (8, 16), "b": (4, 16)}.items()}
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
+LAYOUTS = {
+    "dp": outlay.data_parallel(),
+    "fsdp": outlay.fsdp(min_size=16) + outlay.data_parallel(),
+}
+
+
+def with_batch_norm(params: Any, state: Any, batch: Any, keys: Any) -> Any:
+    hidden = batch["x"] @ params["a"]
+    mean, var = hidden.mean(0), hidden.var(0)
+    new = {"mean": 0.9 * state["mean"] + 0.1 * mean, "seen": state["seen"] + 1}
+    normal = (hidden - mean[None]) * jax.lax.rsqrt(var + 1e-3)[None]
+    return ((jax.nn.relu(normal) @ params["b"].T - batch["y"]) ** 2).mean(1), {}, new
+
+
+def contrastive(params: Any, batch: Any, keys: Any) -> Any:
+    x, y = batch["x"] @ params["a"], batch["y"] @ params["b"]
+    scores = (x / jnp.linalg.norm(x, axis=1, keepdims=True)) @ outlay.whole_batch(y).T
+    return optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(x))), {}
+
+
+def masked_mean(params: Any, batch: Any, keys: Any) -> Any:
+    """With what mode manual can only do by gathering (a median), and one draw for the whole batch."""
+    weight = batch["weight"] * jax.random.bernoulli(keys[0], 0.5, batch["weight"].shape)
+    losses = ((batch["x"] @ params["a"] - batch["y"] @ params["b"]) ** 2).mean(1)
+    return (losses * weight).sum() / weight.sum(), {"median": jnp.median(losses)}
+
+
+def product_over_samples(params: Any, batch: Any, keys: Any) -> Any:
+    """A correlation of features, in a loop, recomputed in the backward pass."""
+
+    @jax.checkpoint
+    def layer(x: Any, _: Any) -> tuple[Any, Any]:
+        x = x - x.mean(0)[None]
+        return x @ (x.T @ x) / len(x), None
+
+    x, _ = jax.lax.scan(layer, batch["x"] @ params["a"] / 4, None, length=2)
+    return (x**2).sum() / 100, {}
+
+
+CASES = {
+    "batch norm": (with_batch_norm, {"model_state": True}),
+    "batch norm by groups": (with_batch_norm, {"model_state": True, "groups": 8}),
+    "contrastive": (contrastive, {}),
+    "masked mean": (masked_mean, {"reduction": "mean", "metrics": ["grad_norm", "param_norm", "update_norm"]}),
+    "sum": (product_over_samples, {"reduction": "sum"}),
+}
+
+
+def _step_and_init(case: str, accumulate: int) -> Any:
+    loss, how = CASES[case]
+    has_state = how.get("model_state", False)
+    state = {"mean": jnp.zeros(16), "seen": jnp.zeros((), jnp.int32)}
+
+    def init(key: Any) -> Any:
+        params = jax.tree.map(jnp.asarray, PARAMS)
+        return (params, state) if has_state else params
+
+    step = outlay.train_step(loss, OPTIMIZER, accumulate=accumulate, **how)
+    return step, outlay.init_state(init, OPTIMIZER, model_state=has_state)
+
+
+@functools.cache
+def _one_device(case: str, accumulate: int) -> Any:
+    step, init = _step_and_init(case, accumulate)
+    state = init(jax.random.key(0))
+    for _ in range(2):
+        state, metrics = jax.jit(step)(state, BATCH)
+    return jax.device_get((state.params, state.opt_state, state.model_state, metrics))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("layout", "mode"), [("fsdp", "auto"), ("dp", "manual"), ("fsdp", "manual")])
+@pytest.mark.parametrize("case", CASES)
+def test_it_trains_as_one_device(case: str, layout: str, mode: Any, accumulate: int) -> None:
+    step, init = _step_and_init(case, accumulate)
+    mesh = outlay.mesh(data=4, model=2) if accumulate == 1 else outlay.mesh(data=8)
+    program = outlay.program(step, init, BATCH, layout=LAYOUTS[layout], mesh=mesh, mode=mode)
+    state = program.init(jax.random.key(0))
+    for _ in range(2):
+        state, metrics = program(state, BATCH)
+    jax.tree.map(
+        lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5),
+        (state.params, state.opt_state, state.model_state, metrics),
+        _one_device(case, accumulate),
+    )
+
+
+def test_statistics_by_groups_are_others_than_over_the_batch() -> None:
+    """Else the row above would say nothing about groups."""
+    whole, groups = (_one_device(case, 1)[3]["loss"] for case in ("batch norm", "batch norm by groups"))
+    assert abs(whole - groups) > 1e-2
+
+
+@pytest.mark.parametrize("case", ["batch norm", "contrastive"])
+def test_it_is_proved(case: str) -> None:
+    step, init = _step_and_init(case, 1)
+    program = outlay.program(step, init, BATCH, layout=LAYOUTS["fsdp"], mesh=outlay.mesh(data=8), mode="manual")
+    assert outlay.verify(program, batches=[BATCH] * 2, steps=2).ok
