@@ -124,3 +124,20 @@ def test_callbacks_are_compiled_for_gpus_that_are_not_here():
         for one in c.instructions.values()
     }
     assert '"xla_ffi_python_gpu_callback"' in called or "xla_ffi_python_gpu_callback" in called
+
+
+class KnowsNoPipelines:
+    """A compiler of another version than the preset was written for."""
+
+    def compile(self, compiler_options):
+        if "xla_gpu_enable_pipelined_all_gather" in compiler_options:
+            text = "INVALID_ARGUMENT: No such compile option: 'xla_gpu_enable_pipelined_all_gather'"
+            raise jax.errors.JaxRuntimeError(text)
+        return compiler_options
+
+
+def test_what_of_a_preset_the_compiler_does_not_know_is_left_out():
+    preset = compiler_options("preset", mesh(data=8, target="h100:1x8"))
+    compiled, options = compile_with(KnowsNoPipelines(), preset, None)
+    assert len(compiled) == len(preset.values) - 1
+    assert options.notes == ("this compiler has no xla_gpu_enable_pipelined_all_gather",)

@@ -33,6 +33,7 @@ from outlay.report.explain.leaves import Leaf, leaves_of
 from outlay.report.explain.memory_held import memory_facts
 from outlay.report.explain.messages import message_findings
 from outlay.report.explain.moved import collective_facts
+from outlay.report.explain.operations import dearest_operations
 from outlay.report.explain.out_of_memory import gave_up
 from outlay.report.explain.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
 from outlay.report.explain.stored_elsewhere import host_copies, recomputed
@@ -123,6 +124,7 @@ def _explanation(
     work = _work(subject, module, done)
     memory = _memory(subject, module, leaves, target)
     schedule = schedule_of(module, done, target, mesh)
+    laid = laid_out(schedule) if target else None
     evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, subject.compiled)
     said = message_findings(subject.messages, module, leaves, subject.text, mesh)
     return Explanation(
@@ -133,7 +135,8 @@ def _explanation(
         memory=memory,
         work=work,
         estimate=price(schedule) if target else None,
-        timeline=timeline(laid_out(schedule), collectives) if target else (),
+        timeline=timeline(laid, collectives) if laid else (),
+        operations=dearest_operations(module, schedule, laid) if laid else (),
         findings=ranked([*find(evidence), *said]),
         messages=subject.messages,
         incomplete=tuple(_incomplete(subject, module, done)),
@@ -161,6 +164,7 @@ def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, 
         work=None,
         estimate=None,
         timeline=(),
+        operations=(),
         findings=ranked(
             [
                 gave_up(subject.failure, largest_traced(subject.jaxpr) if subject.jaxpr else ()),

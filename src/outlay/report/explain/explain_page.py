@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from outlay.core.sizes import format_bytes
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 _COLOURS = {"all-gather": 0, "all-reduce": 1, "reduce-scatter": 2, "all-to-all": 3, "collective-permute": 4}
 """Which of the page's colours a kind of collective has; others have the last."""
 
-_THIN = 0.001
-"""Share of the timeline below which a stretch is drawn together with the next ones."""
+_THIN = 0.0005
+"""Share of the step below which a stretch is not drawn: it would be thinner than a line."""
 
 
 _VISIBLE = 0.05
@@ -41,7 +40,9 @@ def _view(found: Explanation) -> dict[str, Any]:
         "stats": _stats(found),
         "notes": [*found.incomplete],
         "remarks": found.notes,
-        "timeline": _timeline(found),
+        "lanes": _lanes(found),
+        "operations": _operations(found),
+        "assumed": found.estimate.assumptions if found.estimate else (),
         "findings": [
             {"kind": _kind(one), "text": one.text, "cure": one.cure, "severe": one.kind == "out-of-memory"}
             for one in found.findings
@@ -95,49 +96,58 @@ def _stat(name: str, value: str, remark: str) -> dict[str, str]:
     return {"name": name, "value": value, "remark": remark}
 
 
-def _timeline(found: Explanation) -> dict[str, Any] | None:
-    total = sum(segment.seconds for segment in found.timeline)
-    if not total:
+def _lanes(found: Explanation) -> dict[str, Any] | None:
+    """Each lane's stretches where they stand; what the device waits for on another lane is drawn as such."""
+    total = max((segment.begin + segment.seconds for segment in found.timeline), default=0.0)
+    if not total or found.estimate is None:
         return None
-    sums: dict[str, float] = {}
+    lanes: dict[str, list[dict[str, Any]]] = {"compute": []}
     for segment in found.timeline:
-        sums[segment.kind] = sums.get(segment.kind, 0.0) + segment.seconds
+        if segment.seconds >= _THIN * total:
+            lanes.setdefault(segment.lane, []).append(_span(segment, total))
+    parts = found.estimate.parts
+    hidden = f", {format_seconds(found.estimate.hidden)} of it behind computation" if found.estimate.hidden else ""
     return {
-        "spans": [_span(group, total) for group in _thickened(found.timeline, total)],
+        "lanes": [{"name": name, "spans": spans} for name, spans in lanes.items()],
         "legend": [
-            {"name": kind, "colour": _colour(kind), "value": format_seconds(seconds), "share": f"{seconds / total:.0%}"}
-            for kind, seconds in sorted(sums.items(), key=lambda item: -item[1])
+            {"name": name, "value": format_seconds(part), "share": f"{part / found.estimate.seconds:.0%}"}
+            for name, part in sorted(parts.items(), key=lambda item: -item[1])
+            if part
         ],
+        "remark": f"communication in all {format_seconds(parts['communication'] + found.estimate.hidden)}{hidden}",
     }
 
 
-def _thickened(timeline: Sequence[Segment], total: float) -> list[list[Segment]]:
-    """Neighbours too thin to be seen, together."""
-    groups: list[list[Segment]] = []
-    thin = False
-    for segment in timeline:
-        is_thin = segment.seconds < _THIN * total
-        if is_thin and thin:
-            groups[-1].append(segment)
-        else:
-            groups.append([segment])
-        thin = is_thin and sum(one.seconds for one in groups[-1]) < _THIN * total
-    return groups
-
-
-def _span(group: list[Segment], total: float) -> dict[str, Any]:
-    seconds = sum(segment.seconds for segment in group)
-    longest = max(group, key=lambda segment: segment.seconds)
-    names = dict.fromkeys(segment.name or segment.kind for segment in group)
-    times = f", {longest.count} runs in a loop" if longest.loop else ""
-    words = (
-        next(iter(names)) if len(names) == 1 else f"{len(group)} short stretches, longest {longest.name or 'compute'}"
-    )
+def _span(segment: Segment, total: float) -> dict[str, Any]:
+    waits = segment.lane != "compute" and segment.waited > 0
+    times = f", {segment.count} runs in a loop" if segment.loop else ""
+    exposed = f", {format_seconds(segment.waited)} waited for" if waits else ""
     return {
-        "colour": _colour(longest.kind),
-        "percent": round(100 * seconds / total, 3),
-        "title": f"{words}: {format_seconds(seconds)}{times}",
+        "colour": _colour(segment.kind),
+        "left": round(100 * segment.begin / total, 3),
+        "width": round(100 * segment.seconds / total, 3),
+        "exposed": round(100 * min(segment.waited / segment.seconds, 1), 1) if waits else 0,
+        "title": f"{segment.name or segment.kind}: {format_seconds(segment.seconds)}{exposed}{times}",
     }
+
+
+def _operations(found: Explanation) -> list[dict[str, Any]]:
+    most = max((one.seconds for one in found.operations), default=0.0)
+    return [
+        {
+            "time": format_seconds(one.seconds),
+            "bar": round(one.seconds / most, 4),
+            "share": f"{one.share:.1%}",
+            "bound_by": one.bound_by,
+            "flops": format_flops(one.flops) if one.flops else "",
+            "bytes": format_bytes(one.num_bytes),
+            "runs": format_count(one.runs),
+            "what": one.what,
+            "place": place(one.source),
+            "source": str(one.source or ""),
+        }
+        for one in found.operations
+    ]
 
 
 def _colour(kind: str) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from outlay.report.explain.explanation import Explanation
 
 MAX_ROWS = 14
+MAX_OPERATIONS = 8
 SMALL = 100
 """Findings that cost so many times less than the dearest share a line."""
 _WIDE = 130
@@ -43,6 +44,9 @@ def render(found: Explanation, width: int) -> Iterator[Any]:
     if found.host_copies:
         yield Text()
         yield from _host_copies(found.host_copies)
+    if found.operations:
+        yield Text()
+        yield from _operations(found)
     if found.work is not None:
         yield Text()
         yield from _work(found.work)
@@ -163,6 +167,25 @@ def _recomputed(products: Sequence[RecomputedFacts]) -> Iterator[Any]:
 def _more(rest: Sequence[Any], size: Callable[[Any], Any], words: Callable[[Any], str]) -> Iterator[Text]:
     if rest:
         yield Text(f"and {len(rest)} more lines, together {words(sum(map(size, rest)))} a step", style="dim")
+
+
+def _operations(found: Explanation) -> Iterator[Any]:
+    yield Text("what takes most of a step", style="bold")
+    cells = [
+        [
+            format_seconds(one.seconds),
+            f"{one.share:.0%}",
+            one.bound_by,
+            format_flops(one.flops) if one.flops else "",
+            format_bytes(one.num_bytes),
+            one.what,
+            place(one.source),
+        ]
+        for one in found.operations[:MAX_OPERATIONS]
+    ]
+    yield table(
+        ["time", "share", "bound by", "FLOPs", "bytes", "what", "line"], cells, right=("time", "share", "FLOPs")
+    )
 
 
 def _work(work: WorkFacts) -> Iterator[Text]:

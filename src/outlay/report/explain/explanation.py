@@ -17,6 +17,7 @@ from outlay.devices.target import Target
 from outlay.program.compiler_options import CompilerOptions
 from outlay.report.explain.explain_page import page
 from outlay.report.explain.explain_text import render
+from outlay.report.explain.operations import OperationFacts
 from outlay.report.explain.program_facts import (
     CollectiveFacts,
     HostCopyFacts,
@@ -48,6 +49,7 @@ class Explanation:
         work: what is computed; None where the compiler gave up.
         estimate: how long a step would take; None without a target.
         timeline: computation and communication in the order of execution; empty without a target.
+        operations: what takes most of the step, by line, dearest first; empty without a target.
         findings: what costs more than it must, dearest first.
         messages: what the compiler said, word for word.
         incomplete: what is missing from the totals, in words; empty where they are complete.
@@ -69,6 +71,7 @@ class Explanation:
     work: WorkFacts | None
     estimate: Estimate | None
     timeline: tuple[Segment, ...]
+    operations: tuple[OperationFacts, ...]
     findings: tuple[Finding, ...]
     messages: tuple[str, ...]
     incomplete: tuple[str, ...]
@@ -135,6 +138,7 @@ class Explanation:
             "timeline": [dataclasses.asdict(segment) for segment in self.timeline],
             "host_copies": [dataclasses.asdict(one) for one in self.host_copies],
             "recomputed": [dataclasses.asdict(one) for one in self.recomputed],
+            "operations": [dataclasses.asdict(one) for one in self.operations],
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
             "messages": list(self.messages),
             "incomplete": list(self.incomplete),
