@@ -146,8 +146,8 @@ def followers(shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
     if not any(_COPY.fullmatch(part) for path in shapes for part in split_path(path)):
         return {}
     found = find_copies(shapes, [path for path in shapes if not is_optimizer(path)])
-    named = [copy for copy in found if len(copy.sources) == 1 and copy_names(copy.below)]
-    return {path: other for copy in named for path, other in copy.leaves.items()}
+    alone = [pair for copy in found if len(copy.sources) == 1 for pair in copy.leaves.items()]
+    return {path: other for path, other in alone if copy_names(path) - copy_names(other)}
 
 
 def copy_names(path: str) -> set[str]:

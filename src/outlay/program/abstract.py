@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 from collections.abc import Callable, Collection
@@ -112,6 +113,28 @@ def abstract_inputs(inputs: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
 
 
+class OnlyReads:
+    """A step that only reads the state and returns its outputs alone, as one that returns no state.
+
+    Args:
+        step: the user's step.
+    """
+
+    def __init__(self, step: Callable[[Any, Any], Any]) -> None:
+        functools.update_wrapper(self, step)
+        self._step = step
+
+    def __call__(self, state: Any, batch: Any) -> tuple[None, Any]:
+        """No new state, and the outputs."""
+        outputs = self._step(state, batch)
+        if isinstance(outputs, tuple) and outputs and _is_like(outputs[0], state):
+            raise ProgramError(
+                f"{named(self._step)} returns a state, and with donate=False it only reads one\n"
+                "  cure: return the outputs alone; or leave donate=False out, and the state it returns is the next"
+            )
+        return None, outputs
+
+
 def as_shapes(tree: Any) -> Any:
     """A tree of arrays, or of numbers that JAX takes for arrays, as shapes and dtypes."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
@@ -193,8 +216,16 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
             '  cure: outlay.program(..., mode="manual"), or leave the collective out: in mode auto the step sees '
             "whole arrays"
         ) from error
-    refuse_drift(step, state, new_state)
+    if not isinstance(step, OnlyReads):
+        refuse_drift(step, state, new_state)
     return dataclasses.replace(seen, sums_over_batch=num_sums > 0, jaxpr=jaxpr)
+
+
+def _is_like(tree: Any, state: Any) -> bool:
+    """Whether a tree has the leaves of a state."""
+    if jax.tree.structure(tree) != jax.tree.structure(state) or not jax.tree.leaves(state):
+        return False
+    return as_shapes(tree) == as_shapes(state)
 
 
 def _refuse_non_arrays(tree: Any, what: str) -> None:
@@ -207,7 +238,10 @@ def refuse_other_results(step: Callable[..., Any], result: Any) -> None:
     """Raise when a step returned something else than a pair of state and arrays."""
     if not (isinstance(result, tuple) and len(result) == 2):
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        raise ProgramError(f"{named(step)} must return (state, outputs), a pair; it returned {got}")
+        raise ProgramError(
+            f"{named(step)} must return (state, outputs), a pair; it returned {got}"
+            "\n  cure: outlay.program(..., donate=False) where it only reads the state"
+        )
     _refuse_non_arrays(result[1], f"the outputs of {named(step)}")
 
 

@@ -25,6 +25,7 @@ def program(
     mesh: Mesh | str,
     mode: Mode = "auto",
     compiler_options: Wanted = "preset",
+    donate: bool = True,
 ) -> Program:
     """Lay a step out over a mesh.
 
@@ -41,6 +42,9 @@ def program(
             of their own, each on its devices (`outlay.by_module`).
         compiler_options: what the compiler is asked for besides its defaults: `preset` is what published recipes set on
             such devices, `none` nothing; or options by name, or the `Path` of a file with one `--name=value` a line.
+        donate: whether a call uses up the state and returns the next one. With False the step only reads the state and
+            returns its outputs alone, for evaluation and inference: `outputs = program(state, batch)`. Several such
+            programs, and the one that trains, work on one state where init, layout and mesh are the same.
 
     Returns:
         The program; its `plan` is ready, compiling waits for the first call.
@@ -63,6 +67,10 @@ def program(
         (1.0, P('data', None))
     """
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
+    if not donate and mode != "auto":
+        raise ProgramError(
+            f"donate=False with mode {mode}: a step that only reads runs in mode auto\n  cure: leave out mode="
+        )
     if mode == "placed":
         if compiler_options not in ("preset", "none"):
             raise ProgramError(
@@ -71,4 +79,4 @@ def program(
             )
         # Which refuses a step that is no rollout.
         return PlacedProgram(step, init, inputs, Layout.of(layout), mesh)  # pyright: ignore[reportArgumentType]
-    return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options)
+    return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate)

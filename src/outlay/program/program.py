@@ -24,6 +24,7 @@ from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.program.abstract import (
+    OnlyReads,
     abstract_init,
     abstract_inputs,
     abstract_step,
@@ -48,7 +49,8 @@ class Program:
     """A step laid out over a mesh; make one with `outlay.program`.
 
     Attributes:
-        step: the user's pure function `step(state, batch) -> (state, outputs)`.
+        step: the user's pure function `step(state, batch) -> (state, outputs)`; where it only reads, the state is None.
+        donate: whether a call uses up the state and returns the next one.
         mesh: the mesh it runs on.
         layout: the rules it was planned with.
         mode: how it is executed, `auto`, `manual` or `placed`.
@@ -61,6 +63,7 @@ class Program:
     """
 
     steps_in_mesh = True
+    donate = True
 
     def __init__(
         self,
@@ -71,12 +74,16 @@ class Program:
         mesh: Mesh,
         mode: Mode = "auto",
         options: Wanted = "preset",
+        *,
+        donate: bool = True,
     ) -> None:
         refuse_other_arguments(step, init, mesh)
         check_mode(mode, mesh)
         self._options = compiler_options(options, mesh)
         refuse_without_jit()
-        self.step = step
+        step = step if donate else OnlyReads(step)
+        self.step: Step = step
+        self.donate = donate
         self.mesh = mesh
         self.layout = layout
         self.mode: Mode = mode
@@ -109,7 +116,7 @@ class Program:
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
         self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
-        self._run: Step = self._first_run
+        self._run: Callable[[Any, Any], Any] = self._first_run
         self._is_agreed = False
 
     def init(self, key: Any) -> Any:
@@ -150,8 +157,10 @@ class Program:
         if found := too_large(self.plan, self.mesh, "a smaller array, or a layout that splits it over more machines"):
             raise ProgramError("\n".join([found[0], *(problem.text() for problem in found[1])]))
 
-    def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
+    def __call__(self, state: Any, batch: Any) -> Any:
         """Run one step. The state is donated: its memory becomes the new state's, so it cannot be used again.
+
+        A program made with `donate=False` leaves the state as it is, and returns the step's outputs alone.
 
         Args:
             state: the state, as `init` or the last call returned it.
@@ -213,12 +222,13 @@ class Program:
         state = shardings(self.plan, self.state_shapes, self.mesh)
         batch = shardings(self.plan, self.batch_shapes, self.mesh, root="batch")
         run = in_mode(self.mode, self._laid_out, self.plan, self.mesh, sums_over_batch=self._sums_over_batch)
-        run = sending_back(run, self.plan, self.mesh)
+        run = sending_back(run, self.plan, self.mesh) if self.donate else run
         jitted = jax.jit(
             run,
             in_shardings=(state, batch),
-            out_shardings=(out_shardings(state), None),  # where the outputs live is left to the compiler
-            donate_argnums=0,
+            # Where the outputs live is left to the compiler.
+            out_shardings=(out_shardings(state) if self.donate else None, None),
+            donate_argnums=0 if self.donate else (),
         )
         shapes = (typed(self.state_shapes, self.plan, self.mesh), self.batch_shapes)
         if is_explicit(self.mesh):
@@ -293,12 +303,20 @@ class Program:
                 f"jax.config.update('jax_default_prng_impl', '{impl}')"
             )
 
-    def _first_run(self, state: Any, batch: Any) -> tuple[Any, Any]:
+    def _read(self, state: Any, batch: Any) -> Any:
+        """What a step returns that only reads."""
+        return self.compiled(state, batch)[1]
+
+    def _first_run(self, state: Any, batch: Any) -> Any:
         """Compare, compile, run, and check once that the state came back where the plan says; then step aside."""
         refuse_to_run(self.mesh, "a step cannot run")
         refuse_without_jit()
         self.agree()
         self._meet("step")
+        if not self.donate:
+            outputs = self._read(state, batch)
+            self._run = self._read
+            return outputs
         new_state, outputs = self.compiled(state, batch)
         check_outputs(new_state, self.plan, self.mesh)
         self._run = self.compiled

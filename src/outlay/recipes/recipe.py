@@ -14,7 +14,7 @@ from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
 from outlay.program.modes import Mode
 from outlay.program.program import Program
-from outlay.train.data import TrainData, eval_batches
+from outlay.train.data import TrainData
 from outlay.train.evaluate import evaluate
 from outlay.train.loop import Data
 from outlay.train.objective import Loss
@@ -124,7 +124,7 @@ class Recipe:
             num_steps=num_steps,
             layouts=training_layouts() if layouts is None else layouts,
             meshes=meshes or {},
-            evaluate=lambda program, state: evaluate(program, state, loss, eval_batches(test, batch_size)),
+            evaluate=lambda program, state: evaluate(program, state, test, loss=loss),
             sample=sample,
             seed=seed,
         )

@@ -2,60 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from outlay.arrays.misfits import differences
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
+from outlay.core.errors import Problem, ProgramError, message
 from outlay.jobs.heartbeat import beat
 from outlay.program.host_memory import fetching
 from outlay.program.program import Program
+from outlay.train.contract import as_metrics, num_samples
+from outlay.train.data import eval_batches
 from outlay.train.objective import Loss, Objective, sample_weights
-from outlay.train.step import TrainState
 
 
-def evaluate(
-    program: Program, state: TrainState, loss: Loss, batches: Iterable[tuple[Any, np.ndarray]]
-) -> dict[str, float]:
-    """Means of the loss and of every metric over all samples, each counted once by its weight.
+def evaluate(program: Program, state: Any, examples: Any, *, loss: Loss | None = None) -> dict[str, float]:
+    """Means over all examples of what a program gives for each, every example counted once.
 
-    The state is only read. Batches are placed as the program's layout places training batches.
+    The state is only read. Batches are as large as the program's, and live where its layout places them; the last one
+    is filled up with examples that do not count. An entry `weight` of the examples says how much each of them does.
 
     Args:
-        program: the training program.
+        program: one that only reads (`outlay.program(..., donate=False)`), whose outputs are arrays with one entry per
+            sample, such as losses and whether an answer was right; or, with `loss`, one of `outlay.train_step`.
         state: its state.
-        loss: as for `train_step`; its `keys` are None, so that it leaves dropout out and
-            uses the averages of its model state.
-        batches: (batch, weights) pairs, as from `eval_batches`, of the training batch's shapes.
+        examples: a tree of numpy arrays like the batch, with any number of entries.
+        loss: as for `train_step`; its `keys` are None, so that it leaves dropout out and uses the averages of its model
+            state.
 
     Returns:
-        The weighted mean of `loss` and of each metric.
+        The mean of every output by its path; with `loss`, of `loss` and every metric.
+
+    Raises:
+        ProgramError: the program trains and there is no loss, outputs are not one entry per sample, or the examples are
+            not like the batch; every array is listed.
+
+    Example:
+        >>> loss = lambda state, batch: {"loss": (batch["x"] @ state["w"] - batch["y"]) ** 2}
+        >>> init = lambda key: {"w": jnp.zeros(2)}
+        >>> batch = {"x": np.ones((8, 2), np.float32), "y": np.ones(8, np.float32)}
+        >>> held_out = outlay.program(
+        ...     loss, init, batch, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8), donate=False)
+        >>> examples = {"x": np.ones((11, 2), np.float32), "y": np.arange(11, dtype=np.float32)}
+        >>> outlay.evaluate(held_out, held_out.init(jax.random.key(0)), examples)
+        {'loss': 35.0}
     """
-    mesh, objective = program.mesh, Objective(loss, has_state=jax.tree.leaves(program.state_shapes.model_state) != [])
+    if loss is None and program.donate:
+        raise ProgramError(
+            "this program returns a new state, and evaluation only reads one\n  cure: outlay.evaluate(..., loss=loss), "
+            "for a step of outlay.train_step; or outlay.program(..., donate=False), of a step that returns its outputs"
+        )
+    batch_size = num_samples(program.batch_shapes)
+    _refuse_other_examples(program, examples, batch_size)
+    mesh = program.mesh
     in_state = shardings(program.plan, program.state_shapes, mesh)
     in_batch = shardings(program.plan, program.batch_shapes, mesh, root="batch")
     whole = NamedSharding(mesh, PartitionSpec())
 
-    def sums(state: TrainState, batch: Any, weights: jax.Array) -> dict[str, jax.Array]:
+    def sums(state: Any, batch: Any, weights: jax.Array) -> dict[str, jax.Array]:
         counted = weights * sample_weights(batch, len(weights))
-        sums, _ = objective.sums(state.params, state.model_state, batch, None, counted)
-        return sums
+        if loss is None:
+            return _sums_of_outputs(program.step(state, batch)[1], counted)
+        objective = Objective(loss, has_state=jax.tree.leaves(program.state_shapes.model_state) != [])
+        found, _ = objective.sums(state.params, state.model_state, batch, None, counted)
+        return found
 
-    compiled = jax.jit(
-        fetching(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole
-    )
+    with program.context():
+        compiled = jax.jit(
+            fetching(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole
+        )
     found = []
-    for batch, weights in batches:
+    for batch, weights in eval_batches(examples, batch_size):
         beat(None, "evaluating")
         # One batch at a time: nothing runs ahead, and the sums are added in float64 on the host.
-        found.append(jax.device_get(compiled(state, *_placed((batch, weights), (in_batch, whole)))))
+        with program.context():
+            found.append(jax.device_get(compiled(state, *_placed((batch, weights), (in_batch, whole)))))
     totals = {name: sum(float(sums[name]) for sums in found) for name in found[0]}
     metrics = sorted(totals.keys() - {"loss", "weight"})
-    return {name: totals[name] / totals["weight"] for name in ("loss", *metrics)}
+    return {name: totals[name] / totals["weight"] for name in ("loss", *metrics) if name in totals}
+
+
+def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
+    """Sums over a batch of what a step gives for each sample, and of the weights.
+
+    Raises:
+        ProgramError: with one problem per output that is not one number per sample.
+    """
+    named = as_metrics(outputs)
+    cure = "return one number per sample, and leave the mean to evaluate: it is over all examples"
+    problems = [
+        Problem("not per sample", path or "the output", f"shape {leaf.shape}, wanted {weights.shape}", cure)
+        for path, leaf in named.items()
+        if leaf.shape != weights.shape
+    ]
+    if "weight" in named:
+        problems.append(Problem("taken name", "weight", "what each sample counts is called so", "rename it"))
+    if problems:
+        raise ProgramError(message(f"{len(problems)} output(s) of the program have no mean over samples:", problems))
+    dtype = jnp.promote_types(weights.dtype, jnp.float32)
+    sums = {path: jnp.sum(weights.astype(dtype) * leaf.astype(dtype)) for path, leaf in named.items()}
+    return {**sums, "weight": jnp.sum(weights.astype(dtype))}
+
+
+def _refuse_other_examples(program: Program, examples: Any, batch_size: int) -> None:
+    """Raise where the examples cannot be cut into batches of the program."""
+    num_samples(examples)
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), jnp.result_type(x)), examples)
+    problems = differences(batch, program.plan.of_kind("batch"), root="batch")
+    if problems:
+        head = f"the examples are not like the program's batch: {len(problems)} difference(s)"
+        raise ProgramError(message(head, problems))
 
 
 def _placed(arrays: Any, where: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,6 +55,13 @@ class Fit:
     history: list[dict[str, float]]
     seconds: float
     num_samples: int
+
+
+Evaluate = Callable[[Program, Any], Mapping[str, Any]]
+"""`evaluate(program, state)` gives numbers by name, and only reads the state."""
+
+OnStep = Callable[[dict[str, float]], bool | None]
+"""`on_step(metrics)` returns True where training shall end."""
 
 
 class History:
@@ -118,6 +125,9 @@ def fit(
     checkpoints: Checkpoints | None = None,
     every: int | None = None,
     start: tuple[int, Any] | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int | None = None,
+    on_step: OnStep | None = None,
 ) -> Fit:
     """Make the state and run a program's step over batches by global step.
 
@@ -135,6 +145,11 @@ def fit(
         checkpoints: where the state is saved, beside the training, after the last step and `every` so many.
         every: how many steps; None for the last step only.
         start: the step and the state to continue after, as `checkpoints.restore(program)` gives them; used up.
+        evaluate: `evaluate(program, state)` gives numbers on data that training has not seen, such as
+            `outlay.evaluate(held_out, state, examples)`. They are metrics of the step, as `evaluate.NAME`.
+        evaluate_every: after how many steps, and after the last one; None for the last step only.
+        on_step: `on_step(metrics)` is called with the metrics of each step, in order. Where it returns True training
+            ends early: after that step if it was evaluated, else at most two steps later, which are begun by then.
 
     With `checkpoints`, SIGUSR1 or SIGTERM to one process or to all asks for a stop: the state is saved after the next
     steps, and the program ends with exit code 75, so that it can be continued, or after SIGTERM with 143. A second
@@ -147,8 +162,9 @@ def fit(
         CheckpointError: a checkpoint cannot be written, which is told after the next step, or the metrics file does not
             hold every step before `start`.
         OutputError: the metrics cannot be written, or would replace a file of something else.
-        ProgramError: there is no step to take, no batch for one, or nowhere to save to; or the step returns what is no
-            number, and then every such output is named. All of that before the first step.
+        ProgramError: there is no step to take, no batch for one, or nowhere to save to, or the step returns what is no
+            number, and then every such output is named; all of that before the first step. Or `evaluate` has used up
+            the state.
 
     Example:
         >>> mesh = outlay.mesh(data=8)
@@ -160,6 +176,11 @@ def fit(
     """
     first, state = start or (0, None)
     _refuse_impossible(num_steps, first, checkpoints, every)
+    if evaluate_every is not None and (evaluate is None or evaluate_every < 1):
+        raise ProgramError(
+            f"evaluate_every={evaluate_every} with evaluate={evaluate}: evaluations are 1 step or more apart"
+            "\n  cure: evaluate=lambda program, state: {...}, and evaluate_every=100, for example"
+        )
     _refuse_data(data, num_steps)
     refuse_unrecordable(program.lowered.out_info[1])
     samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
@@ -181,11 +202,12 @@ def fit(
         beat(None, "compiling", num_steps)
         program.compiled  # noqa: B018  compiled here, so that the clock below times steps only
         state = program.init(key) if state is None else state
+        is_enough = False
         finished, began = first, time.perf_counter() - before["seconds"]
         beat(None, f"step {first + 1}")
 
         def finish_oldest() -> None:
-            nonlocal finished
+            nonlocal finished, is_enough
             oldest = in_flight.popleft()
             try:
                 fetched = as_metrics(jax.device_get(oldest))
@@ -201,6 +223,8 @@ def fit(
                 writer.write(metrics)
             if shown:
                 shown.show(metrics)
+            if on_step and on_step(dict(metrics)):
+                is_enough = True
 
         def finish_what_is_done() -> None:
             """After a failure, the metrics of the steps before it; other processes are not waited for."""
@@ -216,13 +240,21 @@ def fit(
                     finish_oldest()
                 state, metrics = program(state, _batch(data, step, num_steps))
                 in_flight.append(metrics)
-                stops = stop is not None and step + 1 < num_steps and stop.after(step + 1)
-                if checkpoints and (stops or step + 1 == num_steps or (every and (step + 1) % every == 0)):
+                is_last = step + 1 == num_steps or is_enough
+                if evaluate and (is_last or (evaluate_every and (step + 1) % evaluate_every == 0)):
+                    while len(in_flight) > 1:
+                        finish_oldest()
+                    beat(None, "evaluating")
+                    in_flight[0] = {**as_metrics(metrics), **_evaluated(evaluate, program, state)}
+                    finish_oldest()
+                    is_last |= is_enough
+                stops = stop is not None and not is_last and stop.after(step + 1)
+                if checkpoints and (stops or is_last or (every and (step + 1) % every == 0)):
                     while in_flight:  # their metrics must be in the file before a checkpoint after them exists
                         finish_oldest()
                     beat(None, "saving")
                     checkpoints.save(step + 1, state)
-                if stops:
+                if stops or is_last:
                     break
             while in_flight:
                 finish_oldest()
@@ -246,6 +278,17 @@ def fit(
         end_on_request(finished, num_steps, checkpoints, say=progress)
     seconds = history.last["seconds"] if history.last else 0.0
     return Fit(state, list(history), seconds, samples_a_step * (finished - since))
+
+
+def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, float]:
+    """What an evaluation gives, as metrics of a step."""
+    found = evaluate(program, state)
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
+        raise ProgramError(
+            "evaluate(program, state) used up the state that training goes on with"
+            "\n  cure: a program that only reads: outlay.program(..., donate=False)"
+        )
+    return {f"evaluate.{name}": float(value) for name, value in found.items()}
 
 
 def _batch(data: Data, step: int, num_steps: int) -> Any:

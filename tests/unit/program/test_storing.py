@@ -138,9 +138,8 @@ def test_a_checkpoint_is_restored_to_where_the_state_lives(tmp_path):
 
 def test_an_evaluation_reads_parameters_from_the_host():
     program = program_of(("params.**", outlay.on_host()))
-    batches = [(BATCH, np.ones(len(BATCH), np.float32))]
-    found = evaluate(program, program.init(jax.random.key(0)), scanned, batches)
-    assert found == evaluate(program_of(), program_of().init(jax.random.key(0)), scanned, batches)
+    found = evaluate(program, program.init(jax.random.key(0)), BATCH, loss=scanned)
+    assert found == evaluate(program_of(), program_of().init(jax.random.key(0)), BATCH, loss=scanned)
 
 
 def test_microbatches_keep_what_they_are_told():

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.train import problem
 
 import outlay
-from outlay.train.data import eval_batches
+from outlay.core.errors import ProgramError
 from outlay.train.evaluate import evaluate
 from outlay.train.step import train_step
 
@@ -17,8 +17,84 @@ def test_means_over_an_uneven_set_are_exact_and_without_dropout():
     program = outlay.program(step, problem.init, problem.batch(16), layout=layout, mesh=outlay.mesh(data=8))
     state = program.init(jax.random.key(2))
     examples = problem.batch(37, seed=9)
-    found = evaluate(program, state, problem.loss, eval_batches(examples, 16))
+    found = evaluate(program, state, examples, loss=problem.loss)
     losses, metrics = problem.loss(jax.device_get(state.params), examples, None)
     np.testing.assert_allclose(found["loss"], losses.mean(), rtol=1e-6)
     np.testing.assert_allclose(found["accuracy"], metrics["accuracy"].mean(), rtol=1e-6)
     assert not state.params["layers"][0]["kernel"][...].is_deleted()
+
+
+LAYOUT = outlay.fsdp(min_size=16, otherwise="replicate") + outlay.data_parallel()
+
+
+def reading(step, **options):
+    """A program that only reads the state of the training problem."""
+    layout, mesh = LAYOUT, outlay.mesh(data=8)
+    return outlay.program(step, problem.init, problem.batch(16), layout=layout, mesh=mesh, donate=False, **options)
+
+
+def per_sample(state, batch):
+    losses, metrics = problem.loss(state.params, batch, None)
+    return {"loss": losses, "inner": {"right": metrics["accuracy"]}}
+
+
+def test_several_programs_work_on_one_state_and_leave_it_as_it_is():
+    train = train_step(problem.loss, problem.OPTIMIZER)
+    training = outlay.program(train, problem.init, problem.batch(16), layout=LAYOUT, mesh=outlay.mesh(data=8))
+    held_out = reading(per_sample)
+    mean = reading(lambda state, batch: per_sample(state, batch)["loss"].mean())
+    state = training.init(jax.random.key(2))
+    state, _ = training(state, problem.batch(16))
+    examples = problem.batch(37, seed=9)
+    for _ in range(2):
+        found = outlay.evaluate(held_out, state, examples)
+        outputs = held_out(state, problem.batch(16))
+        np.testing.assert_allclose(mean(state, problem.batch(16)), outputs["loss"].mean(), rtol=1e-6)
+    losses, metrics = problem.loss(jax.device_get(state.params), examples, None)
+    np.testing.assert_allclose(found["loss"], losses.mean(), rtol=1e-6)
+    np.testing.assert_allclose(found["inner.right"], metrics["accuracy"].mean(), rtol=1e-6)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
+    training(state, problem.batch(16))
+
+
+def test_weights_of_examples_count():
+    examples = {**problem.batch(11, seed=3), "weight": np.arange(11, dtype=np.float32)}
+    batch = {name: leaf[:8] for name, leaf in examples.items()}
+    program = outlay.program(per_sample, problem.init, batch, layout=LAYOUT, mesh=outlay.mesh(data=8), donate=False)
+    state = program.init(jax.random.key(0))
+    losses, _ = problem.loss(jax.device_get(state.params), examples, None)
+    expected = np.average(losses, weights=examples["weight"])
+    np.testing.assert_allclose(outlay.evaluate(program, state, examples)["loss"], expected, rtol=1e-6)
+
+
+def test_the_reports_take_a_program_that_only_reads():
+    program = reading(per_sample)
+    assert outlay.verify(program).ok
+    assert not [finding for finding in outlay.explain(program).findings if finding.kind in ("donation", "state-moves")]
+
+
+def test_what_cannot_be_evaluated_says_so():
+    training = outlay.program(
+        train_step(problem.loss, problem.OPTIMIZER), problem.init, problem.batch(16), layout=LAYOUT, mesh="data=8"
+    )
+    state = training.init(jax.random.key(2))
+    with pytest.raises(ProgramError, match=r"returns a new state.*\n  cure: outlay.evaluate\(..., loss=loss\)"):
+        outlay.evaluate(training, state, problem.batch(16))
+    mean = reading(lambda state, batch: {"loss": per_sample(state, batch)["loss"].mean()})
+    with pytest.raises(ProgramError, match=r"not per sample: loss\n    shape \(\), wanted \(16,\)"):
+        outlay.evaluate(mean, state, problem.batch(16))
+    with pytest.raises(ProgramError, match=r"not like the program's batch: 2 difference"):
+        outlay.evaluate(
+            reading(per_sample), state, {"image": problem.batch(4)["image"], "y": problem.batch(4)["label"]}
+        )
+
+
+def test_steps_of_the_other_kind_are_told_apart():
+    with pytest.raises(ProgramError, match=r"returns a state, and with donate=False it only reads one"):
+        reading(lambda state, batch: (state, {}))
+    with pytest.raises(
+        ProgramError, match=r"must return \(state, outputs\).*\n  cure: outlay.program\(..., donate=False"
+    ):
+        outlay.program(per_sample, problem.init, problem.batch(16), layout=LAYOUT, mesh="data=8")
+    with pytest.raises(ProgramError, match="donate=False with mode manual"):
+        reading(per_sample, mode="manual")

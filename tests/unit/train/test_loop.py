@@ -207,3 +207,44 @@ def test_data_that_is_no_function_of_the_step(program):
 def test_data_of_too_few_steps(program):
     with pytest.raises(ProgramError, match=r"(?s)data\[4\] is not there, and 6 steps take .*num_steps=4"):
         run(program, BATCHES[:4])
+
+
+def held_out(program, state):
+    return {"loss": 100 - float(state)}
+
+
+def test_evaluations_are_metrics_of_their_step(program, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    done = run(program, evaluate=held_out, evaluate_every=4, metrics_path=path)
+    found = {metrics["step"]: metrics.get("evaluate.loss") for metrics in done.history}
+    assert found == {1: None, 2: None, 3: None, 4: 100 - 48, 5: None, 6: 100 - 120}
+    assert json.loads(path.read_text().splitlines()[3])["evaluate.loss"] == 52
+    assert [metrics["step"] for metrics in run(program, evaluate=held_out).history if "evaluate.loss" in metrics] == [6]
+
+
+def test_training_ends_early_after_the_step_that_was_evaluated_and_is_saved(program, tmp_path):
+    seen = []
+
+    def on_step(metrics):
+        seen.append(metrics["step"])
+        return metrics.get("evaluate.loss", 100) < 60
+
+    checkpoints = Checkpoints(tmp_path)
+    done = run(program, evaluate=held_out, evaluate_every=2, on_step=on_step, checkpoints=checkpoints)
+    assert seen == [1, 2, 3, 4]
+    assert float(done.state) == 8 * sum(range(4))
+    assert (checkpoints.steps(), done.num_samples) == ([4], 32)
+
+
+def test_without_evaluation_the_steps_that_were_begun_are_finished(program):
+    done = run(program, on_step=lambda metrics: metrics["step"] == 2)
+    assert [metrics["step"] for metrics in done.history] == [1, 2, 3, 4]
+
+
+def test_evaluations_that_cannot_be(program):
+    with pytest.raises(ProgramError, match=r"evaluate_every=3 with evaluate=None.*\n  cure: evaluate=lambda"):
+        run(program, evaluate_every=3)
+    with pytest.raises(ProgramError, match="evaluate_every=0"):
+        run(program, evaluate=held_out, evaluate_every=0)
+    with pytest.raises(ProgramError, match=r"used up the state.*\n  cure: a program that only reads"):
+        run(program, evaluate=lambda program, state: program(state, BATCHES[0])[1])

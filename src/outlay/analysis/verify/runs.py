@@ -223,7 +223,8 @@ def laid_out(program: Program) -> tuple[Run, Way]:
         if gradients:
             with program.context():
                 grads = gradients(place(state), placed_batch)
-        new_state, outputs = program(place(state), placed_batch)
+        result = program(place(state), placed_batch)
+        new_state, outputs = result if program.donate else (None, result)
         everything = {**by_path(grads), **by_path(outputs, "outputs"), **by_path(new_state)}
         differing = {path: words for path, leaf in everything.items() if (words := differing_copies(leaf))}
         held = {path: copies_of(everything[path], program.mesh) for path in differing}

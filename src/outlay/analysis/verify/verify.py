@@ -172,7 +172,7 @@ class _Proof:
         if any(check.verdict == "different" for check in checks) and self.against == "one-device":
             checks = self._explained(checks, state, batch, got, precise)
         self.checks += checks
-        return right.state
+        return right.state if self.program.donate else state
 
     def _explained(
         self, checks: list[LeafCheck], state: Any, batch: Any, got: Result, precise: Pair | None
