@@ -18,7 +18,7 @@ import jax
 from jax.sharding import Mesh
 
 from outlay.arrays.shardings import under
-from outlay.core.constrain import summing
+from outlay.core.constrain import resolving, summing
 from outlay.core.errors import ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.core.suggest import did_you_mean
@@ -31,6 +31,7 @@ from outlay.program.explicit import is_explicit
 from outlay.program.host_memory import fetching
 from outlay.program.intermediates import placing
 from outlay.program.outputs import output_specs, refuse_copies
+from outlay.program.storing import Storing
 
 Mode = Literal["auto", "manual", "placed"]
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -79,13 +80,15 @@ def _summing_by_hand(step: Step, plan: Plan, mesh: Mesh) -> Step:
 
 def _wholly_by_hand(step: Step, plan: Plan, mesh: Mesh) -> Step:
     specs = {leaf.path: leaf.spec for leaf in plan}
+    storing = Storing(plan)
 
     @functools.wraps(step)
     def by_pieces(state: Any, batch: Any) -> Any:
         outputs = output_specs(step, plan, state, batch, mesh)
 
         def checked(state: Any, batch: Any) -> Any:
-            result = step(state, batch)
+            with resolving(lambda where, tree, optional: storing.named(where, tree)):
+                result = step(state, batch)
             refuse_other_results(step, result)
             refuse_drift(step, state, result[0])  # a piece gathered and returned whole would pass for a larger leaf
             refuse_copies(result[1], outputs)
@@ -104,7 +107,7 @@ def _wholly_by_hand(step: Step, plan: Plan, mesh: Mesh) -> Step:
                 raise
             raise problem from error
 
-    return by_pieces
+    return storing.step(by_pieces)
 
 
 def _differs(step: Step, mesh: Mesh, error: Exception) -> ProgramError | None:

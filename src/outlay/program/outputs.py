@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import under
+from outlay.core.constrain import resolving
 from outlay.core.errors import Problem, ProgramError
 from outlay.core.jax_compat import varying_axes
 from outlay.core.paths import flatten_paths, map_with_paths
@@ -23,6 +24,8 @@ from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_dims
 from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.rule import Rule
+from outlay.layout.storage import Storage
 from outlay.program.abstract import as_shapes, refuse_other_results, unknown_axis
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -38,13 +41,15 @@ def plan_by_hand(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mesh)
         batch: the batch as shapes.
         mesh: the mesh.
     """
-    plan = layout.plan(state, mesh, batch=batch)
-    if not any(rule.names(OUTPUTS) for rule in layout):
+    storing = [rule for rule in layout if _stores_values(rule, state)]
+    of_outputs = any(rule.names(OUTPUTS) for rule in layout)
+    plan = Layout([rule for rule in layout if rule not in storing]).plan(state, mesh, batch=batch)
+    if not (storing or of_outputs):
         return layout.plan(state, mesh, batch=batch, intermediates={})
-    pieces = _pieces(step, plan, state, batch, mesh)
+    pieces, values = _pieces(step, plan, state, batch, mesh)
     # How large an output is as a whole its rule decides; this size every rule can divide.
     sizes = jax.tree.map(lambda x: jax.ShapeDtypeStruct([size * mesh.size for size in x.shape], x.dtype), pieces)
-    plan = layout.plan(state, mesh, batch=batch, intermediates={OUTPUTS: sizes})
+    plan = layout.plan(state, mesh, batch=batch, intermediates={**values, **({OUTPUTS: sizes} if of_outputs else {})})
     found = {under(OUTPUTS, path): piece.shape for path, piece in flatten_paths(pieces)[0]}
     return dataclasses.replace(plan, leaves=tuple(_of_pieces(leaf, found.get(leaf.path), mesh) for leaf in plan))
 
@@ -54,7 +59,7 @@ def output_specs(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> 
     specs = {leaf.path: leaf.spec for leaf in plan.of_kind("intermediate")}
     if not specs:
         return P()
-    pieces = _pieces(step, plan, state, batch, mesh)
+    pieces, _ = _pieces(step, plan, state, batch, mesh)
     return map_with_paths(lambda path, _: specs.get(under(OUTPUTS, path), P()), pieces)
 
 
@@ -78,13 +83,27 @@ def refuse_copies(outputs: Any, specs: Any) -> None:
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 
-def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> Any:
-    """One device's outputs as shapes."""
+def _stores_values(rule: Rule, state: Any) -> bool:
+    """Whether a rule says how values inside the step are stored; where they live each device knows by itself."""
+    if not isinstance(rule.placement, Storage) or rule.spec is not None:
+        return False
+    return not any(rule.matches(path, "state") for path, _ in flatten_paths(state)[0])
+
+
+def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> tuple[Any, dict[str, Any]]:
+    """One device's outputs as shapes, and by name the values that the step names."""
     specs = {leaf.path: leaf.spec for leaf in plan}
     seen = []
+    values: dict[str, Any] = {}
+
+    def note(where: str | P, tree: Any, optional: bool) -> Any:
+        if isinstance(where, str):
+            values[where] = as_shapes(tree)
+        return tree
 
     def look(state: Any, batch: Any) -> None:
-        result = step(state, batch)
+        with resolving(note):
+            result = step(state, batch)
         refuse_other_results(step, result)
         seen.append(as_shapes(result[1]))
 
@@ -96,7 +115,7 @@ def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> Any:
         jax.eval_shape(mapped, state, batch)
     except NameError as error:
         raise unknown_axis(step, mesh.axis_names, error) or error from error
-    return seen[-1]
+    return seen[-1], values
 
 
 def _of_pieces(leaf: LeafPlan, piece: tuple[int, ...] | None, mesh: Mesh) -> LeafPlan:

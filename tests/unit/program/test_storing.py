@@ -9,6 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 import outlay
+from outlay.errors import LayoutError
 from outlay.layout.plan import Plan
 from outlay.program.host_memory import refuse_without_host_memory
 from outlay.train.evaluate import evaluate
@@ -161,6 +162,29 @@ def test_a_step_that_takes_its_own_gradient_is_ruled_too():
 
     kept, all_kept = compiled(("layer_input", outlay.keep())), compiled()
     assert kept.memory_analysis().temp_size_in_bytes < all_kept.memory_analysis().temp_size_in_bytes
+
+
+def test_a_step_that_is_written_for_the_pieces_is_ruled_too():
+    def step(state, batch):
+        def mean_loss(params):
+            return jax.lax.pmean(scanned(params, batch, None)[0].mean(), "data")
+
+        loss, grads = jax.value_and_grad(mean_loss)(state["params"])
+        return {"params": jax.tree.map(lambda p, g: p - 0.1 * g, state["params"], grads)}, loss
+
+    def program(*rules):
+        layout = outlay.Layout(rules) + outlay.data_parallel()
+        start = lambda key: {"params": init(key)}  # noqa: E731
+        return outlay.program(step, start, BATCH, layout=layout, mesh=outlay.mesh(data=8), mode="manual")
+
+    kept, plain = program(("layer_input", outlay.keep())), program()
+    assert kept.plan["layer_input"].stored == "device"
+    sizes = [one.compiled.memory_analysis().temp_size_in_bytes for one in (kept, plain)]
+    assert sizes[0] < sizes[1]
+    losses = [one(one.init(jax.random.key(0)), BATCH)[1] for one in (kept, plain)]
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+    with pytest.raises(LayoutError, match="did you mean 'layer_input'"):
+        program(("layer_inputs", outlay.keep()))
 
 
 def test_names_that_no_rule_speaks_of_leave_no_trace():

@@ -116,7 +116,9 @@ def _num_steps(schedule: Schedule, num_devices: int, events: Sequence[TraceEvent
 def _run(program: Program, batches: Sequence[Any], folder: str) -> None:
     state, outputs = program(program.init(jax.random.key(0)), batches[0])
     jax.block_until_ready(state)
-    with jax.profiler.trace(folder):
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # its events, one a call, would be most of the trace and of the time
+    with jax.profiler.trace(folder, profiler_options=options):
         for batch in batches:
             state, outputs = program(state, batch)
         jax.block_until_ready((state, outputs))

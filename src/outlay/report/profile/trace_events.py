@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import jax
 from outlay.core.errors import ProfileError
 
 _SHOWN = 4
+_PYTHON = "python"
+"""The line of Python's own calls, thousands of them, in traces that were told to hold them."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,10 @@ def read_trace(path: Path, program: str) -> list[TraceEvent]:
     """
     file = _newest(path)
     try:
-        data = jax.profiler.ProfileData.from_file(str(file))
-        found = list(_events(data))
+        with warnings.catch_warnings():
+            # Python 3.13 warns of a type inside of JAX's reader, and where warnings are errors that ends the process.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = list(_events(jax.profiler.ProfileData.from_file(str(file))))
     except (OSError, RuntimeError, ValueError) as error:
         cure = "a file that jax.profiler wrote"
         raise ProfileError(f"{file} cannot be read as a trace: {error}\n  cure: {cure}") from error
@@ -81,7 +86,7 @@ def _events(data: jax.profiler.ProfileData) -> Iterator[tuple[str, TraceEvent]]:
     """(program, event) of all that ran an instruction of a compiled program."""
     for plane in data.planes:
         for line in plane.lines:
-            for event in line.events:
+            for event in line.events if line.name != _PYTHON else ():
                 told = dict(event.stats)
                 if "hlo_op" in told and "hlo_module" in told:
                     name, times = str(told["hlo_op"]), (event.start_ns * 1e-9, event.duration_ns * 1e-9)
