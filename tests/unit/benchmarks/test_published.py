@@ -73,3 +73,27 @@ def test_a_file_without_the_columns_says_which_it_lacks(rows, tmp_path):
         csv.writer(file).writerows([["id", "model"], ["a", "b"]])
     with pytest.raises(SystemExit, match=r"mine.csv is no file of runs: it lacks the columns group, framework"):
         rows.read_rows(path)
+
+
+@pytest.fixture(scope="module")
+def priced(scripts, rows, known):
+    """Every run that the repository has facts of, priced; no compiler is asked."""
+    published, facts = scripts("published"), scripts("_published_facts")
+    kept = facts.known_facts()
+    runs = [rows.run_of(known[name]) for name in kept]
+    assert all(facts.facts_in(kept, run) for run in runs), "built in another way than its facts: compile it again"
+    return [published.price_of(run, kept[run.id]) for run in runs]
+
+
+def test_predictions_meet_the_bars(scripts, priced):
+    figures = scripts("_published_figures")
+    found, bars = figures.figures(priced), figures.BARS
+    assert found["median"] <= bars["median"]
+    assert found["near"] >= bars["near"]
+    assert found["inside"] >= bars["inside"]
+    assert found["width"] <= bars["width"]
+
+
+def test_the_page_lists_every_run(priced):
+    page = (SCRIPTS.parent / "docs" / "concepts" / "predicted_against_measured.md").read_text(encoding="utf-8")
+    assert [one.run.id for one in priced if f"`{one.run.id}`" not in page] == []
