@@ -111,6 +111,7 @@ def test_sequence_parallelism_splits_the_stream_between_branches_and_nothing_ins
     found = {leaf.path: leaf.local_shape for leaf in plan.of_kind("intermediate")}
     assert found == {
         "residual": (2, 8, 32),
+        "queries": (2, 16, 2, 8),
         "branch_input": (2, 16, 32),
         "branch_output": (2, 16, 32),
         "table": (16, 32),

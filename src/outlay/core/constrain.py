@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ Resolver = Callable[["str | PartitionSpec", Any, bool], Any]
 """`resolver(where, tree, optional)` gives `constrain` its meaning in a program."""
 
 _resolver: ContextVar[Resolver | None] = ContextVar("outlay_constrain", default=None)
+_specs: ContextVar[Mapping[str, PartitionSpec]] = ContextVar("outlay_ruled_specs", default=MappingProxyType({}))
 
 
 def constrain(tree: Any, where: str | PartitionSpec, *, optional: bool = False) -> Any:
@@ -79,14 +81,25 @@ def name(tree: Any, of: str) -> Any:
     return constrain(tree, of, optional=True)
 
 
+def ruled_spec(of: str) -> PartitionSpec | None:
+    """Where rules say that values of a name live, in the program being traced; None where none does."""
+    return _specs.get().get(of)
+
+
 @contextlib.contextmanager
-def resolving(resolver: Resolver) -> Iterator[None]:
-    """Let `constrain` call a resolver while a step is traced."""
-    token = _resolver.set(resolver)
+def resolving(resolver: Resolver, specs: Mapping[str, PartitionSpec] | None = None) -> Iterator[None]:
+    """Let `constrain` call a resolver while a step is traced.
+
+    Args:
+        resolver: what it calls.
+        specs: where rules say that named values live, by their names.
+    """
+    token, own = _resolver.set(resolver), _specs.set(specs or {})
     try:
         yield
     finally:
         _resolver.reset(token)
+        _specs.reset(own)
 
 
 Sums = Callable[..., tuple[Any, Any]]

@@ -6,11 +6,14 @@ Private JAX, apart from `jax_compat.py` because it is one idea of its own: what 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax._src.interpreters import mlir
 from jax._src.mesh import get_concrete_mesh
@@ -19,6 +22,12 @@ from outlay.core.jax_compat import is_compile_only
 
 CUDNN_OF_TARGETS = 91_002
 """The cuDNN that hardware which is not here is taken to have, 9.10.2: the first with all that is asked of it."""
+
+LANES = 128
+"""What the Pallas kernel's blocks of queries and keys are multiples of."""
+
+MOST_ROWS = 512
+"""Queries and keys of its blocks at most, as MaxText sets them."""
 
 _patching = threading.RLock()  # attention is traced while callbacks are lowered
 
@@ -56,6 +65,60 @@ def cudnn_attention(
     return mixed
 
 
+def splash_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, window: int | None, scale: float
+) -> jax.Array:
+    """Attention by the Pallas kernel for TPUs, of the samples and heads of one device; otherwise as `cudnn_attention`.
+
+    Args:
+        query: (B, T, heads, head_dim); T and S are multiples of `LANES`.
+        key: (B, S, kv_heads, head_dim).
+        value: as `key`.
+        causal: whether a query sees no key after itself.
+        window: how many keys a query sees, itself among them; all if None.
+        scale: what scores are multiplied by.
+    """
+    # Heavy to import, and wanted for TPUs alone.
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    shape = (query.shape[1], key.shape[1])
+    mask = masks.CausalMask(shape) if causal else masks.FullMask(shape)
+    if window is not None:
+        mask = masks.LocalMask(shape, window_size=(window - 1, 0), offset=0)
+    rows, cols = (math.gcd(size, MOST_ROWS) for size in shape)
+    sizes = splash.BlockSizes(
+        **dict.fromkeys(("block_q", "block_q_dkv"), rows),
+        **dict.fromkeys(("block_kv", "block_kv_compute", "block_kv_dkv", "block_kv_dkv_compute"), cols),
+        use_fused_bwd_kernel=True,
+    )
+
+    queries, keys, values = (jnp.swapaxes(x, 1, 2) for x in (query * scale, key, value))
+    masks_of_heads = masks.MultiHeadMask([mask] * query.shape[2])
+    kernel = splash.make_splash_mha(masks_of_heads, head_shards=1, q_seq_shards=1, block_sizes=sizes)
+    return jnp.swapaxes(jax.vmap(kernel)(queries, keys, values), 1, 2)
+
+
+@contextlib.contextmanager
+def telling_cost(product: int, num_exponentials: int) -> Iterator[None]:
+    """Let the compiler be told what the Pallas kernel costs, which JAX leaves out, while attention is traced.
+
+    Args:
+        product: FLOPs of one matrix product of a sample: of all scores that are seen.
+        num_exponentials: how many of these there are.
+    """
+    from jax.experimental import pallas
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+
+    def told(*args: Any, **options: Any) -> Any:
+        num = 5 if "_dkv" in options["name"] else 2  # scores again and four gradients, or scores and mixed values
+        cost = pallas.CostEstimate(flops=num * product, transcendentals=num_exponentials, bytes_accessed=0)
+        return pallas.pallas_call(*args, **options, cost_estimate=cost)
+
+    with _patching, _instead(splash, pl=types.SimpleNamespace(**{**vars(pallas), "pallas_call": told})):
+        yield
+
+
 @contextlib.contextmanager
 def answering_for(device: jax.Device) -> Iterator[None]:
     """Let cuDNN's questions about the GPU be answered for a device that is not here, while attention is traced.
@@ -72,15 +135,21 @@ def answering_for(device: jax.Device) -> Iterator[None]:
         "check_compute_capability": lambda wanted: capability >= _numbers(wanted),
         "is_cuda_compute_capability_equal": lambda wanted: capability == _numbers(wanted),
     }
-    with _patching:
-        asked = {name: getattr(cudnn, name) for name in answers}
-        try:
-            for name, answer in answers.items():
-                setattr(cudnn, name, answer)
-            yield
-        finally:
-            for name, original in asked.items():
-                setattr(cudnn, name, original)
+    with _patching, _instead(cudnn, **answers):
+        yield
+
+
+@contextlib.contextmanager
+def _instead(module: Any, **others: Any) -> Iterator[None]:
+    """A module with other things under some of its names."""
+    own = {name: getattr(module, name) for name in others}
+    try:
+        for name, other in others.items():
+            setattr(module, name, other)
+        yield
+    finally:
+        for name, original in own.items():
+            setattr(module, name, original)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable
 
     @functools.wraps(step)
     def placed(state: Any, batch: Any) -> Any:
-        with resolving(place):
+        with resolving(place, {path: chosen.spec for path, chosen in ruled.items()}):
             new_state, outputs = step(state, batch)
             return new_state, place(OUTPUTS, outputs, True)
 

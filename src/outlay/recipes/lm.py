@@ -232,15 +232,19 @@ def lm_layouts(config: TransformerConfig) -> tuple[dict[str, Layout], dict[str, 
         config: the transformer, for which of its parts there are to split.
     """
     by_sample = inside("residual", P("data")) + data_parallel()
+    heads = inside("queries", P("data", None, "model"))
+    samples = inside("queries", P("data"))
+    # What gives logits is gathered once: left to itself, the compiler moves the logits of all samples instead.
+    whole = inside("table" if config.tied else "head", P())
     vocabulary = inside("table", P("model")) + inside("head", P(None, "model"))
     two_axes = megatron(config) + _kernels(fsdp, "params") + vocabulary
     layouts = {
-        "dp": data_parallel(),
-        "zero1": _kernels(zero1, "opt_state") + data_parallel(),
-        "fsdp": _kernels(fsdp, "params") + by_sample,
-        "tp": megatron(config) + by_sample,
-        "fsdp+tp": two_axes + by_sample,
-        "fsdp+tp+sp": two_axes + sequence_parallel() + data_parallel(),
+        "dp": samples + data_parallel(),
+        "zero1": _kernels(zero1, "opt_state") + samples + data_parallel(),
+        "fsdp": _kernels(fsdp, "params") + whole + samples + by_sample,
+        "tp": megatron(config) + heads + by_sample,
+        "fsdp+tp": two_axes + heads + by_sample,
+        "fsdp+tp+sp": two_axes + heads + sequence_parallel() + data_parallel(),
     }
     return layouts, {name: TWO_AXES for name in layouts if "tp" in name}
 

@@ -44,6 +44,16 @@ class Mask:
         seen = keys <= queries if self.causal else keys == keys
         return seen if self.window is None else seen & (queries - keys < self.window)
 
+    def num_seen(self, num_queries: int, num_keys: int) -> int:
+        """How many pairs of a query and a key see each other.
+
+        >>> Mask().num_seen(4, 4), Mask(causal=True).num_seen(4, 4), Mask(causal=True, window=2).num_seen(4, 4)
+        (16, 10, 7)
+        """
+        if not self.causal:
+            return num_queries * num_keys
+        return sum(min(query + 1, num_keys, self.window or num_keys) for query in range(num_queries))
+
     def pairs(self, num_queries: int, num_keys: int, block: int) -> list[tuple[int, int]]:
         """The blocks of queries and of keys of which some see each other.
 

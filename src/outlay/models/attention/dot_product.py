@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec
 
 from outlay.core import jax_kernels
 from outlay.core.errors import ProgramError
@@ -26,13 +29,15 @@ def attention(
     window: int | None = None,
     segment_ids: jax.Array | None = None,
     scale: float | None = None,
+    split: PartitionSpec | None = None,
 ) -> jax.Array:
     """Attention that never writes its scores to memory: what it takes grows with the sequence, not with its square.
 
-    Compiled for an NVIDIA GPU it is cuDNN's fused kernel, where that can do what is asked, on hardware that is not here
-    too. Everywhere else it goes block by block (online softmax), in plain JAX, with the same numbers up to rounding;
-    blocks that a mask hides wholly cost nothing. Batch and heads may be split over devices in every mode; the sequence
-    is taken whole. Scores and their softmax are float32. It has gradients of first order, backward.
+    Compiled for an NVIDIA GPU it is cuDNN's fused kernel, and for a TPU JAX's Pallas kernel, where these can do what is
+    asked, and on hardware that is not here too. Everywhere else it goes block by block (online softmax), in plain JAX,
+    with the same numbers up to rounding; blocks that a mask hides wholly cost nothing. Batch and heads may be split
+    over devices in every mode; the sequence is taken whole. Scores and their softmax are float32. It has gradients of
+    first order, backward.
 
     Args:
         query: (B, T, heads, head_dim).
@@ -43,6 +48,8 @@ def attention(
         window: a query sees this many keys, itself and those before it; goes with `causal`.
         segment_ids: integers (B, T): a query sees keys of its own segment only, for several texts in one sequence.
         scale: what scores are multiplied by; `1 / sqrt(head_dim)` if None.
+        split: how batch, sequence and heads are split over the mesh, such as `P("data", None, "model")`. TPUs' kernel
+            asks for it on more than one device, since the compiler cannot split it by itself.
 
     Returns:
         (B, T, heads, head_dim), of the query's dtype.
@@ -59,22 +66,29 @@ def attention(
     _refuse_misfits(query, key, value, causal, window, segment_ids)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     mask = Mask(causal, None if window is None or window >= query.shape[1] else window)
-    device = jax_kernels.compiled_for()
     with jax.named_scope("attention"):
-        if no_kernel_because(device, query, segment_ids) is None:
-            return _fused(query, key, value, mask, factor)
+        if no_kernel_because(jax_kernels.compiled_for(), query, key, segment_ids, split) is None:
+            return _fused(query, key, value, _Kernel(mask, factor, split, key.shape[1]))
         segments = None if segment_ids is None else (segment_ids, segment_ids)
         return blockwise(query, key, value, segments, mask, factor)
 
 
-def no_kernel_because(device: jax.Device, query: Any, segment_ids: Any) -> str | None:
+def no_kernel_because(
+    device: jax.Device, query: Any, key: Any, segment_ids: Any = None, split: PartitionSpec | None = None
+) -> str | None:
     """Why a device has no fused kernel for what is asked of it; None where it has.
 
     Args:
         device: what the program is compiled for.
         query: the queries, or their shape and dtype.
+        key: the keys, likewise.
         segment_ids: as for `attention`.
+        split: as for `attention`.
     """
+    if segment_ids is not None:
+        return "fused kernels take no segment_ids here"
+    if device.platform == "tpu":
+        return _none_of_tpus(query, key, split)
     capability, dim = jax_kernels.compute_capability(device), query.shape[-1]
     if capability is None:
         return f"there is none for {device.platform}"
@@ -85,21 +99,67 @@ def no_kernel_because(device: jax.Device, query: Any, segment_ids: Any) -> str |
     largest = 256 if capability >= (9, 0) else 128
     if dim > largest or dim % 8:
         return f"cuDNN's takes a head_dim of at most {largest} that 8 divides, and this is {dim}"
-    if segment_ids is not None:
-        return "cuDNN's knows no segment_ids"
     return None
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _fused(query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, scale: float) -> jax.Array:
-    return _fused_forward(query, key, value, mask, scale)[0]
+def _none_of_tpus(query: Any, key: Any, split: PartitionSpec | None) -> str | None:
+    mesh, lanes = jax.sharding.get_abstract_mesh(), jax_kernels.LANES
+    if query.shape[1] % lanes or key.shape[1] % lanes:
+        return f"the Pallas kernel takes sequences that {lanes} divides, and these are {query.shape[1]}, {key.shape[1]}"
+    if any(axis_type != jax.sharding.AxisType.Auto for axis_type in mesh.axis_types):
+        return "the Pallas kernel is called on automatic axes only"
+    if mesh.size > 1 and split is None:
+        return "the compiler cannot split the Pallas kernel, and split= does not say how"
+    batch, sequence, heads = (_num_pieces(split, dim) for dim in range(3))
+    if sequence > 1 or query.shape[0] % batch or query.shape[2] % heads or key.shape[2] % heads:
+        return f"split={split} splits the sequence, or does not divide batch {query.shape[0]} and heads {key.shape[2]}"
+    return None
 
 
-def _fused_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, scale: float
-) -> tuple[jax.Array, Any]:
-    kernel = functools.partial(jax_kernels.cudnn_attention, causal=mask.causal, window=mask.window, scale=scale)
-    with jax_kernels.answering_for(jax_kernels.compiled_for()):
+def _num_pieces(split: PartitionSpec | None, dim: int) -> int:
+    """Into how many pieces a dim is split."""
+    axes = None if split is None or dim >= len(split) else split[dim]
+    sizes = dict(jax.sharding.get_abstract_mesh().shape)
+    return math.prod(sizes[axis] for axis in ((axes,) if isinstance(axes, str) else axes or ()))
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A fused kernel, and how it is called."""
+
+    mask: Mask
+    scale: float
+    split: PartitionSpec | None
+    num_keys: int
+
+    def __call__(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        how = {"causal": self.mask.causal, "window": self.mask.window, "scale": self.scale}
+        if jax_kernels.compiled_for().platform != "tpu":
+            return jax_kernels.cudnn_attention(query, key, value, **how)
+        own = functools.partial(jax_kernels.splash_attention, **how)
+        if self.split is None:
+            return own(query, key, value)
+        # What it gives is as split as what it is given, which its own types do not say.
+        mapped = jax.shard_map(own, in_specs=(self.split,) * 3, out_specs=self.split, check_vma=False)
+        return mapped(query, key, value)
+
+    def traced(self, shape: tuple[int, ...]) -> contextlib.AbstractContextManager[None]:
+        """What it is traced in, forward and backward."""
+        device = jax_kernels.compiled_for()
+        if device.platform != "tpu":
+            return jax_kernels.answering_for(device)
+        heads = shape[2] // _num_pieces(self.split, 2)
+        seen = heads * self.mask.num_seen(shape[1], self.num_keys)
+        return jax_kernels.telling_cost(2 * seen * shape[3], seen)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _fused(query: jax.Array, key: jax.Array, value: jax.Array, kernel: _Kernel) -> jax.Array:
+    return _fused_forward(query, key, value, kernel)[0]
+
+
+def _fused_forward(query: jax.Array, key: jax.Array, value: jax.Array, kernel: _Kernel) -> tuple[jax.Array, Any]:
+    with kernel.traced(query.shape):
         mixed, pull = jax.vjp(kernel, query, key, value)
     # What it keeps beside its inputs can be asked for by name, as that of the other way.
     kept = jax.tree.map(
@@ -108,9 +168,9 @@ def _fused_forward(
     return mixed, kept
 
 
-def _fused_backward(mask: Mask, scale: float, pull: Any, grad: jax.Array) -> tuple[jax.Array, ...]:
-    with jax_kernels.answering_for(jax_kernels.compiled_for()):
-        return pull(grad)
+def _fused_backward(kernel: _Kernel, kept: Any, grad: jax.Array) -> tuple[jax.Array, ...]:
+    with kernel.traced(grad.shape):
+        return kept(grad)
 
 
 _fused.defvjp(_fused_forward, _fused_backward)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from outlay.core.constrain import ruled_spec
 from outlay.models.attention.dot_product import attention
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.norm import cheap
@@ -47,7 +48,7 @@ class Attention(nnx.Module):
         if angles is not None:
             query, key = (cheap(rotate)(heads, *angles) for heads in (query, key))
         query, key, value = named(query, "queries"), named(key, "keys"), named(value, "values")
-        mix = functools.partial(attention, causal=True, window=self.window)
+        mix = functools.partial(attention, causal=True, window=self.window, split=ruled_spec("queries"))
         mixed = (cheap(mix) if self.is_mixed_again else mix)(query, key, value)
         return self.output(named(mixed, "attention"))
 

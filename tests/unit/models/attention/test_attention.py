@@ -178,14 +178,18 @@ def test_why_there_is_no_kernel():
     h100, a100, cpu = (
         outlay.mesh(data=8, target=target).devices.flat[0] for target in ("h100:1x8", "a100-80gb:1x8", "cpu:8")
     )
-    query = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
-    assert no_kernel_because(h100, query((1, 8, 2, 256)), None) is None
-    assert no_kernel_because(a100, query((1, 8, 2, 128)), None) is None
-    assert no_kernel_because(cpu, query((1, 8, 2, 64)), None) == "there is none for cpu"
-    assert "at most 128 that 8 divides, and this is 256" in no_kernel_because(a100, query((1, 8, 2, 256)), None)
-    assert "this is 12" in no_kernel_because(h100, query((1, 8, 2, 12)), None)
-    assert "this is float32" in no_kernel_because(h100, query((1, 8, 2, 64), dtype=jnp.float32), None)
-    assert "no segment_ids" in no_kernel_because(h100, query((1, 8, 2, 64)), jnp.zeros((1, 8)))
+
+    def reason(device, dim, dtype=jnp.bfloat16, **more):
+        query = jax.ShapeDtypeStruct((1, 8, 2, dim), dtype)
+        return no_kernel_because(device, query, query, **more)
+
+    assert reason(h100, 256) is None
+    assert reason(a100, 128) is None
+    assert reason(cpu, 64) == "there is none for cpu"
+    assert "at most 128 that 8 divides, and this is 256" in reason(a100, 256)
+    assert "this is 12" in reason(h100, 12)
+    assert "this is float32" in reason(h100, 64, jnp.float32)
+    assert "no segment_ids" in reason(h100, 64, segment_ids=jnp.zeros((1, 8)))
 
 
 def test_what_does_not_fit_together_is_all_named():
