@@ -95,7 +95,7 @@ def splash_attention(
 
     queries, keys, values = (jnp.swapaxes(x, 1, 2) for x in (query * scale, key, value))
     masks_of_heads = masks.MultiHeadMask([mask] * query.shape[2])
-    kernel = splash.make_splash_mha(masks_of_heads, head_shards=1, q_seq_shards=1, block_sizes=sizes)
+    kernel: Any = splash.make_splash_mha(masks_of_heads, head_shards=1, q_seq_shards=1, block_sizes=sizes)
     return jnp.swapaxes(jax.vmap(kernel)(queries, keys, values), 1, 2)
 
 

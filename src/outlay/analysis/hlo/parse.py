@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
 from outlay.analysis.hlo.attributes import Attributes, closing, read_attributes
 from outlay.analysis.hlo.frames import TABLES, SourceTables, read_metadata
@@ -42,7 +43,7 @@ def parse_hlo(text: str) -> HloModule:
     if head is None:
         raise ExplainError(_not_hlo(lines))
     reading = _Reading()
-    for number, line in enumerate(lines[head + 1 :], head + 2):
+    for number, line in _instructions(lines, head + 1):
         reading.take(number, line)
     name, _, attributes = lines[head].removeprefix("HloModule ").partition(",")
     settings = read_attributes(attributes)
@@ -56,6 +57,18 @@ def parse_hlo(text: str) -> HloModule:
         input_output_alias=_aliases(settings.get("input_output_alias", "")),
         skipped=tuple(reading.skipped),
     )
+
+
+def _instructions(lines: Sequence[str], start: int) -> Iterator[tuple[int, str]]:
+    """Lines from one on with their numbers; one that a Pallas kernel's metadata breaks is one again."""
+    number, whole = start + 1, ""
+    for at, line in enumerate(lines[start:], start + 1):
+        if line.startswith(('"', "}}")):
+            whole += line
+            continue
+        yield number, whole
+        number, whole = at, line
+    yield number, whole
 
 
 class _Reading:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ def attention(
     asked, and on hardware that is not here too. Everywhere else it goes block by block (online softmax), in plain JAX,
     with the same numbers up to rounding; blocks that a mask hides wholly cost nothing. Batch and heads may be split
     over devices in every mode; the sequence is taken whole. Scores and their softmax are float32. It has gradients of
-    first order, backward.
+    first order, backward. Where a GPU or TPU gets no kernel, a warning says why.
 
     Args:
         query: (B, T, heads, head_dim).
@@ -66,8 +67,12 @@ def attention(
     _refuse_misfits(query, key, value, causal, window, segment_ids)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     mask = Mask(causal, None if window is None or window >= query.shape[1] else window)
+    device = jax_kernels.compiled_for()
+    reason = no_kernel_because(device, query, key, segment_ids, split)
+    if reason is not None and device.platform != "cpu":
+        warnings.warn(f"attention goes block by block on {device.device_kind}: {reason}", stacklevel=2)
     with jax.named_scope("attention"):
-        if no_kernel_because(jax_kernels.compiled_for(), query, key, segment_ids, split) is None:
+        if reason is None:
             return _fused(query, key, value, _Kernel(mask, factor, split, key.shape[1]))
         segments = None if segment_ids is None else (segment_ids, segment_ids)
         return blockwise(query, key, value, segments, mask, factor)

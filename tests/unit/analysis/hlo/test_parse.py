@@ -148,3 +148,19 @@ def test_what_is_no_hlo_is_refused(text, match):
 
 def test_log_lines_before_the_module_do_not_matter():
     assert parse_hlo("compiling...\n" + TEXT).name == "jit_step"
+
+
+def test_an_instruction_that_metadata_breaks_over_lines_is_one():
+    """As the TPU compiler writes Pallas kernels; what follows is read too."""
+    module = parse_hlo(
+        "HloModule m\n\nENTRY %main (x: f32[4]) -> f32[4] {\n"
+        "  %x = f32[4]{0} parameter(0)\n"
+        '  %k = f32[4]{0} custom-call(%x), custom_call_target="tpu", frontend_attributes={kernel_metadata={\n'
+        '"xprof_metadata":"{}"\n'
+        '}}, backend_config={"custom_call_config": {"cost_estimate": {"flops": "8"}}}\n'
+        "  ROOT %y = f32[4]{0} negate(%k)\n}\n"
+    )
+    instructions = module.computations["main"].instructions
+    assert list(instructions) == ["x", "k", "y"]
+    assert '"flops": "8"' in instructions["k"].attributes["backend_config"]
+    assert module.skipped == ()

@@ -12,6 +12,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import outlay
+from outlay.analysis.hlo.parse import parse_hlo
+from outlay.analysis.work.compiled import compiled_work
 from outlay.core import jax_kernels
 from outlay.core.errors import ProgramError
 from outlay.models.attention.blockwise import BLOCK, Mask, blockwise
@@ -174,6 +176,32 @@ def test_on_gpus_that_are_not_here_it_is_the_fused_kernel_and_stays_split():
     assert jax_kernels.cudnn.check_compute_capability.__module__ == jax_kernels.cudnn.__name__
 
 
+@pytest.mark.compiles
+def test_on_tpus_that_are_not_here_it_is_the_pallas_kernel_where_the_split_is_told_and_its_work_is_counted():
+    mesh, split = outlay.mesh(data=4, model=2, target="tpu-v5e:2x4"), P("data", None, "model")
+    query, key = (
+        jax.ShapeDtypeStruct((4, 256, n, 64), jnp.bfloat16, sharding=NamedSharding(mesh, split)) for n in (4, 2)
+    )
+
+    def grads(query, key, value):
+        loss = lambda *xs: outlay.attention(*xs, causal=True, split=split).astype(jnp.float32).sum()  # noqa: E731
+        return jax.grad(loss, (0, 1, 2))(query, key, value)
+
+    with jax.set_mesh(mesh):
+        text = jax.jit(grads).lower(query, key, key).compile().as_text()
+        assert "split= does not say how" in no_kernel_because(mesh.devices.flat[0], query, key)
+        assert "splits the sequence" in no_kernel_because(mesh.devices.flat[0], query, key, split=P(None, "data"))
+        odd = jax.ShapeDtypeStruct((4, 200, 4, 64), jnp.bfloat16)
+        assert "sequences that 128 divides" in no_kernel_because(mesh.devices.flat[0], odd, odd, split=split)
+    assert set(re.findall(r"%(splash_\w+?)(?:\.\d+)? = ", text)) == {
+        "splash_mha_fwd_residuals",
+        "splash_mha_dkv_no_residuals",
+    }
+    assert not re.findall(r" (?:all-gather|all-to-all|all-reduce)", text)
+    seen = Mask(causal=True).num_seen(256, 256)
+    assert compiled_work(parse_hlo(text)).flops_by_dtype == {"bfloat16": 2 * (2 + 5) * 4 * 4 * seen * 64 / 8}
+
+
 def test_why_there_is_no_kernel():
     h100, a100, cpu = (
         outlay.mesh(data=8, target=target).devices.flat[0] for target in ("h100:1x8", "a100-80gb:1x8", "cpu:8")
@@ -190,6 +218,15 @@ def test_why_there_is_no_kernel():
     assert "this is 12" in reason(h100, 12)
     assert "this is float32" in reason(h100, 64, jnp.float32)
     assert "no segment_ids" in reason(h100, 64, segment_ids=jnp.zeros((1, 8)))
+
+
+def test_a_warning_says_why_a_gpu_gets_no_kernel():
+    query = jax.ShapeDtypeStruct((8, 16, 2, 64), jnp.float32)
+    with (
+        jax.set_mesh(outlay.mesh(data=8, target="h100:1x8")),
+        pytest.warns(UserWarning, match=r"block by block on NVIDIA H100.*: cuDNN's takes bfloat16 or float16"),
+    ):
+        jax.eval_shape(lambda x: outlay.attention(x, x, x), query)
 
 
 def test_what_does_not_fit_together_is_all_named():
