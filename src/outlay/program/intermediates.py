@@ -27,6 +27,7 @@ from outlay.program.storing import Storing
 def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable[[Any, Any], Any]:
     """The step with the values that it names, and its outputs, placed and stored as rules say."""
     ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate") if leaf.is_placed}
+    specs = {leaf.path: leaf.spec for leaf in plan.of_kind("intermediate") if leaf.is_placed}
     storing = Storing(plan)
     # On Explicit axes a constraint only asserts, and a reshard moves; on Auto axes a reshard is refused.
     move = jax.reshard if AxisType.Explicit in mesh.axis_types else jax.lax.with_sharding_constraint
@@ -43,7 +44,7 @@ def placing(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable
 
     @functools.wraps(step)
     def placed(state: Any, batch: Any) -> Any:
-        with resolving(place, {path: chosen.spec for path, chosen in ruled.items()}):
+        with resolving(place, specs):
             new_state, outputs = step(state, batch)
             return new_state, place(OUTPUTS, outputs, True)
 
