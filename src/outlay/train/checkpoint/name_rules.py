@@ -47,6 +47,13 @@ class NameRule:
             return None
         return path, tuple(map(int, stars))
 
+    @property
+    def numbered(self) -> str:
+        """What else its stars ask of a name, for messages; empty if nothing."""
+        if self.path is None or len(_STAR.findall(self.name)) == len(_STAR.findall(self.path)):
+            return ""
+        return " with numbers for the stars that the path lacks"
+
     def text(self) -> str:
         """As it is written.
 

@@ -203,7 +203,12 @@ def _sources(
         for name in unclaimed
     ]
     problems += [
-        Problem("unused rule", rule.text(), f"none of {len(arrays)} names matches", did_you_mean(rule.name, arrays))
+        Problem(
+            "unused rule",
+            rule.text(),
+            f"none of {len(arrays)} names matches{rule.numbered}",
+            did_you_mean(rule.name, arrays),
+        )
         for rule in rules
         if rule not in used
     ]

@@ -142,6 +142,10 @@ def test_a_part_and_what_no_name_leads_to(model):
         ([(*NAMES[0], (1, 0, 2)), *NAMES[1:]], r"\(1, 0, 2\) orders 3 dims, and it has 2"),
         (["model.norm.weight"], r"a rule is \(name in the file, path of the leaf\)"),
         ([("a.*.b", "**")], r"must be the first of 'a.\*.b'"),
+        (
+            [*NAMES, ("*.norm.weight", "params.norm")],
+            "none of 9 names matches with numbers for the stars that the path",
+        ),
         ([("a", "b", (1, 2))], r"\(1, 2\) is no order of dims"),
     ],
 )
