@@ -89,6 +89,9 @@ def repeated_work(evidence: Evidence) -> Iterator[Finding]:
     yield Finding("repeated-work", text, cure, int(work.bytes_accessed * (1 - 1 / ratio)))
 
 
+_CAUSES = ("gathered-batch", "all-to-all-in-fsdp")
+"""Kinds after which devices work on samples that are not their own."""
+
 _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     back_and_forth,
     whole_parameters,
@@ -105,8 +108,17 @@ _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
 
 def find(evidence: Evidence) -> list[Finding]:
     """Every finding, in no order."""
-    found = [finding for check in _CHECKS for finding in check(evidence)]
+    found = _with_what_they_cause([finding for check in _CHECKS for finding in check(evidence)])
     return [*(too_large(evidence.memory) if evidence.memory else ()), *found]
+
+
+def _with_what_they_cause(findings: list[Finding]) -> list[Finding]:
+    """What makes devices repeat one another's work costs what that does: a small gather may cause a lot of it."""
+    repeated = max((finding.cost_bytes for finding in findings if finding.kind == "repeated-work"), default=0)
+    return [
+        replace(finding, cost_bytes=max(finding.cost_bytes, repeated)) if finding.kind in _CAUSES else finding
+        for finding in findings
+    ]
 
 
 def ranked(findings: list[Finding]) -> tuple[Finding, ...]:

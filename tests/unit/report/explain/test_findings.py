@@ -28,7 +28,7 @@ from outlay.layout.strategies import data_parallel, fsdp
 from outlay.program.make import program
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.explain import explain
-from outlay.report.explain.findings import ranked
+from outlay.report.explain.findings import _with_what_they_cause, ranked
 from outlay.report.explain.program_facts import CollectiveFacts
 from outlay.report.explain.resharding import _exchanged_twice
 from outlay.report.finding import Finding
@@ -262,3 +262,12 @@ def test_a_constraint_is_taken_away_only_where_there_is_one():
     where = 1 + next(number for number, line in enumerate(lines) if "jnp.tanh(constrain(" in line)
     there = replace(there, source=SourceLine(__file__, where, "f"))
     assert f"take the constraint away at {there.source}" in _exchanged_twice(evidence, there, back).cure
+
+
+def test_a_finding_costs_what_it_causes():
+    small = Finding("gathered-batch", "the batch is gathered", "constrain it", 1000)
+    large = Finding("repeated-work", "devices repeat work", "split the batch", 10**9)
+    other = Finding("resharding", "a detour", "one spec", 2000)
+    found = ranked(_with_what_they_cause([other, small, large]))
+    assert [(one.kind, one.cost_bytes) for one in found[:2]] == [("gathered-batch", 10**9), ("repeated-work", 10**9)]
+    assert ranked(_with_what_they_cause([other, small]))[0].kind == "resharding"
