@@ -30,9 +30,8 @@ this table in seconds and needs no compiler; `--row ID` compiles a row again, an
 """
 
 MISSING = """\
-Of the rows of quality A and B, {expressed} can be expressed; those here were compiled first, in an order fixed before
-any was
-priced (core rows, then one of each kind). The others, and all of TPUs, are still to be compiled:
+Of the rows of quality A and B, {expressed} can be expressed. Those here were compiled first, for variety and not by
+result: none that was compiled is left out. The others are still to be compiled;
 `python benchmarks/published.py --keep --page docs` does that and writes this page anew.
 
 """
