@@ -57,7 +57,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seque
 def folded(rows: Sequence[Sequence[str]], *, names: Sequence[int], all_at: str) -> tuple[list[list[str]], str]:
     """Make a long table short: rows that differ only in numbers inside of names become one, and the rest is cut.
 
-    A table of at most `MAX_ROWS` rows stays as it is.
+    A table of at most `MAX_UNFOLDED` rows stays as it is.
 
     Args:
         rows: the cells of each row; the first is the path of a leaf.
@@ -71,7 +71,7 @@ def folded(rows: Sequence[Sequence[str]], *, names: Sequence[int], all_at: str) 
     >>> folded(rows, names=[0], all_at="plan.to_json()")
     ([['layers.*.kernel (300 alike)', '(8, 8)']], '300 rows in 1, alike ones folded; all of them: plan.to_json()')
     """
-    if len(rows) <= MAX_ROWS:
+    if len(rows) <= MAX_UNFOLDED:
         return [list(row) for row in rows], ""
     alike: dict[tuple[str, ...], list[Sequence[str]]] = {}
     for row in rows:
@@ -80,6 +80,8 @@ def folded(rows: Sequence[Sequence[str]], *, names: Sequence[int], all_at: str) 
     short = [_as_one(key, group) for key, group in alike.items()]
     cut = f", {len(short) - MAX_ROWS:,} more left out" if len(short) > MAX_ROWS else ""
     shown = short[:MAX_ROWS]
+    if len(shown) == len(rows):
+        return shown, ""
     return shown, f"{len(rows):,} rows in {len(shown):,}, alike ones folded{cut}; all of them: {all_at}"
 
 
@@ -89,6 +91,9 @@ def _as_one(starred: tuple[str, ...], rows: Sequence[Sequence[str]]) -> list[str
     cells = [first if len({row[i] for row in rows}) == 1 else starred[i] for i, first in enumerate(rows[0])]
     return [f"{cells[0]} ({len(rows):,} alike)", *cells[1:]]
 
+
+MAX_UNFOLDED = 60
+"""Rows that fit on a screen or two: of more, equal layers are one row."""
 
 MAX_ROWS = 200
 """Rows of a table that a person will scroll through; laying out more takes seconds."""

@@ -101,3 +101,22 @@ def test_replicating_what_could_be_split_says_how_much_could():
 
 def test_one_device_has_nothing_to_note():
     assert outlay.Layout([outlay.replicate()]).plan({"w": shape(8)}, abstract(data=1)).notes == ()
+
+
+def test_equal_layers_are_one_line_and_the_text_says_where_all_are():
+    layer = {"up": shape(64, 256), "down": shape(256, 64)}
+    layers = [dict(layer) for _ in range(40)]
+    layers[7] = {"up": shape(64, 512), "down": shape(512, 64)}  # which is not like the others
+    plan = (outlay.fsdp(min_size=8) + outlay.data_parallel()).plan({"params": {"layers": layers}}, MESH)
+    lines = str(plan).splitlines()
+    assert len(lines) == 8
+    assert any(line.startswith("params.layers.*.up (39 alike)  (64, 256)") for line in lines)
+    assert any(line.startswith("params.layers.7.up  ") for line in lines)
+    assert "(80 rows in 4, alike ones folded; all of them: plan.to_json(), or plan[path] for one)" in lines
+
+
+def test_a_plan_of_a_screen_or_two_prints_every_leaf():
+    layers = [{"up": shape(64, 256)} for _ in range(30)]
+    plan = (outlay.fsdp(min_size=8) + outlay.data_parallel()).plan({"params": {"layers": layers}}, MESH)
+    assert "alike" not in str(plan)
+    assert "params.layers.29.up" in str(plan)
