@@ -109,8 +109,8 @@ def test_equal_layers_are_one_line_and_the_text_says_where_all_are():
     layers[7] = {"up": shape(64, 512), "down": shape(512, 64)}  # which is not like the others
     plan = (outlay.fsdp(min_size=8) + outlay.data_parallel()).plan({"params": {"layers": layers}}, MESH)
     lines = str(plan).splitlines()
-    assert len(lines) == 9  # with a head, a total and two notes
-    assert any(line.startswith("params.layers.*.up (39 alike)  (64, 256)") for line in lines)
+    assert len(lines) == 9
+    assert any(line.startswith("params.layers.*.up (39 alike) ") for line in lines)
     assert any(line.startswith("params.layers.7.up  ") for line in lines)
     assert "(80 rows in 4, alike ones folded; all of them: plan.to_json(), or plan[path] for one)" in lines
 
