@@ -31,10 +31,13 @@ NAMES = [
 
 
 def init_params(key):
-    """The base, which the file will fill, and adapters that change nothing yet: of each pair one is zero."""
+    """The base, which a file may fill, and adapters that change nothing yet: of each pair one is zero."""
     keys = dict(zip(SIZES, jax.random.split(key, len(SIZES)), strict=True))
     return {
-        "base": {name: {"kernel": jnp.zeros(size), "bias": jnp.zeros(size[1])} for name, size in SIZES.items()},
+        "base": {
+            name: {"kernel": jax.random.normal(keys[name], size) / size[0] ** 0.5, "bias": jnp.zeros(size[1])}
+            for name, size in SIZES.items()
+        },
         "adapters": {
             name: {"down": jax.random.normal(keys[name], (inputs, RANK)) / 4, "up": jnp.zeros((RANK, outputs))}
             for name, (inputs, outputs) in SIZES.items()
@@ -65,7 +68,7 @@ def make_examples(num, first=0):
 
 
 def recipe():
-    """For the command line: `outlay run examples/lora.py:recipe --devices 8`. Its base is zero: there is no file."""
+    """For the command line: `outlay run examples/lora.py:recipe --devices 8`. Its base is as it was made: there is no file."""
     examples = make_examples(1024)
     return outlay.Recipe.training(
         "lora",
@@ -82,8 +85,6 @@ def recipe():
 def write_pretrained(path):
     """What another program has left us: a model that knows the first four features."""
     params, examples = init_params(jax.random.key(0)), make_examples(512)
-    params["base"]["hidden"]["kernel"] = jax.random.normal(jax.random.key(1), SIZES["hidden"]) / 4
-    params["base"]["out"]["kernel"] = jax.random.normal(jax.random.key(2), SIZES["out"]) / 8
     training = optax.adam(1e-2)
 
     def loss_of(base):
