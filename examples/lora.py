@@ -68,7 +68,7 @@ def make_examples(num, first=0):
 
 
 def recipe():
-    """For the command line: `outlay run examples/lora.py:recipe --devices 8`. Its base is as it was made: there is no file."""
+    """For the command line: `outlay run examples/lora.py:recipe --devices 8`. Its base is random: it reads no file."""
     examples = make_examples(1024)
     return outlay.Recipe.training(
         "lora",
