@@ -1,13 +1,18 @@
+import inspect
 import json
 
 import jax
 import jax.numpy as jnp
 import pytest
-from tests.unit.program.test_storing import NUM_LAYERS, program_of
+from tests.unit.program.test_storing import NUM_LAYERS, layer, program_of
 
 import outlay
 from outlay.errors import ExplainError
 from outlay.report.explain.timeline_trace import timeline_trace
+
+_, FIRST = inspect.getsourcelines(layer)
+LAYER = (FIRST + 2, FIRST + 3)
+"""The lines of its two products."""
 
 
 def test_the_predicted_step_is_drawn_on_its_tracks_with_the_line_of_each_operation():
@@ -25,7 +30,7 @@ def test_the_predicted_step_is_drawn_on_its_tracks_with_the_line_of_each_operati
         inside = [e for e in spans if e["tid"] == 1 and loop["ts"] <= e["ts"] < loop["ts"] + loop["dur"] / NUM_LAYERS]
         assert len(inside) > 1
     lines = {event["args"].get("line", "").rpartition("/")[2] for event in spans}
-    assert {"test_storing.py:23", "test_storing.py:24"} <= lines
+    assert {f"test_storing.py:{number}" for number in LAYER} <= lines
     assert {event["args"]["bound by"] for event in spans if event["tid"] == 2} == {"communication"}
 
 

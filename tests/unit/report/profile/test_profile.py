@@ -1,13 +1,18 @@
 """Predicted and measured, joined by the names of instructions; on simulated devices, so times say nothing."""
 
+import inspect
 import json
 
 import jax
 import pytest
-from tests.unit.program.test_storing import BATCH, program_of
+from tests.unit.program.test_storing import BATCH, layer, program_of
 
 import outlay
 from outlay.errors import ProfileError, ProgramError
+
+_, FIRST = inspect.getsourcelines(layer)
+LAYER = (FIRST + 2, FIRST + 3)
+"""The lines of its two products."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,7 @@ def test_every_operation_has_both_times_by_line_module_phase_and_leaf(found):
     for groups in (found.by_line(), found.by_module(), found.by_phase()):
         assert sum(one.predicted for one in groups) == pytest.approx(found.predicted_seconds)
         assert sum(one.measured for one in groups) == pytest.approx(found.measured_seconds - found.unknown_seconds)
-    assert {one.name.rpartition("/")[2] for one in found.by_line()} >= {"test_storing.py:23", "test_storing.py:24"}
+    assert {one.name.rpartition("/")[2] for one in found.by_line()} >= {f"test_storing.py:{number}" for number in LAYER}
     assert {one.name for one in found.by_leaf()} >= {"params.up", "params.down"}
     assert {"forward", "backward", "optimizer"} <= {one.name for one in found.by_phase()}
     for one in found.by_line():
