@@ -51,6 +51,7 @@ def whole_batch(tree: Any) -> Any:
         tree: arrays, each with one entry per sample.
 
     Example:
+        >>> import optax
         >>> def loss(params, batch, keys):
         ...     image, text = batch["image"] @ params["image"], batch["text"] @ params["text"]
         ...     scores = image @ outlay.whole_batch(text).T
