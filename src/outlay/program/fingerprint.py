@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -122,10 +123,15 @@ def where_is(step: Callable[..., Any]) -> str:
     """File and line of a step: of the user's function in it where the step is Outlay's own."""
     while isinstance(step, functools.partial):
         step = step.func
-    step = inspect.unwrap(step)
-    inside = [cell.cell_contents for cell in getattr(step, "__closure__", None) or ()]
-    codes = [code for value in (step, *inside) if (code := getattr(value, "__code__", None))]
-    users = [code for code in codes if not code.co_filename.startswith(_PACKAGE)]
+    reached, functions = [inspect.unwrap(step)], []
+    while reached:
+        value = reached.pop(0)
+        if hasattr(value, "__code__") and value not in functions:
+            functions.append(value)
+            reached += [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+        elif dataclasses.is_dataclass(value) and type(value).__module__.startswith("outlay."):
+            reached += list(vars(value).values())  # what a step of Outlay's own keeps the user's functions in
+    users = [one.__code__ for one in functions if not one.__code__.co_filename.startswith(_PACKAGE)]
     return f"{users[0].co_filename}:{users[0].co_firstlineno}" if users else type(step).__name__
 
 

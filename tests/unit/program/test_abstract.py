@@ -74,7 +74,10 @@ def test_a_step_that_returns_no_pair(result: Any, got: str) -> None:
     def my_step(state: Any, batch: Any) -> Any:
         return result(state)
 
-    assert error_of(my_step) == f"the step my_step must return (state, outputs), a pair; it returned {got}"
+    assert error_of(my_step) == (
+        f"the step my_step must return (state, outputs), a pair; it returned {got}"
+        "\n  cure: outlay.program(..., donate=False) where it only reads the state"
+    )
 
 
 def test_outputs_that_are_no_arrays() -> None:
