@@ -15,7 +15,7 @@ INTRODUCTION = """\
 # Mistakes that Outlay catches
 
 A rule that does nothing is worse than an error: the program runs, and every device holds everything. So a layout that
-does not fit its tree is refused, and the message says where, with the numbers, and which edit cures it. Each message
+does not fit its tree is refused, and the message says where, with the numbers, and which edit fixes it. Each message
 below is what Outlay really says: this page is made by `python docs/make_caught_mistakes.py`, and a test compares them.
 
 All of them are about this tree on {mesh}:

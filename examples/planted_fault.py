@@ -23,7 +23,7 @@ def init(key):
 def step(state, batch):
     def loss_of(state):
         error = batch["x"] @ state["w"] + state["b"][None] - batch["y"]
-        return jnp.mean(error**2)  # the fault; the cure: jax.lax.pmean(jnp.mean(error**2), "data")
+        return jnp.mean(error**2)  # the fault; the fix: jax.lax.pmean(jnp.mean(error**2), "data")
 
     loss, grads = jax.value_and_grad(loss_of)(state)
     state = jax.tree.map(lambda p, g: p - LEARNING_RATE * g, state, grads)

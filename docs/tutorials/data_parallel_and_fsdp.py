@@ -365,7 +365,7 @@ try:
 except outlay.errors.ProgramError as error:
     message = str(error)
 print(message)
-assert "cure: accumulate=2 or accumulate=4" in message
+assert "fix: accumulate=2 or accumulate=4" in message
 
 # %% [markdown]
 # The last batch of a data set is often too small to be split evenly. Fill it up with anything and give it an entry
@@ -385,7 +385,7 @@ except outlay.errors.ProgramError as error:
 print(message)
 assert "gone" in message
 assert "params.input.kernel" in message
-assert "cure" in message
+assert "fix" in message
 
 # %% [markdown]
 # ### A dim that does not divide
@@ -400,7 +400,7 @@ except outlay.errors.LayoutError as error:
     message = str(error)
 print(message)
 assert "params.output.bias" in message
-assert "cure" in message
+assert "fix" in message
 
 # %% [markdown]
 # ## Next

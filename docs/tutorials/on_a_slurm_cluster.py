@@ -98,7 +98,7 @@ assert len(re.findall("8 devices hold x, 4 of them are mine", printed)) == 2
 # %%
 printed = terminal.run("SLURM_PROCID=0 SLURM_JOB_ID=77 python who.py 2>&1 | grep -A 9 JoinError")
 assert "SLURM_STEP_NUM_TASKS (how many there are)" in printed
-assert "cure: start the processes with srun" in printed
+assert "fix: start the processes with srun" in printed
 
 # %% [markdown]
 # ## A whole job

@@ -174,7 +174,7 @@ except outlay.errors.LayoutError as error:
     message = str(error)
 print(message)
 assert "dim 0 of (6, 8) float32 has size 6, which does not divide by y=4" in message
-assert "cure" in message
+assert "fix" in message
 
 # %% [markdown]
 # ## Next

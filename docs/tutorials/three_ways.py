@@ -121,7 +121,7 @@ try:
 except outlay.errors.ProgramError as error:
     message = str(error)
 print(message.partition("JAX says")[0])
-assert "cure: reduce it before returning: jax.lax.psum(x, axis)" in message
+assert "fix: reduce it before returning: jax.lax.psum(x, axis)" in message
 
 # %% [markdown]
 # ## The layer

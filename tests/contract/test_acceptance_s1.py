@@ -123,10 +123,10 @@ def test_s1_14_psum_makes_them_the_whole_sum() -> None:
     assert program.compiled.as_text().count(" all-reduce(") == num_collectives(program) == 1
 
 
-def test_s1_15_wrong_out_specs_are_refused_with_the_line_that_cures_them() -> None:
+def test_s1_15_wrong_out_specs_are_refused_with_the_line_that_fixes_them() -> None:
     with pytest.raises(
         outlay.errors.ProgramError,
-        match=r"what it returns differs from device to device.*\n  cure: reduce it before returning: "
+        match=r"what it returns differs from device to device.*\n  fix: reduce it before returning: "
         r"jax\.lax\.psum\(x, axis\) or jax\.lax\.pmean\(x, axis\), axis of 'i'",
     ):
         by_hand(lambda state, batch: (state, state.sum()), i=8)

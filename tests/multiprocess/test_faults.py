@@ -124,10 +124,10 @@ def test_processes_that_agree_run_their_program(mark):
 
 KINDS = {
     "program": r"  program: [0-9a-f]{12} \(.*/differing.py:\d+\), there [0-9a-f]{12} \(.*/differing.py:\d+\)\n"
-    r"      \+ %0 = stablehlo.sine .*\n  cure: what is traced must not depend on the process",
-    "data": r"  data: batch is float32\[4, 3\], there float32\[4, 2\]\n(.*\n)  cure: state and batch are global",
-    "config": r"  config: rule 2 is w  P\(\), there w  P\('data',\)\n(.*\n)  cure: start all processes with the same",
-    "key": r"  config: key is \[0 7\], there \[0 0\]\n  cure: start all processes with the same",
+    r"      \+ %0 = stablehlo.sine .*\n  fix: what is traced must not depend on the process",
+    "data": r"  data: batch is float32\[4, 3\], there float32\[4, 2\]\n(.*\n)  fix: state and batch are global",
+    "config": r"  config: rule 2 is w  P\(\), there w  P\('data',\)\n(.*\n)  fix: start all processes with the same",
+    "key": r"  config: key is \[0 7\], there \[0 0\]\n  fix: start all processes with the same",
 }
 
 
@@ -158,7 +158,7 @@ def test_a_process_that_does_not_come_to_the_first_run_is_named(mark, process):
     assert done.code == 13
     assert re.search(
         rf"ProgramError: 1 of 2 processes have not come to where process {1 - process} has waited 4 s to run its "
-        rf"program \(.*differing.py:\d+\)\n  missing: process {process}\n  cure: ",
+        rf"program \(.*differing.py:\d+\)\n  missing: process {process}\n  fix: ",
         done.stderr,
     )
 

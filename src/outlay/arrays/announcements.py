@@ -46,7 +46,7 @@ def _all_rows(data: bytes, size: int) -> list[bytes]:
     return [row.tobytes() for row in np.asarray(multihost_utils.process_allgather(own))]
 
 
-def refuse_difference(said: Sequence[Any], what: str, cure: str) -> None:
+def refuse_difference(said: Sequence[Any], what: str, fix: str) -> None:
     """Raise where the processes do not all say the same, listing what each says.
 
     Raises:
@@ -55,7 +55,7 @@ def refuse_difference(said: Sequence[Any], what: str, cure: str) -> None:
     odd = [process for process, one in enumerate(said) if one != said[0]]
     if not odd:
         return
-    problems = [Problem("differs", f"process {process}", str(said[process]), cure) for process in (0, *odd)]
+    problems = [Problem("differs", f"process {process}", str(said[process]), fix) for process in (0, *odd)]
     raise PlaceError(f"{what} is not the same in all {len(said)} processes", problems)
 
 

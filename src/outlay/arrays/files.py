@@ -69,10 +69,10 @@ class Stored:
 
 
 class _Unreadable(Exception):
-    """What is wrong with a file, and the cure."""
+    """What is wrong with a file, and the fix."""
 
-    def __init__(self, what: str, cure: str) -> None:
-        super().__init__(what, cure)
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what, fix)
 
 
 def _opened(path: Path) -> Stored:

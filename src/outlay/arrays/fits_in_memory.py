@@ -14,7 +14,7 @@ from outlay.layout.plan import Plan
 _SHOWN = 4
 
 
-def too_large(plan: Plan, mesh: Mesh, cure: str) -> tuple[str, list[Problem]] | None:
+def too_large(plan: Plan, mesh: Mesh, fix: str) -> tuple[str, list[Problem]] | None:
     """That the state of a plan needs more than the memory of this machine, with its largest leaves; else None.
 
     Only devices that share the host's memory are asked: XLA aborts the process where it cannot have as much of it,
@@ -23,7 +23,7 @@ def too_large(plan: Plan, mesh: Mesh, cure: str) -> tuple[str, list[Problem]] | 
     Args:
         plan: where the leaves are.
         mesh: its mesh.
-        cure: the edit that makes a leaf smaller.
+        fix: the edit that makes a leaf smaller.
     """
     devices = mesh.devices.flat
     here = {at for at, device in enumerate(devices) if device.process_index == jax.process_index()}
@@ -41,7 +41,7 @@ def too_large(plan: Plan, mesh: Mesh, cure: str) -> tuple[str, list[Problem]] | 
             "too large",
             leaf.path,
             f"{leaf.dtype}{list(leaf.shape)} needs {format_bytes(sizes[leaf])} on the devices of this machine",
-            cure,
+            fix,
         )
         for leaf in largest
     ]

@@ -34,7 +34,7 @@ def refuse_misfits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> No
     if not isinstance(sharding, NamedSharding):
         return
     if isinstance(sharding.mesh, AbstractMesh):
-        raise PlaceError("arrays cannot be put on an AbstractMesh, which has no devices\n  cure: use outlay.mesh(...)")
+        raise PlaceError("arrays cannot be put on an AbstractMesh, which has no devices\n  fix: use outlay.mesh(...)")
     refuse_to_run(sharding.mesh, "arrays cannot be put")
     problems = [problem for path, shape in named for problem in misfits(path, tuple(shape), sharding)]
     if problems:
@@ -79,17 +79,17 @@ def differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -> lis
     missing = [path for path in planned if path not in given]
     extra = [path for path in given if path not in planned]
     problems = [
-        Problem("missing leaf", path, "the plan has it, the tree does not", _cure("add it", path, extra))
+        Problem("missing leaf", path, "the plan has it, the tree does not", _fix("add it", path, extra))
         for path in missing
     ]
     problems += [
-        Problem("extra leaf", path, "the tree has it, the plan does not", _cure("take it out", path, missing))
+        Problem("extra leaf", path, "the tree has it, the plan does not", _fix("take it out", path, missing))
         for path in extra
     ]
     return problems + [p for path, leaf in given.items() if path in planned for p in _other(leaf, planned[path])]
 
 
-def _cure(edit: str, path: str, others: list[str]) -> str:
+def _fix(edit: str, path: str, others: list[str]) -> str:
     """The edit; where leaves of the other side have no partner either, the path may just be written differently."""
     return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
@@ -98,8 +98,8 @@ def _other(leaf: Any, planned: LeafPlan) -> list[Problem]:
     shape, dtype = tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))
     if planned.dtype.startswith("key<") and dtype != planned.dtype:
         old_style = dtype == "uint32" and len(shape) == len(planned.shape) + 1
-        cure = "jax.random.wrap_key_data(x)" if old_style else "make it with jax.random.key, of that kind"
-        return [Problem("other key", planned.path, f"{dtype} of shape {shape}, planned {planned.dtype}", cure)]
+        fix = "jax.random.wrap_key_data(x)" if old_style else "make it with jax.random.key, of that kind"
+        return [Problem("other key", planned.path, f"{dtype} of shape {shape}, planned {planned.dtype}", fix)]
     problems = []
     if shape != planned.shape:
         what = f"shape {shape}, planned {planned.shape}"

@@ -35,7 +35,7 @@ def pencil(shape: Sequence[int], mesh: Mesh, along: int) -> NamedSharding:
         raise PlaceError(
             "a pencil leaves one dim whole and splits the others over one mesh axis each: "
             f"the array {tuple(shape)} has {rank} dims, the mesh {len(axes)} axes {axes}\n"
-            f"  cure: a mesh of {rank - 1} axes"
+            f"  fix: a mesh of {rank - 1} axes"
         )
     if not -rank <= along < rank:
         raise PlaceError(f"along={along}, but the array {tuple(shape)} has dims 0 to {rank - 1}")

@@ -105,7 +105,7 @@ def _box(shape: Shape, sharding: NamedSharding, process: int) -> Bounds:
         raise PlaceError(
             f"what process {process} holds under {spec_text(sharding.spec)} is {len(held)} blocks with others' between "
             "them, so it has no piece that is one array\n"
-            "  cure: a mesh in which each process's devices are neighbours, or outlay.arrays.from_callback"
+            "  fix: a mesh in which each process's devices are neighbours, or outlay.arrays.from_callback"
         )
     return box
 
@@ -130,8 +130,8 @@ def _as_problem(part: _Part, whole: Shape | None) -> Problem:
         what += f", of a global shape {part.implies}"
     if whole is None or len(whole) != len(part.grid):
         return Problem("piece", f"process {part.process}", what, "give pieces of one rank")
-    cure = f"give a piece of shape {part.expected(whole)}, and one dtype everywhere; pad what is too short"
-    return Problem("piece", f"process {part.process}", what, cure)
+    fix = f"give a piece of shape {part.expected(whole)}, and one dtype everywhere; pad what is too short"
+    return Problem("piece", f"process {part.process}", what, fix)
 
 
 def _shifted(index: tuple[slice, ...], box: Bounds) -> tuple[slice, ...]:

@@ -102,7 +102,7 @@ def _wanted(tree: Any, where: Plan | Sharding, mesh: Mesh | None) -> Any:
         return jax.tree.map(lambda _: where, tree)
     if mesh is None:
         raise PlaceError(
-            "a plan names devices by number\n  cure: give the mesh that it was made for too, (tree, plan, mesh)"
+            "a plan names devices by number\n  fix: give the mesh that it was made for too, (tree, plan, mesh)"
         )
     check_mesh(where, mesh)
     refuse_to_run(mesh, "arrays cannot be put")

@@ -87,7 +87,7 @@ def _agree(value: Any, source: int, place: str, verb: str) -> _Header:
     is_source = fault is None and source == jax.process_index()
     array = np.asarray(value) if is_source and value is not None else None
     own = {
-        "fault": fault and [fault.kind, fault.where, fault.what, fault.cure],
+        "fault": fault and [fault.kind, fault.where, fault.what, fault.fix],
         "source": None if fault else int(source),
         "place": place,
         "array": None if array is None else [array.shape, array.dtype.name, array.dtype.kind in "OSUM"],
@@ -96,9 +96,9 @@ def _agree(value: Any, source: int, place: str, verb: str) -> _Header:
     faults = [Problem(*one["fault"]) for one in said if one["fault"]]
     if faults:
         raise PlaceError(f"{verb} from a process that is not there, in {len(faults)} of {len(said)} processes", faults)
-    cure = f"pass the same to outlay.{verb} everywhere"
-    refuse_difference([f"source={one['source']}" for one in said], f"the source of {verb}", cure)
-    refuse_difference([one["place"] for one in said], f"the sharding of {verb}", cure)
+    fix = f"pass the same to outlay.{verb} everywhere"
+    refuse_difference([f"source={one['source']}" for one in said], f"the source of {verb}", fix)
+    refuse_difference([one["place"] for one in said], f"the sharding of {verb}", fix)
     sent = said[source]["array"]
     if sent is None or sent[2]:
         what = "passed None" if sent is None else f"passed {sent[1]}, which is not numbers"

@@ -56,7 +56,7 @@ def check_mesh(plan: Plan, mesh: Mesh) -> None:
     """
     if not isinstance(mesh, Mesh):
         what = f"a {type(mesh).__name__} is no mesh of devices"
-        raise PlaceError(f"arrays cannot be placed: {what}\n  cure: give the mesh from outlay.mesh(...)")
+        raise PlaceError(f"arrays cannot be placed: {what}\n  fix: give the mesh from outlay.mesh(...)")
     here = MeshInfo.of(mesh)
     there = plan.mesh
     same_devices = here.device_ids == there.device_ids
@@ -68,7 +68,7 @@ def check_mesh(plan: Plan, mesh: Mesh) -> None:
     if here.axes == there.axes:
         what += f"\n  devices {_ids(there.device_ids)} there, {_ids(here.device_ids)} here"
     raise PlaceError(
-        f"{what}\n  cure: give the mesh that the plan was made for, or plan for this one: layout.plan(tree, mesh)"
+        f"{what}\n  fix: give the mesh that the plan was made for, or plan for this one: layout.plan(tree, mesh)"
     )
 
 

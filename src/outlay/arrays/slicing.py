@@ -40,14 +40,14 @@ def slice_of(x: jax.Array, index: Any, sharding: NamedSharding | None = None) ->
     """
     if not isinstance(x.sharding, NamedSharding):
         kind = type(x.sharding).__name__
-        raise PlaceError(f"slice_of takes an array over a mesh, this one has a {kind}\n  cure: x[index], it is whole")
+        raise PlaceError(f"slice_of takes an array over a mesh, this one has a {kind}\n  fix: x[index], it is whole")
     ranges, kept = _ranges(index, x.shape)
     shape = tuple(len(range(*ranges[dim])) for dim in kept)
     wanted = sharding or NamedSharding(x.sharding.mesh, PartitionSpec())
     if set(wanted.device_set) != set(x.sharding.device_set):
         raise PlaceError(
             f"the slice shall live on {len(wanted.device_set)} devices that are not the {len(x.sharding.device_set)} "
-            "of the array\n  cure: a sharding over the array's own mesh"
+            "of the array\n  fix: a sharding over the array's own mesh"
         )
     refuse_misfits([("", shape)], wanted)
     result = _cut(ranges, kept, auto_sharding(wanted))(with_auto_types(x))

@@ -31,7 +31,7 @@ def broken_connections(brain: Brain) -> dict[Connection, list[Problem]]:
         if connection in twice:
             what.append(("it is there twice", "name it once; how much it counts is for the kernel to say"))
         if what:
-            found[connection] = [Problem("connection", str(connection), wrong, cure) for wrong, cure in what]
+            found[connection] = [Problem("connection", str(connection), wrong, fix) for wrong, fix in what]
     return found
 
 
@@ -124,12 +124,12 @@ def output_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> It
     for name, where in brain.outputs.items():
         module, port = split_end(where)
         if module not in brain.modules:
-            what, cure = f"there is no module {module!r}", did_you_mean(module, brain.modules)
+            what, fix = f"there is no module {module!r}", did_you_mean(module, brain.modules)
         elif module in ports and port not in ports[module]:
-            what, cure = f"{module} writes no port {port!r}", did_you_mean(port, ports[module])
+            what, fix = f"{module} writes no port {port!r}", did_you_mean(port, ports[module])
         else:
             continue
-        yield Problem("output", name, f"{where}: {what}", cure)
+        yield Problem("output", name, f"{where}: {what}", fix)
 
 
 def _source_problems(brain: Brain, source: Source, where: str, want: Port, shapes: Shapes) -> Iterator[Problem]:
@@ -138,8 +138,8 @@ def _source_problems(brain: Brain, source: Source, where: str, want: Port, shape
         return
     if origin.kind != want.kind and source.part != INPUTS:
         what = f"{source} writes {origin}, and {where} reads {want}"
-        cure = f"a source of {want.kind}, or a module between them that makes {want.kind} of {origin.kind}"
-        yield Problem("connection", both, what, cure)
+        fix = f"a source of {want.kind}, or a module between them that makes {want.kind} of {origin.kind}"
+        yield Problem("connection", both, what, fix)
     elif origin.unit and want.unit and origin.unit != want.unit:
         what = f"{source} is in {origin.unit}, and {where} in {want.unit}"
         yield Problem("connection", both, what, "a port of the same unit")

@@ -41,11 +41,11 @@ def checked_ports(name: str, module: Module, ports: Any) -> Mapping[str, Port]:
     """
     example = 'such as {"spikes": Port("spikes", (self.units,))}'
     if not isinstance(ports, Mapping) or not all(isinstance(port, Port) for port in ports.values()):
-        raise BrainError(f"outputs returned {ports!r}\n  cure: a Port by name, {example}")
+        raise BrainError(f"outputs returned {ports!r}\n  fix: a Port by name, {example}")
     wrong = {port: what.shape for port, what in ports.items() if not _is_shape(what.shape)}
     if wrong:
         what = ", ".join(f"{port} {shape!r}" for port, shape in wrong.items())
-        raise BrainError(f"outputs says shapes that are none: {what}\n  cure: positive whole numbers, {example}")
+        raise BrainError(f"outputs says shapes that are none: {what}\n  fix: positive whole numbers, {example}")
     return ports
 
 
@@ -130,9 +130,9 @@ def _num_rows(module: Module, state: Any) -> int | None:
 def _lost(name: str, before: Any, after: Any) -> list[tuple[str, str, str]]:
     """Leaves of the state that a step left out, added, or gave another shape or dtype."""
     old, new = ({path: _type(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (before, after))
-    cure = "every leaf with its shape and dtype: {**state, ...}, and x.astype(old.dtype) where it changed"
+    fix = "every leaf with its shape and dtype: {**state, ...}, and x.astype(old.dtype) where it changed"
     return [
-        (f"{name}.{path}", f"step took {old.get(path, 'nothing')} and returned {new.get(path, 'nothing')}", cure)
+        (f"{name}.{path}", f"step took {old.get(path, 'nothing')} and returned {new.get(path, 'nothing')}", fix)
         for path in {**old, **new}
         if old.get(path) != new.get(path)
     ]

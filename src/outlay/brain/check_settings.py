@@ -60,7 +60,7 @@ def module_problems(brain: Brain) -> Iterator[tuple[str, list[Problem]]]:
         also = [each for setting, each in no_numbers(module) if not any(s.startswith(f"{setting} is") for s in said)]
         sentences = [sentence.partition("\n") for sentence in (*said, *also)]
         if sentences:
-            yield name, [Problem("setting", name, what, cure or "another value") for what, _, cure in sentences]
+            yield name, [Problem("setting", name, what, fix or "another value") for what, _, fix in sentences]
 
 
 def no_numbers(settings: Any, path: str = "") -> Iterator[tuple[str, str]]:

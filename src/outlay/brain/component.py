@@ -20,5 +20,5 @@ class Component:
     by_neuron: ClassVar[tuple[str, ...]] = ("**",)
 
     def problems(self, *, dt: float) -> list[str]:
-        """What is wrong with the settings: what, and after a newline the cure."""
+        """What is wrong with the settings: what, and after a newline the fix."""
         return []

@@ -29,7 +29,7 @@ class Initializer(abc.ABC):
         """
 
     def problems(self) -> list[str]:
-        """What is wrong with the settings: what, and after a newline the cure."""
+        """What is wrong with the settings: what, and after a newline the fix."""
         return []
 
 

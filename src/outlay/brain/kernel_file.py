@@ -85,5 +85,5 @@ def _fitting(values: np.ndarray, shape: tuple[int, int], where: str, dtype: Any)
     return jnp.asarray(values, dtype)
 
 
-def _refusal(path: str, what: str, cure: str) -> BrainError:
-    return BrainError("a kernel cannot be read:", [Problem("kernel", path, what, cure)])
+def _refusal(path: str, what: str, fix: str) -> BrainError:
+    return BrainError("a kernel cannot be read:", [Problem("kernel", path, what, fix)])

@@ -82,5 +82,5 @@ class Module(abc.ABC):
         return state
 
     def problems(self, *, dt: float) -> list[str]:
-        """What is wrong with the settings, one sentence each that names the setting, its value and the cure."""
+        """What is wrong with the settings, one sentence each that names the setting, its value and the fix."""
         return []

@@ -89,9 +89,7 @@ class Neuron(Module):
         """It writes `out_spikes`."""
         for port in self.learning_rule.reads if self.learning_rule else ():
             if math.prod(shapes.get(port, ())) != 1:
-                raise BrainError(
-                    f"{port} is one number, and what arrives is {shapes[port]}\n  cure: connect one number"
-                )
+                raise BrainError(f"{port} is one number, and what arrives is {shapes[port]}\n  fix: connect one number")
         return {"out_spikes": Port("spikes", (self.units,))}
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:

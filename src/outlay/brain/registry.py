@@ -38,7 +38,7 @@ def register(name: str, *, kind: str = MODULE) -> Callable[[Cls], Cls]:
         if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
             raise BrainError(
                 f"the name {name!r} is that of {there.__module__}.{there.__qualname__} already\n"
-                f"  cure: another name for {cls.__module__}.{cls.__qualname__}"
+                f"  fix: another name for {cls.__module__}.{cls.__qualname__}"
             )
         _CLASSES[kind][name] = cls
         return cls
@@ -54,7 +54,7 @@ def registered(name: str, *, kind: str = MODULE) -> type:
     """
     classes = _CLASSES.get(kind, {})
     if name not in classes:
-        raise BrainError(f"there is no {kind} {name!r}\n  cure: {did_you_mean(name, registered_names(kind))}")
+        raise BrainError(f"there is no {kind} {name!r}\n  fix: {did_you_mean(name, registered_names(kind))}")
     return classes[name]
 
 
@@ -82,4 +82,4 @@ def name_of(cls: type, *, kind: str = MODULE) -> str:
         if there is cls:
             return name
     decorator = f"@register({cls.__name__.lower()!r}" + (")" if kind == MODULE else f", kind={kind!r})")
-    raise BrainError(f"{cls.__qualname__} has no name in files\n  cure: {decorator} above its class")
+    raise BrainError(f"{cls.__qualname__} has no name in files\n  fix: {decorator} above its class")

@@ -79,8 +79,8 @@ def _ask(brain: Brain, name: str, shapes: Mapping[str, Shape]) -> Mapping[str, P
             raise
         return port
     except BrainError as refusal:
-        what, _, cure = str(refusal).partition("\n")
-        return Problem("shape", name, what, cure.strip().removeprefix("cure: ") or "sources of another shape")
+        what, _, fix = str(refusal).partition("\n")
+        return Problem("shape", name, what, fix.strip().removeprefix("fix: ") or "sources of another shape")
 
 
 def _arriving(

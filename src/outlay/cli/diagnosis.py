@@ -48,9 +48,9 @@ class Finding:
     def __str__(self) -> str:
         times = f", {self.times} times" if self.times > 1 else ""
         rows: list[tuple[str, str]] = []
-        for cure in dict.fromkeys(cure for _, cure in self.cases[:_MOST_SHOWN]):
-            rows += [("means", meaning) for meaning, its_cure in self.cases[:_MOST_SHOWN] if its_cure == cure]
-            rows += [("cure", cure)]
+        for fix in dict.fromkeys(fix for _, fix in self.cases[:_MOST_SHOWN]):
+            rows += [("means", meaning) for meaning, its_fix in self.cases[:_MOST_SHOWN] if its_fix == fix]
+            rows += [("fix", fix)]
         more = len(self.cases) - _MOST_SHOWN
         rows += [("", f"and {more} more like it")] if more > 0 else []
         rows += [("outlay", self.outlay)] if self.outlay else []
@@ -101,7 +101,7 @@ def diagnose_text(text: str) -> Diagnosis:
     axis not in the mesh (line 1)
       means   P('modle',) names the axis 'modle', but the axes of the mesh are 'data', 'model'; did you mean
               'model'?
-      cure    correct the name in the spec, or give the mesh an axis 'modle'
+      fix    correct the name in the spec, or give the mesh an axis 'modle'
       outlay  a layout refuses the rule that names such an axis, and says which rule
     """
     plain = _COLOURS.sub("", text).replace("\r\n", "\n")
@@ -119,7 +119,7 @@ def diagnose_text(text: str) -> Diagnosis:
                 weight=message.weight,
                 line=line(places[0][0][0]),
                 times=len(places),
-                cases=tuple(dict.fromkeys((meaning, cure) for _, meaning, cure in places)),
+                cases=tuple(dict.fromkeys((meaning, fix) for _, meaning, fix in places)),
                 outlay=message.outlay,
             )
         )

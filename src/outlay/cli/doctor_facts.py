@@ -29,7 +29,7 @@ class Doctor:
         started_by: what had started JAX's backend before the examination.
         failure: why JAX does not start; empty if it does.
         environment: the variables that matter and are set: name, value, and what it does.
-        problems: known problems that apply, each with its cure.
+        problems: known problems that apply, each with its fix.
     """
 
     versions: Mapping[str, str | None]

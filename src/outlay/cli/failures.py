@@ -144,8 +144,8 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
         return Failure(WRONG_USE, kind, "stdin ended before what was asked for came")
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing in _EXTRA:
-        cure = f"pip install 'outlay[{_EXTRA[missing]}]'"
-        return Failure(WRONG_USE, kind, f"this needs {missing}, which is not installed\n  cure: {cure}")
+        fix = f"pip install 'outlay[{_EXTRA[missing]}]'"
+        return Failure(WRONG_USE, kind, f"this needs {missing}, which is not installed\n  fix: {fix}")
     if told := users_traceback(error, _users_files()):
         return Failure(WRONG_USE, kind, f"your own code raised an error\n{told}")
     if environment := _of_environment(error):
@@ -161,15 +161,15 @@ def _of_environment(error: BaseException) -> str | None:
     if isinstance(error, MemoryError):
         return f"this machine has no memory left{f': {error}' if str(error) else ''}"
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _MACHINE):
-        return f"{error}\n  cure: outlay doctor --message says what such a message means"
+        return f"{error}\n  fix: outlay doctor --message says what such a message means"
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, ValueError) and frames and frames[-1].filename.endswith("jax/_src/config.py"):
-        return f"JAX does not start: {error}\n  cure: correct or unset that variable, in capital letters"
+        return f"JAX does not start: {error}\n  fix: correct or unset that variable, in capital letters"
     return None
 
 
 def _room(number: int) -> str:
-    return "\n  cure: make room there, and run it again" if number in (errno.ENOSPC, errno.EDQUOT) else ""
+    return "\n  fix: make room there, and run it again" if number in (errno.ENOSPC, errno.EDQUOT) else ""
 
 
 def _report(error: BaseException, words: Sequence[str]) -> str:

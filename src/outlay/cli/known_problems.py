@@ -1,4 +1,4 @@
-"""Problems that users of JAX run into, recognised from the outside, each with its cure."""
+"""Problems that users of JAX run into, recognised from the outside, each with its fix."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def run(
     if gpus is None:
         raise LaunchError(
             "how many GPUs has a node? No option and no preset says it"
-            "\n  cure: --gpus-per-node 4, or 0 to compute on the CPUs"
+            "\n  fix: --gpus-per-node 4, or 0 to compute on the CPUs"
         )
     tasks = (start.tasks_per_node or max(gpus, 1)) if tasks_per_node is None else tasks_per_node
     if cpus_per_task is None and start.cpus_per_gpu and tasks > 0:
@@ -113,7 +113,7 @@ def run(
 def _variables(texts: Sequence[str]) -> dict[str, str]:
     wrong = [text for text in texts if "=" not in text]
     if wrong:
-        raise LaunchError(f"--env {', '.join(wrong)}: a variable needs a value\n  cure: --env {wrong[0]}=VALUE")
+        raise LaunchError(f"--env {', '.join(wrong)}: a variable needs a value\n  fix: --env {wrong[0]}=VALUE")
     return dict(text.split("=", 1) for text in texts)
 
 

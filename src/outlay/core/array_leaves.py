@@ -16,9 +16,9 @@ def non_arrays(tree: Any) -> list[Problem]:
     >>> [problem.where for problem in non_arrays({"w": 1.0, "activation": "relu"})]
     ['activation']
     """
-    cure = "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), or a static field"
+    fix = "keep it out of the tree: eqx.partition(model, eqx.is_array), nnx.split(model), or a static field"
     return [
-        Problem("not an array", path or "the tree itself", f"a {type(leaf).__name__}: {leaf!r:.60}", cure)
+        Problem("not an array", path or "the tree itself", f"a {type(leaf).__name__}: {leaf!r:.60}", fix)
         for path, leaf in flatten_paths(tree)[0]
         if not is_array(leaf)
     ]

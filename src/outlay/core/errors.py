@@ -1,4 +1,4 @@
-"""The errors Outlay raises: each locates, counts and cures, and lists every offender at once."""
+"""The errors Outlay raises: each locates, counts and fixes, and lists every offender at once."""
 
 from __future__ import annotations
 
@@ -129,24 +129,24 @@ class CheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Problem:
-    """One offender: where it is, what is wrong with it, and the edit that cures it.
+    """One offender: where it is, what is wrong with it, and the edit that fixes it.
 
     Attributes:
         kind: the class of problem in a word or two, such as "unused rule"; used to group and to test.
         where: the leaf's path, empty for a tree that is one bare array, or the rule that offends.
         what: what is wrong, with the numbers.
-        cure: the edit to make.
+        fix: the edit to make.
     """
 
     kind: str
     where: str
     what: str
-    cure: str
+    fix: str
 
     def text(self) -> str:
         """The problem as an indented paragraph, for a message."""
-        cure = self.cure.replace("\n", "\n           ")
-        return f"  {self.kind}: {self.where or 'the bare array'}\n    {self.what}\n    cure: {cure}"
+        fix = self.fix.replace("\n", "\n           ")
+        return f"  {self.kind}: {self.where or 'the bare array'}\n    {self.what}\n    fix: {fix}"
 
 
 MAX_LINES = 200

@@ -298,7 +298,7 @@ def attached_devices() -> list[jax.Device]:
         known = ", ".join(sorted({"cpu", *xla_bridge._backend_factories}))
         raise BackendError(
             f"JAX does not start{on}: {said or 'its hardware or its driver is not there'}\n"
-            f"  cure: unset JAX_PLATFORMS, or name a platform that is here (this JAX knows {known}); outlay doctor "
+            f"  fix: unset JAX_PLATFORMS, or name a platform that is here (this JAX knows {known}); outlay doctor "
             "says what is here, and --devices 8 or outlay.simulate(8) pretends"
         ) from error
     finally:

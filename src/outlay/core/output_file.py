@@ -44,18 +44,18 @@ def refuse_to_replace(path: Path, *, force: bool = False) -> None:
     """
     with _as_output_error(path):
         if path.is_dir():
-            raise OutputError(f"{_named(path)} is a folder\n  cure: the name of a file")
+            raise OutputError(f"{_named(path)} is a folder\n  fix: the name of a file")
         folder = path.resolve().parent
         if not folder.is_dir():
             raise OutputError(
-                f"{path} cannot be written: there is no folder {path.parent}\n  cure: make it, or another name"
+                f"{path} cannot be written: there is no folder {path.parent}\n  fix: make it, or another name"
             )
         if not os.access(folder, os.W_OK):
-            raise OutputError(f"{path} cannot be written: nothing may be written to {folder}\n  cure: another folder")
+            raise OutputError(f"{path} cannot be written: nothing may be written to {folder}\n  fix: another folder")
         if not force and path.is_file() and not is_ours(path):
             raise OutputError(
                 f"{path} exists, and Outlay did not make it; nothing was written"
-                "\n  cure: another name, or --force to replace it (force=True in Python)"
+                "\n  fix: another name, or --force to replace it (force=True in Python)"
             )
 
 
@@ -92,7 +92,7 @@ def write_picture(path: Path, figure: Figure, *, force: bool = False) -> None:
     if path.suffix[1:].lower() not in formats:
         raise OutputError(
             f"{path} ends in {path.suffix!r}, which is no format of pictures"
-            f"\n  cure: a name that ends in {', '.join(f'.{name}' for name in sorted(formats))}"
+            f"\n  fix: a name that ends in {', '.join(f'.{name}' for name in sorted(formats))}"
         )
     refuse_to_replace(path, force=force)
     write_output(path, picture_bytes(figure, path.suffix.lower()), force=force)
@@ -147,7 +147,7 @@ def _as_output_error(path: Path) -> Iterator[None]:
         raise
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         reason = getattr(error, "strerror", None) or error
-        raise OutputError(f"{_named(path)} cannot be written: {reason}\n  cure: another name or folder") from error
+        raise OutputError(f"{_named(path)} cannot be written: {reason}\n  fix: another name or folder") from error
 
 
 def _named(path: Path) -> str:

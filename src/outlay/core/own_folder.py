@@ -37,12 +37,12 @@ class OwnFolder:
         path: the folder.
         kind: what it is, such as "run folder".
         error: the class of the errors that it raises.
-        cure: what to do where it cannot be used.
+        fix: what to do where it cannot be used.
     """
 
-    def __init__(self, path: Path, kind: str, error: type[OutlayError], cure: Callable[[], str]) -> None:
+    def __init__(self, path: Path, kind: str, error: type[OutlayError], fix: Callable[[], str]) -> None:
         self.path = path
-        self._kind, self._error, self._cure = kind, error, cure
+        self._kind, self._error, self._fix = kind, error, fix
         self._descriptor: int | None = None
         self._close: Callable[[], object] = lambda: None
 
@@ -63,13 +63,13 @@ class OwnFolder:
             except FileNotFoundError:
                 return
             if not self.path.is_dir():
-                raise self._error(f"{self.path} is a file, not a folder\n  cure: {self._cure()}")
+                raise self._error(f"{self.path} is a file, not a folder\n  fix: {self._fix()}")
             entries = sorted(entry.name for entry in self.path.iterdir())
             if self.id is None and entries and not self._is_hardly_begun(entries):
                 listed = ", ".join(entries[:6]) + (", …" if len(entries) > 6 else "")
                 raise self._error(
                     f"{self.path} holds {len(entries)} file(s) or folder(s), and is no {self._kind} of Outlay: {listed}"
-                    f"\n  it has no {MARK} that says so, and nothing in it was touched\n  cure: {self._cure()}"
+                    f"\n  it has no {MARK} that says so, and nothing in it was touched\n  fix: {self._fix()}"
                 )
 
     def take(self) -> None:
@@ -118,7 +118,7 @@ class OwnFolder:
         if os.path.lexists(self.path / name):
             raise self._error(
                 f"{self.path / name} is not Outlay's, which has to write a file or folder of this name"
-                "\n  cure: rename it, or another folder"
+                "\n  fix: rename it, or another folder"
             )
         self.take()
         assert self._descriptor is not None
@@ -134,7 +134,7 @@ class OwnFolder:
             raise
         except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
             raise self._error(
-                f"{self.path} cannot be used: {_reason(error)}\n  cure: give permission or make room, or another folder"
+                f"{self.path} cannot be used: {_reason(error)}\n  fix: give permission or make room, or another folder"
             ) from error
 
     def _is_hardly_begun(self, entries: list[str]) -> bool:
@@ -162,16 +162,16 @@ class OwnFolder:
             if error.errno not in _HELD:
                 warnings.warn(
                     f"{self.path} cannot be locked ({error.strerror}): nothing keeps a second run out of it, so that "
-                    "each may remove what the other writes\n  cure: a file system with locks, or see that one writes",
+                    "each may remove what the other writes\n  fix: a file system with locks, or see that one writes",
                     CheckpointWarning,
                     stacklevel=4,
                 )
                 return
             holder, is_here = self._holder()
-            cure = "use that one, or close it" if is_here else "wait for it or end it"
+            fix = "use that one, or close it" if is_here else "wait for it or end it"
             raise self._error(
                 f"{self.path} is being written to by another: {holder}; nothing was touched"
-                f"\n  cure: {cure}, or another folder"
+                f"\n  fix: {fix}, or another folder"
             ) from error
 
     def _holder(self) -> tuple[str, bool]:

@@ -52,7 +52,7 @@ def merge_flags(existing: str, wanted: Mapping[str, Value]) -> str:
     if conflicts:
         lines = [
             f"  --{name}={found[name]} is set, but {texts[name]} is needed\n"
-            f"    cure: remove --{name}={found[name]} from XLA_FLAGS, or set it to {texts[name]}"
+            f"    fix: remove --{name}={found[name]} from XLA_FLAGS, or set it to {texts[name]}"
             for name in conflicts
         ]
         raise MeshError("\n".join(["XLA_FLAGS conflicts with what is asked for", *lines]))

@@ -31,7 +31,7 @@ def group_by_host(hosts: Sequence[int]) -> list[list[int]]:
         counts = ", ".join(f"{len(group)} on host {host}" for host, group in groups.items())
         raise MeshError(
             f"a mesh needs the same number of devices on every host, but there are {counts}\n"
-            "  cure: pass devices= with as many devices of every host"
+            "  fix: pass devices= with as many devices of every host"
         )
     return list(groups.values())
 

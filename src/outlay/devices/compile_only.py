@@ -66,7 +66,7 @@ def _compile_only_devices(target: Target) -> list[jax.Device]:
     if not target.hardware.compiler:
         raise TargetError(
             f"no devices of {target}: there is no compiler for {target.hardware.name} to compile with\n"
-            f"  cure: compile for simulated devices, cpu:{target.num_devices}, and price that program on it: "
+            f"  fix: compile for simulated devices, cpu:{target.num_devices}, and price that program on it: "
             f'outlay.estimate(program, target="{target}")'
         )
     try:
@@ -78,13 +78,13 @@ def _compile_only_devices(target: Target) -> list[jax.Device]:
         extra = _EXTRAS[target.hardware.kind]
         raise TargetError(
             f"no devices of {target}: {error}\n"
-            f"  cure: pip install 'outlay[{extra}]'\n"
+            f"  fix: pip install 'outlay[{extra}]'\n"
             f"  or plan on simulated devices, which need no compiler of their own: cpu:{target.num_devices}"
         ) from None
     except jax.errors.JaxRuntimeError as error:
         raise TargetError(
             f"no devices of {target}: the compiler refuses them\n  {error}\n"
-            "  cure: use a shape that exists, or correct the hardware in your own file of targets"
+            "  fix: use a shape that exists, or correct the hardware in your own file of targets"
         ) from error
 
 

@@ -107,21 +107,21 @@ def _unused_devices(sizes: Mapping[str, int], fixed: int, num_devices: int, targ
         fits = nearest_sizes(sizes, num_devices)
         fewer, more = (fixed if fixed < num_devices else 0), fixed
     product = f" ({num_devices} = {' x '.join(map(str, fits.values()))})" if len(fits) > 1 else ""
-    cures = [f"cure: {_call(fits, *to_pass)}{product}"]
+    fixes = [f"fix: {_call(fits, *to_pass)}{product}"]
     if len(given) == len(sizes):
-        cures += [
+        fixes += [
             f"or let one axis take all that is left: {_call({**sizes, name: -1}, *to_pass)}"
             for name, size in sizes.items()
             if fits[name] != size and num_devices % (fixed // size) == 0
         ]
     if target:
         amounts = " or ".join(f"{count}" for count in dict.fromkeys((fewer, more)) if count)
-        return "\n".join([what, *(f"  {cure}" for cure in cures), f"  or a target of {amounts} devices"])
+        return "\n".join([what, *(f"  {fix}" for fix in fixes), f"  or a target of {amounts} devices"])
     if fewer:
-        cures.append(f"or use {fewer} of the {num_devices}: {_call(sizes, f'devices=jax.devices()[:{fewer}]')}")
+        fixes.append(f"or use {fewer} of the {num_devices}: {_call(sizes, f'devices=jax.devices()[:{fewer}]')}")
     if more > num_devices:
-        cures.append(f"or try it on {more} simulated devices: outlay.simulate({more}) before anything else uses JAX")
-    return "\n".join([what, *(f"  {cure}" for cure in cures)])
+        fixes.append(f"or try it on {more} simulated devices: outlay.simulate({more}) before anything else uses JAX")
+    return "\n".join([what, *(f"  {fix}" for fix in fixes)])
 
 
 def _would_cross(
@@ -146,7 +146,7 @@ def _would_cross(
     lines = [
         f"ax{'i' if len(many) == 1 else 'e'}s {names} must stay inside a {host}, but a {host} has {per_host} devices "
         f"({per_host * num_hosts} on {num_hosts} {host}s): groups of {product} would run {crossed}",
-        f"  cure: {_call(fits, *_passing(target))}",
+        f"  fix: {_call(fits, *_passing(target))}",
         f"  or let it cross, over the slower network: over={over}",
     ]
     if undeclared := [repr(name) for name in many if name not in declared]:

@@ -106,7 +106,7 @@ def known_hardware() -> dict[str, Hardware]:
     """
     path = user_file()
     if os.environ.get(USER_FILE) and not path.is_file():
-        raise TargetError(f"{USER_FILE}={path} names no file\n  cure: correct or unset {USER_FILE}")
+        raise TargetError(f"{USER_FILE}={path} names no file\n  fix: correct or unset {USER_FILE}")
     files = [file for file in (calibrated_file(), path) if file.is_file()]
     if not files:
         return dict(_built_in())

@@ -31,7 +31,7 @@ def read_tables(path: Path) -> dict[str, Table]:
     if bare := [key for key, value in tables.items() if not isinstance(value, dict)]:
         raise TargetError(
             f"{path} holds {', '.join(map(repr, bare))} outside of a table\n"
-            "  cure: begin with the name of the hardware in brackets, such as [h100]"
+            "  fix: begin with the name of the hardware in brackets, such as [h100]"
         )
     return tables
 

@@ -40,8 +40,8 @@ def table_problems(key: str, table: Mapping[str, Any]) -> list[str]:
     kind = table.get("kind")
     if kind not in KINDS:
         what = "is missing" if kind is None else f"is {kind!r}"
-        cure = ', or begin with a table to start from: like = "h100"' if kind is None else ""
-        return [*problems, f"[{key}] kind {what}; it must be one of {', '.join(map(repr, KINDS))}{cure}"]
+        fix = ', or begin with a table to start from: like = "h100"' if kind is None else ""
+        return [*problems, f"[{key}] kind {what}; it must be one of {', '.join(map(repr, KINDS))}{fix}"]
     keys = {name: found for name, found in _KEYS.items() if kind in found.kinds}
     for name, value in table.items():
         if name not in keys:

@@ -37,6 +37,6 @@ def refuse_to_run(mesh: Mesh, what: str) -> None:
     raise ProgramError(
         f"{what} on this mesh: its {mesh.size} devices are compile-only ({target}), which programs are compiled for "
         "and cannot run on\n"
-        "  cure: look at the program instead, outlay.explain(program) or outlay.estimate(program)\n"
+        "  fix: look at the program instead, outlay.explain(program) or outlay.estimate(program)\n"
         f"  or run it on as many simulated devices: target='cpu:{mesh.size}'"
     )

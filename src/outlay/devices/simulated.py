@@ -56,19 +56,19 @@ def _check_numbers(num_devices: int, num_hosts: int) -> None:
         raise MeshError(
             f"{num_devices:,} devices are too many to simulate in one process, which takes {MAX_SIMULATED:,} at most: "
             "each needs threads of its own, and JAX would start for minutes and then not run\n"
-            "  cure: simulate fewer, plan for an abstract mesh, or compile for hardware that need not be here: "
+            "  fix: simulate fewer, plan for an abstract mesh, or compile for hardware that need not be here: "
             'outlay.mesh(..., target="tpu-v5p:16x16x16")'
         )
     if num_devices % num_hosts:
         more = -(-num_devices // num_hosts) * num_hosts
         raise MeshError(
             f"{num_devices} devices cannot be spread evenly over {num_hosts} hosts\n"
-            f"  cure: outlay.simulate({more}, num_hosts={num_hosts})"
+            f"  fix: outlay.simulate({more}, num_hosts={num_hosts})"
         )
     if num_hosts > 1 and jax.distributed.is_initialized():
         raise MeshError(
             f"num_hosts={num_hosts} pretends hosts inside one process, but this is one of several processes, "
-            f"whose hosts are known\n  cure: outlay.simulate({num_devices})"
+            f"whose hosts are known\n  fix: outlay.simulate({num_devices})"
         )
 
 
@@ -80,7 +80,7 @@ def _check_started(num_devices: int) -> None:
         f"outlay.simulate({num_devices}) comes too late: JAX has started with {len(devices)} {devices[0].platform} "
         f"device{'s' if len(devices) > 1 else ''}, and the number is fixed from then on\n"
         f"  {backend_watch.describe_start()}\n"
-        f"  cure: move outlay.simulate({num_devices}) above it"
+        f"  fix: move outlay.simulate({num_devices}) above it"
     )
 
 
@@ -90,11 +90,11 @@ def _check_environment(num_devices: int) -> None:
         if asked and "cpu" not in asked.lower().split(","):
             raise MeshError(
                 f"simulated devices are CPU devices, but {variable}={asked} (or the JAX setting of that name) leaves "
-                f"the CPU out\n  cure: unset {variable}, or set it to cpu"
+                f"the CPU out\n  fix: unset {variable}, or set it to cpu"
             )
     count = read_flags(os.environ.get("XLA_FLAGS", "")).get(_COUNT_FLAG)
     if count is not None and count != str(num_devices):
         raise MeshError(
             f"outlay.simulate({num_devices}) asks for {num_devices} devices, but XLA_FLAGS holds "
-            f"--{_COUNT_FLAG}={count}\n  cure: remove that flag from XLA_FLAGS, or call outlay.simulate({count})"
+            f"--{_COUNT_FLAG}={count}\n  fix: remove that flag from XLA_FLAGS, or call outlay.simulate({count})"
         )

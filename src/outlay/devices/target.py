@@ -56,13 +56,13 @@ class Target:
             raise TargetError(
                 f"{text!r}: there is no hardware {key!r}, {did_you_mean(key.lower(), known)}\n"
                 f"  known: {', '.join(known)}\n"
-                "  cure: correct the name, or describe the hardware in your own file of targets"
+                "  fix: correct the name, or describe the hardware in your own file of targets"
             )
         hardware = known[key]
         found = _SHAPE.fullmatch(rest)
         if not colon or found is None:
             what = "says no shape" if not rest else f"{rest!r} is no shape"
-            raise TargetError(f"{text!r}: {what}\n  cure: write {_example(hardware)}; a target is like {EXAMPLES}")
+            raise TargetError(f"{text!r}: {what}\n  fix: write {_example(hardware)}; a target is like {EXAMPLES}")
         shape = tuple(int(size) for size in found[1].split("x"))
         return cls(hardware, shape, int(found[2] or 1))
 
@@ -105,10 +105,10 @@ class Target:
 def _check(target: Target) -> None:
     hardware, shape = target.hardware, target.shape
     if target.num_slices > 1 and hardware.kind != "tpu":
-        cure = f"{hardware.key}:{shape[0] * target.num_slices}{''.join(f'x{size}' for size in shape[1:])}"
-        raise TargetError(f"{str(target)!r}: only TPUs come in slices\n  cure: write {cure}")
+        fix = f"{hardware.key}:{shape[0] * target.num_slices}{''.join(f'x{size}' for size in shape[1:])}"
+        raise TargetError(f"{str(target)!r}: only TPUs come in slices\n  fix: write {fix}")
     if not shape or min(shape) < 1 or target.num_slices < 1:
-        raise TargetError(f"{str(target)!r}: every size must be at least 1\n  cure: write {_example(hardware)}")
+        raise TargetError(f"{str(target)!r}: every size must be at least 1\n  fix: write {_example(hardware)}")
     {"cpu": _check_cpu, "gpu": _check_gpu, "tpu": _check_tpu}[hardware.kind](target)
 
 
@@ -153,8 +153,8 @@ def _check_tpu(target: Target) -> None:
     _refuse(target, what, [f"{hardware.key}:{torus}{slices}"])
 
 
-def _refuse(target: Target, what: str, cures: list[str], *, own_file: bool = False) -> NoReturn:
-    lines = [f"{str(target)!r}: {what}", f"  cure: write {' or '.join(cures)}"]
+def _refuse(target: Target, what: str, fixes: list[str], *, own_file: bool = False) -> NoReturn:
+    lines = [f"{str(target)!r}: {what}", f"  fix: write {' or '.join(fixes)}"]
     if own_file:
         lines.append("  or set devices_per_host in your own file of targets")
     raise TargetError("\n".join(lines))

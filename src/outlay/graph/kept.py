@@ -68,7 +68,7 @@ def values_of(own: Mapping[str, Any], produced: Mapping[str, Mapping[str, Any]])
 def refuse_unknown(kept: Sequence[Kept], values: Values) -> None:
     """Raise for addresses that name nothing, all of them."""
     problems = [
-        Problem("unknown address", one.name, f"there is nothing at {one.address}", _cure(one.address, values))
+        Problem("unknown address", one.name, f"there is nothing at {one.address}", _fix(one.address, values))
         for one in kept
         if one.address not in values
     ]
@@ -104,6 +104,6 @@ def _written(buffers: Buffers, values: Mapping[tuple[str, str], jax.Array], plac
     return {key: jax.lax.dynamic_update_index_in_dim(buffers[key], values[key], place, 0) for key in buffers}
 
 
-def _cure(address: str, values: Values) -> str:
+def _fix(address: str, values: Values) -> str:
     found = did_you_mean(address, list(values))
     return found if len(values) <= 20 or found.startswith("did") else "an address such as " + next(iter(values))

@@ -85,7 +85,7 @@ def count_steps(inputs: Mapping[str, Any]) -> int:
     found = ", ".join(f"{path} has {length[0] if length else 'no dim'}" for path, length in lengths.items())
     raise ProgramError(
         f"a rollout takes inputs whose first dim is the number of steps, the same for all: {found or 'there is none'}\n"
-        '  cure: stack the inputs of the steps; a graph without inputs takes {"step": np.arange(num_steps)}'
+        '  fix: stack the inputs of the steps; a graph without inputs takes {"step": np.arange(num_steps)}'
     )
 
 

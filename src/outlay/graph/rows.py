@@ -49,7 +49,7 @@ class Rows:
             if len(set(sizes)) > 1:
                 raise ProgramError(
                     f"the leaves of {name} that are said to be by rows differ in their rows: {sorted(set(sizes))}\n"
-                    "  cure: patterns in Part.by_rows of leaves whose first dim is that of the outputs"
+                    "  fix: patterns in Part.by_rows of leaves whose first dim is that of the outputs"
                 )
             if sizes:
                 num[name] = sizes[0]

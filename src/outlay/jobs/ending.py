@@ -124,7 +124,7 @@ def stuck(
     elif len(waiting) > 1:
         lines.append("\nall wait in JAX: they do not take part in the same collectives")
     lines.append(
-        "  cure: where they only needed more time, --stuck-after SECONDS, or --stuck-after off; before the first step "
+        "  fix: where they only needed more time, --stuck-after SECONDS, or --stuck-after off; before the first step "
         "--start-within SECONDS"
     )
     if silent:

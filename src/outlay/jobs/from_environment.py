@@ -157,7 +157,7 @@ def _open_mpi_coordinator(environment: Environment, *, alone: bool) -> tuple[str
     raise JoinError(
         "Open MPI does not say where process 0 is, so the processes cannot meet\n"
         f"  there: OMPI_COMM_WORLD_SIZE={environment['OMPI_COMM_WORLD_SIZE']}\n  missing: {variables.COORDINATOR}\n"
-        f"  cure: mpirun -x {variables.COORDINATOR}=FIRST_HOST:{_FIRST_PORT} ..., FIRST_HOST being the first in the "
+        f"  fix: mpirun -x {variables.COORDINATOR}=FIRST_HOST:{_FIRST_PORT} ..., FIRST_HOST being the first in the "
         "host file"
     )
 

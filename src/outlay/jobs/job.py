@@ -46,7 +46,7 @@ class Job:
 
     def __post_init__(self) -> None:
         if not self.command:
-            raise LaunchError("there is no command to run\n  cure: outlay launch -n 2 -- python train.py")
+            raise LaunchError("there is no command to run\n  fix: outlay launch -n 2 -- python train.py")
         if self.num_processes < 1:
             raise LaunchError(f"{self.num_processes} processes cannot be started; at least 1 can")
         if self.devices_per_process is not None and self.devices_per_process < 1:
@@ -80,7 +80,7 @@ class Job:
         if "cpu" not in platforms.lower().split(","):
             raise LaunchError(
                 f"--devices-per-process simulates CPU devices, but JAX_PLATFORMS={platforms} leaves the CPU out\n"
-                f"  cure: unset JAX_PLATFORMS, or leave out --devices-per-process to use what is attached"
+                f"  fix: unset JAX_PLATFORMS, or leave out --devices-per-process to use what is attached"
             )
         own[variables.DEVICES_PER_PROCESS] = str(self.devices_per_process)
         return os.environ | own | simulated_environment(self.devices_per_process, os.environ)
@@ -89,13 +89,13 @@ class Job:
 def _not_found(command: str) -> str:
     if command.endswith(".py") and Path(command).is_file():
         return (
-            f"{command} is a Python file, not a command that can be run\n  cure: outlay launch ... -- python {command}"
+            f"{command} is a Python file, not a command that can be run\n  fix: outlay launch ... -- python {command}"
         )
     if Path(command).exists():
-        return f"{command} cannot be run: it is a folder, or not executable\n  cure: chmod +x {command}"
+        return f"{command} cannot be run: it is a folder, or not executable\n  fix: chmod +x {command}"
     return (
         f"the command {command!r} does not exist: there is no such file, and none of that name on PATH"
-        "\n  cure: install it, or give its path, such as ./train.sh"
+        "\n  fix: install it, or give its path, such as ./train.sh"
     )
 
 
@@ -124,7 +124,7 @@ def assign_gpus(
         fit = [str(num) for num in range(2, len(gpus) + 1) if len(gpus) % num == 0]
         raise LaunchError(
             f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({', '.join(gpus)}) cannot be shared out evenly among "
-            f"{num_processes} processes\n  cure: -n {' or '.join(['1', *fit])}; or {_VISIBLE} with fewer; or on the "
+            f"{num_processes} processes\n  fix: -n {' or '.join(['1', *fit])}; or {_VISIBLE} with fewer; or on the "
             "CPU, with --devices-per-process"
         )
     return [{_VISIBLE: ",".join(gpus[each * n : each * (n + 1)])} for n in range(num_processes)]
@@ -156,7 +156,7 @@ def check_limits(num_processes: int, ports: Path = _PORTS) -> None:
     if num_processes > num_ports:
         raise LaunchError(
             f"{num_processes} processes need a port each, and this machine hands out {num_ports} ({ports})"
-            f"\n  cure: {num_ports} processes at most, and fewer where other programs need ports too"
+            f"\n  fix: {num_ports} processes at most, and fewer where other programs need ports too"
         )
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _PIPES * num_processes + _OWN_FILES
@@ -164,7 +164,7 @@ def check_limits(num_processes: int, ports: Path = _PORTS) -> None:
         fit = max((most - _OWN_FILES) // _PIPES, 1)
         raise LaunchError(
             f"{num_processes} processes need {needed} open files in the launcher, and {most} are allowed"
-            f"\n  cure: {fit} processes at most, or a higher limit: ulimit -Hn {needed}"
+            f"\n  fix: {fit} processes at most, or a higher limit: ulimit -Hn {needed}"
         )
     if soft != resource.RLIM_INFINITY and needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
@@ -202,5 +202,5 @@ def check_port(port: int) -> None:
         except OSError as error:
             raise LaunchError(
                 f"port {port} cannot be used for the coordinator: {error.strerror}\n"
-                f"  cure: leave out --port, and a free one is chosen (such as {free_port()} now)"
+                f"  fix: leave out --port, and a free one is chosen (such as {free_port()} now)"
             ) from error

@@ -96,7 +96,7 @@ def _place(process: int | None, num_processes: int | None, coordinator: str | No
         there = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
         raise JoinError(
             f"outlay.join() was given {there}, but not {', '.join(missing)}"
-            "\n  cure: give all three, or none of them where outlay launch, srun or mpirun starts the processes"
+            "\n  fix: give all three, or none of them where outlay launch, srun or mpirun starts the processes"
         )
     return Place(
         process,
@@ -131,7 +131,7 @@ def _seconds(name: str, given: float | None) -> float | None:
         return seconds
     where = f"{variable}={text}" if given is None else f"outlay.join({name}={text})"
     raise JoinError(
-        f"{where} is not a number of seconds\n  cure: such as 120{', or off' if name == 'stuck_after' else ''}"
+        f"{where} is not a number of seconds\n  fix: such as 120{', or off' if name == 'stuck_after' else ''}"
     )
 
 
@@ -142,7 +142,7 @@ def _check_not_started(place: Place) -> None:
         raise BackendStartedError(
             f"outlay.join() comes too late: JAX has started with this process's devices only, but this is process "
             f"{place.process} of {place.num_processes}\n  {backend_watch.describe_start()}\n"
-            "  cure: move outlay.join() above it"
+            "  fix: move outlay.join() above it"
         )
 
 
@@ -192,7 +192,7 @@ def _set_devices() -> None:
     if asked not in (-1, int(wanted)):
         raise JoinError(
             f"outlay launch wants {wanted} devices in each process, and the program asks for {asked}"
-            f"\n  cure: outlay launch --devices-per-process {asked}, or no outlay.simulate({asked}) in the program"
+            f"\n  fix: outlay launch --devices-per-process {asked}, or no outlay.simulate({asked}) in the program"
         )
     keep_memory()
     jax.config.update("jax_platforms", "cpu")
@@ -224,7 +224,7 @@ def _check_own_job(met: Met) -> None:
     elif wait_for("job", _OWN_JOB_WITHIN) != met.nonce:
         raise JoinError(
             f"process {met.place.process} of {met.place.num_processes} has met its job at {met.place.coordinator}, and "
-            "then JAX there was another job's: somebody has taken the port in between\n  cure: start again"
+            "then JAX there was another job's: somebody has taken the port in between\n  fix: start again"
         )
 
 

@@ -14,7 +14,7 @@ BIND = "JAX_COORDINATOR_BIND_ADDRESS"
 """JAX's own variable: `host:port` to listen at instead, such as `0.0.0.0:7000` where an address is forwarded."""
 
 LOOPBACK_FIX = (
-    "cure: in /etc/hosts of each, the machine's address in the network in front of its name, instead of 127.0.1.1 or "
+    "fix: in /etc/hosts of each, the machine's address in the network in front of its name, instead of 127.0.1.1 or "
     "127.0.0.1"
 )
 
@@ -55,12 +55,12 @@ def listen(place: Place) -> Listening:
     if problem and problem.errno == errno.EADDRNOTAVAIL:
         raise JoinError(
             f"process 0 is on {socket.gethostname()}, and {place.coordinator} is not an address of it "
-            f"({', '.join(hosts)})\n  {place.origin_text()}\n  cure: start process 0 there, or give the address of "
+            f"({', '.join(hosts)})\n  {place.origin_text()}\n  fix: start process 0 there, or give the address of "
             f"this machine; where that address is forwarded to here: {BIND}=0.0.0.0:{place.address[1]}"
         )
     raise JoinError(
         f"process 0 cannot listen at {place.coordinator}: {problem.strerror if problem else 'no address'}"
-        f"\n  {place.origin_text()}\n  cure: another port"
+        f"\n  {place.origin_text()}\n  fix: another port"
     ) from problem
 
 
@@ -84,7 +84,7 @@ def _hosts(place: Place) -> list[str]:
         raise JoinError(
             f"process 0 does not find the host {host!r}, at which it is to wait for the others"
             f"\n  {place.origin_text()}"
-            f"\n  cure: a name of this machine, {socket.gethostname()}, or its address in numbers"
+            f"\n  fix: a name of this machine, {socket.gethostname()}, or its address in numbers"
         )
     if not addresses or all(
         map(_is_loopback, addresses)

@@ -205,7 +205,7 @@ class _Host:
             self._refuse(
                 guest,
                 f"two processes say that they are process {process} of {num}: one on {self._hosts[process]} and one "
-                f"on {host}\n  cure: give each another number",
+                f"on {host}\n  fix: give each another number",
             )
         else:
             self._unknown.remove(guest)
@@ -230,7 +230,7 @@ class _Host:
             raise JoinError(
                 f"{len(missing)} of {self._place.num_processes} processes have not come to {self._place.coordinator} "
                 f"within {self._timeout:g} s of process 0\n  missing: process {', '.join(missing)}{refused}"
-                "\n  cure: see whether they were started, have failed before outlay.join(), or cannot reach that "
+                "\n  fix: see whether they were started, have failed before outlay.join(), or cannot reach that "
                 "address; or wait longer: outlay.join(timeout=...)"
             )
         wrong = {process: address for process, address in self._loopbacks.items() if address}
@@ -328,13 +328,13 @@ def _unreachable(place: Place, no: _NotYet, seconds: float) -> str:
         return (
             f"{who} could not find the host {place.address[0]!r} of process 0 for {seconds:.3g} s: {no}"
             f"\n  {place.origin_text()}"
-            "\n  cure: a name that this machine can resolve (getent hosts NAME), or the address in numbers"
+            "\n  fix: a name that this machine can resolve (getent hosts NAME), or the address in numbers"
         )
     only_here = ""
     if place.address[0].startswith("127.") or place.address[0] in ("localhost", "::1"):
         only_here = f"\n  {place.address[0]} is this machine, {socket.gethostname()}: from others it cannot be reached"
     return (
         f"{who} could not reach process 0 at {place.coordinator} for {seconds:.3g} s: {no}\n  {place.origin_text()}"
-        f"{only_here}\n  cure: see whether process 0 was started there, or has failed before outlay.join(), and "
+        f"{only_here}\n  fix: see whether process 0 was started there, or has failed before outlay.join(), and "
         "whether its host and port can be reached from here"
     )

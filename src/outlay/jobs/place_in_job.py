@@ -66,14 +66,14 @@ class Place:
         return ", ".join(f"{what} from {where}" for what, where in self.origin.items())
 
 
-def need(environment: Mapping[str, str], names: Mapping[str, str], started_by: str, cure: str) -> None:
+def need(environment: Mapping[str, str], names: Mapping[str, str], started_by: str, fix: str) -> None:
     """Check that all variables of a kind are set.
 
     Args:
         environment: the variables.
         names: what must be set, and what it says.
         started_by: whose variables they are.
-        cure: what to do where some are missing.
+        fix: what to do where some are missing.
 
     Raises:
         JoinError: some are missing; all are listed.
@@ -84,7 +84,7 @@ def need(environment: Mapping[str, str], names: Mapping[str, str], started_by: s
         absent = [f"{name} ({names[name]})" for name in missing]
         raise JoinError(
             f"the variables of {started_by} are set by half, so this process's place in the job is not known"
-            f"\n  there: {', '.join(there)}\n  missing: {', '.join(absent)}\n  cure: {cure}"
+            f"\n  there: {', '.join(there)}\n  missing: {', '.join(absent)}\n  fix: {fix}"
         )
 
 

@@ -22,7 +22,7 @@ from outlay.jobs.stop_request import STOPPED
 from outlay.jobs.supervise import Supervisor
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
-_MORE_PROCESSES = "  cure: fewer processes, or a higher limit (ulimit -u for processes)"
+_MORE_PROCESSES = "  fix: fewer processes, or a higher limit (ulimit -u for processes)"
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TO_SAVE = 25  # seconds after SIGTERM for the state to be saved; those who send it often send SIGKILL after 30
 _TO_READ = 3.0  # seconds in which a reader must take some of what is left after a failure, or it is not shown
@@ -84,7 +84,7 @@ def _folder() -> Iterator[JobFolder]:
         except OSError as error:
             raise LaunchError(
                 f"the launcher's own files have no place in {tempfile.gettempdir()}: {error.strerror}\n"
-                "  cure: TMPDIR=FOLDER, one with room that can be written to"
+                "  fix: TMPDIR=FOLDER, one with room that can be written to"
             ) from error
         yield folder
 

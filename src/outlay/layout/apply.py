@@ -82,8 +82,8 @@ def _settle_on(placement: On, number: int, claims: Claims) -> Application:
 def _store(rule: Rule, number: int, claims: Claims, storage: Storage, problems: list[Problem]) -> Application:
     """Claim where the leaf is kept, and the dims that the same rule speaks of."""
     if what := _unstorable(storage, claims):
-        cure = 'name values in the step: x = outlay.name(x, "up"), or write a pattern that leaves this leaf out'
-        problems.append(Problem("not to be stored so", claims.path, f"{what}; asked by rule {_said(rule)}", cure))
+        fix = 'name values in the step: x = outlay.name(x, "up"), or write a pattern that leaves this leaf out'
+        problems.append(Problem("not to be stored so", claims.path, f"{what}; asked by rule {_said(rule)}", fix))
         return Application(wanted=True, granted=True)
     granted = not claims.stored
     if granted:
@@ -176,11 +176,11 @@ def _too_many(rule: Rule, claims: Claims, spec: P) -> Problem:
     what = f"rule {_said(rule)} gives {len(spec)} dims, but the leaf has {rank}: {claims.shape}"
     settle = f'settle it by a rule before: ("{claims.path}", outlay.replicate())'
     if not rank:
-        cure = f"a scalar has no dim to split: {settle}\nor write a pattern that leaves it out"
+        fix = f"a scalar has no dim to split: {settle}\nor write a pattern that leaves it out"
     else:
         entries = f"{rank} entr{'y' if rank == 1 else 'ies'}"
-        cure = f"write a spec of at most {entries}, or a pattern that leaves this leaf out\nor {settle}"
-    return Problem("too many dims", claims.path, what, cure)
+        fix = f"write a spec of at most {entries}, or a pattern that leaves this leaf out\nor {settle}"
+    return Problem("too many dims", claims.path, what, fix)
 
 
 def _fall_back(
@@ -204,9 +204,9 @@ def _refused(rule: Rule, number: int, claims: Claims, refusal: CannotPlace, prob
     if rule.otherwise == "replicate":
         claims.reasons.append(f"{refusal.what}: rule {number + 1} allows whole, {whole}")
         return
-    cure = f'{refusal.cure}\nor keep such leaves whole with otherwise="replicate": {whole}'
-    cure += f'\nor only this one, with a rule before it: ("{claims.path}", outlay.replicate())'
-    problems.append(Problem("indivisible dim", claims.path, f"{refusal.what}; asked by rule {_said(rule)}", cure))
+    fix = f'{refusal.fix}\nor keep such leaves whole with otherwise="replicate": {whole}'
+    fix += f'\nor only this one, with a rule before it: ("{claims.path}", outlay.replicate())'
+    problems.append(Problem("indivisible dim", claims.path, f"{refusal.what}; asked by rule {_said(rule)}", fix))
 
 
 def _unknown_axis(rule: Rule, claims: Claims, spec: P) -> Problem | None:

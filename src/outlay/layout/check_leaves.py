@@ -116,17 +116,17 @@ def _uncovered(found: Sequence[LeafPlan], leaves: Sequence[LeafPlan], resolution
     for leaf in found:
         what = f"no rule covers {leaf.shape} {leaf.dtype} ({format_bytes(leaf.bytes_total)})"
         if leaf.kind == "batch":
-            cure = "add outlay.data_parallel() to split the batch"
+            fix = "add outlay.data_parallel() to split the batch"
         elif leaf.path in of:
             copy, other = of[leaf.path]
             alike = other if len(copy.sources) == 1 else " and ".join(copy.sources) + " alike"
-            cure = f"it mirrors {alike}; add {follow_text(copy, leaves)}"
+            fix = f"it mirrors {alike}; add {follow_text(copy, leaves)}"
         elif is_optimizer(leaf.path):
-            cure = f"it mirrors no parameter; add {replicated}, or a spec for it"
+            fix = f"it mirrors no parameter; add {replicated}, or a spec for it"
         else:
             spec = spec_text(fitting_spec(leaf.shape, resolution.mesh.axes), quote='"')
-            cure = f'add ("{leaf.path}", {spec}), or + outlay.replicate() to keep all that is left whole'
-        yield Problem("uncovered leaf", leaf.path, what, cure)
+            fix = f'add ("{leaf.path}", {spec}), or + outlay.replicate() to keep all that is left whole'
+        yield Problem("uncovered leaf", leaf.path, what, fix)
 
 
 def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resolution) -> Problem:
@@ -142,9 +142,9 @@ def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resol
     )
     others = [leaf.path for leaf in leaves if leaf.kind == "state" and leaf.is_split and leaf.path not in copy.leaves]
     kept = globs_text(globs([leaf.path for leaf in whole], others), "outlay.replicate()")
-    cure = f"add {follow_text(copy, leaves)} as the first rule"
-    cure += f"\nor add {kept} as the first rule if whole copies are meant"
-    return Problem("copy left whole", f"{copy.below}.**" if copy.below else copy.sources[0], what, cure)
+    fix = f"add {follow_text(copy, leaves)} as the first rule"
+    fix += f"\nor add {kept} as the first rule if whole copies are meant"
+    return Problem("copy left whole", f"{copy.below}.**" if copy.below else copy.sources[0], what, fix)
 
 
 def _big_and_whole(
@@ -182,8 +182,8 @@ def _big(leaf: LeafPlan, num_split: int, resolution: Resolution, limit: int) -> 
     )
     spec = fitting_spec(leaf.shape, resolution.mesh.axes)
     split = f'("{leaf.path}", {spec_text(spec, quote=chr(34))}), or ' if len(spec) else ""
-    cure = f'add, as the first rule, {split}("{leaf.path}", outlay.replicate()) if it is meant'
-    return Problem("big leaf left whole", leaf.path, what, cure)
+    fix = f'add, as the first rule, {split}("{leaf.path}", outlay.replicate()) if it is meant'
+    return Problem("big leaf left whole", leaf.path, what, fix)
 
 
 def _many(whole: Sequence[LeafPlan], num_split: int, resolution: Resolution, limit: int) -> Problem:
@@ -196,9 +196,9 @@ def _many(whole: Sequence[LeafPlan], num_split: int, resolution: Resolution, lim
     number = next(iter(resolution.matched[whole[0].path]))
     size = min(math.prod(leaf.shape) for leaf in whole)
     options = f'"{axis}", min_size={size}, otherwise="replicate"'
-    cure = f"put outlay.fsdp({options}) before {resolution.rules[number].named(number)}"
-    cure += "\nor + outlay.replicate() if it is meant"
-    return Problem("many leaves left whole", whole[0].path, what, cure)
+    fix = f"put outlay.fsdp({options}) before {resolution.rules[number].named(number)}"
+    fix += "\nor + outlay.replicate() if it is meant"
+    return Problem("many leaves left whole", whole[0].path, what, fix)
 
 
 def _listed(leaves: Sequence[LeafPlan]) -> str:

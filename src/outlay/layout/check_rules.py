@@ -30,7 +30,7 @@ OUTPUTS = "outputs"
 def unknown_axes(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
     """Axes that the rules name and the mesh lacks."""
     return [
-        Problem("unknown axis", rule.named(number), f"axis {axis!r} is not in {mesh}", _axis_cure(axis, mesh))
+        Problem("unknown axis", rule.named(number), f"axis {axis!r} is not in {mesh}", _axis_fix(axis, mesh))
         for number, rule in enumerate(rules)
         for axis in dict.fromkeys(rule.axes)
         if axis not in mesh.axis_sizes
@@ -170,5 +170,5 @@ def _mirrored(leaves: Mapping[str, str]) -> str:
     return f"{path} has the ending and shape of {other}"
 
 
-def _axis_cure(axis: str, mesh: MeshInfo) -> str:
+def _axis_fix(axis: str, mesh: MeshInfo) -> str:
     return f"{did_you_mean(axis, mesh.axis_sizes)} Or add it to the mesh: outlay.mesh({axis}=...)"

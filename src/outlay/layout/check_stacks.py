@@ -123,21 +123,21 @@ def _problem(number: int, leaves: Sequence[LeafPlan], stacks: Mapping[str, int],
     )
     mine = [leaf.path for leaf in leaves]
     others = [path for path, got in resolution.applications[number].items() if path not in mine and got.wanted]
-    cures = []
+    fixes = []
     for shape_of_rule, paths in _by_edit(number, leaves, resolution).items():
         reach = globs(paths, set(resolution.shapes) - set(paths))
-        cures.append(globs_text(reach, shape_of_rule))
+        fixes.append(globs_text(reach, shape_of_rule))
     verb = "add, before it," if others else "write, in its place,"
-    cure = f"{verb} {', '.join(cures)}"
+    fix = f"{verb} {', '.join(fixes)}"
     if rule.spec is not None:
-        cures = []
+        fixes = []
         for rank in dict.fromkeys(len(leaf.shape) for leaf in leaves):
             paths = [leaf.path for leaf in leaves if len(leaf.shape) == rank]
             whole_layers = P(*rule.spec, *[None] * (rank - len(rule.spec)))
             reach = globs(paths, set(resolution.shapes) - set(paths))
-            cures.append(globs_text(reach, spec_text(whole_layers, quote='"')))
-        cure += f"\nor, if a device should have whole layers, {verb} {', '.join(cures)}"
-    return Problem("layer dim split", rule.named(number), what, cure)
+            fixes.append(globs_text(reach, spec_text(whole_layers, quote='"')))
+        fix += f"\nor, if a device should have whole layers, {verb} {', '.join(fixes)}"
+    return Problem("layer dim split", rule.named(number), what, fix)
 
 
 def _by_edit(number: int, leaves: Sequence[LeafPlan], resolution: Resolution) -> dict[str, list[str]]:

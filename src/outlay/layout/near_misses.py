@@ -58,9 +58,9 @@ def unused(number: int, rule: Rule, tree: TreeFacts, gradients: str) -> Problem:
     absent = [path for path in tree.nones if matches(rule.pattern, path)]
     if absent:
         what += f": {absent[0]} is None, so there is no array to place"
-    cure = "delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
-    cure = cure if absent else _meant(rule, tree, gradients, cure)
-    return Problem("unused rule", rule.named(number), what, cure)
+    fix = "delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
+    fix = fix if absent else _meant(rule, tree, gradients, fix)
+    return Problem("unused rule", rule.named(number), what, fix)
 
 
 def _meant(rule: Rule, tree: TreeFacts, gradients: str, otherwise: str) -> str:

@@ -98,13 +98,13 @@ class CannotPlace(Exception):
 
     Attributes:
         what: what does not fit, with the numbers.
-        cure: the edit that would make it fit.
+        fix: the edit that would make it fit.
     """
 
-    def __init__(self, what: str, cure: str) -> None:
+    def __init__(self, what: str, fix: str) -> None:
         super().__init__(what)
         self.what = what
-        self.cure = cure
+        self.fix = fix
 
 
 Policy = Callable[[LeafView], "Choice | P"]

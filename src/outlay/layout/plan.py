@@ -189,8 +189,8 @@ class Plan:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 name = leaf.get("path") if isinstance(leaf, dict) else None
                 what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-                cure = "save the plan again: plan.to_json()"
-                problems.append(Problem("damaged leaf", f"leaf {number} ({name})", what, cure))
+                fix = "save the plan again: plan.to_json()"
+                problems.append(Problem("damaged leaf", f"leaf {number} ({name})", what, fix))
         repeated = collections.Counter((leaf.kind, leaf.path) for leaf in read)
         problems += [
             Problem("same path twice", path, f"{count} leaves of the {kind} have it", "save the plan again")

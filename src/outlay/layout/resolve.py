@@ -236,8 +236,8 @@ _LAST = 2**31
 def _ambiguous(path: str, found: Sequence[str]) -> Problem:
     what = f"it mirrors {len(found)} leaves that live in different places: {', '.join(found)}"
     root, source = split_path(path)[0], split_path(found[0])[0]
-    cure = f'say which one: ("{root}.**", outlay.follow("{source}"))'
-    return Problem("ambiguous parameter", path, what, cure)
+    fix = f'say which one: ("{root}.**", outlay.follow("{source}"))'
+    return Problem("ambiguous parameter", path, what, fix)
 
 
 def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:

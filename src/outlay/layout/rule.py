@@ -136,20 +136,20 @@ class Rule:
         if what is None:
             return None
         meant = as_dotted(self.pattern) or as_glob(self.pattern)
-        cure = "patterns are globs over dotted paths, not regular expressions or key paths: write "
-        cure = f'{cure}"{meant}"' if meant else 'write a glob such as "params.**.kernel"'
-        return Problem("malformed pattern", repr(self.pattern), what, cure)
+        fix = "patterns are globs over dotted paths, not regular expressions or key paths: write "
+        fix = f'{fix}"{meant}"' if meant else 'write a glob such as "params.**.kernel"'
+        return Problem("malformed pattern", repr(self.pattern), what, fix)
 
     def _placement_problem(self) -> Problem | None:
         if self.spec is not None:
             return spec_problem(self.spec, str(self.pattern))
         if not isinstance(self.placement, Replicate | On | Follow | Storage) and not callable(self.placement):
             what = f"the placement is a {type(self.placement).__name__}"
-            cure = (
+            fix = (
                 "use a PartitionSpec, outlay.replicate(), outlay.on(...), outlay.follow(...), outlay.on_host(), "
                 "outlay.keep(), outlay.recompute() or a policy function"
             )
-            return Problem("not a placement", str(self.pattern), what, cure)
+            return Problem("not a placement", str(self.pattern), what, fix)
         return None
 
     def _otherwise_problem(self) -> Problem | None:

@@ -33,9 +33,9 @@ class Storage:
         """The same, of leaves that are split as a spec says."""
         if isinstance(other, P) and self.spec is None:
             return dataclasses.replace(self, spec=other)
-        cure = 'add one spec, as outlay.on_host() + P("data"), or say how leaves are split in a rule of its own'
+        fix = 'add one spec, as outlay.on_host() + P("data"), or say how leaves are split in a rule of its own'
         what = f"{other!r} cannot be added to {self}"
-        raise LayoutError("this placement cannot be used:", [Problem("not a placement", str(self), what, cure)])
+        raise LayoutError("this placement cannot be used:", [Problem("not a placement", str(self), what, fix)])
 
     def __str__(self) -> str:
         return _CALLS[self.stored] + ("" if self.spec is None else f" + {self.spec}")

@@ -180,8 +180,6 @@ def _outputs_problem(outputs: object) -> Problem:
     what = f"outputs={outputs!r}; it is the dim that holds a layer's outputs, of kernels and of biases alike: -1 or 0"
     if outputs == 1:
         what += ". Dim 1 of a kernel (inputs, outputs) is its last, but a bias has no dim 1 and would stay whole"
-    cure = (
-        "outputs=-1 for kernels (inputs, outputs), as in Flax; outputs=0 for weights (outputs, inputs), as in Equinox"
-    )
-    cure += '\nor write rules for dims of your own: ("params.up.kernel", P(None, "model"))'
-    return Problem("not an outputs dim", "outputs", what, cure)
+    fix = "outputs=-1 for kernels (inputs, outputs), as in Flax; outputs=0 for weights (outputs, inputs), as in Equinox"
+    fix += '\nor write rules for dims of your own: ("params.up.kernel", P(None, "model"))'
+    return Problem("not an outputs dim", "outputs", what, fix)

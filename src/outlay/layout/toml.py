@@ -120,7 +120,7 @@ def _contents(lines: TomlLines) -> tuple[list[dict[str, Any]], str | None]:
         problem = Problem("nested too deeply", lines.name, what, "a layout file needs three levels at most")
         raise LayoutError("the layout file cannot be parsed:", [problem]) from error
     problems = [
-        Problem("unknown key", lines.of_top_level(key), f"{key!r} is not part of a layout", _rule_cure(key))
+        Problem("unknown key", lines.of_top_level(key), f"{key!r} is not part of a layout", _rule_fix(key))
         for key in data
         if key not in ("rule", "mesh")
     ]
@@ -130,8 +130,8 @@ def _contents(lines: TomlLines) -> tuple[list[dict[str, Any]], str | None]:
         what = "'rule' is not a list of tables"
         problems.append(Problem("wrong type", lines.of_top_level("rule"), what, "write [[rule]], in two brackets"))
     elif not tables and not problems:
-        cure = 'write one: [[rule]], then match = "params.**.kernel" and spec = ["-", "model"]'
-        problems.append(Problem("no rules", lines.name, "the file holds no [[rule]]", cure))
+        fix = 'write one: [[rule]], then match = "params.**.kernel" and spec = ["-", "model"]'
+        problems.append(Problem("no rules", lines.name, "the file holds no [[rule]]", fix))
     if problems:
         raise LayoutError(f"{lines.name} is not a usable layout: {len(problems)} problem(s)", problems)
     return tables, data.get("mesh")
@@ -148,7 +148,7 @@ def _mesh_problems(mesh: Any, lines: TomlLines) -> list[Problem]:
     return []
 
 
-def _rule_cure(key: str) -> str:
+def _rule_fix(key: str) -> str:
     return f"{did_you_mean(key, ['rule', 'mesh'])}; rules are [[rule]] tables, in two brackets"
 
 
@@ -206,7 +206,7 @@ def _read_rule(number: int, table: dict[str, Any], lines: TomlLines, problems: l
         options = {name: table[name] for name in ("otherwise", "optional") if name in table}
         return [Rule(table["match"], _placement(table), **options)]
     except LayoutError as error:
-        problems += [Problem(p.kind, f"{lines.of_rule(number)} {p.where}", p.what, p.cure) for p in error.problems]
+        problems += [Problem(p.kind, f"{lines.of_rule(number)} {p.where}", p.what, p.fix) for p in error.problems]
         return []
 
 
@@ -223,8 +223,8 @@ def _key_problems(number: int, table: dict[str, Any], lines: TomlLines) -> list[
     for key, value in table.items():
         where = lines.of_rule(number, key)
         if key not in _FORMS:
-            cure = did_you_mean(key, [*_FORMS, "strategy"])
-            problems.append(Problem("unknown key", where, f"a rule has no key {key!r}", cure))
+            fix = did_you_mean(key, [*_FORMS, "strategy"])
+            problems.append(Problem("unknown key", where, f"a rule has no key {key!r}", fix))
         elif not _FORMS[key][0](value):
             what = f"{key} = {value!r} is not what {key} takes"
             problems.append(Problem("wrong type", where, what, f"{key} takes {_FORMS[key][1]}"))
@@ -237,16 +237,16 @@ def _placement_problems(number: int, table: dict[str, Any], lines: TomlLines) ->
     given = [key for key in _PLACEMENTS if key in table]
     stored = [key for key in _STORAGES if key in table]
     if "match" not in table:
-        cure = 'add match = "params.**.kernel", or name a strategy'
-        problems.append(Problem("missing match", lines.of_rule(number), "the rule says nothing of which leaves", cure))
+        fix = 'add match = "params.**.kernel", or name a strategy'
+        problems.append(Problem("missing match", lines.of_rule(number), "the rule says nothing of which leaves", fix))
     at_odds = stored + given if stored and given not in ([], ["spec"]) else max(given, stored, key=len)
     if len(at_odds) > 1:
         what = f"the rule has {len(at_odds)} placements: {', '.join(at_odds)}"
-        cure = "keep one, or write one rule each"
-        problems.append(Problem("two placements", lines.of_rule(number, at_odds[1]), what, cure))
+        fix = "keep one, or write one rule each"
+        problems.append(Problem("two placements", lines.of_rule(number, at_odds[1]), what, fix))
     elif not given and not stored:
-        cure = 'add one of spec = ["-", "model"], replicate = true, on = [2], follow = "params"'
-        problems.append(Problem("no placement", lines.of_rule(number), "the rule says nothing of where", cure))
+        fix = 'add one of spec = ["-", "model"], replicate = true, on = [2], follow = "params"'
+        problems.append(Problem("no placement", lines.of_rule(number), "the rule says nothing of where", fix))
     return problems
 
 
@@ -259,5 +259,5 @@ def _read_strategy(number: int, table: dict[str, Any], lines: TomlLines, problem
         return list(strategy_rules(table))
     except LayoutError as error:
         where = lines.of_rule(number)
-        problems += [Problem(p.kind, lines.of_rule(number, p.where) or where, p.what, p.cure) for p in error.problems]
+        problems += [Problem(p.kind, lines.of_rule(number, p.where) or where, p.what, p.fix) for p in error.problems]
         return []

@@ -48,7 +48,7 @@ def strategy_problems(number: int, table: dict[str, Any], lines: TomlLines) -> l
     name = table["strategy"]
     if not isinstance(name, str) or name not in STRATEGIES:
         where = lines.of_rule(number, "strategy")
-        return [Problem("unknown strategy", where, f"there is no strategy {name!r}", _name_cure(name))]
+        return [Problem("unknown strategy", where, f"there is no strategy {name!r}", _name_fix(name))]
     strategy = STRATEGIES[name]
     types = typing.get_type_hints(strategy)
     parameters = inspect.signature(strategy).parameters
@@ -58,8 +58,8 @@ def strategy_problems(number: int, table: dict[str, Any], lines: TomlLines) -> l
             continue
         where = lines.of_rule(number, key)
         if key not in parameters:
-            cure = did_you_mean(key, parameters)
-            problems.append(Problem("unknown key", where, f"strategy {name!r} takes no {key!r}", cure))
+            fix = did_you_mean(key, parameters)
+            problems.append(Problem("unknown key", where, f"strategy {name!r} takes no {key!r}", fix))
         elif not FORMS[types[key]][0](value):
             what = f"{key} = {value!r} is not what {name} takes"
             problems.append(Problem("wrong type", where, what, f"{key} takes {FORMS[types[key]][1]}"))
@@ -75,7 +75,7 @@ def strategy_problems(number: int, table: dict[str, Any], lines: TomlLines) -> l
     ]
 
 
-def _name_cure(name: Any) -> str:
+def _name_fix(name: Any) -> str:
     if name == "replicate":
         return 'write match = "**" and replicate = true'
     return did_you_mean(str(name), STRATEGIES)

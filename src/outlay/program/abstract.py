@@ -32,17 +32,17 @@ def refuse_other_arguments(step: Any, init: Any, mesh: Any) -> None:
     for name, given, form in (("step", step, "step(state, batch) -> (state, outputs)"), ("init", init, "init(key)")):
         if not callable(given):
             what = f"{name} must be a function {form}, and is a {type(given).__name__}"
-            cure = "init=lambda key: state" if name == "init" else f"def {form.partition(' ->')[0]}: ..."
-            raise ProgramError(f"{what}\n  cure: {cure}")
+            fix = "init=lambda key: state" if name == "init" else f"def {form.partition(' ->')[0]}: ..."
+            raise ProgramError(f"{what}\n  fix: {fix}")
     if _takes(step, 1) and not _takes(step, 2) and _takes(init, 2) and not _takes(init, 1):
         raise ProgramError(
             "step takes one argument and init takes two: they are the other way round\n"
-            "  cure: outlay.program(step, init, inputs, ...), as step(state, batch) and init(key)"
+            "  fix: outlay.program(step, init, inputs, ...), as step(state, batch) and init(key)"
         )
     if not isinstance(mesh, Mesh):
         raise ProgramError(
             f"mesh must be a jax.sharding.Mesh, and is {'None' if mesh is None else f'a {type(mesh).__name__}'}"
-            "\n  cure: mesh=outlay.mesh(data=-1), or outlay.mesh(data=4, model=2)"
+            "\n  fix: mesh=outlay.mesh(data=-1), or outlay.mesh(data=4, model=2)"
         )
 
 
@@ -102,7 +102,7 @@ def as_key(key: Any) -> Any:
     seed = key if isinstance(key, int) and not isinstance(key, bool) else 0
     shown = " ".join(repr(key).split())
     got = f"{dtype}{list(shape)}" if shape is not None else f"of type {type(key).__name__}: {shown:.60}"
-    raise ProgramError(f"init takes one PRNG key, and this is {got}\n  cure: jax.random.key({seed})")
+    raise ProgramError(f"init takes one PRNG key, and this is {got}\n  fix: jax.random.key({seed})")
 
 
 def abstract_inputs(inputs: Any) -> Any:
@@ -130,7 +130,7 @@ class OnlyReads:
         if isinstance(outputs, tuple) and outputs and _is_like(outputs[0], state):
             raise ProgramError(
                 f"{named(self._step)} returns a state, and with donate=False it only reads one\n"
-                "  cure: return the outputs alone; or leave donate=False out, and the state it returns is the next"
+                "  fix: return the outputs alone; or leave donate=False out, and the state it returns is the next"
             )
         return None, outputs
 
@@ -208,12 +208,12 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
             raise ProgramError(
                 f"the loss of {named(step)} uses a collective over a mesh axis ({error}), but the step sums over the "
                 f"batch by itself, so samples would be summed twice\n"
-                "  cure: leave the collective out: a loss gives one number per sample; to write all collectives by "
+                "  fix: leave the collective out: a loss gives one number per sample; to write all collectives by "
                 "hand, write the whole step without outlay.train_step"
             ) from error
         raise ProgramError(
             f"{named(step)} uses a collective over a mesh axis ({error}), which only mode manual gives a meaning\n"
-            '  cure: outlay.program(..., mode="manual"), or leave the collective out: in mode auto the step sees '
+            '  fix: outlay.program(..., mode="manual"), or leave the collective out: in mode auto the step sees '
             "whole arrays"
         ) from error
     if not isinstance(step, OnlyReads):
@@ -240,7 +240,7 @@ def refuse_other_results(step: Callable[..., Any], result: Any) -> None:
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
         raise ProgramError(
             f"{named(step)} must return (state, outputs), a pair; it returned {got}"
-            "\n  cure: outlay.program(..., donate=False) where it only reads the state"
+            "\n  fix: outlay.program(..., donate=False) where it only reads the state"
         )
     _refuse_non_arrays(result[1], f"the outputs of {named(step)}")
 
@@ -255,13 +255,13 @@ def refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
     if changed:
         lines = [f"  {path}: took {old.get(path, 'nothing')}, returned {new.get(path, 'nothing')}" for path in changed]
         head = f"{named(step)} returns a state unlike the one it took: {len(changed)} leaf(s) differ"
-        cure = "  cure: return every leaf of the state with its shape and dtype, e.g. x.astype(old.dtype)"
-        raise ProgramError("\n".join([head, *lines, cure]))
+        fix = "  fix: return every leaf of the state with its shape and dtype, e.g. x.astype(old.dtype)"
+        raise ProgramError("\n".join([head, *lines, fix]))
     if jax.tree.structure(before) != jax.tree.structure(after):
         raise ProgramError(
             f"{named(step)} returns a state of the same leaves in another container:\n"
             f"  took     {jax.tree.structure(before)}\n  returned {jax.tree.structure(after)}\n"
-            "  cure: build the new state with the type of the old one, e.g. dataclasses.replace(state, ...)"
+            "  fix: build the new state with the type of the old one, e.g. dataclasses.replace(state, ...)"
         )
 
 

@@ -85,7 +85,7 @@ def _all_hashes(key: str, where: str, process: int, processes: Sequence[int]) ->
 def _not_come(missing: Sequence[int], processes: Sequence[int], process: int, seconds: float, where: str) -> str:
     return (
         f"{len(missing)} of {len(processes)} processes have not come to where process {process} has waited "
-        f"{seconds:g} s to run its program ({where})\n  missing: {named(missing)}\n  cure: every process of a mesh "
+        f"{seconds:g} s to run its program ({where})\n  missing: {named(missing)}\n  fix: every process of a mesh "
         "makes and runs the same programs in the same order; where one just needs longer: outlay.join(timeout=...)"
     )
 
@@ -99,7 +99,7 @@ _NUM_LINES = 3
 _WIDTH = 120
 _NUMBERED = re.compile(r"%\w+")  # a value; one operation more gives all that follow another number
 _WINDOW = 200  # lines from the first difference on that are compared; the time goes with its square
-_CURES = {
+_FIXES = {
     "config": "start all processes with the same options, files and versions",
     "data": "state and batch are global, so their shapes are the same in every process",
     "program": "what is traced must not depend on the process, its host or the time: look for jax.process_index()",
@@ -121,7 +121,7 @@ def disagreement(found: Mapping[Group, Facts], hashes: Mapping[Group, Hashes]) -
     kinds: dict[str, None] = {}
     for other in others:
         lines.append(f"{named(other)} against {named(usual)}:")
-        differing = [kind for kind in _CURES if hashes[usual][kind] != hashes[other][kind]]
+        differing = [kind for kind in _FIXES if hashes[usual][kind] != hashes[other][kind]]
         values = [kind for kind in differing if kind != "program"]
         lines += [_of_mapping(kind, getattr(found[other], kind), getattr(found[usual], kind)) for kind in values]
         if "program" in differing:
@@ -131,7 +131,7 @@ def disagreement(found: Mapping[Group, Facts], hashes: Mapping[Group, Hashes]) -
             lines += _first_lines(found[other].program, found[usual].program)
         kinds |= dict.fromkeys(values or differing)
     headline = "the processes are about to run different things, which would hang them or make wrong numbers"
-    return "\n  ".join([headline, *lines, *(f"cure: {_CURES[kind]}" for kind in kinds)])
+    return "\n  ".join([headline, *lines, *(f"fix: {_FIXES[kind]}" for kind in kinds)])
 
 
 def named(processes: Sequence[int]) -> str:

@@ -210,6 +210,6 @@ def _refuse_different(of_all: Any, of_own: Any) -> None:
     raise ProgramError(
         f"{at + ': ' if at else ''}the loss does other things for a device's samples than for the whole batch "
         f"({names[0]} where the whole takes {names[1]}), so mode manual cannot tell what it means over all\n"
-        "  cure: do not let Python decide by the size of the batch, give each device more than one sample, or "
+        "  fix: do not let Python decide by the size of the batch, give each device more than one sample, or "
         "mode='auto'"
     )

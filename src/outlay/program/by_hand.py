@@ -202,7 +202,7 @@ def _batch_axes(plan: Plan) -> tuple[str, ...]:
         lines = "".join(f"\n  {leaf.path}: {leaf.spec} ({leaf.rule})" for leaf in plan.of_kind("batch"))
         raise ProgramError(
             f"mode manual gives each device its samples, so every leaf of the batch must be split alike along its "
-            f"first dim:{lines}\n  cure: outlay.data_parallel() for the batch, or mode='auto'"
+            f"first dim:{lines}\n  fix: outlay.data_parallel() for the batch, or mode='auto'"
         )
     return next(iter(found))
 

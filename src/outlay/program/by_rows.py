@@ -108,15 +108,15 @@ def _refuse_half(splits: bool, places: bool, step: Any, mode: str) -> None:
     if places and isinstance(step, Rollout):
         raise ProgramError(
             f"the layout puts parts of the graph on devices of their own, and mode {mode} runs all as one program\n"
-            '  cure: mode="placed"'
+            '  fix: mode="placed"'
         )
     if splits:
         raise ProgramError(
             "outlay.by_neuron lays out a rollout in mode manual: only its graph says which leaves have a row a neuron\n"
-            '  cure: outlay.program(outlay.graph.Rollout(graph), ..., layout=outlay.by_neuron(), mode="manual")'
+            '  fix: outlay.program(outlay.graph.Rollout(graph), ..., layout=outlay.by_neuron(), mode="manual")'
         )
     if mode == "manual" and isinstance(step, Rollout):
         raise ProgramError(
             "a rollout in mode manual is split by the rows of its parts, and no rule of the layout says so\n"
-            '  cure: layout=outlay.by_neuron("neurons"), or mode="auto" or mode="placed"'
+            '  fix: layout=outlay.by_neuron("neurons"), or mode="auto" or mode="placed"'
         )

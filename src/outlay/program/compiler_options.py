@@ -79,7 +79,7 @@ def compiler_options(wanted: Wanted, mesh: Mesh | None) -> CompilerOptions:
     if wanted != "preset":
         raise ProgramError(
             f"there are no compiler options {wanted!r}: {did_you_mean(wanted, ('preset', 'none'))}"
-            "\n  cure: 'preset', 'none', a dictionary of options, or the Path of a file with one --name=value a line"
+            "\n  fix: 'preset', 'none', a dictionary of options, or the Path of a file with one --name=value a line"
         )
     kind = mesh.devices.flat[0].platform if mesh is not None else ""
     set_already = {name for variable in _ENVIRONMENT for name in read_flags(os.environ.get(variable, ""))}
@@ -100,13 +100,13 @@ def _of_file(path: Path) -> dict[str, Value]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ProgramError(
-            f"{path}: the compiler options cannot be read: {error}\n  cure: preset, none, or the name of a file"
+            f"{path}: the compiler options cannot be read: {error}\n  fix: preset, none, or the name of a file"
         ) from error
     words = [(number, word) for number, line in enumerate(lines, 1) for word in line.partition("#")[0].split()]
     strange = [f"  line {number}: {word!r}" for number, word in words if not re.match(r"--xla_\w+=", word)]
     if strange:
         raise ProgramError(
-            "\n".join([f"{path}: {len(strange)} word(s) are no options of XLA", *strange, "  cure: --xla_NAME=VALUE"])
+            "\n".join([f"{path}: {len(strange)} word(s) are no options of XLA", *strange, "  fix: --xla_NAME=VALUE"])
         )
     return typed_flags(" ".join(word for _, word in words))
 
@@ -155,13 +155,13 @@ def compile_with(
 def _refused(options: CompilerOptions, said: str, unknown: str, platform: str) -> str:
     where = "" if options.source == "given" else f" ({options.source})"
     if not unknown:
-        return f"the compiler refuses an option{where}: {said}\n  cure: another value, or leave it out"
+        return f"the compiler refuses an option{where}: {said}\n  fix: another value, or leave it out"
     library = _library(platform)
     known = flags_of_library(library) if library is not None else set()
     near = f", {did_you_mean(unknown, sorted(known))}" if known else ""
     return (
         f"the compiler for {platform or 'these devices'} knows no option {unknown}{where}{near}\n"
-        "  cure: correct the name, or leave it out; XLA drops and renames options from version to version, "
+        "  fix: correct the name, or leave it out; XLA drops and renames options from version to version, "
         f"and this is jaxlib {jaxlib.__version__}"
     )
 

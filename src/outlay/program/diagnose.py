@@ -46,7 +46,7 @@ def used_up(state: Any, batch: Any) -> ProgramError:
     shown = ", ".join(gone[:8]) + (f" and {len(gone) - 8} more" if len(gone) > 8 else "")
     return ProgramError(
         f"this state was used already: a step donates its state, so {len(gone)} leaf(s) are gone: {shown}\n"
-        "  cure: keep the state that the step returns: state, outputs = program(state, batch)"
+        "  fix: keep the state that the step returns: state, outputs = program(state, batch)"
     )
 
 
@@ -55,7 +55,7 @@ def under_trace(what: str) -> ProgramError:
     return ProgramError(
         f"{what} cannot be called under jax.jit, grad, vmap, scan or eval_shape: it is compiled already, for its own "
         "mesh, and donates its state\n"
-        "  cure: call it from plain Python, for step in range(n): state, outputs = program(state, batch). To be "
+        "  fix: call it from plain Python, for step in range(n): state, outputs = program(state, batch). To be "
         "transformed is its step: outlay.program(jax.vmap(step), ...), a jax.lax.scan inside it, or "
         "jax.grad(program.step); for shapes alone, program.state_shapes and program.output_shapes"
     )
@@ -82,11 +82,11 @@ def refuse_unplaceable(plan: Plan) -> None:
     if apart:
         lines = [f"  {leaf.path}: device {', '.join(map(str, leaf.device_ids))} ({leaf.rule})" for leaf in apart]
         head = f"{len(apart)} leaf(s) live on a part of {plan.mesh}, but one compiled step needs all on all of it:"
-        cure = (
-            "  cure: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays\n"
+        fix = (
+            "  fix: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays\n"
             "  or, for the parts of a graph, an outlay.graph.Rollout in mode placed"
         )
-        raise ProgramError("\n".join([head, *lines, cure]))
+        raise ProgramError("\n".join([head, *lines, fix]))
 
 
 def _leaves(tree: Any, root: str) -> list[tuple[str, Any]]:
@@ -104,7 +104,7 @@ def _other_container(what: str, given: Any, planned: Any) -> ProgramError | None
     return ProgramError(
         f"the {what} has the planned leaves in other containers:\n"
         f"  given   {jax.tree.structure(given)}\n  planned {jax.tree.structure(planned)}\n"
-        f"  cure: pass the {what} in the containers that the program was made with"
+        f"  fix: pass the {what} in the containers that the program was made with"
     )
 
 

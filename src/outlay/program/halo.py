@@ -63,9 +63,9 @@ def _refuse(x: jax.Array, axis: str, widths: tuple[int, int], dim: int) -> None:
     if all(0 <= width <= length for width in widths):
         return
     fewer = [count for count in range(1, size) if size % count == 0 and length * size // count >= max(widths)]
-    cure = f"split dim {dim} over {max(fewer)} devices at most" if fewer and min(widths) >= 0 else "a smaller width"
+    fix = f"split dim {dim} over {max(fewer)} devices at most" if fewer and min(widths) >= 0 else "a smaller width"
     raise ProgramError(
         f"halo: widths {widths} do not fit a piece {x.shape}: dim {dim} is {length} long on each of the {size} devices "
         f"along {axis!r}, and rows come from the next device only\n"
-        f"  cure: {cure}"
+        f"  fix: {fix}"
     )

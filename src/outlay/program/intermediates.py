@@ -64,10 +64,10 @@ def refuse_unplaceable_values(traced: Traced, layout: Layout, plan: Plan) -> Non
         if not any(path[: len(parts)] == parts for path in placed):
             what = "the step constrains values by this name, but no rule of the layout speaks of it"
             said = did_you_mean(name, {first for rule in layout if (first := first_part(rule.pattern))})
-            cure = (
+            fix = (
                 f'{said}\nor add ("{name}.**", P(...)), or let layouts be silent: constrain(x, "{name}", optional=True)'
             )
-            problems.append(Problem("name without a rule", name, what, cure))
+            problems.append(Problem("name without a rule", name, what, fix))
     for spec in traced.specs:
         unknown = [axis for axes in spec_dims(spec, 0) for axis in axes if axis not in plan.mesh.axis_sizes]
         if unknown and plan.mesh.num_devices > 1:

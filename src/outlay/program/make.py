@@ -69,13 +69,13 @@ def program(
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
     if not donate and mode != "auto":
         raise ProgramError(
-            f"donate=False with mode {mode}: a step that only reads runs in mode auto\n  cure: leave out mode="
+            f"donate=False with mode {mode}: a step that only reads runs in mode auto\n  fix: leave out mode="
         )
     if mode == "placed":
         if compiler_options not in ("preset", "none"):
             raise ProgramError(
                 "in mode placed there are many programs, each on one device, and compiler options are for one"
-                "\n  cure: XLA_FLAGS, or leave them out"
+                "\n  fix: XLA_FLAGS, or leave them out"
             )
         # Which refuses a step that is no rollout.
         return PlacedProgram(step, init, inputs, Layout.of(layout), mesh)  # pyright: ignore[reportArgumentType]

@@ -20,7 +20,7 @@ def mean_over(x: jax.Array, dim: int, axis: AxisNames, *, where: jax.Array | Non
     """The mean over a whole dim that is split over a mesh axis; the dim is kept, with size 1.
 
     The trap: `x.mean(dim)` is the mean of a device's own piece, and normalising by it normalises nothing. The mean of
-    those means is no cure as soon as entries are left out by `where`, since devices then count differently; here the
+    those means is no fix as soon as entries are left out by `where`, since devices then count differently; here the
     sums and the counts are summed over devices before one is divided by the other, in float32 at least.
 
     Args:
@@ -107,7 +107,7 @@ def sum_scatter(x: jax.Array, axis: AxisNames, dim: int = 0) -> jax.Array:
         raise ProgramError(
             f"sum_scatter: dim {dim} of {x.shape} cannot be cut into {size} equal pieces, one for each device along "
             f"{axis!r}: {x.shape[dim]} / {size} leaves {x.shape[dim] % size} over\n"
-            f"  cure: another dim, or pad dim {dim} to {up}"
+            f"  fix: another dim, or pad dim {dim} to {up}"
         )
     return jax.lax.psum_scatter(x, axis, scatter_dimension=dim, tiled=True)
 

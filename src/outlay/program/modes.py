@@ -44,7 +44,7 @@ def check_mode(mode: str, mesh: Mesh) -> None:
     if mode != "auto" and is_explicit(mesh):
         raise ProgramError(
             f"mode {mode} takes a mesh with automatic axes: inside it each device's pieces have no sharding to be "
-            "explicit about\n  cure: outlay.mesh(...) without explicit=True"
+            "explicit about\n  fix: outlay.mesh(...) without explicit=True"
         )
 
 
@@ -118,7 +118,7 @@ def _differs(step: Step, mesh: Mesh, error: Exception) -> ProgramError | None:
         f"in mode manual {named(step)} runs on each device's pieces, and what it returns differs "
         f"from device to device where it must not: outputs are the same everywhere, unless a rule says how they "
         f"are split, and state is as planned\n"
-        f"  cure: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of {axes}\n"
+        f"  fix: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of {axes}\n"
         f'  or, where an output is to be split, add a rule such as ("{OUTPUTS}.**", P({mesh.axis_names[0]!r}))\n'
         f"  JAX says: {error}"
     )

@@ -72,7 +72,7 @@ def refusing_in_words(what: str, mesh: Mesh, mode: str = "auto") -> Iterator[Non
         place = place_of_error(error)
         raise ProgramError(
             f"{what} names a mesh or devices that do not go with the program's, {_in_words(mesh)}"
-            f"{f': {place}' if place else ''}\n  {_cure(mesh, mode)}\n  JAX says: {str(error).strip()}"
+            f"{f': {place}' if place else ''}\n  {_fix(mesh, mode)}\n  JAX says: {str(error).strip()}"
         ) from error
 
 
@@ -124,9 +124,9 @@ def _names_a_mesh(value: Any) -> bool:
     return isinstance(value, Mesh | NamedSharding)
 
 
-def _cure(mesh: Mesh, mode: str) -> str:
+def _fix(mesh: Mesh, mode: str) -> str:
     auto = ', and mode="auto": in mode manual a model runs on each device\'s pieces' if mode == "manual" else ""
-    return f"cure: {_edit(mesh)}{auto}"
+    return f"fix: {_edit(mesh)}{auto}"
 
 
 def _edit(mesh: Mesh) -> str:

@@ -146,7 +146,7 @@ class Program:
             except TypeError as error:
                 if key is not None:
                     raise
-                raise ProgramError("init draws from its key, and None is none\n  cure: jax.random.key(0)") from error
+                raise ProgramError("init draws from its key, and None is none\n  fix: jax.random.key(0)") from error
 
     def refuse_too_large(self) -> None:
         """Raise where the state needs more than all memory of this machine, before any of it is made.
@@ -197,14 +197,14 @@ class Program:
         if name in self.__dict__ and not name.startswith("_"):
             raise ProgramError(
                 f"program.{name} cannot be changed: plan and compiled step were made with what it is"
-                f"\n  cure: make another program: outlay.program(..., {name}=...)"
+                f"\n  fix: make another program: outlay.program(..., {name}=...)"
             )
         super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ProgramError(
             "a program cannot be copied or pickled: it is compiled for devices of this process"
-            "\n  cure: pass on its step, init, layout and mesh's axes, and make it again with outlay.program; "
+            "\n  fix: pass on its step, init, layout and mesh's axes, and make it again with outlay.program; "
             "plan.to_json() and outlay.Checkpoints keep plan and state"
         )
 
@@ -299,7 +299,7 @@ class Program:
                 f"from a key of another kind init makes another state: this one is {key.dtype}, planned was "
                 f"{self._key_dtype}\n"
                 + "\n".join(f"  {problem.where}: {problem.what}" for problem in problems)
-                + "\n  cure: jax.random.key(seed); or, before the program is made, "
+                + "\n  fix: jax.random.key(seed); or, before the program is made, "
                 f"jax.config.update('jax_default_prng_impl', '{impl}')"
             )
 
@@ -332,7 +332,7 @@ def refuse_without_jit() -> None:
     if jax.config.values["jax_disable_jit"]:
         raise ProgramError(
             "jax_disable_jit is set, and a program is a compiled step: nothing would be laid out\n"
-            "  cure: unset JAX_DISABLE_JIT; to debug line by line call the step itself: step(init(key), batch)"
+            "  fix: unset JAX_DISABLE_JIT; to debug line by line call the step itself: step(init(key), batch)"
         )
 
 

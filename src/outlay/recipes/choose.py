@@ -121,7 +121,7 @@ def choose_for_brain(
     if given:
         raise RecipeError(
             f"{recipe} is a Brain, whose ways to run are all compared: {', '.join(given)} cannot be given"
-            "\n  cure: leave it out"
+            "\n  fix: leave it out"
         )
     if target.hardware.kind == "cpu" and not backend_is_started():
         simulate(target.num_devices)
@@ -228,6 +228,6 @@ def _named(recipe: str | Callable[..., Recipe]) -> str:
     if not file or not Path(file).is_file() or not name.isidentifier():
         raise RecipeError(
             f"{name or recipe!r} is not at the top level of a file, where the processes that compile could find it"
-            "\n  cure: define the function in a file, and pass it or 'path/to/file.py:function'"
+            "\n  fix: define the function in a file, and pass it or 'path/to/file.py:function'"
         )
     return f"{file}:{name}"

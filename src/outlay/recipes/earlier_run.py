@@ -55,14 +55,14 @@ def refuse_other_run(folder: RunFolder, config: Mapping[str, Any], identity: Seq
     if not earlier.get("checkpoint_every"):
         raise CheckpointError(
             f"the run in {folder.path} kept no checkpoints, so there is nothing to continue it from\n"
-            "  cure: --force to begin it anew, with --checkpoint-every N"
+            "  fix: --force to begin it anew, with --checkpoint-every N"
         )
     other = [name for name in identity if config[name] != earlier.get(name)]
     if other:
         lines = "".join(f"\n  {name}: {earlier.get(name)} there, {config[name]} now" for name in other)
         raise CheckpointError(
             f"the run in {folder.path} is another one and cannot be continued: {len(other)} difference(s){lines}"
-            "\n  cure: another --run-dir, or the recipe and options of that run"
+            "\n  fix: another --run-dir, or the recipe and options of that run"
         )
 
 
@@ -71,5 +71,5 @@ def refuse_past_the_end(folder: RunFolder, step: int, num_steps: int) -> None:
     if step > num_steps:
         raise CheckpointError(
             f"{folder.checkpoints_path} has a checkpoint of step {step}, and a run of {num_steps} steps ends before it"
-            f"\n  cure: {step} steps or more, or another folder"
+            f"\n  fix: {step} steps or more, or another folder"
         )

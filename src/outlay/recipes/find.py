@@ -41,7 +41,7 @@ def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ())
     if not isinstance(recipe, Recipe):
         raise RecipeError(
             f"{text}() returned a {type(recipe).__name__}, not a Recipe"
-            "\n  cure: return outlay.Recipe(...) or outlay.Recipe.training(...)"
+            "\n  fix: return outlay.Recipe(...) or outlay.Recipe.training(...)"
         )
     return recipe
 
@@ -60,7 +60,7 @@ def find_function(text: str) -> Callable[..., Any]:
     if text not in RECIPES:
         raise RecipeError(
             f"there is no recipe {text!r}: {did_you_mean(text, RECIPES)}"
-            "\n  cure: name one of these, a function of your own as path/to/file.py:function, or the .toml or .scfg of "
+            "\n  fix: name one of these, a function of your own as path/to/file.py:function, or the .toml or .scfg of "
             "a Brain"
         )
     return load(RECIPES[text])
@@ -80,14 +80,14 @@ def _in_file(file: str, name: str) -> Callable[..., Any]:
     ]
     if not name:
         known = ", ".join(f"{file}:{function}" for function in functions) or "it has no functions"
-        raise RecipeError(f"{file} is a file; which of its functions makes the recipe?\n  cure: {known}")
+        raise RecipeError(f"{file} is a file; which of its functions makes the recipe?\n  fix: {known}")
     if not hasattr(module, name):
         raise RecipeError(f"{file} has no function {name!r}: {did_you_mean(name, functions)}")
     function = getattr(module, name)
     if not callable(function):
         raise RecipeError(
             f"{name!r} in {file} is a {type(function).__name__}, not a function"
-            f"\n  cure: def {name}(): return outlay.Recipe(...)"
+            f"\n  fix: def {name}(): return outlay.Recipe(...)"
         )
     return function
 
@@ -100,7 +100,7 @@ def _refuse_missing(text: str, function: Callable[..., Any], arguments: dict[str
         name = getattr(function, "__name__", "recipe")
         raise RecipeError(
             f"{text} takes {', '.join(missing)}, for which no value was given"
-            f"\n  cure: {' '.join(f'--{m.replace(chr(95), chr(45))} VALUE' for m in missing)}, or a default: "
+            f"\n  fix: {' '.join(f'--{m.replace(chr(95), chr(45))} VALUE' for m in missing)}, or a default: "
             f"def {name}({', '.join(f'{m}=...' for m in missing)})"
         )
 

@@ -87,7 +87,7 @@ def _example(recipe: Recipe) -> Any:
     except (IndexError, KeyError) as error:
         raise RecipeError(
             f"the recipe {recipe.name!r} has no batch: data[0] raised {type(error).__name__}: {error}"
-            "\n  cure: data[step] is the batch of every step, counted from 0"
+            "\n  fix: data[step] is the batch of every step, counted from 0"
         ) from error
 
 
@@ -115,5 +115,5 @@ def layout_of(recipe: Recipe, name: str) -> tuple[Layout | Callable[[int], Layou
         return file.layout, file.mesh or DEFAULT_MESH
     raise RecipeError(
         f"the recipe {recipe.name!r} has no layout {name!r}: {did_you_mean(name, recipe.layouts)}"
-        f"\n  cure: one of {', '.join(recipe.layouts)}, or a file that ends in .toml"
+        f"\n  fix: one of {', '.join(recipe.layouts)}, or a file that ends in .toml"
     )

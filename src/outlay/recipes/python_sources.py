@@ -39,12 +39,12 @@ def python_sources(window: int, folder: Path | None = None) -> tuple[np.ndarray,
         (128, dtype('uint8'), True)
     """
     if window < 1:
-        raise RecipeError(f"a sequence of {window} bytes holds nothing to learn\n  cure: 1 or more, such as 128")
+        raise RecipeError(f"a sequence of {window} bytes holds nothing to learn\n  fix: 1 or more, such as 128")
     train, held_out = _halves(Path(sysconfig.get_path("stdlib")) if folder is None else folder)
     if min(len(train), len(held_out)) < window:
         raise RecipeError(
             f"the standard library's sources come to {len(train)} bytes to train on and {len(held_out)} held out, too "
-            f"few for a sequence of {window}\n  cure: a shorter sequence"
+            f"few for a sequence of {window}\n  fix: a shorter sequence"
         )
     return _windows(train, window), _windows(held_out, window)
 
@@ -56,7 +56,7 @@ def _halves(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     if not files:
         raise RecipeError(
             f"there are no Python sources in {folder}, where this Python's standard library should be: it is frozen, "
-            "zipped or stripped\n  cure: run with a Python that has its library as .py files, such as one from "
+            "zipped or stripped\n  fix: run with a Python that has its library as .py files, such as one from "
             "python.org, conda, uv or a Linux distribution"
         )
     halves: dict[bool, list[bytes]] = {False: [], True: []}

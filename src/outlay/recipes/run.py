@@ -70,7 +70,7 @@ def run(
     """
     if force and resume:
         raise RecipeError(
-            "with force=True the run that resume=True would continue is replaced\n  cure: give one of them"
+            "with force=True the run that resume=True would continue is replaced\n  fix: give one of them"
         )
     ready = find_recipe(recipe) if isinstance(recipe, str) else recipe
     prepared = prepare(ready, layout=layout, mesh=mesh, mode=mode)
@@ -87,7 +87,7 @@ def own_folder_of(name: str) -> Path:
     """
     if name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(os.fsencode(name)) > 200:
         raise RecipeError(
-            f"the recipe is called {name[:60]!r}, which cannot be the name of a folder\n  cure: name a run folder"
+            f"the recipe is called {name[:60]!r}, which cannot be the name of a folder\n  fix: name a run folder"
         )
     return Path("runs") / name
 

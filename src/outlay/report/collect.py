@@ -47,7 +47,7 @@ def _array_leaves(x: Any, named: Sequence[tuple[str, Any]]) -> list[LeafFacts]:
     if isinstance(x, Tracer):
         raise ShowError(
             "outlay.show cannot see a value that is being traced: inside jit it has no place on devices yet\n"
-            "  cure: show the result, outside the jitted function"
+            "  fix: show the result, outside the jitted function"
         )
     found = [array_leaf(name, leaf) for name, leaf in named]
     problems = [item for item in found if isinstance(item, Problem)]
@@ -65,7 +65,7 @@ def _no_array(x: Any, left_out: Sequence[tuple[str, Any]]) -> ShowError:
     return ShowError(
         f"outlay.show was given {what}, which has no place on devices\n"
         "  it shows an array, a jax.ShapeDtypeStruct, a pytree of those, a plan, or a program\n"
-        "  cure: of a function show what it takes or returns, for example outlay.show(state)"
+        "  fix: of a function show what it takes or returns, for example outlay.show(state)"
     )
 
 

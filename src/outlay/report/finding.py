@@ -14,7 +14,7 @@ class Finding:
     Attributes:
         kind: a short fixed name, such as `resharding`, `whole-parameter-gather`, `out-of-memory`.
         text: what, where and how much, in words.
-        cure: the edit to make.
+        fix: the edit to make.
         cost_bytes: bytes moved or held for it, on a device in a step, by all alike; findings are ranked by it.
         source: the user's line, where there is one.
         num_alike: how many of the program's instructions it was found of, in the same words.
@@ -22,7 +22,7 @@ class Finding:
 
     kind: str
     text: str
-    cure: str
+    fix: str
     cost_bytes: int
     source: SourceLine | None = None
     num_alike: int = 1

@@ -47,7 +47,7 @@ def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate
     if isinstance(found, PlacedExplanation):
         raise ExplainError(
             "a program in mode placed has no estimate as a whole: its parts run side by side, each waiting for others\n"
-            "  cure: outlay.explain(program), which estimates each part and what they exchange; or outlay choose, "
+            "  fix: outlay.explain(program), which estimates each part and what they exchange; or outlay choose, "
             "which measures"
         )
     if found.hlo is None:

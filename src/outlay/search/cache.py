@@ -59,7 +59,7 @@ class Cache:
                 return
         except OSError as error:
             what = f"prices are not kept: {self.folder}: {error.strerror}; the next search compiles them again"
-            warnings.warn(f"{what}\n  cure: XDG_CACHE_HOME=FOLDER, one that can be written", stacklevel=3)
+            warnings.warn(f"{what}\n  fix: XDG_CACHE_HOME=FOLDER, one that can be written", stacklevel=3)
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"

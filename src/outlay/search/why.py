@@ -93,7 +93,7 @@ def nothing_to_compile(target: Target, ruled_out: Sequence[RuledOut]) -> ChooseE
     if not ruled_out:
         return ChooseError(
             f"there is nothing to try on {target}: its {target.num_devices} device(s) make no mesh that a layout names"
-            "\n  cure: name a mesh, such as --mesh data=-1, or other layouts with --layout"
+            "\n  fix: name a mesh, such as --mesh data=-1, or other layouts with --layout"
         )
     examples = {each.why: each.candidate for each in reversed(ruled_out)}
     reasons = Counter(each.why for each in ruled_out).most_common()
@@ -101,7 +101,7 @@ def nothing_to_compile(target: Target, ruled_out: Sequence[RuledOut]) -> ChooseE
     if len(reasons) > _MAX_LINES:
         lines.append(f"  and {len(reasons) - _MAX_LINES} more reasons")
     head = f"none of {len(ruled_out)} candidates can run on {target}, by arithmetic alone:"
-    return ChooseError("\n".join([head, *lines, f"  cure: {_cures(target)}"]))
+    return ChooseError("\n".join([head, *lines, f"  fix: {_fixes(target)}"]))
 
 
 def nothing_fits(target: Target, tried: Sequence[Considered], num_left: int) -> ChooseError:
@@ -124,17 +124,17 @@ def nothing_fits(target: Target, tried: Sequence[Considered], num_left: int) -> 
         lines.append(
             f"  nearest: {tried[0].candidate}, {format_bytes(nearest.peak_bytes - nearest.capacity)} a device too much"
         )
-    cures = [_cures(target)] if nearest else []
+    fixes = [_fixes(target)] if nearest else []
     if num_left:
-        cures.append(f"compile more of the {num_left} that had no turn: --candidates {len(tried) + num_left}")
+        fixes.append(f"compile more of the {num_left} that had no turn: --candidates {len(tried) + num_left}")
     if any(each.verdict == "timed out" for each in tried):
-        cures.append("give each more time: --timeout")
+        fixes.append("give each more time: --timeout")
     if any(each.verdict == "failed" for each in tried):
-        cures.append("see where it fails: outlay explain, with the layout and mesh of a candidate that failed")
-    return ChooseError("\n".join([head, *lines, *(f"  cure: {cure}" for cure in cures)]))
+        fixes.append("see where it fails: outlay explain, with the layout and mesh of a candidate that failed")
+    return ChooseError("\n".join([head, *lines, *(f"  fix: {fix}" for fix in fixes)]))
 
 
-def _cures(target: Target) -> str:
+def _fixes(target: Target) -> str:
     return (
         f"more devices than {target.num_devices}, a smaller batch, more microbatches (accumulate), recomputing layers "
         "(remat), or a layout that splits more"

@@ -38,7 +38,7 @@ def num_samples(batch: Any) -> int:
         lines = "".join(f"\n  batch.{path}: shape {shape}" for path, shape in odd.items())
         raise ProgramError(
             f"every array of a batch holds one entry per sample, here {usual}; {len(odd)} do(es) not:{lines}"
-            f"\n  cure: give it leading dim {usual}, or move it out of the batch"
+            f"\n  fix: give it leading dim {usual}, or move it out of the batch"
         )
     return usual
 
@@ -51,7 +51,7 @@ def refuse_fixed_params(params: Any) -> None:
         lines = "".join(f"\n  params.{path}: {dtype}" for path, dtype in odd)
         raise ProgramError(
             f"{len(odd)} parameter(s) have no gradient, because they are no floats:{lines}"
-            "\n  cure: keep them out of params: nnx.split(model, nnx.Param, ...), "
+            "\n  fix: keep them out of params: nnx.split(model, nnx.Param, ...), "
             "eqx.partition(model, eqx.is_inexact_array)"
         )
 
@@ -66,12 +66,12 @@ def refuse_model_state(model_state: Any, *, taken: bool) -> None:
     if taken and model_state is None:
         raise ProgramError(
             "the loss takes a model state, and the step's state has none\n"
-            "  cure: outlay.init_state(init, optimizer, model_state=True), where init(key) gives (params, model_state)"
+            "  fix: outlay.init_state(init, optimizer, model_state=True), where init(key) gives (params, model_state)"
         )
     if not taken and model_state is not None:
         raise ProgramError(
             f"the step's state has a model state of {len(jax.tree.leaves(model_state))} leaf(s), and the loss takes "
-            "none\n  cure: outlay.train_step(loss, optimizer, model_state=True), with loss(params, model_state, "
+            "none\n  fix: outlay.train_step(loss, optimizer, model_state=True), with loss(params, model_state, "
             "batch, keys) -> (losses, metrics, model_state)"
         )
 
@@ -79,7 +79,7 @@ def refuse_model_state(model_state: Any, *, taken: bool) -> None:
 def refuse_unknown_metrics(asked: Any, known: tuple[str, ...]) -> None:
     """Raise for metrics of a step that do not exist."""
     if isinstance(asked, str):
-        raise ProgramError(f"metrics={asked!r} is one name, and a list is asked for\n  cure: metrics=[{asked!r}]")
+        raise ProgramError(f"metrics={asked!r} is one name, and a list is asked for\n  fix: metrics=[{asked!r}]")
     odd = [name for name in asked if name not in known]
     if odd:
         lines = "".join(f"\n  {name!r}: {did_you_mean(str(name), known)}" for name in odd)
@@ -92,7 +92,7 @@ def refuse_unknown_metrics(asked: Any, known: tuple[str, ...]) -> None:
 def refuse_same_names(of_loss: Collection[str], of_step: Collection[str]) -> None:
     """Raise when a loss gives metrics the names of those that the step is asked for."""
     if both := [name for name in of_step if name in of_loss]:
-        raise ProgramError(f"the metrics {both} are both the loss's and the step's\n  cure: rename the loss's")
+        raise ProgramError(f"the metrics {both} are both the loss's and the step's\n  fix: rename the loss's")
 
 
 def called(
@@ -120,7 +120,7 @@ def called(
         except TypeError as error:
             raise ProgramError(
                 f"the loss takes {signature}, and is called as loss({takes}): {error}"
-                f"\n  cure: def loss({takes}): ...; what draws nothing at random leaves keys unused"
+                f"\n  fix: def loss({takes}): ...; what draws nothing at random leaves keys unused"
                 + ("" if state else ", and what has a model state is asked for it by model_state=True")
             ) from None
     result = loss(params, *state, batch, keys)
@@ -128,13 +128,13 @@ def called(
         number = "triple" if state else "pair"
         raise ProgramError(
             f"loss({takes}) must return a {number} ({gives}); it returned {_in_words(result)}"
-            f"\n  cure: return losses, {{}}{', model_state' if state else ''}"
+            f"\n  fix: return losses, {{}}{', model_state' if state else ''}"
         )
     losses, metrics = result[:2]
     if not isinstance(metrics, Mapping):
         raise ProgramError(
             f"loss({takes}) must return ({gives}) with metrics a dict, "
-            f"not a {type(metrics).__name__}\n  cure: return losses, {{}}{', model_state' if state else ''}"
+            f"not a {type(metrics).__name__}\n  fix: return losses, {{}}{', model_state' if state else ''}"
         )
     taken = [name for name in metrics if name in RESERVED]
     if taken:
@@ -160,14 +160,14 @@ def _as_before(new: Any, old: Any) -> Any:
         )
         raise ProgramError(
             f"the loss returns a model state unlike the one it took: {len(odd)} leaf(s) differ:{lines}"
-            "\n  cure: return every leaf of model_state, new or as it was, with its shape and dtype; what has an entry "
+            "\n  fix: return every leaf of model_state, new or as it was, with its shape and dtype; what has an entry "
             "for each sample is reduced over them first"
         )
     if jax.tree.structure(new) != jax.tree.structure(old):
         raise ProgramError(
             "the loss returns a model state of the same leaves in another container:\n"
             f"  took     {jax.tree.structure(old)}\n  returned {jax.tree.structure(new)}\n"
-            "  cure: build the new state with the type of the old one"
+            "  fix: build the new state with the type of the old one"
         )
     return jax.tree.map(lambda x: x if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else _strong(x), new)
 
@@ -198,11 +198,11 @@ def _refuse_other_shapes(losses: Any, metrics: Mapping[str, Any], expected: tupl
     lines = "".join(f"\n  {name}: {_in_words(value)}" for name, value in odd.items())
     shapes = {name: tuple(value.shape) for name, value in odd.items() if hasattr(value, "shape")}
     what = f"one number per sample, shape {expected}" if expected else "one number for the batch, as it has a reduction"
-    cures = _cures(shapes, expected, holds_none=any(value is None for value in odd.values()))
-    raise ProgramError(f"the loss must return {what}; {len(odd)} are other:{lines}\n  cure: " + "; ".join(cures))
+    fixes = _fixes(shapes, expected, holds_none=any(value is None for value in odd.values()))
+    raise ProgramError(f"the loss must return {what}; {len(odd)} are other:{lines}\n  fix: " + "; ".join(fixes))
 
 
-def _cures(shapes: Mapping[str, tuple[int, ...]], expected: tuple[int, ...], *, holds_none: bool) -> Iterator[str]:
+def _fixes(shapes: Mapping[str, tuple[int, ...]], expected: tuple[int, ...], *, holds_none: bool) -> Iterator[str]:
     if holds_none:
         yield "leave out what is None"
     if not expected:
@@ -246,7 +246,7 @@ def refuse_unrecordable(outputs: Any) -> None:
     if not isinstance(outputs, Mapping):
         raise ProgramError(
             f"a run records what a step returns beside its state, by name; it returns {_in_words(outputs)}"
-            '\n  cure: return state, {"loss": loss}'
+            '\n  fix: return state, {"loss": loss}'
         )
     problems = []
     for name, leaf in as_metrics(outputs).items():
@@ -255,8 +255,8 @@ def refuse_unrecordable(outputs: Any) -> None:
         elif leaf.shape or not _is_real(leaf.dtype):
             what = f"a metric of a run is one real number; this is of shape {tuple(leaf.shape)}, {leaf.dtype}"
             one = f'{{"{name}.0": {name}[0], ...}}'
-            cure = f"return a number, such as its mean or one entry by name: {one}; or leave it out"
-            problems.append(Problem("no number", name, what, cure))
+            fix = f"return a number, such as its mean or one entry by name: {one}; or leave it out"
+            problems.append(Problem("no number", name, what, fix))
     if problems:
         head = f"{len(problems)} output(s) of the step cannot be metrics of a run:"
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))

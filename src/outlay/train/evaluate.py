@@ -53,7 +53,7 @@ def evaluate(program: Program, state: Any, examples: Any, *, loss: Loss | None =
     """
     if loss is None and program.donate:
         raise ProgramError(
-            "this program returns a new state, and evaluation only reads one\n  cure: outlay.evaluate(..., loss=loss), "
+            "this program returns a new state, and evaluation only reads one\n  fix: outlay.evaluate(..., loss=loss), "
             "for a step of outlay.train_step; or outlay.program(..., donate=False), of a step that returns its outputs"
         )
     batch_size = num_samples(program.batch_shapes)
@@ -93,9 +93,9 @@ def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
         ProgramError: with one problem per output that is not one number per sample.
     """
     named = as_metrics(outputs)
-    cure = "return one number per sample, and leave the mean to evaluate: it is over all examples"
+    fix = "return one number per sample, and leave the mean to evaluate: it is over all examples"
     problems = [
-        Problem("not per sample", path or "the output", f"shape {leaf.shape}, wanted {weights.shape}", cure)
+        Problem("not per sample", path or "the output", f"shape {leaf.shape}, wanted {weights.shape}", fix)
         for path, leaf in named.items()
         if leaf.shape != weights.shape
     ]

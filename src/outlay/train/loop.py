@@ -179,7 +179,7 @@ def fit(
     if evaluate_every is not None and (evaluate is None or evaluate_every < 1):
         raise ProgramError(
             f"evaluate_every={evaluate_every} with evaluate={evaluate}: evaluations are 1 step or more apart"
-            "\n  cure: evaluate=lambda program, state: {...}, and evaluate_every=100, for example"
+            "\n  fix: evaluate=lambda program, state: {...}, and evaluate_every=100, for example"
         )
     _refuse_data(data, num_steps)
     refuse_unrecordable(program.lowered.out_info[1])
@@ -264,10 +264,10 @@ def fit(
             saved = checkpoints.last_saved() if checkpoints else None
             raise Interrupted(list(history), finished, num_steps, metrics_path, saved) from interrupt
         except OutputError as error:
-            headline, _, cure = str(error).partition("\n")
+            headline, _, fix = str(error).partition("\n")
             saved = last_checkpoint_in_words(checkpoints.last_saved() if checkpoints else None)
             stopped = f"{headline}; the run stopped after step {finished} of {num_steps}{saved}"
-            raise OutputError(f"{stopped}\n{cure}") from error
+            raise OutputError(f"{stopped}\n{fix}") from error
         except Exception:
             finish_what_is_done()
             raise
@@ -286,7 +286,7 @@ def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, fl
     if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
         raise ProgramError(
             "evaluate(program, state) used up the state that training goes on with"
-            "\n  cure: a program that only reads: outlay.program(..., donate=False)"
+            "\n  fix: a program that only reads: outlay.program(..., donate=False)"
         )
     return {f"evaluate.{name}": float(value) for name, value in found.items()}
 
@@ -302,7 +302,7 @@ def _ends_early(num_batches: int, num_steps: int) -> ProgramError:
     fewer = f"--steps {num_batches} (num_steps={num_batches}), or " if num_batches else ""
     return ProgramError(
         f"the data ends early: data[{num_batches}] is not there, and {num_steps} steps take data[0] to "
-        f"data[{num_steps - 1}]\n  cure: {fewer}data that begins again, such as data[step % len(data)]"
+        f"data[{num_steps - 1}]\n  fix: {fewer}data that begins again, such as data[step % len(data)]"
     )
 
 
@@ -318,14 +318,14 @@ def _refuse_impossible(num_steps: int, first: int, checkpoints: Checkpoints | No
     if every is not None and every < 1:
         raise ProgramError(f"every={every}: checkpoints are 1 step or more apart")
     if every is not None and checkpoints is None:
-        raise ProgramError(f"every={every} and nowhere to save to\n  cure: checkpoints=outlay.Checkpoints(folder)")
+        raise ProgramError(f"every={every} and nowhere to save to\n  fix: checkpoints=outlay.Checkpoints(folder)")
 
 
 def _refuse_data(data: Any, num_steps: int) -> None:
     if not hasattr(data, "__getitem__"):
         raise ProgramError(
             f"data must give the batch of a global step as data[step], so that a run can go on where it stopped; a "
-            f"{type(data).__name__} does not\n  cure: list(data) if it fits in memory, outlay.TrainData, or a class "
+            f"{type(data).__name__} does not\n  fix: list(data) if it fits in memory, outlay.TrainData, or a class "
             "with __getitem__(self, step)"
         )
     if isinstance(data, Sequence) and len(data) < num_steps:

@@ -75,7 +75,7 @@ class MetricsFile:
             return error
         return OutputError(
             f"{self._path} cannot be written: {error.strerror}; the metrics before are in it"
-            "\n  cure: make room or give permission, or another folder"
+            "\n  fix: make room or give permission, or another folder"
         )
 
 
@@ -97,11 +97,11 @@ def _refuse_other(path: Path) -> None:
             first = file.readline(2**16)
         is_metrics = not first or "step" in json.loads(first)
     except OSError as error:
-        raise OutputError(f"{path} cannot be read: {error.strerror}\n  cure: another file") from error
+        raise OutputError(f"{path} cannot be read: {error.strerror}\n  fix: another file") from error
     except (ValueError, TypeError):
         is_metrics = False
     if not is_metrics:
-        raise OutputError(f"{path} exists and holds no metrics of a run; nothing was written\n  cure: another file")
+        raise OutputError(f"{path} exists and holds no metrics of a run; nothing was written\n  fix: another file")
 
 
 def _read(path: Path, num_steps: int) -> list[dict[str, float]]:
@@ -111,15 +111,15 @@ def _read(path: Path, num_steps: int) -> list[dict[str, float]]:
             found = [json.loads(line) for line in itertools.islice(file, num_steps)]
         steps = [metrics["step"] for metrics in found]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be continued after step {num_steps}: {error}\n{_CURE}") from error
+        raise CheckpointError(f"{path} cannot be continued after step {num_steps}: {error}\n{_FIX}") from error
     if steps != list(range(1, num_steps + 1)):
         missing = sorted(set(range(1, num_steps + 1)) - set(steps))
         which = f"step {missing[0]} is missing" if missing else "its steps are out of order"
         raise CheckpointError(
             f"{path} cannot be continued after step {num_steps}: it begins with {len(steps)} line(s), and {which}\n"
-            f"{_CURE}"
+            f"{_FIX}"
         )
     return [{name: math.nan if value is None else value for name, value in metrics.items()} for metrics in found]
 
 
-_CURE = "  cure: put the file of this run back, or begin the run anew"
+_FIX = "  fix: put the file of this run back, or begin the run anew"

@@ -93,7 +93,7 @@ class Objective:
             raise ProgramError(
                 f"groups={groups}: a batch of {num_samples * num_devices} samples on {num_devices} device(s) "
                 f"cannot be taken in {groups} equal groups, each on one device\n"
-                f"  cure: a multiple of {num_devices} that divides {num_samples * num_devices}, such as "
+                f"  fix: a multiple of {num_devices} that divides {num_samples * num_devices}, such as "
                 f"groups={num_devices}"
             )
         apart = jax.tree.map(lambda x: x.reshape(num, num_samples // num, *x.shape[1:]), samples)
@@ -108,7 +108,7 @@ class Objective:
                 raise
             raise ProgramError(
                 f"groups={groups}: leaves of the new model state that are no floats differ from group to group, so "
-                f"they have no mean\n  cure: make them depend on no sample, or leave groups out\n  JAX says: {error}"
+                f"they have no mean\n  fix: make them depend on no sample, or leave groups out\n  JAX says: {error}"
             ) from error
         state = jax.tree.map(lambda x, axis: x if axis is None else x.mean(0), states, axes, is_leaf=_is_none)
         each = num_samples // num

@@ -60,7 +60,7 @@ class RunFolder:
         if path == Path():
             raise RunFolderError(
                 "the run folder is the current folder, or given by a variable that is empty"
-                "\n  cure: --run-dir with the name of a folder that is for this run alone"
+                "\n  fix: --run-dir with the name of a folder that is for this run alone"
             )
         self._own = OwnFolder(path, "run folder", RunFolderError, lambda: f"--run-dir {_free(path)} for a new one")
         self._own.refuse_foreign()
@@ -164,7 +164,7 @@ class RunFolder:
             with contextlib.suppress(OSError):  # somebody else's files are in it
                 path.rmdir()
         except OSError as error:
-            raise RunFolderError(f"{path} cannot be removed: {error.strerror}\n  cure: another --run-dir") from error
+            raise RunFolderError(f"{path} cannot be removed: {error.strerror}\n  fix: another --run-dir") from error
 
     def close(self) -> None:
         """Let other runs have the folder."""
@@ -178,7 +178,7 @@ class RunFolder:
         if strange:
             raise RunFolderError(
                 f"{self.path} is a run folder, but Outlay did not write {', '.join(strange)}, which a run would replace"
-                f"\n  cure: rename {strange[0]}, or --run-dir {_free(self.path)} for a new one"
+                f"\n  fix: rename {strange[0]}, or --run-dir {_free(self.path)} for a new one"
             )
         found = sorted(entry.name for entry in self.path.iterdir() if entry.name != MARK)
         if not found or force:
@@ -186,7 +186,7 @@ class RunFolder:
         listed = ", ".join(found[:6]) + (", …" if len(found) > 6 else "")
         raise RunFolderError(
             f"the run folder {self.path} exists and holds {len(found)} file(s): {listed}\n"
-            f"  cure: --run-dir {_free(self.path)} for a new one, or --force to replace the run in it"
+            f"  fix: --run-dir {_free(self.path)} for a new one, or --force to replace the run in it"
         )
 
 
@@ -200,7 +200,7 @@ def _free(path: Path) -> Path:
 def _cannot_be_written(path: Path, error: OSError) -> RunFolderError:
     return RunFolderError(
         f"{path} cannot be written: {error.strerror}; what was there of this run is there"
-        "\n  cure: make room or give permission, then go on with --resume if the run saved checkpoints"
+        "\n  fix: make room or give permission, then go on with --resume if the run saved checkpoints"
     )
 
 
@@ -212,7 +212,7 @@ def _config_of(path: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, RecursionError) as error:
         raise RunFolderError(
-            f"{path / _CONFIG} is no config of a run: {error}\n  cure: put it back, or --force to begin the run anew"
+            f"{path / _CONFIG} is no config of a run: {error}\n  fix: put it back, or --force to begin the run anew"
         ) from error
     return config
 

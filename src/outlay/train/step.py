@@ -142,7 +142,7 @@ def _learning_rate(state: TrainState) -> jax.Array:
         raise ProgramError(
             f"the metric learning_rate: the optimizer's state holds {len(found)} of that name"
             + "".join(f"\n  opt_state.{path}" for path, _ in found)
-            + "\n  cure: optax.inject_hyperparams(optax.adam)(learning_rate=schedule), once, or leave it out"
+            + "\n  fix: optax.inject_hyperparams(optax.adam)(learning_rate=schedule), once, or leave it out"
         )
     return found[0][1]
 
@@ -168,7 +168,7 @@ def _asking_for_no_more() -> Iterator[None]:
         raise ProgramError(
             f"the optimizer's {lacking[1]} asks for {lacking[2]}; outlay.train_step gives an optimizer value= (the "
             "mean loss), grad= and value_fn= (the mean loss of other parameters, over the same batch)"
-            "\n  cure: another optimizer, or a step of your own that calls optimizer.update with what it asks for"
+            "\n  fix: another optimizer, or a step of your own that calls optimizer.update with what it asks for"
         ) from error
 
 
@@ -256,7 +256,7 @@ def _refuse_indivisible(num_samples: int, num_microbatches: int) -> None:
     raise ProgramError(
         f"a batch of {num_samples} samples cannot be taken in {num_microbatches} equal microbatches: "
         f"{num_samples} / {num_microbatches} leaves {num_samples % num_microbatches} over\n"
-        f"  cure: {choices}, or a batch of {up} samples"
+        f"  fix: {choices}, or a batch of {up} samples"
     )
 
 
@@ -305,7 +305,7 @@ def init_state(
         if model_state and not (isinstance(made, tuple) and len(made) == 2):
             raise ProgramError(
                 f"init_params must return a pair (params, model_state), and returned a {type(made).__name__}\n"
-                "  cure: return params, model_state; or leave model_state=True out"
+                "  fix: return params, model_state; or leave model_state=True out"
             )
         params, kept = made if model_state else (made, None)
         return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key_samples, kept)

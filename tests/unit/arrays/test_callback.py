@@ -53,7 +53,7 @@ def test_a_shape_that_cannot_have_the_sharding_is_refused_with_every_dim() -> No
         outlay.errors.PlaceError, match=r"P\('x', 'y'\) on mesh x=4, y=2 does not fit: 2 problem"
     ) as caught:
         outlay.arrays.from_callback(lambda index: np.ones(1), (6, 3), float, sharding)
-    assert [p.cure for p in caught.value.problems] == [
+    assert [p.fix for p in caught.value.problems] == [
         "pad it to 8, or split another dim",
         "pad it to 4, or split another dim",
     ]

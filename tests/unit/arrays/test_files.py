@@ -88,7 +88,7 @@ def test_a_broken_zarr_is_refused(tmp_path: Path, blocks: Any) -> None:
 def test_zarr_without_tensorstore_says_what_to_install(tmp_path: Path, blocks: Any, monkeypatch: Any) -> None:
     (tmp_path / "zarr.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "tensorstore", None)
-    with pytest.raises(outlay.errors.PlaceError, match="cure: pip install tensorstore"):
+    with pytest.raises(outlay.errors.PlaceError, match="fix: pip install tensorstore"):
         outlay.arrays.from_file(tmp_path, blocks)
 
 

@@ -30,7 +30,7 @@ def test_gather_refuses_keys_by_path() -> None:
     with pytest.raises(outlay.errors.PlaceError, match="1 of 2 arrays cannot be gathered") as caught:
         outlay.arrays.gather({"x": np.ones(2), "dropout": {"key": jax.random.key(0)}})
     assert caught.value.problems[0].where == "dropout.key"
-    assert caught.value.problems[0].cure == "gather(jax.random.key_data(key))"
+    assert caught.value.problems[0].fix == "gather(jax.random.key_data(key))"
 
 
 @pytest.mark.parametrize("process", [1, -1, "0", 0.0])

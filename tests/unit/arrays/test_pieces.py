@@ -23,7 +23,7 @@ def test_another_global_shape_than_the_pieces_make_is_refused() -> None:
     with pytest.raises(outlay.errors.PlaceError, match=r"do not make one array split P\('x'\)") as caught:
         outlay.arrays.from_pieces(np.ones((8, 2)), rows, shape=(16, 2))
     assert caught.value.problems[0].what == "shape (8, 2) float64, asked for a global shape (16, 2)"
-    assert "give a piece of shape (16, 2)" in caught.value.problems[0].cure
+    assert "give a piece of shape (16, 2)" in caught.value.problems[0].fix
     with pytest.raises(outlay.errors.PlaceError, match="give pieces of one rank"):
         outlay.arrays.from_pieces(np.ones(8), rows, shape=(8, 2))
 

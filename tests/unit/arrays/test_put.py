@@ -69,7 +69,7 @@ def test_a_wrong_tree_is_refused_with_every_difference(verb: Any, mesh: Any) -> 
         ("other shape", "w"),
     ]
     assert caught.value.problems[3].what == "shape (64, 16), planned (64, 32)"
-    assert caught.value.problems[2].cure == "convert it: x.astype('float32')"
+    assert caught.value.problems[2].fix == "convert it: x.astype('float32')"
 
 
 @pytest.mark.parametrize("before", LAYOUTS)

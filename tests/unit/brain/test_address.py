@@ -52,15 +52,15 @@ def test_what_matches_nothing_is_an_error_that_lists_all():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "cure"),
+    ("pattern", "fix"),
     [
-        ("eye", "it names a module and nothing of it\n    cure: eye.** or eye:*"),
-        ("cache.eye.out_spikes", "cure: eye:out_spikes"),
+        ("eye", "it names a module and nothing of it\n    fix: eye.** or eye:*"),
+        ("cache.eye.out_spikes", "fix: eye:out_spikes"),
         ("eye..soma", "two dots in a row"),
         ("eye:", "MODULE:PORT"),
     ],
 )
-def test_what_is_written_wrongly_says_how_to_write_it(pattern, cure):
+def test_what_is_written_wrongly_says_how_to_write_it(pattern, fix):
     with pytest.raises(BrainError) as caught:
         select_addresses(tiny(), [pattern])
-    assert cure in str(caught.value)
+    assert fix in str(caught.value)

@@ -79,7 +79,7 @@ def test_half_precision_keeps_its_dtype(dtype, smooth):
 
 
 @pytest.mark.parametrize(
-    ("integrator", "what", "cure"),
+    ("integrator", "what", "fix"),
     [
         (ExponentialIntegrator(0), "num_outputs is 0", "a positive number, such as 1"),
         (ExponentialIntegrator(2, tau=-5.0), "tau is -5 ms", "a positive number, such as 5 ms"),
@@ -90,8 +90,8 @@ def test_half_precision_keeps_its_dtype(dtype, smooth):
         ),
     ],
 )
-def test_settings_that_cannot_be(integrator, what, cure):
-    assert integrator.problems(dt=1.0) == [f"{what}\n{cure}"]
+def test_settings_that_cannot_be(integrator, what, fix):
+    assert integrator.problems(dt=1.0) == [f"{what}\n{fix}"]
 
 
 def test_groups_that_do_not_fit_what_arrives():

@@ -19,7 +19,7 @@ def test_the_kind_of_a_base_class_is_that_of_what_derives_from_it():
 
 
 def test_a_name_that_nothing_has():
-    with pytest.raises(BrainError, match=r"there is no soma 'adaptive_leeky'\n  cure: did you mean 'adaptive_leaky'\?"):
+    with pytest.raises(BrainError, match=r"there is no soma 'adaptive_leeky'\n  fix: did you mean 'adaptive_leaky'\?"):
         registered("adaptive_leeky", kind="soma")
 
 

@@ -124,7 +124,7 @@ def test_half_precision_runs_and_stays_finite(spiker, dtype):
 
 
 @pytest.mark.parametrize(
-    ("spiker", "what", "cure"),
+    ("spiker", "what", "fix"),
     [
         (LinearSpiker(tau=-3), "tau is -3 ms", "a positive number, such as 100 ms"),
         (LinearSpiker(tau=math.inf), "tau is inf ms", "a positive number, such as 100 ms"),
@@ -153,8 +153,8 @@ def test_half_precision_runs_and_stays_finite(spiker, dtype):
         ),
     ],
 )
-def test_settings_that_cannot_be(spiker, what, cure):
-    assert spiker.problems(dt=1.0) == [f"{what}\n{cure}"]
+def test_settings_that_cannot_be(spiker, what, fix):
+    assert spiker.problems(dt=1.0) == [f"{what}\n{fix}"]
 
 
 def test_a_map_for_another_signal_is_refused():

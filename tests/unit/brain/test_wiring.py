@@ -44,7 +44,7 @@ class Scale(Module):
 def problems_of(*args, **settings) -> list[tuple[str, str, str, str]]:
     with pytest.raises(BrainError) as error:
         Brain(*args, **settings)
-    return [(p.kind, p.where, p.what, p.cure) for p in error.value.problems]
+    return [(p.kind, p.where, p.what, p.fix) for p in error.value.problems]
 
 
 EYE_INPUT = Connection("inputs:light", "eye:signal")
@@ -153,7 +153,7 @@ def test_every_offender_is_listed_at_once():
 
 
 @pytest.mark.parametrize(
-    ("connections", "where", "what", "cure"),
+    ("connections", "where", "what", "fix"),
     [
         ([EYE_INPUT, EYE_INPUT], str(EYE_INPUT), "it is there twice", "name it once"),
         ([Connection("light", "eye:signal")], "light -> eye:signal", "'light' names no port", "inputs:NAME"),
@@ -184,11 +184,11 @@ def test_every_offender_is_listed_at_once():
         ),
     ],
 )
-def test_a_connection_that_cannot_be(connections, where, what, cure):
+def test_a_connection_that_cannot_be(connections, where, what, fix):
     found = problems_of({"eye": LinearSpiker()}, connections, inputs={"light": (3,)})
     kind, at, said, edit = found[0]
     assert (kind, at, said) == ("connection", where, what)
-    assert cure in edit
+    assert fix in edit
 
 
 def test_a_port_that_nothing_is_connected_to():
@@ -264,7 +264,7 @@ def test_a_time_of_a_step_that_is_none(dt):
 def test_a_name_that_would_break_paths(name):
     found = problems_of({name: LinearSpiker()}, [Connection("inputs:x", f"{name}:signal")], inputs={"x": (1,)})
     assert ("module name", repr(name)) in [problem[:2] for problem in found]
-    assert all("letters, digits and underscores" in cure for kind, _, _, cure in found if kind == "module name")
+    assert all("letters, digits and underscores" in fix for kind, _, _, fix in found if kind == "module name")
 
 
 @pytest.mark.parametrize("shape", [4, (0,), (2.0,), ("x",)])
@@ -286,7 +286,7 @@ def test_inputs_that_do_not_fit_are_all_named():
     )
     with pytest.raises(BrainError, match="3 problem") as error:
         brain.step(brain.init(jax.random.key(0)), {"light": jnp.zeros(4), "sund": jnp.zeros(2)})
-    assert [(p.where, p.what, p.cure) for p in error.value.problems] == [
+    assert [(p.where, p.what, p.fix) for p in error.value.problems] == [
         ("sund", "the Brain has no input 'sund'", "did you mean 'sound'?"),
         ("light", "it is (3,), and what is given is (4,)", "an array of shape (3,)"),
         ("sound", "nothing is given for it", "an array of shape (2,)"),
@@ -306,7 +306,7 @@ def test_an_error_of_a_module_of_ones_own_is_not_taken_for_a_missing_shape():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"synapses": LinearSynapses(SparseUniform(density=2.0))}, "synapses.kernel.density is 2\n    cure: a share"),
+        ({"synapses": LinearSynapses(SparseUniform(density=2.0))}, "synapses.kernel.density is 2\n    fix: a share"),
         ({"synapses": LinearSynapses(SparseUniform(density=-1.0))}, "synapses.kernel.density is -1"),
         ({"synapses": LinearSynapses(Uniform(scale=float("nan")))}, "synapses.kernel.scale is nan"),
         ({"synapses": LinearSynapses(Uniform(scale=float("inf")))}, "synapses.kernel.scale is inf"),
@@ -314,7 +314,7 @@ def test_an_error_of_a_module_of_ones_own_is_not_taken_for_a_missing_shape():
         ({"soma": LeakySoma(resistance=1e300)}, "soma.resistance is 1e+300"),
         ({"delays": N2NDelays(20.05)}, "delays.max_delay is 20.05 ms, 200.5 steps of dt = 0.1 ms"),
         ({"delays": N2NDelays(2.0, min_delay=0.25)}, "delays.min_delay is 0.25 ms, 2.5 steps of dt = 0.1 ms"),
-        ({"units": 10**12}, "units is 1000000000000\n    cure: a whole number of neurons, at least 1 and below 2**31"),
+        ({"units": 10**12}, "units is 1000000000000\n    fix: a whole number of neurons, at least 1 and below 2**31"),
     ],
 )
 def test_settings_that_no_network_can_have_are_told(settings, message):

@@ -104,7 +104,7 @@ def test_nothing_fits(tmp_path):
     assert "error: none of the 1 candidates that were compiled can run on small:4 (50.8 KiB a device)" in failed.stderr
     assert "nearest: dp data=4, " in failed.stderr
     assert "KiB a device too much" in failed.stderr
-    assert "cure: more devices than 4" in failed.stderr
+    assert "fix: more devices than 4" in failed.stderr
     assert failed.stdout == ""
     assert not (tmp_path / "chosen.toml").exists()
 
@@ -140,7 +140,7 @@ def test_what_takes_too_long_is_stopped_and_said(tmp_path):
     )
     assert failed.returncode == 2
     assert "dp data=2: timed out: stopped after 6 s" in failed.stderr
-    assert "cure: give each more time: --timeout" in failed.stderr
+    assert "fix: give each more time: --timeout" in failed.stderr
 
 
 def test_a_recipe_that_fails_where_it_is_compiled_is_told_with_its_line(tmp_path):

@@ -216,7 +216,7 @@ def test_a_long_log_takes_seconds_at_most():
     assert time.process_time() - start < 10, f"for {len(text):,} characters"
 
 
-def test_each_meaning_and_cure_is_whole():
+def test_each_meaning_and_fix_is_whole():
     for message in KNOWN:
         assert re.search(r"\w", message.meaning)
         assert re.search(r"\w", message.fix)

@@ -24,7 +24,7 @@ def test_a_message_is_explained():
     explained = doctor("--message", MISSPELT)
     assert explained.exit_code == 0, explained.output
     assert "did you mean 'model'?" in " ".join(explained.stdout.split())
-    assert "cure    correct the name in the spec" in explained.stdout
+    assert "fix     correct the name in the spec" in explained.stdout
     assert "versions" not in explained.stdout
 
 

@@ -19,7 +19,7 @@ SAME = {"jax": "1.0", "jaxlib": "1.0"}
         ([CPU] * 2, {"SLURM_NTASKS": "4"}, SAME, "SLURM started 4 processes"),
     ],
 )
-def test_each_problem_is_recognised_with_its_cure(devices, environment, versions, problem, monkeypatch, tmp_path):
+def test_each_problem_is_recognised_with_its_fix(devices, environment, versions, problem, monkeypatch, tmp_path):
     monkeypatch.setattr("outlay.cli.known_problems._GPU", tmp_path / "no_gpu")
     (found,) = known_problems(devices, environment, versions)
     assert problem in found

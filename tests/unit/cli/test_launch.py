@@ -184,13 +184,13 @@ def test_the_launcher_imports_no_jax(tmp_path):
             ["-n", "2", "python", "train.py"],
             "the command to run belongs behind two dashes, as in: outlay launch -n 2 --",
         ),
-        (["-n", "2", "--"], "there is no command to run\n  cure: outlay launch -n 2 -- python train.py"),
+        (["-n", "2", "--"], "there is no command to run\n  fix: outlay launch -n 2 -- python train.py"),
         (["--", "python"], "Missing option '-n'"),
         (["-n", "0", "--", "python"], "0 processes cannot be started; at least 1 can"),
         (["-n", "1", "--devices-per-process", "0", "--", "python"], "0 devices per process cannot be simulated"),
-        (["-n", "1", "--", "no-such-command"], "none of that name on PATH\n  cure: install it, or give its path"),
+        (["-n", "1", "--", "no-such-command"], "none of that name on PATH\n  fix: install it, or give its path"),
         (["-n", "9999999", "--", "python"], "9999999 processes need a port each, and this machine hands out"),
-        (["-n", "1", "--", "./train.py"], "cure: outlay launch ... -- python ./train.py"),
+        (["-n", "1", "--", "./train.py"], "fix: outlay launch ... -- python ./train.py"),
         (["-n", "1", "--stuck-after", "never", "--", "python"], "'never' is neither a number of seconds, 0.1 or more"),
     ],
 )
@@ -208,7 +208,7 @@ def test_a_port_that_is_taken_is_refused_only_if_it_was_asked_for(tmp_path):
         done = launch(tmp_path, "-n", "1", "--port", str(port), *python(""))
     assert done.returncode == 2
     assert (
-        f"port {port} cannot be used for the coordinator: Address already in use\n  cure: leave out --port"
+        f"port {port} cannot be used for the coordinator: Address already in use\n  fix: leave out --port"
         in done.stderr
     )
 
@@ -216,4 +216,4 @@ def test_a_port_that_is_taken_is_refused_only_if_it_was_asked_for(tmp_path):
 def test_simulated_devices_without_the_cpu_are_refused(tmp_path):
     done = launch(tmp_path, "-n", "1", "--devices-per-process", "2", *python(""), JAX_PLATFORMS="cuda")
     assert done.returncode == 2
-    assert "JAX_PLATFORMS=cuda leaves the CPU out\n  cure: unset JAX_PLATFORMS" in done.stderr
+    assert "JAX_PLATFORMS=cuda leaves the CPU out\n  fix: unset JAX_PLATFORMS" in done.stderr

@@ -68,12 +68,12 @@ def test_a_mistake_ends_with_a_message_and_exit_code_2(arguments, message):
     assert failed.stdout == ""
 
 
-def test_a_missing_extra_is_named_with_its_cure(monkeypatch):
+def test_a_missing_extra_is_named_with_its_fix(monkeypatch):
     monkeypatch.delitem(sys.modules, "outlay.recipes.digits", raising=False)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     failed = outlay("show", "digits")
     assert failed.exit_code == 2
-    assert failed.stderr == "error: this needs sklearn, which is not installed\n  cure: pip install 'outlay[train]'\n"
+    assert failed.stderr == "error: this needs sklearn, which is not installed\n  fix: pip install 'outlay[train]'\n"
 
 
 def test_doctor_knows_what_is_here(monkeypatch):

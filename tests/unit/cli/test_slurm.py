@@ -72,7 +72,7 @@ def test_modules_and_variables_keep_their_order():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["digits"], "error: how many GPUs has a node? No option and no preset says it\n  cure: --gpus-per-node 4"),
+        (["digits"], "error: how many GPUs has a node? No option and no preset says it\n  fix: --gpus-per-node 4"),
         (["digits", "--gpus-per-node=4", "--nodes=0"], "--nodes 0: it is 1 at least"),
         (["digits", "--gpus-per-node=4", "--tasks-per-node=3"], "cannot be shared out evenly among 3 tasks"),
         (["digits", "--preset=v100", "--tasks-per-node=0"], "--tasks-per-node 0: it is 1 at least"),
@@ -80,7 +80,7 @@ def test_modules_and_variables_keep_their_order():
         (["digits", "--gpus-per-node=4", "--env", "A", "--env=B"], "--env A, B: a variable needs a value"),
         (["digits", "--preset=h10"], "there is no preset 'h10'"),
         (["digits", "--gpus-per-node=4", "--template=none.j2"], "none.j2 cannot be read"),
-        (["digits", "--gpus-per-node=4", "--requeue"], "cure: --checkpoint-every 100"),
+        (["digits", "--gpus-per-node=4", "--requeue"], "fix: --checkpoint-every 100"),
         (["--gpus-per-node", "4"], "Missing argument 'RECIPE'"),
     ],
 )

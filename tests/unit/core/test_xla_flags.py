@@ -31,10 +31,10 @@ def test_flags_that_are_set_alike_are_not_repeated():
     assert merge_flags("--xla_a --xla_b=8", {"xla_a": True, "xla_b": 8}) == "--xla_a --xla_b=8"
 
 
-def test_conflicts_are_listed_all_with_both_values_and_the_cure():
+def test_conflicts_are_listed_all_with_both_values_and_the_fix():
     with pytest.raises(MeshError, match="--xla_a=1 is set, but 2 is needed") as caught:
         merge_flags("--xla_a=1 --xla_b=x", {"xla_a": 2, "xla_b": "y"})
-    assert "cure: remove --xla_b=x from XLA_FLAGS, or set it to y" in str(caught.value)
+    assert "fix: remove --xla_b=x from XLA_FLAGS, or set it to y" in str(caught.value)
 
 
 def test_the_last_mention_of_a_flag_counts_as_in_xla():

@@ -55,7 +55,7 @@ def test_an_axis_crosses_hosts_when_asked(two_hosts):
 
 
 def test_unequal_hosts_are_refused(two_hosts):
-    with pytest.raises(MeshError, match="4 on host 0, 2 on host 1\n  cure: pass devices="):
+    with pytest.raises(MeshError, match="4 on host 0, 2 on host 1\n  fix: pass devices="):
         mesh(data=-1, devices=jax.devices()[:6])
 
 
@@ -122,7 +122,7 @@ def test_over_slices_go_the_axes_that_may_cross_hosts():
     assert slices == [[0] * 8, [0] * 8, [1] * 8, [1] * 8]
     with pytest.raises(MeshError, match=r"inside a slice, but a slice has 16 devices \(32 on 2 slices\)") as error:
         mesh(model=32, target="tpu-v5e:4x4*2")
-    assert "cure: outlay.mesh(data=2, model=16, target='tpu-v5e:4x4*2')" in str(error.value)
+    assert "fix: outlay.mesh(data=2, model=16, target='tpu-v5e:4x4*2')" in str(error.value)
     assert mesh("model=32@hosts", target="tpu-v5e:4x4*2").devices[16].slice_index == 1
 
 
@@ -133,7 +133,7 @@ def test_over_slices_go_the_axes_that_may_cross_hosts():
         (
             {"data": 4, "model": 3},
             r"data=4 x model=3 = 12, but h100:1x8 has 8 devices\n"
-            r"  cure: outlay.mesh\(data=4, model=2, target='h100:1x8'\) .*\n"
+            r"  fix: outlay.mesh\(data=4, model=2, target='h100:1x8'\) .*\n"
             r"  or let one axis take all that is left: outlay.mesh\(data=4, model=-1, target='h100:1x8'\)\n"
             r"  or a target of 12 devices$",
         ),

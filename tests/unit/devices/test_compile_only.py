@@ -55,7 +55,7 @@ def test_tpus_are_the_chips_of_the_torus(text):
 
 @needs_tpu_compiler
 def test_a_torus_that_does_not_exist_is_the_compilers_own_error():
-    message = r"no devices of tpu-v5e:3x5: the compiler refuses them\n  .*v5e:3x5.* is not divisible .*\n  cure:"
+    message = r"no devices of tpu-v5e:3x5: the compiler refuses them\n  .*v5e:3x5.* is not divisible .*\n  fix:"
     with pytest.raises(TargetError, match=message):
         target_devices("tpu-v5e:3x5")
 
@@ -107,7 +107,7 @@ for text in ("h100:2x4", "tpu-v5e:2x4"):
 def test_without_its_compiler_a_target_says_what_to_install():
     for extra, text in (("gpu-plan", "h100:2x4"), ("tpu-plan", "tpu-v5e:2x4")):
         what = f"no devices of {text}: the {extra[:3].upper()} compiler is not installed"
-        assert f"{what}\n  cure: pip install 'outlay[{extra}]'\n  or plan on simulated" in run(WITHOUT)
+        assert f"{what}\n  fix: pip install 'outlay[{extra}]'\n  or plan on simulated" in run(WITHOUT)
 
 
 PLANNED = """

@@ -21,27 +21,27 @@ def test_the_sizes_proposed_use_all_devices(wanted, product):
 
 
 @given(wanted=sizes, num_devices=st.integers(1, 300), opened=st.booleans())
-def test_the_cure_in_the_message_works(wanted, num_devices, opened):
+def test_the_fix_in_the_message_works(wanted, num_devices, opened):
     spec = MeshSpec({**wanted, "model": -1} if opened else wanted)
     try:
         spec.resolve(num_devices)
     except MeshError as error:
-        MeshSpec.parse(cure_in(error)).resolve(num_devices)
+        MeshSpec.parse(fix_in(error)).resolve(num_devices)
 
 
 @given(wanted=sizes, num_hosts=st.integers(1, 6), per_host=st.integers(1, 12))
-def test_the_cure_of_an_axis_that_would_cross_hosts_works(wanted, num_hosts, per_host):
+def test_the_fix_of_an_axis_that_would_cross_hosts_works(wanted, num_hosts, per_host):
     wanted = nearest_sizes(wanted, num_hosts * per_host)
     try:
         MeshSpec(wanted).resolve(num_hosts * per_host, num_hosts)
     except MeshError as error:
-        MeshSpec.parse(cure_in(error)).resolve(num_hosts * per_host, num_hosts)
+        MeshSpec.parse(fix_in(error)).resolve(num_hosts * per_host, num_hosts)
         crossing = dict.fromkeys(wanted, "hosts")
         assert MeshSpec(wanted, over=crossing).resolve(num_hosts * per_host, num_hosts).axis_sizes == wanted
 
 
-def cure_in(error: MeshError) -> str:
-    [line] = [line for line in str(error).splitlines() if line.startswith("  cure: outlay.mesh(")]
+def fix_in(error: MeshError) -> str:
+    [line] = [line for line in str(error).splitlines() if line.startswith("  fix: outlay.mesh(")]
     return line.split("(")[1].split(")")[0]
 
 
@@ -52,7 +52,7 @@ def cure_in(error: MeshError) -> str:
             "data=4,model=3",
             8,
             """data=4 x model=3 = 12, but there are 8 devices
-  cure: outlay.mesh(data=4, model=2) (8 = 4 x 2)
+  fix: outlay.mesh(data=4, model=2) (8 = 4 x 2)
   or let one axis take all that is left: outlay.mesh(data=4, model=-1)
   or try it on 12 simulated devices: outlay.simulate(12) before anything else uses JAX""",
         ),
@@ -60,7 +60,7 @@ def cure_in(error: MeshError) -> str:
             "data=2",
             8,
             """data=2, but there are 8 devices
-  cure: outlay.mesh(data=8)
+  fix: outlay.mesh(data=8)
   or let one axis take all that is left: outlay.mesh(data=-1)
   or use 2 of the 8: outlay.mesh(data=2, devices=jax.devices()[:2])""",
         ),
@@ -68,7 +68,7 @@ def cure_in(error: MeshError) -> str:
             "data=-1,model=3",
             8,
             """data=-1 x model=3: there are 8 devices, and 8 is not a multiple of model=3
-  cure: outlay.mesh(data=2, model=4) (8 = 2 x 4)
+  fix: outlay.mesh(data=2, model=4) (8 = 2 x 4)
   or use 6 of the 8: outlay.mesh(data=-1, model=3, devices=jax.devices()[:6])
   or try it on 9 simulated devices: outlay.simulate(9) before anything else uses JAX""",
         ),
@@ -90,7 +90,7 @@ def test_devices_left_over_or_missing_show_the_arithmetic_and_what_would_fit(tex
             2,
             """axis 'model' must stay inside a host, but a host has 4 devices (8 on 2 hosts): groups of \
 model=8 would run over 2 hosts
-  cure: outlay.mesh(data=2, model=4)
+  fix: outlay.mesh(data=2, model=4)
   or let it cross, over the slower network: over={'model': 'hosts'}
   (unless declared, only data, replica, fsdp, batch cross hosts, not 'model')""",
         ),
@@ -100,7 +100,7 @@ model=8 would run over 2 hosts
             2,
             """axis 'model' must stay inside a host, but a host has 3 devices (6 on 2 hosts): groups of \
 model=2 would run in part over two hosts
-  cure: outlay.mesh(data=2, model=3)
+  fix: outlay.mesh(data=2, model=3)
   or let it cross, over the slower network: over={'model': 'hosts'}""",
         ),
         (
@@ -109,13 +109,13 @@ model=2 would run in part over two hosts
             8,
             """axes 'model' and 'seq' must stay inside a host, but a host has 8 devices (64 on 8 hosts): groups of \
 model=8 x seq=4 = 32 would run over 4 hosts
-  cure: outlay.mesh(data=8, model=2, seq=4)
+  fix: outlay.mesh(data=8, model=2, seq=4)
   or let it cross, over the slower network: over={'model': 'hosts', 'seq': 'hosts'}
   (unless declared, only data, replica, fsdp, batch cross hosts, not 'model', 'seq')""",
         ),
     ],
 )
-def test_an_axis_that_would_cross_hosts_shows_the_numbers_and_the_cures(text, num_devices, num_hosts, message):
+def test_an_axis_that_would_cross_hosts_shows_the_numbers_and_the_fixes(text, num_devices, num_hosts, message):
     with pytest.raises(MeshError) as caught:
         MeshSpec.parse(text).resolve(num_devices, num_hosts)
     assert str(caught.value) == message

@@ -160,7 +160,7 @@ def test_a_name_that_no_target_could_say_is_refused(user_file):
     ("text", "message"),
     [
         ("[h100]\nx = \n", "is not TOML: .*line 2"),
-        ("memory_bytes = 1\n", "holds 'memory_bytes' outside of a table\n  cure: begin"),
+        ("memory_bytes = 1\n", "holds 'memory_bytes' outside of a table\n  fix: begin"),
     ],
 )
 def test_a_file_that_is_none_is_refused(user_file, text, message):
@@ -171,5 +171,5 @@ def test_a_file_that_is_none_is_refused(user_file, text, message):
 
 def test_a_file_that_is_named_must_be_there(monkeypatch, tmp_path):
     monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path / "none.toml"))
-    with pytest.raises(TargetError, match=r"OUTLAY_TARGETS=.*none.toml names no file\n  cure:"):
+    with pytest.raises(TargetError, match=r"OUTLAY_TARGETS=.*none.toml names no file\n  fix:"):
         known_hardware()

@@ -89,7 +89,7 @@ def test_too_late_names_the_call_that_started_jax(tmp_path):
     found = last_lines_of(f"import runpy; runpy.run_path({str(script)!r})")
     assert "outlay.simulate(8) comes too late: JAX has started with " in found
     assert f"JAX's backend was started by {script}:3 at top level: key = jax.random.key(0)\n" in found
-    assert "cure: move outlay.simulate(8) above it" in found
+    assert "fix: move outlay.simulate(8) above it" in found
 
 
 def test_another_number_of_simulated_devices_after_the_start_is_too_late():
@@ -108,13 +108,13 @@ def test_a_start_before_outlay_was_imported_is_said_to_be_unknown(tmp_path):
 def test_a_platform_setting_without_the_cpu_is_an_error(variable):
     found = last_lines_of("outlay.simulate(8)", **{variable: "cuda"})
     assert f"simulated devices are CPU devices, but {variable}=cuda" in found
-    assert f"cure: unset {variable}, or set it to cpu" in found
+    assert f"fix: unset {variable}, or set it to cpu" in found
 
 
 def test_another_number_in_xla_flags_is_a_conflict():
     found = last_lines_of("outlay.simulate(8)", XLA_FLAGS="--xla_force_host_platform_device_count=4")
     assert "asks for 8 devices, but XLA_FLAGS holds --xla_force_host_platform_device_count=4" in found
-    assert "cure: remove that flag from XLA_FLAGS, or call outlay.simulate(4)" in found
+    assert "fix: remove that flag from XLA_FLAGS, or call outlay.simulate(4)" in found
 
 
 def test_flags_and_threads_of_the_user_are_kept():
@@ -136,7 +136,7 @@ def test_a_single_device_has_the_threads_that_xla_gives_it():
         ((8, 0), "simulate needs at least 1 device and 1 host, not 8 and 0"),
         (
             (7, 2),
-            r"7 devices cannot be spread evenly over 2 hosts\n  cure: outlay.simulate\(8, num_hosts=2\)",
+            r"7 devices cannot be spread evenly over 2 hosts\n  fix: outlay.simulate\(8, num_hosts=2\)",
         ),
     ],
 )
@@ -175,7 +175,7 @@ print("done")
 
 
 def test_more_devices_than_a_process_can_simulate_are_refused_at_once():
-    with pytest.raises(MeshError, match=r"100,000 devices are too many .* 1,024 at most(?s:.)*cure: simulate fewer"):
+    with pytest.raises(MeshError, match=r"100,000 devices are too many .* 1,024 at most(?s:.)*fix: simulate fewer"):
         outlay.simulate(100_000)
 
 

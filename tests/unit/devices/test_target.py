@@ -40,8 +40,8 @@ def test_any_text_is_a_target_or_refused(text):
     except TargetError as error:
         said = str(error)
     else:
-        said = f"{text.strip()!r} cure: write" if target.num_devices >= 1 else ""
-    assert "  cure: " in said or repr(text.strip()) in said
+        said = f"{text.strip()!r} fix: write" if target.num_devices >= 1 else ""
+    assert "  fix: " in said or repr(text.strip()) in said
 
 
 @pytest.mark.parametrize(
@@ -68,28 +68,28 @@ def test_shapes_hosts_and_devices(text, shape, num_devices, num_hosts, compile_o
     [
         (
             "h10:1x8",
-            r"'h10:1x8': there is no hardware 'h10', did you mean 'h100' or .*\n  known: cpu, .*tpu-v6e.*\n  cure:",
+            r"'h10:1x8': there is no hardware 'h10', did you mean 'h100' or .*\n  known: cpu, .*tpu-v6e.*\n  fix:",
         ),
         ("H100:1x8", r"no hardware 'H100', did you mean 'h100'\?"),
-        ("h100", r"'h100': says no shape\n  cure: write h100:1x8; a target is like"),
-        ("h100:8-8", r"'8-8' is no shape\n  cure: write h100:1x8"),
+        ("h100", r"'h100': says no shape\n  fix: write h100:1x8; a target is like"),
+        ("h100:8-8", r"'8-8' is no shape\n  fix: write h100:1x8"),
         ("h100:0x8", r"'0x8' is no shape"),
-        ("tpu-v5e:4x4*0", r"'4x4\*0' is no shape\n  cure: write tpu-v5e:4x4;"),
+        ("tpu-v5e:4x4*0", r"'4x4\*0' is no shape\n  fix: write tpu-v5e:4x4;"),
         (
             "h100:8",
-            r"is 8 the hosts or the devices\?.*\n  cure: write h100:1x8 \(8 devices\) or h100:8x8 \(64 devices\)",
+            r"is 8 the hosts or the devices\?.*\n  fix: write h100:1x8 \(8 devices\) or h100:8x8 \(64 devices\)",
         ),
-        ("h100:64", r"cure: write h100:8x8 \(64 devices\) or h100:64x8 \(512 devices\)"),
-        ("h100:1", r"cure: write h100:1x1 \(1 device\) or h100:1x8 \(8 devices\)"),
+        ("h100:64", r"fix: write h100:8x8 \(64 devices\) or h100:64x8 \(512 devices\)"),
+        ("h100:1", r"fix: write h100:1x1 \(1 device\) or h100:1x8 \(8 devices\)"),
         (
             "h100:2x16",
-            r"2 hosts x 16 devices = 32, but a host has at most 8 h100\n  cure: write h100:4x8\n  or set devices",
+            r"2 hosts x 16 devices = 32, but a host has at most 8 h100\n  fix: write h100:4x8\n  or set devices",
         ),
-        ("h100:1x2x4", r"hosts x devices of each, but it has 3 numbers\n  cure: write h100:1x8"),
-        ("h100:2x4*2", r"only TPUs come in slices\n  cure: write h100:4x4"),
-        ("cpu:2x4", r"simulated devices have one number\n  cure: write cpu:8"),
-        ("tpu-v5e:16", r"the torus of tpu-v5e has 2 dims, but there is 1 number\n  cure: write tpu-v5e:4x4"),
-        ("tpu-v5p:4x4*3", r"the torus of tpu-v5p has 3 dims, but there are 2 numbers\n  cure: write tpu-v5p:2x2x4\*3"),
+        ("h100:1x2x4", r"hosts x devices of each, but it has 3 numbers\n  fix: write h100:1x8"),
+        ("h100:2x4*2", r"only TPUs come in slices\n  fix: write h100:4x4"),
+        ("cpu:2x4", r"simulated devices have one number\n  fix: write cpu:8"),
+        ("tpu-v5e:16", r"the torus of tpu-v5e has 2 dims, but there is 1 number\n  fix: write tpu-v5e:4x4"),
+        ("tpu-v5p:4x4*3", r"the torus of tpu-v5p has 3 dims, but there are 2 numbers\n  fix: write tpu-v5p:2x2x4\*3"),
     ],
 )
 def test_what_does_not_parse_says_what_to_write(text, message):
@@ -98,7 +98,7 @@ def test_what_does_not_parse_says_what_to_write(text, message):
 
 
 def test_a_target_made_by_hand_is_checked_too():
-    with pytest.raises(TargetError, match="every size must be at least 1\n  cure: write cpu:8"):
+    with pytest.raises(TargetError, match="every size must be at least 1\n  fix: write cpu:8"):
         Target(known_hardware()["cpu"], (0,))
 
 

@@ -90,9 +90,7 @@ def test_a_process_of_mpirun_on_one_machine():
 
 def test_a_process_of_mpirun_on_several_machines_needs_to_be_told_where_to_meet():
     spread = OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
-    with pytest.raises(
-        JoinError, match=r"missing: OUTLAY_COORDINATOR\n  cure: mpirun -x OUTLAY_COORDINATOR=FIRST_HOST"
-    ):
+    with pytest.raises(JoinError, match=r"missing: OUTLAY_COORDINATOR\n  fix: mpirun -x OUTLAY_COORDINATOR=FIRST_HOST"):
         place_from(spread)
     assert place_from(spread | {"OUTLAY_COORDINATOR": "a:7000"}).coordinator == "a:7000"
 
@@ -103,17 +101,17 @@ def test_a_process_of_mpirun_on_several_machines_needs_to_be_told_where_to_meet(
         (
             without(LAUNCHED, "OUTLAY_COORDINATOR"),
             r"variables of Outlay .* by half[^\0]*there: OUTLAY_PROCESS_ID=1, OUTLAY_NUM_PROCESSES=2\n"
-            r"  missing: OUTLAY_COORDINATOR \(host:port of process 0\)\n  cure: ",
+            r"  missing: OUTLAY_COORDINATOR \(host:port of process 0\)\n  fix: ",
         ),
         (
             without(SLURM, "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),
             r"there: SLURM_PROCID=5, SLURM_STEP_NODELIST=gpu\[007-008\], SLURM_JOB_ID=123456\n"
             r"  missing: SLURM_STEP_ID \(which srun.*\), SLURM_STEP_NUM_TASKS \(how many there are\)\n"
-            r"  cure: start the processes with srun: srun python",
+            r"  fix: start the processes with srun: srun python",
         ),
         (
             without(OPEN_MPI, "OMPI_COMM_WORLD_SIZE"),
-            r"missing: OMPI_COMM_WORLD_SIZE \(how many there are\)\n  cure: start with: mpirun",
+            r"missing: OMPI_COMM_WORLD_SIZE \(how many there are\)\n  fix: start with: mpirun",
         ),
         (LAUNCHED | {"OUTLAY_PROCESS_ID": "2"}, r"process 2 of 2 cannot be: .*\n  process from OUTLAY_PROCESS_ID"),
         (LAUNCHED | {"OUTLAY_PROCESS_ID": "two"}, r"OUTLAY_PROCESS_ID='two' is not a number"),

@@ -32,6 +32,6 @@ def test_a_process_alone_keeps_all(four):
 @pytest.mark.parametrize("num_processes", [3, 8])
 def test_gpus_that_cannot_be_shared_out_are_refused(four, num_processes):
     with pytest.raises(
-        LaunchError, match=rf"4 GPUs \(0, 1, 2, 10\) .* {num_processes} processes\n  cure: -n 1 or 2 or 4;"
+        LaunchError, match=rf"4 GPUs \(0, 1, 2, 10\) .* {num_processes} processes\n  fix: -n 1 or 2 or 4;"
     ):
         assign_gpus(num_processes, {}, four)

@@ -25,14 +25,14 @@ def test_one_process_is_alone_whatever_the_environment_says(monkeypatch):
 
 @pytest.mark.parametrize("given", [{"process": 0}, {"num_processes": 2, "coordinator": "a:1"}])
 def test_arguments_that_say_it_by_half_are_refused(given):
-    with pytest.raises(JoinError, match=r"join\(\) was given .*=.*, but not .*\n  cure: give all three"):
+    with pytest.raises(JoinError, match=r"join\(\) was given .*=.*, but not .*\n  fix: give all three"):
         join(**given)
 
 
 def test_too_late_to_join():
     jax.devices()
     with pytest.raises(
-        BackendStartedError, match=r"too late.* process 1 of 2\n.*\n  cure: move outlay.join\(\) above it"
+        BackendStartedError, match=r"too late.* process 1 of 2\n.*\n  fix: move outlay.join\(\) above it"
     ):
         join(process=1, num_processes=2, coordinator="127.0.0.1:1")
 
@@ -78,5 +78,5 @@ def test_limits_are_given_or_set(monkeypatch, name, given, environment, seconds)
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", "off"])
 def test_a_limit_that_is_none_is_refused(monkeypatch, text):
     monkeypatch.setenv(variables.LOST_AFTER, text)
-    with pytest.raises(JoinError, match=f"OUTLAY_LOST_AFTER={text} is not a number of seconds\n  cure: "):
+    with pytest.raises(JoinError, match=f"OUTLAY_LOST_AFTER={text} is not a number of seconds\n  fix: "):
         _seconds("lost_after", None)

@@ -23,13 +23,13 @@ def files(monkeypatch):
 
 
 def test_more_processes_than_ports_are_refused(ports, files):
-    with pytest.raises(LaunchError, match=r"1001 processes .* hands out 1000 \(.*\)\n  cure: 1000 processes at most"):
+    with pytest.raises(LaunchError, match=r"1001 processes .* hands out 1000 \(.*\)\n  fix: 1000 processes at most"):
         check_limits(1001, ports)
 
 
 def test_more_processes_than_open_files_are_refused(ports, files):
     files.update(soft=100, hard=100)
-    with pytest.raises(LaunchError, match=r"19 processes need 102 open files .* 100 are allowed\n  cure: 18 processes"):
+    with pytest.raises(LaunchError, match=r"19 processes need 102 open files .* 100 are allowed\n  fix: 18 processes"):
         check_limits(19, ports)
 
 

@@ -65,7 +65,7 @@ def test_all_learn_a_number_that_is_new_each_time():
 def test_a_missing_process_is_named_in_all_that_came():
     first, second = outcomes(places(4, 0, 2), 1)
     assert "2 of 4 processes have not come" in first
-    assert "within 1 s of process 0\n  missing: process 1, 3\n  cure: " in first
+    assert "within 1 s of process 0\n  missing: process 1, 3\n  fix: " in first
     assert first == second
 
 
@@ -79,7 +79,7 @@ def test_a_missing_coordinator_is_named():
 def test_a_host_that_does_not_resolve_is_named():
     (only,) = outcomes([Place(1, 2, "no-such-host.invalid:4000", origin={"coordinator": "OUTLAY_COORDINATOR"})], 0.3)
     assert "process 1 of 2 could not find the host 'no-such-host.invalid' of process 0 for 0.3 s: " in only
-    assert "\n  coordinator from OUTLAY_COORDINATOR\n  cure: a name that this machine can resolve" in only
+    assert "\n  coordinator from OUTLAY_COORDINATOR\n  fix: a name that this machine can resolve" in only
 
 
 def test_one_that_waits_says_so_on_the_way(monkeypatch, capsys):
@@ -249,4 +249,4 @@ def test_a_machine_whose_own_name_is_loopback_is_named_with_the_fix(monkeypatch)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     found = outcomes(places(2, 0, 1), 10)
     assert all(" for itself: 127.0.1.1" in text for text in found)
-    assert all("cure: in /etc/hosts of each" in text for text in found)
+    assert all("fix: in /etc/hosts of each" in text for text in found)

@@ -149,16 +149,16 @@ def test_the_name_of_the_job(recipe, name):
         ({"nodes": 0}, "--nodes 0: it is 1 at least"),
         ({"gpus_per_node": -1}, "--gpus-per-node -1: it is 0 at least"),
         ({"cpus_per_task": 0}, "--cpus-per-task 0: it is 1 at least"),
-        ({"gpus_per_node": 4, "tasks_per_node": 3}, r"4 GPUs .* among 3 tasks\n    cure: --tasks-per-node 1 or 2 or 4"),
+        ({"gpus_per_node": 4, "tasks_per_node": 3}, r"4 GPUs .* among 3 tasks\n    fix: --tasks-per-node 1 or 2 or 4"),
         ({"gpus_per_node": 4, "tasks_per_node": 8}, "among 8 tasks"),
         ({"gpus_per_node": 4, "tasks_per_node": 0}, "--tasks-per-node 0: it is 1 at least$"),
         ({"partition": "a b"}, "--partition 'a b': it is one word"),
         ({"account": "x\n#SBATCH --nodes=9"}, "--account .*: it is one word"),
         ({"qos": ""}, "--qos '': it is one word"),
-        ({"time": "2h"}, "--time '2h' is not a time\n    cure: minutes, HH:MM:SS"),
+        ({"time": "2h"}, "--time '2h' is not a time\n    fix: minutes, HH:MM:SS"),
         ({"modules": ["cuda nccl"]}, "--module 'cuda nccl': it is one word; give --module once for each"),
         ({"env": {"A-B": "1"}}, "--env 'A-B': a variable's name has letters"),
-        ({"requeue": True}, "this one saves none\n    cure: --checkpoint-every 100"),
+        ({"requeue": True}, "this one saves none\n    fix: --checkpoint-every 100"),
         ({"requeue": True, "arguments": ["--checkpoint-every=5", "--force"]}, "--requeue with --force"),
         ({"nodes": 0, "time": "soon"}, r"(?s)--nodes 0.*--time 'soon'"),
     ],
@@ -210,7 +210,7 @@ def test_without_xdg_the_site_template_is_in_the_home_folder(tmp_path, monkeypat
         (
             "{{ nodes }}\n{{ nodez }} {% if queue %}{% endif %}",
             r"(?s)^the template uses what.*"
-            r"own.j2:2: 'nodez'; did you mean 'nodes'\?.*own.j2:2: 'queue'; .*cure: use one of recipe, .*"
+            r"own.j2:2: 'nodez'; did you mean 'nodes'\?.*own.j2:2: 'queue'; .*fix: use one of recipe, .*"
             r"give it a value there: \{% set nodez = ... %\}",
         ),
         ("ok\n{% if nodes %}", "own.j2:2 cannot be read: Unexpected end of template"),
@@ -256,5 +256,5 @@ def test_what_sbatch_says_against_it(tmp_path, monkeypatch):
 
 def test_without_sbatch_nothing_can_be_submitted(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LaunchError, match="there is no sbatch on PATH\n  cure: run this on a login node"):
+    with pytest.raises(LaunchError, match="there is no sbatch on PATH\n  fix: run this on a login node"):
         submit("")

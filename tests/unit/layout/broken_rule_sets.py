@@ -28,7 +28,7 @@ class BrokenRuleSet:
         name: the mistake in a few words.
         written: the layout as the user wrote it: a Python expression.
         kind: the kind of problem it must be called.
-        cure: a phrase that the cure must hold: the edit to make.
+        fix: a phrase that the fix must hold: the edit to make.
         num_problems: how many problems of that kind there are.
         state: the tree it is for.
     """
@@ -36,7 +36,7 @@ class BrokenRuleSet:
     name: str
     written: str
     kind: str
-    cure: str
+    fix: str
     num_problems: int = 1
     state: Any = field(default_factory=lambda: STATE)
 

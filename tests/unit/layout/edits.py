@@ -19,11 +19,11 @@ def edits(problem: Problem, rules: Sequence[outlay.Rule]) -> Iterator[tuple[str,
     offender = _offender(problem, rules)
     if axis := re.search(r"axis '(\w+)' is not in", problem.what):
         assert offender is not None
-        (meant,) = re.findall(r"did you mean '(\w+)'", problem.cure)
+        (meant,) = re.findall(r"did you mean '(\w+)'", problem.fix)
         spec = eval(repr(rules[offender].placement).replace(repr(axis[1]), repr(meant)), NAMES)
-        yield problem.cure, [replace(rule, placement=spec) if i == offender else rule for i, rule in enumerate(rules)]
+        yield problem.fix, [replace(rule, placement=spec) if i == offender else rule for i, rule in enumerate(rules)]
         return
-    for line in problem.cure.split("\n"):
+    for line in problem.fix.split("\n"):
         for option in re.split(r",? or (?=\()|, or (?=delete|\+)", line):
             edited = _edited(option, offender, list(rules))
             if edited is not None:

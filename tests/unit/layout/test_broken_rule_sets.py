@@ -8,11 +8,11 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.mark.parametrize("broken", BROKEN_RULE_SETS, ids=lambda broken: broken.name)
-def test_every_broken_rule_set_is_caught_with_its_cure_and_with_nothing_else(broken):
+def test_every_broken_rule_set_is_caught_with_its_fix_and_with_nothing_else(broken):
     problems = broken.error().problems
     assert [problem.kind for problem in problems] == [broken.kind] * broken.num_problems
     for problem in problems:
-        assert broken.cure in problem.cure
+        assert broken.fix in problem.fix
 
 
 def test_there_are_ten_different_mistakes():

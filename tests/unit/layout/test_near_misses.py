@@ -19,7 +19,7 @@ def fix(pattern, state=STATE, placement=None):
     with pytest.raises(outlay.errors.LayoutError) as error:
         (outlay.Layout([(pattern, placement or P("model"))]) + DP).plan(state, MESH, batch=shape(8))
     (problem,) = error.value.problems
-    return f"{problem.what}\n{problem.cure}"
+    return f"{problem.what}\n{problem.fix}"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_a_leading_wildcard_does_not_reach_is_not_proposed_for_it():
     with pytest.raises(outlay.errors.LayoutError) as error:
         (outlay.tensor_parallel(columns=["**.gate.*"]) + DP).plan(STATE, MESH, batch={"x": {"y": shape(8)}})
     (problem,) = error.value.problems
-    assert "did you mean '**.q.*' or '**.up.*'?" in problem.cure
+    assert "did you mean '**.q.*' or '**.up.*'?" in problem.fix
     assert problem.where.endswith("of tensor_parallel")
 
 
@@ -117,7 +117,7 @@ def test_a_particular_rule_after_a_general_one_that_took_most_of_it_is_refused_w
     assert problem.kind == "partly shadowed rule"
     assert "of 1 of the 3 leaves it matches; rule 1" in problem.what
     assert "took the dim or the axis of a.kernel, c.kernel" in problem.what
-    assert problem.cure.startswith("move it before rule 1")
+    assert problem.fix.startswith("move it before rule 1")
 
 
 def test_exceptions_before_the_general_rule_are_how_layouts_are_written():
@@ -148,8 +148,8 @@ def test_an_uneven_batch_gets_fixes_for_batches():
         DP.plan({"w": shape(8)}, MESH, batch={"x": shape(30, 8)})
     (problem,) = error.value.problems
     for said in ("make batches of 32 or 28 samples", "--batch 32", "drop the 2 samples", '"weight" 0', "data=2"):
-        assert said in problem.cure
-    assert "in the model" not in problem.cure
+        assert said in problem.fix
+    assert "in the model" not in problem.fix
 
 
 def test_first_dims_of_a_batch_that_differ_are_noted_unless_a_rule_names_them():

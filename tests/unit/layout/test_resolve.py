@@ -25,7 +25,7 @@ def test_an_indivisible_dim_shows_the_arithmetic_and_every_way_out_with_its_cost
     (problem,) = error.value.problems
     assert (problem.kind, problem.where) == ("indivisible dim", "w")
     assert "dim 0 of (10, 16) float32 has size 10, which does not divide by data=4 (10 = 2 x 4 + 2)" in problem.what
-    assert problem.cure.splitlines() == [
+    assert problem.fix.splitlines() == [
         'split dim 1 (size 16) with otherwise="another_dim": 160 B a device',
         "or pad dim 0 to 12 in the model (+2, 128 B in all)",
         'or keep the dim whole with otherwise="replicate": 640 B a device (+480 B a device)',
@@ -124,7 +124,7 @@ def test_unknown_axes_of_all_rules_are_listed_before_anything_else():
     with pytest.raises(outlay.errors.LayoutError, match=r"names 2 axis\(es\)") as error:
         plan({"w": shape(7)}, ("w", P("dat")), ("nowhere", P("modle")), outlay.fsdp("data").rules[0])
     assert [p.where.split(" (")[0] for p in error.value.problems] == ["rule 1", "rule 2"]
-    assert "did you mean 'data'?" in error.value.problems[0].cure
+    assert "did you mean 'data'?" in error.value.problems[0].fix
 
 
 # --- on, by_module --------------------------------------------------------------------------------------------------

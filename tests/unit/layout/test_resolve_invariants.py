@@ -75,7 +75,7 @@ REST = outlay.Rule("**", P(), optional=True), outlay.Rule("batch.**", P(), optio
 def check_words(error):
     assert error.problems
     for problem in error.problems:
-        assert all(part.strip() for part in (problem.kind, problem.where, problem.what, problem.cure))
+        assert all(part.strip() for part in (problem.kind, problem.where, problem.what, problem.fix))
         assert problem.text() in str(error)
 
 

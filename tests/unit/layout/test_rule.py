@@ -55,7 +55,7 @@ def test_everything_wrong_with_one_rule_is_said_at_once():
 
 @pytest.mark.parametrize("item", ["params.w", ("w",), ("w", P(), "error"), 3, (P(), "w")])
 def test_an_item_of_a_layout_that_is_no_rule_is_refused(item):
-    with pytest.raises(outlay.errors.LayoutError, match=r"not a rule: .*\n.*\n.*cure: write \("):
+    with pytest.raises(outlay.errors.LayoutError, match=r"not a rule: .*\n.*\n.*fix: write \("):
         outlay.Layout([item])
 
 

@@ -73,7 +73,7 @@ def test_a_rule_that_stores_covers_no_leaf():
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (("layer_inputs", outlay.keep()), r"matches none of the 7 leaves\s+cure: did you mean 'layer_input'"),
+        (("layer_inputs", outlay.keep()), r"matches none of the 7 leaves\s+fix: did you mean 'layer_input'"),
         (("params.**", outlay.recompute()), r"params\.w\s+the state is what a step keeps .* asked by rule \(\"params"),
         (("batch.**", outlay.on_host()), r"batch\.x\s+the batch is read by one step and kept by none"),
     ],
@@ -138,7 +138,7 @@ def test_files_say_the_same_as_python(tmp_path):
     [
         ("keep = true\nrecompute = true", "the rule has 2 placements: keep, recompute"),
         ("on_host = true\nreplicate = true", "the rule has 2 placements: on_host, replicate"),
-        ("keep = 1", r"layout\.toml:3\s+keep = 1 is not what keep takes\s+cure: keep takes true"),
+        ("keep = 1", r"layout\.toml:3\s+keep = 1 is not what keep takes\s+fix: keep takes true"),
     ],
 )
 def test_files_that_store_in_two_ways_are_refused(tmp_path, lines, message):

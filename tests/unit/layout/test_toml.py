@@ -120,7 +120,7 @@ def test_an_unknown_argument_of_a_strategy_is_named_with_what_was_meant(read):
     ],
 )
 def test_a_value_of_the_wrong_type_is_shown_with_what_the_key_takes(read, line, said):
-    with pytest.raises(outlay.errors.LayoutError, match=rf"wrong type: layout\.toml:\d\n.*\n.*cure: {said}") as error:
+    with pytest.raises(outlay.errors.LayoutError, match=rf"wrong type: layout\.toml:\d\n.*\n.*fix: {said}") as error:
         read(f'[[rule]]\nmatch = "a"\n{line}\n')
     assert problems_of(error) == [("wrong type", f"layout.toml:{3 + line.count(chr(10))}")]
 

@@ -38,7 +38,7 @@ def test_inputs_get_the_dtypes_that_jax_will_see() -> None:
     assert [str(shapes[name].dtype) for name in ("x", "n", "t")] == ["float32", "int32", "float32"]
 
 
-def test_a_state_with_functions_among_its_leaves_is_refused_with_the_cure() -> None:
+def test_a_state_with_functions_among_its_leaves_is_refused_with_the_fix() -> None:
     eqx = pytest.importorskip("equinox")
 
     def init(key: Any) -> Any:
@@ -50,7 +50,7 @@ def test_a_state_with_functions_among_its_leaves_is_refused_with_the_cure() -> N
     assert "the state that init returns holds 3 leaf(s) that are no arrays" in message
     for path in ("name", "params.activation", "params.final_activation"):
         assert f"not an array: {path}\n" in message
-    assert "cure: keep it out of the tree: eqx.partition(model, eqx.is_array)" in message
+    assert "fix: keep it out of the tree: eqx.partition(model, eqx.is_array)" in message
 
 
 def test_a_batch_with_texts_among_its_leaves_is_refused() -> None:
@@ -76,7 +76,7 @@ def test_a_step_that_returns_no_pair(result: Any, got: str) -> None:
 
     assert error_of(my_step) == (
         f"the step my_step must return (state, outputs), a pair; it returned {got}"
-        "\n  cure: outlay.program(..., donate=False) where it only reads the state"
+        "\n  fix: outlay.program(..., donate=False) where it only reads the state"
     )
 
 
@@ -93,7 +93,7 @@ def test_every_leaf_whose_type_changes_is_named() -> None:
     assert "the step drifting returns a state unlike the one it took: 2 leaf(s) differ" in message
     assert "  w: took float32[4, 4], returned float32[2, 4]" in message
     assert "  n: took int32[], returned float32[]" in message
-    assert "cure: return every leaf of the state with its shape and dtype" in message
+    assert "fix: return every leaf of the state with its shape and dtype" in message
 
 
 def test_leaves_that_come_and_go_are_named() -> None:

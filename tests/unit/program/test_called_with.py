@@ -70,7 +70,7 @@ def test_all_keys_may_be_of_another_kind():
 def test_what_is_no_key():
     built = program()
     for key in (7, 0.5, "7", {"params": jax.random.key(0)}, jax.random.split(jax.random.key(0))):
-        with pytest.raises(ProgramError, match=r"one PRNG key, and this is .*\n  cure: jax\.random\.key\([07]\)"):
+        with pytest.raises(ProgramError, match=r"one PRNG key, and this is .*\n  fix: jax\.random\.key\([07]\)"):
             built.init(key)
 
 
@@ -84,7 +84,7 @@ def test_an_old_style_key_put_into_a_state():
     built = trained()
     state = built.init(jax.random.key(0))
     state = outlay.TrainState(state.params, state.opt_state, state.step, jax.random.PRNGKey(0))
-    with pytest.raises(ProgramError, match=r"(?s)1 problem.*other key: key\n.*cure: jax\.random\.wrap_key_data\(x\)"):
+    with pytest.raises(ProgramError, match=r"(?s)1 problem.*other key: key\n.*fix: jax\.random\.wrap_key_data\(x\)"):
         built(state, X)
 
 

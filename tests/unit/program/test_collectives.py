@@ -82,7 +82,7 @@ def test_sum_scatter_leaves_each_device_its_piece_of_the_sum(dim):
 def test_sum_scatter_refuses_a_dim_that_does_not_divide():
     with pytest.raises(
         outlay.errors.ProgramError,
-        match=r"dim 1 of \(1, 12\) cannot be cut into 8 .*along 'i': 12 / 8 leaves 4 over\n  cure: .*pad dim 1 to 16",
+        match=r"dim 1 of \(1, 12\) cannot be cut into 8 .*along 'i': 12 / 8 leaves 4 over\n  fix: .*pad dim 1 to 16",
     ):
         on_pieces(
             lambda x: outlay.collectives.sum_scatter(x, "i", dim=1), np.ones((8, 12)), P("i"), out=P(None, "i"), i=8

@@ -63,9 +63,7 @@ def test_every_gpu_that_is_built_in_is_compiled_for(target: str) -> None:
 
 
 def test_hardware_without_a_compiler_says_what_can_be_done_instead() -> None:
-    with pytest.raises(
-        outlay.OutlayError, match=r"no compiler for AMD Instinct MI300X.*\n  cure: .* cpu:8.*mi300x:1x8"
-    ):
+    with pytest.raises(outlay.OutlayError, match=r"no compiler for AMD Instinct MI300X.*\n  fix: .* cpu:8.*mi300x:1x8"):
         outlay.mesh(data=8, target="mi300x:1x8")
 
 
@@ -84,7 +82,7 @@ def test_a_program_is_lowered_for_tpus_that_are_not_there() -> None:
 @needs_gpu_compiler
 def test_nothing_runs_on_devices_that_are_not_there() -> None:
     program = made("h100:1x8")
-    why = r"its 8 devices are compile-only \(h100:1x8\), .*\n  cure: .*outlay.explain\(program\).*\n  or run .*'cpu:8'"
+    why = r"its 8 devices are compile-only \(h100:1x8\), .*\n  fix: .*outlay.explain\(program\).*\n  or run .*'cpu:8'"
     with pytest.raises(outlay.errors.ProgramError, match=f"a state cannot be made on this mesh: {why}"):
         program.init(jax.random.key(0))
     state = jax.tree.map(

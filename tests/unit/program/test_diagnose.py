@@ -40,7 +40,7 @@ def test_a_state_used_twice_is_named_leaf_by_leaf(program: outlay.Program, state
     program(state, BATCH)
     message = error_of(state, BATCH, program)
     assert re.search(r"a step donates its state, so 3 leaf\(s\) are gone: count, key, w", message)
-    assert "cure: keep the state that the step returns: state, outputs = program(state, batch)" in message
+    assert "fix: keep the state that the step returns: state, outputs = program(state, batch)" in message
 
 
 def test_a_state_of_many_leaves_used_twice_counts_them_and_shows_the_first() -> None:
@@ -68,10 +68,10 @@ def test_a_batch_that_an_earlier_step_was_given_can_be_given_again(program: outl
             r"other dtype: batch\.x\n.*float16, planned float32\n.*astype\('float32'\)",
         ),
         ({"x": np.ones((8, 4), np.int64)}, r"other dtype: batch\.x\n.*int32, planned float32"),
-        ({}, r"missing leaf: batch\.x\n.*cure: add it"),
+        ({}, r"missing leaf: batch\.x\n.*fix: add it"),
         (None, r"missing leaf: batch\.x"),
         ({"y": BATCH["x"]}, r"2 problem.*missing leaf: batch\.x\n.*'batch\.y'.*extra leaf: batch\.y\n.*'batch\.x'"),
-        ({**BATCH, "labels": np.ones(8)}, r"1 problem.*extra leaf: batch\.labels\n.*cure: take it out"),
+        ({**BATCH, "labels": np.ones(8)}, r"1 problem.*extra leaf: batch\.labels\n.*fix: take it out"),
     ],
     ids=["shape", "dtype", "int dtype", "missing", "none", "renamed", "extra"],
 )
@@ -97,7 +97,7 @@ def test_a_state_that_lives_elsewhere_says_how_to_place_it(program: outlay.Progr
         r"lives elsewhere: w\n.*planned PartitionSpec\('data', None\)|lives elsewhere: w\n.*planned P\('data', None\)",
         message,
     )
-    assert "cure: place it first: state = outlay.put(state, program.plan, program.mesh)" in message
+    assert "fix: place it first: state = outlay.put(state, program.plan, program.mesh)" in message
     placed = outlay.put(elsewhere, program.plan, program.mesh)
     _, outputs = program(placed, BATCH)
     assert float(outputs["total"]) == 496
@@ -106,7 +106,7 @@ def test_a_state_that_lives_elsewhere_says_how_to_place_it(program: outlay.Progr
 def test_a_batch_that_lives_elsewhere_says_how_to_pass_it(program: outlay.Program, state: Any) -> None:
     whole = {"x": jax.device_put(BATCH["x"], NamedSharding(program.mesh, P()))}
     message = error_of(state, whole, program)
-    assert re.search(r"lives elsewhere: batch\.x\n.*cure: pass the batch as numpy arrays", message, re.DOTALL)
+    assert re.search(r"lives elsewhere: batch\.x\n.*fix: pass the batch as numpy arrays", message, re.DOTALL)
 
 
 def test_outputs_are_checked_against_the_plan(program: outlay.Program, state: Any) -> None:
@@ -116,7 +116,7 @@ def test_outputs_are_checked_against_the_plan(program: outlay.Program, state: An
         check_outputs(moved, program.plan, program.mesh)
 
 
-def test_leaves_on_a_part_of_the_mesh_are_refused_with_the_cure() -> None:
+def test_leaves_on_a_part_of_the_mesh_are_refused_with_the_fix() -> None:
     mesh = outlay.mesh(data=8)
     layout = outlay.by_module({"a": 2, "b": [4, 5]}) + outlay.data_parallel()
     with pytest.raises(outlay.errors.ProgramError) as caught:
@@ -131,7 +131,7 @@ def test_leaves_on_a_part_of_the_mesh_are_refused_with_the_cure() -> None:
     assert "2 leaf(s) live on a part of mesh data=8" in message
     assert "  a.w: device 2 (1. a.**)" in message
     assert "  b.w: device 4, 5 (2. b.**)" in message
-    assert "cure: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays" in message
+    assert "fix: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays" in message
 
 
 def test_a_state_given_as_host_arrays_runs(program: outlay.Program, state: Any) -> None:
@@ -156,7 +156,7 @@ def test_the_same_leaves_in_another_container_are_refused_with_both_containers()
     ) as caught:
         program(state, np.ones((8, 3), np.float32))
     assert "OrderedDict" in str(caught.value)
-    assert "cure: pass the state in the containers" in str(caught.value)
+    assert "fix: pass the state in the containers" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_the_same_leaves_in_another_container_are_refused_with_both_containers()
 )
 def test_a_program_under_a_transformation_says_what_to_transform(program, state, call):
     with pytest.raises(
-        outlay.errors.ProgramError, match=r"cannot be called under jax.jit, .*\n  cure: call it from plain Python"
+        outlay.errors.ProgramError, match=r"cannot be called under jax.jit, .*\n  fix: call it from plain Python"
     ):
         call(program, state)
 
@@ -183,7 +183,7 @@ def test_a_program_under_a_transformation_says_what_to_transform(program, state,
 @pytest.mark.parametrize(
     ("key", "what"),
     [
-        (7, r"one PRNG key, and this is of type int: 7\n  cure: jax.random.key\(7\)"),
+        (7, r"one PRNG key, and this is of type int: 7\n  fix: jax.random.key\(7\)"),
         ("key", "this is of type str: 'key'"),
         (jax.ShapeDtypeStruct((2,), "float32"), r"this is float32\[2\]"),
     ],
@@ -209,7 +209,7 @@ def test_a_batch_of_texts_is_no_batch(program, state, words):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"mesh": None}, r"mesh must be a jax.sharding.Mesh, and is None\n  cure: mesh=outlay.mesh"),
+        ({"mesh": None}, r"mesh must be a jax.sharding.Mesh, and is None\n  fix: mesh=outlay.mesh"),
         ({"mesh": 8}, "and is a int"),
         ({"init": {"w": 1.0}}, r"init must be a function init\(key\), and is a dict"),
         ({"step": None}, r"step must be a function step\(state, batch\)"),
@@ -225,7 +225,7 @@ def test_what_a_program_is_made_of_is_checked_first(change, what):
 def test_a_program_says_what_it_is_and_does_not_change(program):
     assert repr(program) == "<Program of step: 3 leaves of state on mesh data=8 (8 simulated devices), mode auto>"
     with pytest.raises(
-        outlay.errors.ProgramError, match=r"program.layout cannot be changed.*\n  cure: make another program"
+        outlay.errors.ProgramError, match=r"program.layout cannot be changed.*\n  fix: make another program"
     ):
         program.layout = outlay.data_parallel()
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):

@@ -17,10 +17,10 @@ def test_processes_are_set_against_most_of_them():
     text = said(p0=other(config={"mesh": "data=1", "seed": "7"}), p1_2=USUAL)
     assert "process 0 against processes 1, 2:" in text
     assert "config: mesh is data=1, there data=2; and 1 more difference\n" in text
-    assert text.endswith("cure: start all processes with the same options, files and versions")
+    assert text.endswith("fix: start all processes with the same options, files and versions")
 
 
-def test_each_kind_of_difference_is_said_with_its_cure():
+def test_each_kind_of_difference_is_said_with_its_fix():
     text = said(
         p0=USUAL, p1=other(data=USUAL.data | {"batch.x": "float32[4, 4]"}), p2=other(program="a\nB\nc", where="g.py:9")
     )
@@ -28,7 +28,7 @@ def test_each_kind_of_difference_is_said_with_its_cure():
     hashes = other(program="a\nB\nc").hashes["program"], USUAL.hashes["program"]
     lines = f"    program: {hashes[0]} (g.py:9), there {hashes[1]} (f.py:3)\n      - b\n      + B\n"
     assert f"process 2 against process 0:\n{lines}" in text
-    assert text.count("cure: ") == 2
+    assert text.count("fix: ") == 2
 
 
 def test_another_program_is_only_the_consequence_of_other_data():

@@ -63,9 +63,9 @@ def test_a_stencil_on_pieces_equals_the_stencil_on_the_whole(periodic: bool) -> 
             {"width": 3},
             r"widths \(3, 3\) do not fit a piece \(2,\): dim 0 is 2 long on each of the 4 devices along 'i'",
         ),
-        ({"width": 3}, "cure: split dim 0 over 2 devices at most"),
-        ({"width": 30}, "cure: a smaller width"),
-        ({"width": (1, -1)}, "cure: a smaller width"),
+        ({"width": 3}, "fix: split dim 0 over 2 devices at most"),
+        ({"width": 30}, "fix: a smaller width"),
+        ({"width": (1, -1)}, "fix: a smaller width"),
         ({"dim": 1}, r"there is no dim 1 in a piece \(2,\)"),
     ],
 )

@@ -75,12 +75,10 @@ def test_a_step_without_collectives_may_run_in_either_mode():
     ],
     ids=["an output", "state planned whole"],
 )
-def test_a_missing_reduction_is_refused_with_its_cure(step, where):
+def test_a_missing_reduction_is_refused_with_its_fix(step, where):
     message = error_of(step)
     assert "what it returns differs from device to device where it must not" in message
-    assert (
-        "cure: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of 'data'" in message
-    )
+    assert "fix: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of 'data'" in message
     assert where in message
 
 
@@ -130,10 +128,10 @@ def test_errors_of_the_step_itself_pass_unchanged(error):
         run(step)
 
 
-def test_a_collective_in_mode_auto_is_refused_with_its_cure():
+def test_a_collective_in_mode_auto_is_refused_with_its_fix():
     message = error_of(lambda state, batch: (state, jax.lax.psum(batch.sum(), "data")), mode="auto")
     assert re.search(r"uses a collective over a mesh axis .*data.*, which only mode manual gives a meaning", message)
-    assert 'cure: outlay.program(..., mode="manual"), or leave the collective out' in message
+    assert 'fix: outlay.program(..., mode="manual"), or leave the collective out' in message
 
 
 def test_an_unknown_mode_is_refused():
@@ -151,14 +149,14 @@ def test_a_loss_with_a_collective_of_its_own_is_refused():
     init = outlay.init_state(lambda key: {"w": jnp.ones(16)}, optimizer)
     with pytest.raises(
         outlay.errors.ProgramError,
-        match=r"the loss of the step step uses a collective.* samples would be summed twice\n  cure: leave the coll",
+        match=r"the loss of the step step uses a collective.* samples would be summed twice\n  fix: leave the coll",
     ):
         outlay.program(
             outlay.train_step(loss, optimizer), init, BATCH, layout=outlay.data_parallel(), mesh=MESH, mode="manual"
         )
 
 
-def test_mode_manual_on_explicit_axes_is_refused_with_the_cure():
+def test_mode_manual_on_explicit_axes_is_refused_with_the_fix():
     with pytest.raises(outlay.errors.ProgramError, match="mode manual takes a mesh with automatic axes") as caught:
         outlay.program(
             lambda state, batch: (state, {}),
@@ -168,7 +166,7 @@ def test_mode_manual_on_explicit_axes_is_refused_with_the_cure():
             mesh=outlay.mesh(data=8, explicit=True),
             mode="manual",
         )
-    assert "cure: outlay.mesh(...) without explicit=True" in str(caught.value)
+    assert "fix: outlay.mesh(...) without explicit=True" in str(caught.value)
 
 
 def test_a_step_without_a_name_of_its_own_is_named_in_messages_too():

@@ -93,7 +93,7 @@ def test_other_devices_are_all_named_when_the_program_is_made(make):
 
     message = (
         r"(?s)2 place\(s\) in the step step name other.*test_own_meshes\.py:\d+\n.*e=4, 4 device\(s\).*runs on "
-        r"mesh data=8.*cure: leave mesh= out.*axes there: 'data'.*the same devices in another order"
+        r"mesh data=8.*fix: leave mesh= out.*axes there: 'data'.*the same devices in another order"
     )
     with pytest.raises(ProgramError, match=message):
         program(step)
@@ -102,7 +102,7 @@ def test_other_devices_are_all_named_when_the_program_is_made(make):
 @needs_gpu_compiler
 def test_devices_of_this_machine_in_a_program_for_others():
     with pytest.raises(
-        ProgramError, match=r"(?s)1 place\(s\).*8 device\(s\) from cpu:0 to cpu:7.*H100.*cure: leave mesh= out"
+        ProgramError, match=r"(?s)1 place\(s\).*8 device\(s\) from cpu:0 to cpu:7.*H100.*fix: leave mesh= out"
     ):
         program(constrained(own("data"), P("data")), mesh=outlay.mesh(data=8, target="h100:1x8"))
 
@@ -113,7 +113,7 @@ def test_a_mesh_of_its_own_and_the_mesh_of_the_context_do_not_mix():
         return experts(own("expert"), "expert")(state, x)
 
     with pytest.raises(
-        ProgramError, match=r"(?s)the step step names a mesh.*data=8: .*test_own_meshes\.py:\d+\n.*cure: "
+        ProgramError, match=r"(?s)the step step names a mesh.*data=8: .*test_own_meshes\.py:\d+\n.*fix: "
     ):
         program(step)
 

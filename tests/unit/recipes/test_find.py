@@ -39,7 +39,7 @@ def test_ours_by_name():
 
 def test_an_unknown_name_lists_ours_and_the_other_way():
     with pytest.raises(
-        RecipeError, match=r"no recipe 'digit': did you mean 'digits'\?\n  cure: .*path/to/file.py:function"
+        RecipeError, match=r"no recipe 'digit': did you mean 'digits'\?\n  fix: .*path/to/file.py:function"
     ):
         find_recipe("digit")
 
@@ -61,7 +61,7 @@ def test_a_missing_file_names_those_nearby(file):
 
 def test_a_file_without_a_function_lists_its_functions(file):
     with pytest.raises(
-        RecipeError, match=r"which of its functions .*\n  cure: .*mine.py:broken, .*mine.py:recipe, .*mine.py:wide"
+        RecipeError, match=r"which of its functions .*\n  fix: .*mine.py:broken, .*mine.py:recipe, .*mine.py:wide"
     ):
         find_recipe(str(file))
 
@@ -73,21 +73,21 @@ def test_a_missing_function(file):
 
 def test_a_function_that_is_no_recipe(file):
     with pytest.raises(
-        RecipeError, match=r"mine.py:wrong\(\) returned a dict, not a Recipe\n  cure: return outlay.Recipe"
+        RecipeError, match=r"mine.py:wrong\(\) returned a dict, not a Recipe\n  fix: return outlay.Recipe"
     ):
         find_recipe(f"{file}:wrong")
 
 
 def test_a_recipe_that_is_no_function(file):
     with pytest.raises(
-        RecipeError, match=r"'made' in .*mine.py is a Recipe, not a function\n  cure: def made\(\): return"
+        RecipeError, match=r"'made' in .*mine.py is a Recipe, not a function\n  fix: def made\(\): return"
     ):
         find_recipe(f"{file}:made")
 
 
 def test_a_function_that_needs_arguments(file):
     with pytest.raises(
-        RecipeError, match=r"mine.py:wide takes width, .*\n  cure: --width VALUE, or a default: def wide\(width=...\)"
+        RecipeError, match=r"mine.py:wide takes width, .*\n  fix: --width VALUE, or a default: def wide\(width=...\)"
     ):
         find_recipe(f"{file}:wide")
 

@@ -65,7 +65,7 @@ def test_this_python_has_a_library_worth_learning():
 
 def test_a_python_without_sources_says_so(tmp_path):
     with pytest.raises(
-        RecipeError, match=r"no Python sources in .*frozen, zipped or stripped\n  cure: run with a Python"
+        RecipeError, match=r"no Python sources in .*frozen, zipped or stripped\n  fix: run with a Python"
     ):
         python_sources(8, tmp_path)
     with pytest.raises(RecipeError, match="no Python sources in"):
@@ -74,7 +74,7 @@ def test_a_python_without_sources_says_so(tmp_path):
 
 def test_a_window_longer_than_the_corpus(library):
     with pytest.raises(
-        RecipeError, match=r"bytes to train on and \d+ held out, too few for a sequence of 200\n  cure: a sh"
+        RecipeError, match=r"bytes to train on and \d+ held out, too few for a sequence of 200\n  fix: a sh"
     ):
         python_sources(200, library)
 

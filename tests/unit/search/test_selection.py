@@ -71,7 +71,7 @@ def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
     assert "--candidates 7" in message
 
 
-def test_where_everything_failed_or_was_late_the_cures_are_others():
+def test_where_everything_failed_or_was_late_the_fixes_are_others():
     tried = ranked(
         [Outcome(screened("dp"), None, "ValueError: x\nmore"), Outcome(screened("tp"), None, "late", timed_out=True)]
     )

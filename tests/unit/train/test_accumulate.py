@@ -38,11 +38,11 @@ def test_sums_over_trees():
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_the_choices():
-    message = r"128 / 3 leaves 2 over\n  cure: accumulate=2 or accumulate=4, or a batch of 129 samples"
+    message = r"128 / 3 leaves 2 over\n  fix: accumulate=2 or accumulate=4, or a batch of 129 samples"
     with pytest.raises(ProgramError, match=message):
         sum_over_microbatches(lambda x, _: (jnp.sum(x), _), jnp.ones(128), 3)
 
 
 def test_more_microbatches_than_samples_are_refused():
-    with pytest.raises(ProgramError, match=r"cure: accumulate=4, or a batch of 5 samples"):
+    with pytest.raises(ProgramError, match=r"fix: accumulate=4, or a batch of 5 samples"):
         sum_over_microbatches(lambda x, _: (jnp.sum(x), _), jnp.ones(4), 5)

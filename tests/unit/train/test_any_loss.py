@@ -60,7 +60,7 @@ def test_a_loss_with_a_state_that_was_not_asked_for():
 def test_a_state_without_a_loss_that_takes_it_and_the_other_way_round():
     with pytest.raises(ProgramError, match=r"a model state of 2 leaf\(s\), and the loss takes none"):
         build(lambda p, batch, keys: (losses(p, batch), {}), state=STATE)
-    with pytest.raises(ProgramError, match=r"the step's state has none\n  cure: outlay\.init_state\("):
+    with pytest.raises(ProgramError, match=r"the step's state has none\n  fix: outlay\.init_state\("):
         build(lambda p, state, batch, keys: (losses(p, batch), {}, state), model_state=True)
 
 
@@ -94,9 +94,9 @@ def test_metrics_that_do_not_exist_are_all_named():
     loss = lambda p, batch, keys: (losses(p, batch), {})  # noqa: E731
     with pytest.raises(ProgramError, match=r"(?s)2 metric\(s\).*'gradnorm': did you mean 'grad_norm'.*'lr'"):
         build(loss, metrics=["gradnorm", "param_norm", "lr"])
-    with pytest.raises(ProgramError, match=r"cure: metrics=\['grad_norm'\]"):
+    with pytest.raises(ProgramError, match=r"fix: metrics=\['grad_norm'\]"):
         build(loss, metrics="grad_norm")
-    with pytest.raises(ProgramError, match=r"state holds 0 of that name\n  cure: optax\.inject_hyperparams"):
+    with pytest.raises(ProgramError, match=r"state holds 0 of that name\n  fix: optax\.inject_hyperparams"):
         build(loss, metrics=["learning_rate"])
     with pytest.raises(ProgramError, match=r"\['grad_norm'\] are both the loss's and the step's"):
         build(lambda p, batch, keys: (losses(p, batch), {"grad_norm": 1.0}), metrics=["grad_norm"])
@@ -106,7 +106,7 @@ def test_a_reduction_that_does_not_exist_and_losses_that_are_not_reduced():
     with pytest.raises(ProgramError, match=r"reduction='max': a loss returns the 'mean' or the 'sum'"):
         build(lambda p, batch, keys: (losses(p, batch).max(), {}), reduction="max")
     with pytest.raises(
-        ProgramError, match=r"one number for the batch.*\n  the losses: shape \(16,\)\n  cure: reduce it"
+        ProgramError, match=r"one number for the batch.*\n  the losses: shape \(16,\)\n  fix: reduce it"
     ):
         build(lambda p, batch, keys: (losses(p, batch), {}), reduction="mean")
 
@@ -116,7 +116,7 @@ def test_comparing_all_samples_by_hand_says_what_to_gather():
         x = batch * params["w"][None]
         return (x @ x.T).mean(), {}
 
-    with pytest.raises(ProgramError, match=r"shape \(16, 16\).*own samples, \(2, 2\)\n  cure: gather one"):
+    with pytest.raises(ProgramError, match=r"shape \(16, 16\).*own samples, \(2, 2\)\n  fix: gather one"):
         build(loss, reduction="mean", mode="manual")
 
 

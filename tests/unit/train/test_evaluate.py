@@ -78,7 +78,7 @@ def test_what_cannot_be_evaluated_says_so():
         train_step(problem.loss, problem.OPTIMIZER), problem.init, problem.batch(16), layout=LAYOUT, mesh="data=8"
     )
     state = training.init(jax.random.key(2))
-    with pytest.raises(ProgramError, match=r"returns a new state.*\n  cure: outlay.evaluate\(..., loss=loss\)"):
+    with pytest.raises(ProgramError, match=r"returns a new state.*\n  fix: outlay.evaluate\(..., loss=loss\)"):
         outlay.evaluate(training, state, problem.batch(16))
     mean = reading(lambda state, batch: {"loss": per_sample(state, batch)["loss"].mean()})
     with pytest.raises(ProgramError, match=r"not per sample: loss\n    shape \(\), wanted \(16,\)"):
@@ -93,7 +93,7 @@ def test_steps_of_the_other_kind_are_told_apart():
     with pytest.raises(ProgramError, match=r"returns a state, and with donate=False it only reads one"):
         reading(lambda state, batch: (state, {}))
     with pytest.raises(
-        ProgramError, match=r"must return \(state, outputs\).*\n  cure: outlay.program\(..., donate=False"
+        ProgramError, match=r"must return \(state, outputs\).*\n  fix: outlay.program\(..., donate=False"
     ):
         outlay.program(per_sample, problem.init, problem.batch(16), layout=LAYOUT, mesh="data=8")
     with pytest.raises(ProgramError, match="donate=False with mode manual"):

@@ -139,7 +139,7 @@ def test_before_a_checkpoint_is_there_its_metrics_are_in_the_file(program, tmp_p
     ("options", "message"),
     [
         ({"every": 0}, "every=0: checkpoints are 1 step or more apart"),
-        ({"every": 2}, "every=2 and nowhere to save to\n  cure: checkpoints=outlay.Checkpoints"),
+        ({"every": 2}, "every=2 and nowhere to save to\n  fix: checkpoints=outlay.Checkpoints"),
         ({"start": (7, None)}, "num_steps=6: the run to continue is after step 7 already"),
     ],
 )
@@ -195,12 +195,12 @@ def test_outputs_that_are_no_numbers_are_all_named_before_the_first_step():
 
 
 def test_outputs_without_names():
-    with pytest.raises(ProgramError, match=r'it returns shape \(\)\n  cure: return state, {"loss": loss}'):
+    with pytest.raises(ProgramError, match=r'it returns shape \(\)\n  fix: return state, {"loss": loss}'):
         run(returning(lambda batch: batch.mean()))
 
 
 def test_data_that_is_no_function_of_the_step(program):
-    with pytest.raises(ProgramError, match=r"(?s)a generator does not\n  cure: list\(data\)"):
+    with pytest.raises(ProgramError, match=r"(?s)a generator does not\n  fix: list\(data\)"):
         run(program, (batch for batch in BATCHES))
 
 
@@ -242,9 +242,9 @@ def test_without_evaluation_the_steps_that_were_begun_are_finished(program):
 
 
 def test_evaluations_that_cannot_be(program):
-    with pytest.raises(ProgramError, match=r"evaluate_every=3 with evaluate=None.*\n  cure: evaluate=lambda"):
+    with pytest.raises(ProgramError, match=r"evaluate_every=3 with evaluate=None.*\n  fix: evaluate=lambda"):
         run(program, evaluate_every=3)
     with pytest.raises(ProgramError, match="evaluate_every=0"):
         run(program, evaluate=held_out, evaluate_every=0)
-    with pytest.raises(ProgramError, match=r"used up the state.*\n  cure: a program that only reads"):
+    with pytest.raises(ProgramError, match=r"used up the state.*\n  fix: a program that only reads"):
         run(program, evaluate=lambda program, state: program(state, BATCHES[0])[1])

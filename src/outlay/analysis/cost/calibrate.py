@@ -202,7 +202,7 @@ def _hardware(devices: Sequence[jax.Device]) -> Hardware:
     if target is None:
         raise TargetError(
             f"no target describes {devices[0].device_kind!r}, so there is nothing to calibrate\n"
-            f'  cure: describe it in your file of targets, with name = "{devices[0].device_kind}"'
+            f'  fix: describe it in your file of targets, with name = "{devices[0].device_kind}"'
         )
     return target.hardware
 
@@ -251,7 +251,7 @@ def put_table(path: Path, key: str, table: Mapping[str, Any], *, force: bool = F
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TargetError(f"{path.parent} cannot be made: {error.strerror}\n  cure: --output FILE") from error
+        raise TargetError(f"{path.parent} cannot be made: {error.strerror}\n  fix: --output FILE") from error
     write_output(path, text, force=force)
 
 

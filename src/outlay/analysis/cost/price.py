@@ -67,13 +67,13 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
     if not wanted:
         raise ExplainError(
             "an estimate needs to know the hardware, and nothing says it\n"
-            '  cure: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
+            '  fix: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
         )
     found = Target.parse(wanted) if isinstance(wanted, str) else wanted
     if found.num_devices != schedule.num_devices:
         raise ExplainError(
             f"the program is for {schedule.num_devices} device(s), but {found} has {found.num_devices}\n"
-            f"  cure: a target of {schedule.num_devices} devices, or another mesh"
+            f"  fix: a target of {schedule.num_devices} devices, or another mesh"
         )
     return found
 

@@ -34,7 +34,7 @@ def take(batches: Any, num_steps: int) -> list[Any]:
         ProgramError: there are fewer than that, or it is a single batch or nothing that holds batches.
     """
     if isinstance(batches, Mapping):
-        raise ProgramError("batches holds one batch a step, but a single batch was passed\n  cure: batches=[batch] * 3")
+        raise ProgramError("batches holds one batch a step, but a single batch was passed\n  fix: batches=[batch] * 3")
     if hasattr(batches, "__getitem__") and not isinstance(batches, str):
         found = []
         for step in range(num_steps):
@@ -47,12 +47,12 @@ def take(batches: Any, num_steps: int) -> list[Any]:
     else:
         raise ProgramError(
             f"batches={batches!r} holds no batches: it takes one batch a step, as a list, an iterator, or anything "
-            "that gives the batch of a step as batches[step]\n  cure: batches=[batch] * 3, or leave it out"
+            "that gives the batch of a step as batches[step]\n  fix: batches=[batch] * 3, or leave it out"
         )
     if len(found) < num_steps:
         raise ProgramError(
             f"{num_steps} steps need {num_steps} batches, and there are {len(found)}\n"
-            f"  cure: steps={max(len(found), 1)}, or more batches"
+            f"  fix: steps={max(len(found), 1)}, or more batches"
         )
     return found
 

@@ -166,7 +166,7 @@ class Way:
                 raise
             raise ProgramError(
                 f"the step uses a collective over a mesh axis ({error}), so it cannot run in mode auto\n"
-                '  cure: outlay.verify(program, against="one-device")'
+                '  fix: outlay.verify(program, against="one-device")'
             ) from error
         return found.jaxpr, found.out_info
 

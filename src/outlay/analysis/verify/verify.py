@@ -276,7 +276,7 @@ def _key(key: Any) -> Any:
         bits = jax.random.key_data(key)
     if not (isinstance(bits, jax.Array | np.ndarray) and bits.dtype == np.uint32 and bits.shape in {(2,), (4,)}):
         fix = f"jax.random.key({key})" if type(key) is int else "jax.random.key(0)"
-        raise ProgramError(f"key={key!r} is no PRNG key\n  cure: key={fix}")
+        raise ProgramError(f"key={key!r} is no PRNG key\n  fix: key={fix}")
     like = jax.random.key_data(default)
     return jax.random.wrap_key_data(jnp.asarray(np.resize(np.asarray(bits), like.shape)))
 
@@ -285,30 +285,30 @@ def _refuse(program: Program, steps: Any, against: str, tolerance: Any) -> None:
     if not isinstance(program, Program):
         raise ProgramError(
             f"outlay.verify takes a program, not a {type(program).__name__}\n"
-            "  cure: outlay.verify(outlay.program(step, init, batch, layout=layout, mesh=mesh))"
+            "  fix: outlay.verify(outlay.program(step, init, batch, layout=layout, mesh=mesh))"
         )
     if against not in get_args(Against):
         raise ProgramError(f"there is no reference {against!r}: {did_you_mean(str(against), get_args(Against))}")
     if isinstance(steps, bool) or not hasattr(steps, "__index__") or operator.index(steps) < 1:
-        raise ProgramError(f"steps={steps!r}: a proof takes 1 step or more, as a whole number\n  cure: steps=3")
+        raise ProgramError(f"steps={steps!r}: a proof takes 1 step or more, as a whole number\n  fix: steps=3")
     is_share = isinstance(tolerance, int | float) and not isinstance(tolerance, bool) and 0 <= tolerance < 1
     if tolerance is not None and not (is_share and math.isfinite(tolerance)):
         raise ProgramError(
             f"tolerance={tolerance!r}: a share of an array's largest entry, from 0 up to 1\n"
-            "  cure: tolerance=1e-3, or leave it out for one that follows the step's dtypes"
+            "  fix: tolerance=1e-3, or leave it out for one that follows the step's dtypes"
         )
     if isinstance(program.step, Rollout) and against != "one-device":
         raise ProgramError(
             f"a rollout in mode {program.mode} is laid out by its graph, which mode {against} knows nothing of\n"
-            '  cure: against="one-device"'
+            '  fix: against="one-device"'
         )
     if against == program.mode:
         raise ProgramError(
             f"the program runs in mode {against} itself, so there is nothing to compare\n"
-            f'  cure: against="one-device", or a program in the other mode'
+            f'  fix: against="one-device", or a program in the other mode'
         )
     if not all(device.process_index == jax.process_index() for device in program.mesh.devices.flat):
         raise ProgramError(
             f"{program.plan.mesh} spans several processes, and a proof reads all numbers in one\n"
-            "  cure: verify the same program on simulated devices: outlay.simulate(n)"
+            "  fix: verify the same program on simulated devices: outlay.simulate(n)"
         )

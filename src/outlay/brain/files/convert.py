@@ -54,7 +54,7 @@ def convert_brain(
     """
     source, target = Path(source), Path(target)
     if target.suffix not in WRITTEN:
-        raise BrainError(f"{target} ends in {target.suffix!r}\n  cure: a name that ends in {' or '.join(WRITTEN)}")
+        raise BrainError(f"{target} ends in {target.suffix!r}\n  fix: a name that ends in {' or '.join(WRITTEN)}")
     refuse_to_replace(target, force=force)
     if source.suffix == NIR:
         return _from_nir(read_nir(source, dt=dt), target, force=force)
@@ -97,7 +97,7 @@ def _write_nir(brain: Brain, state: State, target: Path) -> None:
         with whole_file(target) as unfinished:
             write_nir(brain, state, unfinished)
     except OSError as error:
-        raise OutputError(f"{target} cannot be written: {error.strerror or error}\n  cure: another folder") from error
+        raise OutputError(f"{target} cannot be written: {error.strerror or error}\n  fix: another folder") from error
 
 
 def write_brain(brain: Brain, path: str | os.PathLike, *, force: bool = False) -> None:

@@ -40,7 +40,7 @@ def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = 
         return read_scfg(content, name=name, inputs=inputs or {})
     if inputs:
         what = f"{name} is TOML, which says the shapes of its inputs itself: {', '.join(inputs)}"
-        raise BrainError(f"{what}\n  cure: shape = [...] under [inputs.NAME] in the file")
+        raise BrainError(f"{what}\n  fix: shape = [...] under [inputs.NAME] in the file")
     return read_toml(_decoded(content, name), name=name, folder=file.parent, trust=trust)
 
 
@@ -105,5 +105,5 @@ def _decoded(content: bytes, name: str) -> str:
         raise _unreadable(name, "not a Brain", what, "a Brain in TOML, or a whole .scfg of Spark") from error
 
 
-def _unreadable(where: str, kind: str, what: str, cure: str) -> BrainError:
-    return BrainError("the file of the Brain cannot be read:", [Problem(kind, where, what, cure)])
+def _unreadable(where: str, kind: str, what: str, fix: str) -> BrainError:
+    return BrainError("the file of the Brain cannot be read:", [Problem(kind, where, what, fix)])

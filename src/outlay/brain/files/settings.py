@@ -22,7 +22,7 @@ LARGEST = 2**31 - 1
 """The largest whole number of a setting: sizes beyond it are none that JAX counts with."""
 
 Found = Callable[[tuple[str, ...], str, str, str], None]
-"""Takes what is wrong: path, kind, what, cure."""
+"""Takes what is wrong: path, kind, what, fix."""
 
 
 def read_table(table: Mapping[str, Any], kind: str, path: tuple[str, ...], found: Found) -> Any:
@@ -39,8 +39,8 @@ def read_table(table: Mapping[str, Any], kind: str, path: tuple[str, ...], found
         found(path, "no type", f"it does not say which {_words(kind)} it is", f"type = one of {', '.join(names)}")
         return None
     if table[TYPE] not in names:
-        cure = did_you_mean(str(table[TYPE]), names)
-        found((*path, TYPE), "unknown type", f"there is no {_words(kind)} {table[TYPE]!r}", cure)
+        fix = did_you_mean(str(table[TYPE]), names)
+        found((*path, TYPE), "unknown type", f"there is no {_words(kind)} {table[TYPE]!r}", fix)
         return None
     return _read_fields(registered(table[TYPE], kind=kind), table, path, found)
 
@@ -57,8 +57,8 @@ def _read_fields(cls: type, table: Mapping[str, Any], path: tuple[str, ...], fou
         if key == TYPE:
             continue
         if key not in fields:
-            cure = did_you_mean(key, fields) if fields else "take it away: it has no settings"
-            found((*path, key), "unknown setting", f"{table[TYPE]} has no setting {key!r}", cure)
+            fix = did_you_mean(key, fields) if fields else "take it away: it has no settings"
+            found((*path, key), "unknown setting", f"{table[TYPE]} has no setting {key!r}", fix)
             wrong = True
             continue
         field = fields[key]
@@ -79,16 +79,16 @@ def _read_value(value: Any, hint: Any, unit: str, path: tuple[str, ...], found: 
     kind = next((kind for option in _options(hint) if (kind := kind_of(option))), None)
     if kind:
         if not isinstance(value, Mapping):
-            cure = f'{path[-1]} = {{type = "{registered_names(kind)[0]}"}}'
-            found(path, "wrong type", f"{path[-1]} = {value!r} is no {_words(kind)}", cure)
+            fix = f'{path[-1]} = {{type = "{registered_names(kind)[0]}"}}'
+            found(path, "wrong type", f"{path[-1]} = {value!r} is no {_words(kind)}", fix)
             return _WRONG
         read = read_table(value, kind, path, found)
         return _WRONG if read is None else read
     try:
         return _converted(value, hint, unit)
     except UnitError as error:
-        what, _, cure = str(error).partition("\n")
-        found(path, "wrong unit" if isinstance(value, str) else "wrong type", f"{path[-1]}: {what}", cure)
+        what, _, fix = str(error).partition("\n")
+        found(path, "wrong unit" if isinstance(value, str) else "wrong type", f"{path[-1]}: {what}", fix)
         return _WRONG
 
 

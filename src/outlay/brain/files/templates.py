@@ -44,7 +44,7 @@ class Templates:
         Args:
             table: of a module or a template.
             path: where it stands in the file.
-            found: takes what is wrong with `use`: where, what, cure.
+            found: takes what is wrong with `use`: where, what, fix.
         """
         below = self._below(table, path, found, ())
         return _over(below, table, path)

@@ -69,8 +69,8 @@ def _parse(text: str, name: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         where = f"{name}:{at[1]}:{at[2]}" if at else f"{name}, at its end"
-        cure = "correct the syntax there: text such as 20 ms stands in quotes, and each key once in its table"
-        raise BrainError(f"{name} cannot be parsed:", [Problem("not TOML", where, str(error), cure)]) from error
+        fix = "correct the syntax there: text such as 20 ms stands in quotes, and each key once in its table"
+        raise BrainError(f"{name} cannot be parsed:", [Problem("not TOML", where, str(error), fix)]) from error
     except RecursionError as error:
         what = "lists or tables stand in one another, hundreds deep"
         problem = Problem("nested too deeply", name, what, "a Brain needs ten levels at most")
@@ -79,8 +79,8 @@ def _parse(text: str, name: str) -> dict[str, Any]:
 
 def _import_files(files: Any, folder: File, trust: bool, findings: Findings) -> None:
     if not _is_texts(files):
-        cure = 'a list of files, imports = ["my_modules.py"]'
-        findings.at(("imports",), "wrong type", f"imports = {files!r} is no list of files", cure)
+        fix = 'a list of files, imports = ["my_modules.py"]'
+        findings.at(("imports",), "wrong type", f"imports = {files!r} is no list of files", fix)
         return
     for file in files:
         try:
@@ -126,22 +126,22 @@ def _modules(
         targets = [split_end(connection.target) for connection in connections]
         modules[name] = module or Unread(tuple(port for part, port in targets if part == name))
     for name in templates.tables.keys() - templates.used:
-        cure = f'use = "{name}" in a module, or take it away'
-        findings.at((TEMPLATES, name), "unused template", f"no module uses the template {name!r}", cure)
+        fix = f'use = "{name}" in a module, or take it away'
+        findings.at((TEMPLATES, name), "unused template", f"no module uses the template {name!r}", fix)
     return modules, merged
 
 
 def _merged(templates: Templates, name: str, table: Mapping[str, Any], findings: Findings) -> Merged:
     wrong: list[tuple[Path, str, str]] = []
     merged = templates.merge(table, ("modules", name), wrong)
-    for path, what, cure in wrong:
-        findings.at(path, "template", what, cure)
+    for path, what, fix in wrong:
+        findings.at(path, "template", what, fix)
     return merged
 
 
 def _module(name: str, merged: Merged, folder: File, findings: Findings) -> Module | None:
-    def found(path: Path, kind: str, what: str, cure: str) -> None:
-        findings.at(merged.written.get(path, ("modules", name, *path)), kind, what, cure)
+    def found(path: Path, kind: str, what: str, fix: str) -> None:
+        findings.at(merged.written.get(path, ("modules", name, *path)), kind, what, fix)
 
     return read_table(from_folder(merged.table, folder), MODULE, (), found)
 
@@ -171,8 +171,8 @@ def _is_texts(value: Any) -> bool:
 
 
 def _parts(error: Exception) -> tuple[str, str]:
-    what, _, cure = str(error).partition("\n")
-    return what, cure
+    what, _, fix = str(error).partition("\n")
+    return what, fix
 
 
 @dataclass
@@ -187,13 +187,13 @@ class Findings:
     lines: TomlLines
     problems: list[Problem] = field(default_factory=list)
 
-    def at(self, path: Path, kind: str, what: str, cure: str) -> None:
+    def at(self, path: Path, kind: str, what: str, fix: str) -> None:
         """Something is wrong with a key."""
-        self.add(Problem(kind, f"{self.lines.of(path)} {'.'.join(path)}", what, cure))
+        self.add(Problem(kind, f"{self.lines.of(path)} {'.'.join(path)}", what, fix))
 
-    def at_text(self, key: str, text: str, kind: str, what: str, cure: str) -> None:
+    def at_text(self, key: str, text: str, kind: str, what: str, fix: str) -> None:
         """Something is wrong with a text in the list under a key."""
-        self.add(Problem(kind, self.lines.of_text(key, text.__eq__), what, cure))
+        self.add(Problem(kind, self.lines.of_text(key, text.__eq__), what, fix))
 
     def add(self, problem: Problem) -> None:
         """A problem; a mistake in a template is one, however many modules use it."""
@@ -215,8 +215,8 @@ class Findings:
             self.at((key,), "wrong type", f"{key} = {table!r} is no table", f"a table, [{key}]")
             return {}
         if isinstance(table.get("connections"), list):
-            cure = "move it above the first [table]: a key belongs to the table above it"
-            self.at((key, "connections"), "misplaced", f"connections belongs to [{key}] here", cure)
+            fix = "move it above the first [table]: a key belongs to the table above it"
+            self.at((key, "connections"), "misplaced", f"connections belongs to [{key}] here", fix)
         return {name: value for name, value in table.items() if name != "connections"}
 
 

@@ -78,8 +78,8 @@ def _tables(brain: Brain, folder: File) -> dict[str, Table]:
         try:
             found[name] = _table(module, MODULE, folder)
         except BrainError as error:
-            what, _, cure = str(error).partition("\n  cure: ")
-            problems.append(Problem("unwritable", name, what, cure))
+            what, _, fix = str(error).partition("\n  fix: ")
+            problems.append(Problem("unwritable", name, what, fix))
     if problems:
         raise BrainError(f"this Brain cannot be written to a file: {len(problems)} problem(s)", problems)
     return found
@@ -94,7 +94,7 @@ def _table(settings: Any, kind: str, folder: File) -> Table:
         if isinstance(value, GivenKernel):
             raise BrainError(
                 f"its {field.name} is an array, which a file does not hold\n"
-                "  cure: numpy.save it, and KernelFile(path) in its place; outlay brain convert does so for a .nir"
+                "  fix: numpy.save it, and KernelFile(path) in its place; outlay brain convert does so for a .nir"
             )
         inner = kind_of(type(value))
         if inner:
@@ -104,7 +104,7 @@ def _table(settings: Any, kind: str, folder: File) -> Table:
         elif field.default is not None:
             raise BrainError(
                 f"{field.name} is None, which a file says by leaving it out, and then it is {field.default!r}\n"
-                f"  cure: another value for {field.name}"
+                f"  fix: another value for {field.name}"
             )
     return table
 

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S
 
 
 class UnitError(ValueError):
-    """A text that is no number of the unit asked for: what is wrong, and after a newline the cure."""
+    """A text that is no number of the unit asked for: what is wrong, and after a newline the fix."""
 
 
 def number_in(text: str, unit: str) -> float:

@@ -170,7 +170,7 @@ def _chunk(most: int, stride: int, inputs: Any) -> int:
     if inputs.steps_per_action % stride:
         raise BrainError(
             f"stride={stride} does not divide the {inputs.steps_per_action} steps between two actions"
-            f"\n  cure: a stride that does, such as 1 or {inputs.steps_per_action}"
+            f"\n  fix: a stride that does, such as 1 or {inputs.steps_per_action}"
         )
     return inputs.steps_per_action
 

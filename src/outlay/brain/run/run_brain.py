@@ -159,7 +159,7 @@ def _laid_out(state: Any, brain: Brain, program: Program) -> Any:
         shown = ", ".join(gone[:4]) + (", ..." if len(gone) > 4 else "")
         raise BrainError(
             f"this state was used up by the run that began with it: {len(gone)} of its {len(leaves)} arrays are gone: "
-            f"{shown}\n  cure: the state of that run, run.state; or begin with a copy, jax.tree.map(jnp.copy, state)"
+            f"{shown}\n  fix: the state of that run, run.state; or begin with a copy, jax.tree.map(jnp.copy, state)"
         )
     there = shardings(program.plan, program.state_shapes, program.mesh)
     same = jax.tree.structure(state) == jax.tree.structure(program.state_shapes)
@@ -196,9 +196,9 @@ def _num_rows(leaf: Any, shape: tuple[int, ...] | None) -> int | None:
 def _differences(state: Any, shapes: Any) -> list[Problem]:
     """What of a state is not as a Brain makes it."""
     given, own = ({path: _text(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (state, shapes))
-    cure = "run.state of a run of this Brain, or brain.init(jax.random.key(0))"
+    fix = "run.state of a run of this Brain, or brain.init(jax.random.key(0))"
     return [
-        Problem("state", path, f"it is {given.get(path, 'missing')}, and the Brain has {own.get(path, 'none')}", cure)
+        Problem("state", path, f"it is {given.get(path, 'missing')}, and the Brain has {own.get(path, 'none')}", fix)
         for path in {**own, **given}
         if own.get(path) != given.get(path)
     ]

@@ -107,7 +107,7 @@ class Saves:
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise CheckpointError(
                 f"{file}, what the run had collected in its first {step} steps, cannot be read: {error}"
-                "\n  cure: put it back, or --force to begin the run anew"
+                "\n  fix: put it back, or --force to begin the run anew"
             ) from error
 
     def _write(self, step: int, collected: Mapping[str, np.ndarray]) -> None:
@@ -123,7 +123,7 @@ class Saves:
         except OSError as error:
             raise CheckpointError(
                 f"step {step} cannot be saved: {self._file(step)} cannot be written: {error.strerror}"
-                "\n  cure: make room or give permission; what was saved before is there"
+                "\n  fix: make room or give permission; what was saved before is there"
             ) from error
 
     def _file(self, step: int) -> Path:
@@ -134,16 +134,16 @@ def _refuse_unsaveable(recipe: BrainRecipe, every: int) -> None:
     if recipe.loop is not None:
         raise CheckpointError(
             "a run in a closed loop saves no checkpoints: the state of its environment cannot be saved\n"
-            "  cure: leave --checkpoint-every and --resume out"
+            "  fix: leave --checkpoint-every and --resume out"
         )
     if recipe.moments.triggers:
         raise CheckpointError(
             "a run that records around events saves no checkpoints: what waits for an event would be lost\n"
-            "  cure: leave --checkpoint-every and --resume out, or record windows of time, or all, with a stride"
+            "  fix: leave --checkpoint-every and --resume out, or record windows of time, or all, with a stride"
         )
     if every % recipe.stride:
         fits = -(-every // recipe.stride) * recipe.stride
         raise CheckpointError(
             f"a checkpoint every {every} steps would be between two of the steps that are recorded, every "
-            f"{recipe.stride}\n  cure: --checkpoint-every {fits}"
+            f"{recipe.stride}\n  fix: --checkpoint-every {fits}"
         )

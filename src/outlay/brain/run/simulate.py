@@ -95,8 +95,8 @@ class _Run:
         self.recipe, self.program = prepared.recipe, prepared.program
         self.brain, self.feed = prepared.recipe.brain, prepared.recipe.feed
         self.num_steps, self.kept_in, self.saves = num_steps, kept_in, saves
-        cure = "fewer neurons: `units` in Python, `count` in a file; a kernel has a number for each pair of them"
-        if found := too_large(self.program.plan, self.program.mesh, cure):
+        fix = "fewer neurons: `units` in Python, `count` in a file; a kernel has a number for each pair of them"
+        if found := too_large(self.program.plan, self.program.mesh, fix):
             raise BrainError(*found)
         self._refuse_too_long()
         self._refuse_late_windows()
@@ -266,7 +266,7 @@ class _Run:
         if self.feed.num_steps is not None and self.num_steps > self.feed.num_steps:
             raise BrainError(
                 f"there are inputs for {self.feed.num_steps} steps, and {self.num_steps} are asked for"
-                f"\n  cure: {self.feed.num_steps} steps, longer arrays, or functions of the step"
+                f"\n  fix: {self.feed.num_steps} steps, longer arrays, or functions of the step"
             )
 
     def _refuse_late_windows(self) -> None:

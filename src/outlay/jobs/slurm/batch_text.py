@@ -83,11 +83,9 @@ def _check_names(file: Path, parsed: nodes.Template, values: Mapping[str, Any]) 
     if not unknown:
         return
     used = [name for name in parsed.find_all(nodes.Name) if name.name in unknown]
-    cure = f"use one of {', '.join(values)}; or give it a value there: {{% set {min(unknown)} = ... %}}"
+    fix = f"use one of {', '.join(values)}; or give it a value there: {{% set {min(unknown)} = ... %}}"
     raise LaunchError(
-        "\n  ".join(
-            ["the template uses what no script has a value for:", *_places(file, used, values), f"cure: {cure}"]
-        )
+        "\n  ".join(["the template uses what no script has a value for:", *_places(file, used, values), f"fix: {fix}"])
     )
 
 
@@ -105,7 +103,7 @@ def submit(text: str) -> str:
     if sbatch is None:
         raise LaunchError(
             "--submit hands the script to sbatch, and there is no sbatch on PATH"
-            "\n  cure: run this on a login node of the cluster, or leave out --submit and save the script: "
+            "\n  fix: run this on a login node of the cluster, or leave out --submit and save the script: "
             "outlay slurm run ... > job.sh"
         )
     done = subprocess.run([sbatch], input=text, capture_output=True, text=True, check=False)

@@ -123,7 +123,7 @@ def _counts(script: Script) -> Iterator[str]:
     fit = [str(num) for num in range(1, script.gpus_per_node + 1) if script.gpus_per_node % num == 0]
     yield (
         f"the {script.gpus_per_node} GPUs of a node cannot be shared out evenly among {script.tasks_per_node} tasks\n"
-        f"    cure: --tasks-per-node {' or '.join(fit)}"
+        f"    fix: --tasks-per-node {' or '.join(fit)}"
     )
 
 
@@ -134,7 +134,7 @@ def _texts(script: Script) -> Iterator[str]:
         if value is not None and (not value or re.search(r"[\s\"'\\]", value)):
             yield f"--{name} {value!r}: it is one word, without spaces and quotes"
         elif name == "time" and value is not None and not _TIME.fullmatch(value):
-            yield f"--time {value!r} is not a time\n    cure: minutes, HH:MM:SS or D-HH:MM:SS, such as 20:00:00"
+            yield f"--time {value!r} is not a time\n    fix: minutes, HH:MM:SS or D-HH:MM:SS, such as 20:00:00"
     for module in script.modules:
         if not module or re.search(r"\s", module):
             yield f"--module {module!r}: it is one word; give --module once for each"
@@ -149,12 +149,12 @@ def _continues(script: Script) -> Iterator[str]:
     if not script.saves:
         yield (
             "--requeue continues a run from its last checkpoint, and this one saves none\n"
-            "    cure: --checkpoint-every 100, or how many steps you can afford to take again"
+            "    fix: --checkpoint-every 100, or how many steps you can afford to take again"
         )
     if "--force" in script.arguments:
         yield (
             "--requeue with --force: every time that the job starts again, it would replace the run that it is to "
-            "continue\n    cure: a run folder of its own: --run-dir DIR"
+            "continue\n    fix: a run folder of its own: --run-dir DIR"
         )
 
 

@@ -31,7 +31,7 @@ def read_size(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ExplainError(f"{text!r} is no size\n  cure: write a number with a unit, such as 10GiB or 500MB")
+        raise ExplainError(f"{text!r} is no size\n  fix: write a number with a unit, such as 10GiB or 500MB")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
 
 

@@ -31,8 +31,8 @@ def donated_in_vain(evidence: Evidence) -> Iterator[Finding]:
         f"{len(lost)} donated leaf(s) are given away but their memory is not used again, {format_bytes(cost)}: "
         f"{_named(paths)}"
     )
-    cure = "return each with the shape, dtype and sharding it came with, or do not donate it"
-    yield Finding("donation", text, cure, cost)
+    fix = "return each with the shape, dtype and sharding it came with, or do not donate it"
+    yield Finding("donation", text, fix, cost)
 
 
 def state_not_donated(evidence: Evidence) -> Iterator[Finding]:
@@ -69,8 +69,8 @@ def state_that_moves(evidence: Evidence) -> Iterator[Finding]:
         number += 1
     if moved:
         text = f"{len(moved)} leaf(s) of the first argument come back with another sharding: {_named(moved)}"
-        cure = "jax.jit(..., out_shardings=...) with the shardings they came with, or use outlay.program"
-        yield Finding("state-moves", text, cure, cost)
+        fix = "jax.jit(..., out_shardings=...) with the shardings they came with, or use outlay.program"
+        yield Finding("state-moves", text, fix, cost)
 
 
 def _state(compiled: jax.stages.Compiled | None) -> Any:

@@ -189,12 +189,12 @@ def _refuse_other_sizes(module: HloModule, mesh: MeshInfo | None, target: Target
     if mesh is not None and mesh.num_devices != num:
         raise ExplainError(
             f"the program is for {num} device(s), but {mesh} has {mesh.num_devices}\n"
-            "  cure: pass the mesh that it was compiled for, or none"
+            "  fix: pass the mesh that it was compiled for, or none"
         )
     if target is not None and target.num_devices != num:
         raise ExplainError(
             f"the program is for {num} device(s), but {target} has {target.num_devices}\n"
-            f"  cure: a target of {num} devices, or a mesh for that target: outlay.mesh(..., target={str(target)!r})"
+            f"  fix: a target of {num} devices, or a mesh for that target: outlay.mesh(..., target={str(target)!r})"
         )
 
 

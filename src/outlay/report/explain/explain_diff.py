@@ -86,14 +86,14 @@ def read_report(path: Path) -> Report:
     Raises:
         ExplainError: it cannot be read, or is something else.
     """
-    cure = f"outlay explain RECIPE --json > {path.name}"
+    fix = f"outlay explain RECIPE --json > {path.name}"
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise ExplainError(f"{path} cannot be read as a report: {error}\n  cure: {cure}") from error
+        raise ExplainError(f"{path} cannot be read as a report: {error}\n  fix: {fix}") from error
     missing = [key for key in _NEEDED if not isinstance(found, dict) or key not in found]
     if missing:
-        raise ExplainError(f"{path} is no report of outlay explain: it lacks {', '.join(missing)}\n  cure: {cure}")
+        raise ExplainError(f"{path} is no report of outlay explain: it lacks {', '.join(missing)}\n  fix: {fix}")
     return found
 
 

@@ -44,7 +44,7 @@ def _view(found: Explanation) -> dict[str, Any]:
         "operations": _operations(found),
         "assumed": found.estimate.assumptions if found.estimate else (),
         "findings": [
-            {"kind": _kind(one), "text": one.text, "cure": one.cure, "severe": one.kind == "out-of-memory"}
+            {"kind": _kind(one), "text": one.text, "fix": one.fix, "severe": one.kind == "out-of-memory"}
             for one in found.findings
         ],
         "rows": _rows(found),

@@ -205,7 +205,7 @@ def _findings(found: Explanation) -> Iterator[Any]:
     for number, finding in enumerate((each for each in found.findings if each not in small), 1):
         times = f", {in_words(finding.num_alike)}" if finding.num_alike > 1 else ""
         yield Padding(Text(f"{number}. {finding.kind}{times}: {finding.text}"), (0, 0, 0, 1))
-        yield Padding(Text(f"cure: {finding.cure}", style="green"), (0, 0, 0, 4))
+        yield Padding(Text(f"fix: {finding.fix}", style="green"), (0, 0, 0, 4))
     if small:
         shown = ", ".join(_in_short(finding) for finding in small)
         yield Padding(Text(f"and {len(small)} that cost less than 1% of the first: {shown}", style="dim"), (0, 0, 0, 1))

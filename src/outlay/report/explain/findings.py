@@ -57,8 +57,8 @@ def large_constants(evidence: Evidence) -> Iterator[Finding]:
                     f"a constant {shape.dtype}{list(shape.dims)} of {format_bytes(size)} is part of the program, and "
                     "so whole on every device"
                 )
-                cure = "pass it as an argument (in the batch or the state), where the layout can split it"
-                yield Finding("replicated", text, cure, size)
+                fix = "pass it as an argument (in the batch or the state), where the layout can split it"
+                yield Finding("replicated", text, fix, size)
 
 
 RATIO = 1.5
@@ -77,16 +77,16 @@ def repeated_work(evidence: Evidence) -> Iterator[Finding]:
         f"a device computes {work.flops_compiled:.3g} FLOPs a step, {ratio:.1f} times its share of {work.flops:.3g}: "
         f"up to {min(ratio, mesh.num_devices):.0f} of {mesh.num_devices} devices repeat one another's work"
     )
-    cure = (
+    fix = (
         "split the batch over every axis that splits no parameter (data_parallel), and constrain the activations of "
         "the layers with collectives above"
     )
     if evidence.program is not None and evidence.program.mode == "manual":
-        cure = (
+        fix = (
             "split the batch over every axis of the mesh: in mode manual devices along any other axis take the same "
             'samples and compute the same; or mode="auto", which splits the products'
         )
-    yield Finding("repeated-work", text, cure, int(work.bytes_accessed * (1 - 1 / ratio)))
+    yield Finding("repeated-work", text, fix, int(work.bytes_accessed * (1 - 1 / ratio)))
 
 
 _CAUSES = ("gathered-batch", "all-to-all-in-fsdp")

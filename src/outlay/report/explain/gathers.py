@@ -47,16 +47,16 @@ def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, by_h
         f"{leaf.path} is split as {spec_text(leaf.spec)} by rule {leaf.rule}, but gathered over {'+'.join(axes)} "
         f"{in_words(runs)} a step{at(source)}: {format_bytes(cost)}"
     )
-    cure = (
+    fix = (
         "split it along a dim that the operation keeps (columns of one layer, rows of the next), or constrain the "
         f"operation's other operand{at(source)}: outlay.constrain(x, P(..., {axes[0]!r}))"
     )
     if by_hand:
-        cure = (
+        fix = (
             'mode="auto", which splits the products too: in mode manual every device computes whole layers for its own '
             f"samples, and splitting parameters over {'+'.join(axes)} only saves memory"
         )
-    return Finding("whole-parameter-gather", text, cure, cost, source)
+    return Finding("whole-parameter-gather", text, fix, cost, source)
 
 
 def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
@@ -79,8 +79,8 @@ def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
             f"{in_words(sum(one.count for one in found))} a step values are exchanged by all-to-all{at(source)}, "
             f"which FSDP never needs: {format_bytes(cost)}; the compiler splits activations like a parameter there"
         )
-        cure = spread_samples(evidence, "the activations", source, axis)
-        yield Finding("all-to-all-in-fsdp", text, cure, cost, source)
+        fix = spread_samples(evidence, "the activations", source, axis)
+        yield Finding("all-to-all-in-fsdp", text, fix, cost, source)
 
 
 def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
@@ -94,8 +94,8 @@ def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
             f"{path} is gathered{at(source)}, {format_bytes(cost)} a step: from there on every device works on all "
             "samples, not on its own"
         )
-        cure = spread_samples(evidence, "the values computed from it", source, axis)
-        yield Finding("gathered-batch", text, cure, cost, source)
+        fix = spread_samples(evidence, "the values computed from it", source, axis)
+        yield Finding("gathered-batch", text, fix, cost, source)
 
 
 def _by_leaf(collectives: Sequence[CollectiveFacts]) -> dict[str, list[CollectiveFacts]]:

@@ -87,22 +87,22 @@ def _full_resharding(
     consumer = _consumer(module, op_name, source) if module else None
     taken = f", which {consumer} takes as {want}," if consumer else f", which is wanted as {want},"
     whole = local * _num_tiles(found["have"], mesh)
-    cure = (
+    fix = (
         f"have one sharding on both sides: constrain the value to {want} where it is made, "
         f"outlay.constrain(x, {want}), or to {have} where it is used; else go in two steps, "
         "moving one mesh axis at a time"
     )
     if "vmap(" in op_name:
-        cure += "; inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
+        fix += "; inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
     if "maximal" in found["want"]:
         want = "device 0 alone"
         taken = ", which is wanted on device 0 alone, as jax.debug.print and callbacks do,"
-        cure = "print or call back a reduced value, such as x.mean(), or leave it out of the timed program"
+        fix = "print or call back a reduced value, such as x.mean(), or leave it out of the timed program"
     text = (
         f"{what} as {have}{taken} cannot be moved directly: every device gathers all of it, "
         f"{format_bytes(whole)}, and cuts its piece out again"
     )
-    return Finding(FULL_REMATERIALIZATION, text, cure, whole, source or consumer)
+    return Finding(FULL_REMATERIALIZATION, text, fix, whole, source or consumer)
 
 
 def _argument(name: str, module: HloModule | None, leaves: Sequence[Leaf]) -> str:
@@ -163,8 +163,8 @@ def _no_less_memory(found: re.Match[str]) -> Finding:
         f"the compiler computes values twice to save memory, and still needs {found['reached']} for temporaries where "
         f"{found['least']} was the goal"
     )
-    cure = "smaller microbatches (accumulate=...), remat by hand (jax.checkpoint), or split more: fsdp, tensor_parallel"
-    return Finding("memory-limit", text, cure, size_bytes(found["reached"]))
+    fix = "smaller microbatches (accumulate=...), remat by hand (jax.checkpoint), or split more: fsdp, tensor_parallel"
+    return Finding("memory-limit", text, fix, size_bytes(found["reached"]))
 
 
 def size_bytes(text: str) -> int:

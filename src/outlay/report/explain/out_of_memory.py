@@ -15,7 +15,7 @@ from outlay.report.explain.program_facts import MemoryFacts, ValueFacts
 from outlay.report.explain.who_asked import is_users
 from outlay.report.finding import Finding
 
-_CURE = (
+_FIX = (
     "more devices to split over (fsdp, tensor_parallel), smaller microbatches (accumulate=...), "
     "jax.checkpoint on a layer, or bfloat16 parameters"
 )
@@ -35,8 +35,8 @@ def too_large(memory: MemoryFacts) -> Iterator[Finding]:
             f"the step needs about {format_bytes(memory.needed)}, and JAX takes {format_bytes(memory.pool)} of "
             f"{format_bytes(memory.capacity or 0)} for its pool"
         )
-        cure = f"XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f}; or {_CURE}"
-        yield Finding("tight-memory", text, cure, max(0, memory.needed - memory.pool), _line(memory.largest))
+        fix = f"XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f}; or {_FIX}"
+        yield Finding("tight-memory", text, fix, max(0, memory.needed - memory.pool), _line(memory.largest))
     if memory.verdict != "does not fit":
         return
     missing = memory.peak - memory.most
@@ -44,7 +44,7 @@ def too_large(memory: MemoryFacts) -> Iterator[Finding]:
         f"the step needs {format_bytes(memory.peak)} on a device of {format_bytes(memory.capacity or 0)}: "
         f"{format_bytes(missing)} too much; {_largest(memory.largest)}"
     )
-    yield Finding("out-of-memory", text, _CURE, memory.peak, _line(memory.largest))
+    yield Finding("out-of-memory", text, _FIX, memory.peak, _line(memory.largest))
 
 
 def gave_up(failure: str, traced: Sequence[ValueFacts] = ()) -> Finding:
@@ -63,9 +63,9 @@ def gave_up(failure: str, traced: Sequence[ValueFacts] = ()) -> Finding:
     used = _USED.search(failure)
     if used is None:
         text = f"the compiler gave up: {failure.strip().splitlines()[0]}"
-        return Finding("out-of-memory", f"{text}; {words}", _CURE, 0, _line(largest))
+        return Finding("out-of-memory", f"{text}; {words}", _FIX, 0, _line(largest))
     text = f"the compiler gave up: the step needs {used['needed']} on a device of {used['there']}; {words}"
-    return Finding("out-of-memory", text, _CURE, size_bytes(used["needed"]), _line(largest))
+    return Finding("out-of-memory", text, _FIX, size_bytes(used["needed"]), _line(largest))
 
 
 def buffers_in(failure: str) -> tuple[ValueFacts, ...]:

@@ -79,11 +79,11 @@ def _exchanged_twice(evidence: Evidence, there: CollectiveFacts, back: Collectiv
     lines = list(dict.fromkeys(one.source for one in (there, back)))
     said = [source for source in lines if is_constrained(evidence.module, source)]
     if said:
-        cure = f"keep one sharding: take the constraint away{at(said[0])}, or write the same spec on both sides"
+        fix = f"keep one sharding: take the constraint away{at(said[0])}, or write the same spec on both sides"
     else:
         axis = next(iter(there.axes), "data")
-        cure = f"keep one sharding: {spread_samples(evidence, 'the values', there.source, axis)}"
-    return Finding("resharding", text, cure, cost, there.source)
+        fix = f"keep one sharding: {spread_samples(evidence, 'the values', there.source, axis)}"
+    return Finding("resharding", text, fix, cost, there.source)
 
 
 def _gathered_and_cut(
@@ -95,10 +95,10 @@ def _gathered_and_cut(
         f"{format_bytes(found.bytes_per_step)} a step"
     )
     instead = f", instead of P(){_at(found)}" if is_constrained(evidence.module, found.source) else _at(found)
-    cure = f"constrain it to the spec that it has on both sides, outlay.constrain(x, P(...)){instead}"
+    fix = f"constrain it to the spec that it has on both sides, outlay.constrain(x, P(...)){instead}"
     if is_under_vmap(evidence.module, found.source):
-        cure += "; inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
-    return Finding("resharding", text, cure, found.bytes_per_step, found.source)
+        fix += "; inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
+    return Finding("resharding", text, fix, found.bytes_per_step, found.source)
 
 
 def _axes(found: CollectiveFacts) -> str:

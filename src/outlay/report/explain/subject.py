@@ -135,7 +135,7 @@ def _of_function(
     if isinstance(mesh, AbstractMesh):
         raise ExplainError(
             f"{name} cannot be compiled for an abstract mesh, which has no devices\n"
-            '  cure: a mesh from outlay.mesh(...); with target="h100:32x8" its devices need not be here'
+            '  fix: a mesh from outlay.mesh(...); with target="h100:32x8" its devices need not be here'
         )
     with jax.set_mesh(mesh):
         traced = trace(function, args, kwargs)
@@ -179,14 +179,14 @@ def _compile(subject: Subject, lower: Any, how: Wanted | CompilerOptions | Progr
 def _refused(subject: Subject, failure: str) -> str:
     """The compiler's words, and how to tell whether the program or this compiler is at fault."""
     target = target_of(subject.mesh) if subject.mesh is not None else None
-    cure = "leave out, or write otherwise, what the compiler names"
+    fix = "leave out, or write otherwise, what the compiler names"
     if target is not None and target.hardware.kind != "cpu":
-        cure = (
+        fix = (
             f"compile for 'cpu:{target.num_devices}' too: what is refused there as well is in the program, and what is "
-            f"not, the compiler for {target} lacks; then {cure}"
+            f"not, the compiler for {target} lacks; then {fix}"
         )
     compiler = f"the compiler for {target}" if target else "the compiler"
-    return f"{compiler} refuses {subject.name}: {failure.strip()}\n  cure: {cure}"
+    return f"{compiler} refuses {subject.name}: {failure.strip()}\n  fix: {fix}"
 
 
 def _of_file(path: Path, mesh: Mesh | AbstractMesh | None) -> Subject:
@@ -199,7 +199,7 @@ def _of_file(path: Path, mesh: Mesh | AbstractMesh | None) -> Subject:
 
 def _of_text(text: str, mesh: Mesh | AbstractMesh | None) -> Subject:
     if "\n" not in text and text.endswith(HLO_ENDINGS):
-        raise ExplainError(f"{text!r} is text, not a path\n  cure: outlay.explain(Path({text!r}))")
+        raise ExplainError(f"{text!r} is text, not a path\n  fix: outlay.explain(Path({text!r}))")
     return Subject("saved text", text, mesh=mesh, notes=_notes_of_text(mesh))
 
 
@@ -232,11 +232,11 @@ def _not_explainable(x: Any) -> str:
         "an outlay.Program, a jitted function with its arguments, jax.stages.Lowered or Compiled, the text of a "
         "compiled program, or a Path to it"
     )
-    cure = ""
+    fix = ""
     if callable(x):
         name = re.sub(r"\W", "", getattr(x, "__name__", "")) or "f"
-        cure = f"\n  cure: outlay.explain(jax.jit({name}), ...), with its arguments as arrays or jax.ShapeDtypeStruct"
-    return f"an object of type {type(x).__name__} cannot be explained: outlay.explain takes {accepted}{cure}"
+        fix = f"\n  fix: outlay.explain(jax.jit({name}), ...), with its arguments as arrays or jax.ShapeDtypeStruct"
+    return f"an object of type {type(x).__name__} cannot be explained: outlay.explain takes {accepted}{fix}"
 
 
 _NEEDS_VALUE = (
@@ -262,7 +262,7 @@ def trace(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ja
         raise ExplainError(
             f"{_name(function)} cannot be traced from shapes alone: it needs the value of {names}\n"
             f"  {str(error).splitlines()[0]}\n"
-            f"  cure: use jnp and jax.lax.cond instead of Python's if, or make it static: "
+            f"  fix: use jnp and jax.lax.cond instead of Python's if, or make it static: "
             f"jax.jit({_name(function)}, static_argnames={_first(names)!r}) and pass a value"
         ) from error
     except TypeError as error:
@@ -272,7 +272,7 @@ def trace(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ja
         lines = "".join(f"\n  {path}: {what}" for path, what in wrong)
         raise ExplainError(
             f"{len(wrong)} argument(s) of {_name(function)} are no arrays:{lines}\n"
-            f"  cure: pass arrays or jax.ShapeDtypeStruct, or make it static: "
+            f"  fix: pass arrays or jax.ShapeDtypeStruct, or make it static: "
             f"jax.jit({_name(function)}, static_argnames={_first(wrong[0][0])!r})"
         ) from error
 

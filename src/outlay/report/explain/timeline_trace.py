@@ -31,7 +31,7 @@ def timeline_trace(found: Explanation | PlacedExplanation) -> dict[str, Any]:
         ExplainError: there are no times without a target, or it is of parts, which have a timeline each.
     """
     if isinstance(found, PlacedExplanation):
-        raise ExplainError("mode placed runs several programs, of which there is no one timeline\n  cure: --mode auto")
+        raise ExplainError("mode placed runs several programs, of which there is no one timeline\n  fix: --mode auto")
     return {"traceEvents": list(predicted_events(found)), "displayTimeUnit": "ms"}
 
 
@@ -46,7 +46,7 @@ def predicted_events(found: Explanation) -> Iterator[dict[str, Any]]:
     """
     if found.schedule is None or found.target is None:
         raise ExplainError(
-            f"{found.name}: without a target there are no times to draw\n  cure: --target h100:1x8, or cpu:8"
+            f"{found.name}: without a target there are no times to draw\n  fix: --target h100:1x8, or cpu:8"
         )
     yield from named(PREDICTED, f"predicted: {found.name} on {found.target}", {n: lane for lane, n in _LANES.items()})
     origins = origins_of(found)

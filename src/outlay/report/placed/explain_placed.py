@@ -57,7 +57,7 @@ def explain_placed(program: PlacedProgram, target: Target | None = None) -> Plac
     if target is not None and target.num_devices != mesh.num_devices:
         raise ExplainError(
             f"the program is for {mesh.num_devices} device(s), but {target} has {target.num_devices}\n"
-            f"  cure: a target of {mesh.num_devices} devices, or a mesh for that target: "
+            f"  fix: a target of {mesh.num_devices} devices, or a mesh for that target: "
             f"outlay.mesh(..., target={str(target)!r})"
         )
     hardware = target or target_of(program.mesh)

@@ -119,7 +119,7 @@ def measure_parts(
     if where not in jax.local_devices():
         raise ExplainError(
             f"{where} is not attached to this process, so nothing can be measured on it\n"
-            "  cure: a device of jax.local_devices(), or outlay.explain(program), which estimates"
+            "  fix: a device of jax.local_devices(), or outlay.explain(program), which estimates"
         )
     graph, num_steps = rollout.graph, count_steps(inputs)
     with jax.default_device(where):

@@ -31,7 +31,7 @@ def _view(found: PlacedExplanation) -> dict[str, Any]:
         "notes": found.incomplete,
         "remarks": found.notes,
         "devices": _devices(found),
-        "findings": [{"kind": one.kind, "text": one.text, "cure": one.cure} for one in found.findings],
+        "findings": [{"kind": one.kind, "text": one.text, "fix": one.fix} for one in found.findings],
         "parts": _parts(found),
         "sent": _sent(found),
         "sent_head": f"{rate(found.bytes_per_step)} a step",

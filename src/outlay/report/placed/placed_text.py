@@ -38,7 +38,7 @@ def render(found: PlacedExplanation, width: int) -> Iterator[Any]:
         yield Text(f"findings: {len(found.findings)}", style="bold")
     for number, finding in enumerate(found.findings, 1):
         yield Padding(Text(f"{number}. {finding.kind}: {finding.text}"), (0, 0, 0, 1))
-        yield Padding(Text(f"cure: {finding.cure}", style="green"), (0, 0, 0, 4))
+        yield Padding(Text(f"fix: {finding.fix}", style="green"), (0, 0, 0, 4))
     yield Text()
     yield from (Text(f"incomplete: {what}", style="yellow") for what in found.incomplete)
     yield from (Text(f"note: {note}", style="dim") for note in found.notes)

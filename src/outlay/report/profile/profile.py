@@ -57,7 +57,7 @@ def profile(program: Program, batches: Any = None, *, steps: int = 3, trace: Pat
     """
     found = explain(program)
     if found.hlo is None or found.schedule is None:
-        raise ProfileError("the compiler gave no program: there is nothing to run\n  cure: outlay explain says why")
+        raise ProfileError("the compiler gave no program: there is nothing to run\n  fix: outlay explain says why")
     if trace is not None:
         events = read_trace(Path(trace), found.hlo.name)
         return joined(found, events, _num_steps(found.schedule, found.hlo.num_devices, events))
@@ -91,7 +91,7 @@ def joined(found: Explanation, events: Sequence[TraceEvent], num_steps: int) -> 
         names = ", ".join(itertools.islice(took, 3))
         raise ProfileError(
             f"the trace is of another program of the same name: none of its operations ({names}, ...) is in this one"
-            "\n  cure: profile this recipe with this layout, or explain the one that was traced"
+            "\n  fix: profile this recipe with this layout, or explain the one that was traced"
         )
     origins, leaves = origins_of(found), {one.name: one.leaf for one in found.collectives}
     timed = [_timed(name, origins[name], leaves.get(name, ""), predicted[name], took.get(name)) for name in predicted]

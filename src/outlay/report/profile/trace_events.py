@@ -51,19 +51,19 @@ def read_trace(path: Path, program: str) -> list[TraceEvent]:
             warnings.simplefilter("ignore", DeprecationWarning)
             found = list(_events(jax.profiler.ProfileData.from_file(str(file))))
     except (OSError, RuntimeError, ValueError) as error:
-        cure = "a file that jax.profiler wrote"
-        raise ProfileError(f"{file} cannot be read as a trace: {error}\n  cure: {cure}") from error
+        fix = "a file that jax.profiler wrote"
+        raise ProfileError(f"{file} cannot be read as a trace: {error}\n  fix: {fix}") from error
     programs = collections.Counter(name for name, _ in found)
     if not found:
         raise ProfileError(
             f"{file} holds no event of any compiled program: nothing ran while it was taken, or it was over too soon"
-            "\n  cure: let the profiler run over whole steps, and wait for their results: jax.block_until_ready(state)"
+            "\n  fix: let the profiler run over whole steps, and wait for their results: jax.block_until_ready(state)"
         )
     if program not in programs:
         told = ", ".join(f"{name} ({count} events)" for name, count in programs.most_common(_SHOWN))
         raise ProfileError(
             f"{file} is a trace of another program: it holds no event of {program}, but of {told}"
-            "\n  cure: profile this recipe with this layout, or explain the one that was traced"
+            "\n  fix: profile this recipe with this layout, or explain the one that was traced"
         )
     mine = [event for name, event in found if name == program]
     first = min(event.begin for event in mine)
@@ -77,7 +77,7 @@ def _newest(path: Path) -> Path:
     files = sorted(path.rglob("*.xplane.pb"), key=lambda file: file.stat().st_mtime)
     if not files:
         raise ProfileError(
-            f"there is no trace in {path}\n  cure: a file that ends in .xplane.pb, or the folder given to jax.profiler"
+            f"there is no trace in {path}\n  fix: a file that ends in .xplane.pb, or the folder given to jax.profiler"
         )
     return files[-1]
 

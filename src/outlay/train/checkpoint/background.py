@@ -55,7 +55,7 @@ class InBackground:
     def _complain(self) -> None:
         """At the end of a program that did not wait. Python lets no thread start another by then, so most fail."""
         if self._error is not None:
-            print(f"error: {self._message()}\n  cure: wait for it before the program ends", file=sys.stderr)
+            print(f"error: {self._message()}\n  fix: wait for it before the program ends", file=sys.stderr)
 
     def _message(self) -> str:
         return f"{self._failed}: {in_short(self._error)}"

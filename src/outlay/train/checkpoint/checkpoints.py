@@ -70,7 +70,7 @@ class Checkpoints:
         if Path(folder) == Path():
             raise CheckpointError(
                 f"Checkpoints({os.fspath(folder)!r}) is the current folder, or a variable that is empty"
-                "\n  cure: name a folder that is for checkpoints alone"
+                "\n  fix: name a folder that is for checkpoints alone"
             )
         self._folder = CheckpointFolder(Path(folder).absolute())
         self._keep = keep
@@ -234,12 +234,12 @@ class Checkpoints:
         if not isinstance(program, Program):
             raise CheckpointError(
                 f"a {type(program).__name__} cannot take a checkpoint"
-                "\n  cure: restore(outlay.program(...)), which says where every leaf goes"
+                "\n  fix: restore(outlay.program(...)), which says where every leaf goes"
             )
         if into is None and (only != "**" or names):
             raise CheckpointError(
                 f"only={only!r} and names={names!r:.60} read a part of a state, and the rest is not there"
-                "\n  cure: into=program.init(key)"
+                "\n  fix: into=program.init(key)"
             )
         refuse_to_run(program.mesh, "a state cannot be restored")
         self.wait()
@@ -247,7 +247,7 @@ class Checkpoints:
         folder = self._folder.step_folder(found)
         manifest = read_manifest(folder)
         if isinstance(manifest, str):  # the first process sees it, this one does not
-            raise CheckpointError(f"{manifest}\n  cure: a folder that every process of the job sees")
+            raise CheckpointError(f"{manifest}\n  fix: a folder that every process of the job sees")
         wanted = dict(_leaves(unpadded_state(program)))
         if into is None:
             refuse_other_state(folder, manifest, wanted)
@@ -261,7 +261,7 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{folder} has the bytes that were written, and yet cannot be read: {in_short(error)}"
-                "\n  cure: restore another step"
+                "\n  fix: restore another step"
             ) from error
         leaves = [read[part[path]] if path in part else kept[path] for path in wanted]
         return found, padded_state(program, jax.tree.unflatten(jax.tree.structure(program.state_shapes), leaves))
@@ -273,7 +273,7 @@ class Checkpoints:
             has = f"it has those of steps {', '.join(map(str, found))}" if found else "it has none"
             raise CheckpointError(f"{self.path} has no checkpoint of step {step}; {has}")
         if not found:
-            raise CheckpointError(f"there is no checkpoint in {self.path}\n  cure: another folder, or save one first")
+            raise CheckpointError(f"there is no checkpoint in {self.path}\n  fix: another folder, or save one first")
         damaged: dict[int, list[str]] = {}
         for number in [step] if step is not None else reversed(found):
             lines = self._folder.damage(number, contents=True)
@@ -284,16 +284,16 @@ class Checkpoints:
                 return number
             damaged[number] = lines
         whole = [number for number in self.steps() if number not in damaged]
-        cure = f"restore step {whole[-1]}" if whole else "restore a copy of these files"
+        fix = f"restore step {whole[-1]}" if whole else "restore a copy of these files"
         headline = f"{len(damaged)} checkpoint(s) in {self.path} are damaged; nothing was loaded:"
-        raise CheckpointError("\n".join([headline, *_listed(damaged), f"  cure: {cure}"]))
+        raise CheckpointError("\n".join([headline, *_listed(damaged), f"  fix: {fix}"]))
 
     def _refuse_older(self, step: int) -> None:
         newest = max(self.steps(), default=-1)
         if step <= newest:
             raise CheckpointError(
                 f"step {step} cannot be saved to {self.path}: its newest checkpoint is of step {newest}, and only the "
-                f"last {self._keep} are kept\n  cure: another folder, or remove the checkpoints after step {step - 1}"
+                f"last {self._keep} are kept\n  fix: another folder, or remove the checkpoints after step {step - 1}"
             )
 
     def _take(self) -> None:
@@ -344,19 +344,19 @@ def _arrays(state: Any) -> dict[str, jax.Array]:
         raise CheckpointError(f"a checkpoint holds arrays, and {len(problems)} leaf/leaves are none", problems)
     arrays = {path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in _leaves(state)}
     if not arrays:
-        raise CheckpointError("the state holds no array, so that there is nothing to save\n  cure: save what init made")
+        raise CheckpointError("the state holds no array, so that there is nothing to save\n  fix: save what init made")
     traced = [path for path, leaf in arrays.items() if isinstance(leaf, Tracer)]
     if traced:
         raise CheckpointError(
             f"{len(traced)} leaf/leaves are values inside of jax.jit, jax.grad or the like, such as {traced[0]}"
-            "\n  cure: save outside of it, what it returns"
+            "\n  fix: save outside of it, what it returns"
         )
     donated = [path for path, leaf in arrays.items() if leaf.is_deleted()]
     if donated:
-        cure = "save the state that the program returned: state, _ = program(state, batch)"
+        fix = "save the state that the program returned: state, _ = program(state, batch)"
         raise CheckpointError(
             f"{len(donated)} leaf/leaves were used up by a call that this state was given to, and hold nothing more",
-            [Problem("used up", path, "its memory was handed on (donated)", cure) for path in donated],
+            [Problem("used up", path, "its memory was handed on (donated)", fix) for path in donated],
         )
     return arrays
 

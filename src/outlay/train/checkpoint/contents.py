@@ -98,7 +98,7 @@ def contents(path: Path, step: int | None = None) -> Contents:
         of = f" of step {step}; it has those of steps {', '.join(map(str, found))}" if found else ""
         raise CheckpointError(
             f"{folder.path} has no checkpoint{of}"
-            "\n  cure: a run folder, the folder that checkpoints are saved to, or one checkpoint in it"
+            "\n  fix: a run folder, the folder that checkpoints are saved to, or one checkpoint in it"
         )
     lines = {number: folder.damage(number, contents=True) for number in found}
     whole = tuple(number for number in found if not lines[number])

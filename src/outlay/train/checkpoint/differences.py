@@ -41,7 +41,7 @@ def state_differences(manifest: Manifest, wanted: Mapping[str, Any]) -> list[Pro
             "not in the checkpoint",
             path,
             f"the program has {wanted[path].shape} {wanted[path].dtype}",
-            _cure("restore with a program whose state lacks it", path, only_saved),
+            _fix("restore with a program whose state lacks it", path, only_saved),
         )
         for path in only_wanted
     ]
@@ -50,14 +50,14 @@ def state_differences(manifest: Manifest, wanted: Mapping[str, Any]) -> list[Pro
             "not in the program",
             path,
             f"the checkpoint has {saved[path].shape} {saved[path].dtype}",
-            _cure("restore with the program that saved it", path, only_wanted),
+            _fix("restore with the program that saved it", path, only_wanted),
         )
         for path in only_saved
     ]
     return problems + [p for path, leaf in saved.items() if path in wanted for p in unlike(leaf, wanted[path])]
 
 
-def _cure(edit: str, path: str, others: list[str]) -> str:
+def _fix(edit: str, path: str, others: list[str]) -> str:
     """The edit; where leaves of the other side have no partner either, one may just have been renamed."""
     return f"{edit}; {did_you_mean(path, others)}" if others else edit
 

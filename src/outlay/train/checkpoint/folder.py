@@ -75,7 +75,7 @@ class CheckpointFolder:
         if os.path.lexists(final) and (why := self._why_not_ours(step)):
             raise CheckpointError(
                 f"step {step} cannot be saved: {final} is there, and {why}; nothing was touched"
-                "\n  cure: rename it, or another folder for these checkpoints"
+                "\n  fix: rename it, or another folder for these checkpoints"
             )
         left = self._clear_partials()
         with self.own.as_error():

@@ -73,8 +73,8 @@ def name_rules(rules: NameRules) -> list[NameRule]:
     read, problems = [], []
     for number, rule in enumerate(rules, 1):
         if what := _fault(rule):
-            cure = 'write ("model.layers.*.up.weight", "params.layers.*.up", (1, 0)), for example'
-            problems.append(Problem("no rule for names", f"rule {number}: {rule!r:.80}", what, cure))
+            fix = 'write ("model.layers.*.up.weight", "params.layers.*.up", (1, 0)), for example'
+            problems.append(Problem("no rule for names", f"rule {number}: {rule!r:.80}", what, fix))
         else:
             read.append(NameRule(rule[0], rule[1], rule[2] if len(rule) == 3 else None))
     if problems:

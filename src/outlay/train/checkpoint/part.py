@@ -41,8 +41,8 @@ def selected(only: str | Sequence[str], paths: Collection[str]) -> list[str]:
             what = f"it matches none of the {len(paths)} leaves of the state"
             parts = [split_path(path) for path in paths]
             subtrees = dict.fromkeys(f"{join_parts(each[:k])}.**" for each in parts for k in range(1, len(each)))
-            cure = did_you_mean(pattern, [*subtrees, *paths])
-            problems.append(Problem("matches nothing", f"only={pattern!r}", what, cure))
+            fix = did_you_mean(pattern, [*subtrees, *paths])
+            problems.append(Problem("matches nothing", f"only={pattern!r}", what, fix))
     if problems:
         raise CheckpointError(f"{len(problems)} pattern(s) of only= ask for nothing; nothing was loaded", problems)
     return [path for path in paths if any(matches(pattern, path) for pattern in patterns)]
@@ -111,9 +111,9 @@ def leaves_of(program: Program, state: Any) -> dict[str, jax.Array]:
         CheckpointError: it is another state than the program's, or was used up.
     """
     problems = differences(state, program.plan.state)
-    cure = "another one: program.init(key)"
+    fix = "another one: program.init(key)"
     problems += [
-        Problem("used up", path, "its memory was handed on (donated)", cure)
+        Problem("used up", path, "its memory was handed on (donated)", fix)
         for path, leaf in flatten_paths(state)[0]
         if isinstance(leaf, jax.Array) and leaf.is_deleted()
     ]
@@ -134,9 +134,9 @@ def warn_of_what_stays(stays: Sequence[str], source: object, others: Collection[
         return
     lines = [f"  {path}" + (f" ({did_you_mean(path, others)})" if others else "") for path in stays[:_MAX_LISTED]]
     more = [f"  ... and {len(stays) - _MAX_LISTED} more"] if len(stays) > _MAX_LISTED else []
-    cure = "  cure: only=[...] without them if that is meant, or names=[(name there, path here), ...]"
+    fix = "  fix: only=[...] without them if that is meant, or names=[(name there, path here), ...]"
     what = f"{len(stays)} leaf(s) are not in {source}, and stay as they were:"
-    warnings.warn("\n".join([what, *lines, *more, cure]), CheckpointWarning, stacklevel=3)
+    warnings.warn("\n".join([what, *lines, *more, fix]), CheckpointWarning, stacklevel=3)
 
 
 def free(leaves: Iterable[jax.Array], kept: Iterable[jax.Array]) -> None:

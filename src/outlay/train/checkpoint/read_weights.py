@@ -148,9 +148,9 @@ def _placed_leaves(into: Any) -> tuple[list[tuple[str, jax.Array]], Any]:
         CheckpointError: with one problem per leaf that is no array on devices, or was used up.
     """
     named, structure = flatten_paths(into)
-    cure = "outlay.put(tree, plan, mesh), or program.init(key)"
+    fix = "outlay.put(tree, plan, mesh), or program.init(key)"
     problems = [
-        Problem("not on devices", path, f"a {type(leaf).__name__} has no place to read to", cure)
+        Problem("not on devices", path, f"a {type(leaf).__name__} has no place to read to", fix)
         for path, leaf in named
         if not isinstance(leaf, jax.Array)
     ]
@@ -198,7 +198,7 @@ def _sources(
     free_paths = [path for path in leaves if path not in found]
     problems += [
         Problem(
-            "no rule", name, f"{arrays[name].shape} {arrays[name].dtype}: no rule claims it", _cure(name, free_paths)
+            "no rule", name, f"{arrays[name].shape} {arrays[name].dtype}: no rule claims it", _fix(name, free_paths)
         )
         for name in unclaimed
     ]
@@ -218,7 +218,7 @@ def _sources(
     return found
 
 
-def _cure(name: str, paths: Sequence[str]) -> str:
+def _fix(name: str, paths: Sequence[str]) -> str:
     return f'add a rule ("{name}", path), or ("{name}", None) to leave it out; {did_you_mean(name, paths)}'
 
 
@@ -233,12 +233,12 @@ def _misfit(path: str, source: _Source, leaf: jax.Array) -> list[Problem]:
         what = f"{name} makes {source.shape}, the leaf is {leaf.shape}"
         turned = source.rule.dims is None and not source.stacked and source.shape[::-1] == leaf.shape
         order = tuple(reversed(range(leaf.ndim)))
-        cure = (
+        fix = (
             f'("{source.rule.name}", "{source.rule.path}", {order})'
             if turned
             else "the model's sizes as they are there"
         )
-        problems.append(Problem("other shape", path, what, cure))
+        problems.append(Problem("other shape", path, what, fix))
     stored = next(iter(source.arrays.values()))[1].dtype
     if stored != leaf.dtype and not (_is_float(stored) and _is_float(leaf.dtype)):
         what = f"{name} is {stored}, the leaf is {leaf.dtype}; only floats are converted"
@@ -266,7 +266,7 @@ def _wanted(
         asked = selected(only or "**", paths)
     if not any(path in sources for path in asked):
         raise CheckpointError(
-            "the files hold none of the leaves that are asked for\n  cure: other names, or other files"
+            "the files hold none of the leaves that are asked for\n  fix: other names, or other files"
         )
     return [path for path in asked if path in sources], [path for path in asked if path not in sources]
 

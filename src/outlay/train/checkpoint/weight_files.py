@@ -52,15 +52,15 @@ def open_weights(files: Paths) -> dict[str, Stored]:
     if problems:
         raise CheckpointError(f"weights cannot be read: {len(problems)} problem(s); nothing was loaded", problems)
     if not arrays:
-        raise CheckpointError("there is no array in these files, or no file was given\n  cure: a .safetensors file")
+        raise CheckpointError("there is no array in these files, or no file was given\n  fix: a .safetensors file")
     return arrays
 
 
 class _Unreadable(Exception):
-    """What is wrong with a file, and the cure."""
+    """What is wrong with a file, and the fix."""
 
-    def __init__(self, what: str, cure: str) -> None:
-        super().__init__(what, cure)
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what, fix)
 
 
 def _files(path: Path, problems: list[Problem]) -> list[Path]:

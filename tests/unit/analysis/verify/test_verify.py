@@ -49,9 +49,7 @@ def test_the_users_state_and_jax_stay_as_they_were(program: outlay.Program) -> N
 def test_batches_may_be_an_iterator_and_too_few_are_refused(program: outlay.Program) -> None:
     assert outlay.verify(program, steps=2, batches=iter(faults.BATCHES)).ok
     for batches in (faults.BATCHES, iter(faults.BATCHES)):
-        with pytest.raises(
-            outlay.errors.ProgramError, match="4 steps need 4 batches, and there are 3\n  cure: steps=3"
-        ):
+        with pytest.raises(outlay.errors.ProgramError, match="4 steps need 4 batches, and there are 3\n  fix: steps=3"):
             outlay.verify(program, steps=4, batches=batches)
     with pytest.raises(outlay.errors.ProgramError, match="a single batch was passed"):
         outlay.verify(program, batches=faults.BATCHES[0])
@@ -78,7 +76,7 @@ def test_what_cannot_be_verified_is_refused(program: outlay.Program) -> None:
         ({"steps": "3"}, "steps='3': a proof takes 1 step or more, as a whole number"),
         ({"steps": 2.5}, "steps=2.5: a proof takes 1 step"),
         ({"steps": True}, "steps=True: a proof takes 1 step"),
-        ({"key": 5}, r"key=5 is no PRNG key\n  cure: key=jax.random.key\(5\)"),
+        ({"key": 5}, r"key=5 is no PRNG key\n  fix: key=jax.random.key\(5\)"),
         ({"key": {"params": 1}}, "is no PRNG key"),
         ({"batches": 5}, "batches=5 holds no batches: it takes one batch a step"),
         ({"batches": "abc"}, "batches='abc' holds no batches"),

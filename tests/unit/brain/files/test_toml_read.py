@@ -55,12 +55,12 @@ def read(tmp_path, monkeypatch):
 
 @pytest.fixture
 def problems(read):
-    """What is wrong with a text: kind, where, what, cure."""
+    """What is wrong with a text: kind, where, what, fix."""
 
     def read_problems(text: str) -> list[tuple[str, str, str, str]]:
         with pytest.raises(BrainError) as error:
             read(text)
-        return [(p.kind, p.where, p.what, p.cure) for p in error.value.problems]
+        return [(p.kind, p.where, p.what, p.fix) for p in error.value.problems]
 
     return read_problems
 
@@ -325,9 +325,9 @@ def test_connections_that_slipped_into_a_table_are_found(problems):
 
 
 def test_what_is_no_toml_is_told_with_line_and_column(problems):
-    ((kind, where, what, cure),) = problems("dt = 1\n[modules.A]\ntau = 20 ms\n")
+    ((kind, where, what, fix),) = problems("dt = 1\n[modules.A]\ntau = 20 ms\n")
     assert (kind, where) == ("not TOML", "model.toml:3:10")
-    assert "text such as 20 ms stands in quotes" in cure
+    assert "text such as 20 ms stands in quotes" in fix
     assert what
 
 

@@ -101,7 +101,7 @@ def test_a_class_without_a_name_is_told_with_its_module():
         write_toml(brain, folder=Path())
     (problem,) = error.value.problems
     assert problem.what.endswith("Nameless has no name in files")
-    assert problem.cure == "@register('nameless') above its class"
+    assert problem.fix == "@register('nameless') above its class"
 
 
 def test_modules_of_ones_own_are_written_with_the_file_to_import(tmp_path):

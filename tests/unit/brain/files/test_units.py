@@ -40,5 +40,5 @@ def test_a_number_is_converted_to_the_unit_of_its_setting(text, unit, number):
 def test_what_is_no_number_of_the_unit_is_refused(text, unit, what):
     with pytest.raises(UnitError) as error:
         number_in(text, unit)
-    cure = 'a number in ms, such as 20.0 or "20 ms"' if unit else "a number, such as 20.0"
-    assert str(error.value) == f"{what}\n{cure}"
+    fix = 'a number in ms, such as 20.0 or "20 ms"' if unit else "a number, such as 20.0"
+    assert str(error.value) == f"{what}\n{fix}"

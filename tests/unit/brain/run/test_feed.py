@@ -43,9 +43,9 @@ def test_all_inputs_that_do_not_fit_are_named():
         Stimulus({"light": (2,), "sound": ()}, {"light": np.ones((5, 3)), "light_": 1}, FLOAT)
     text = str(caught.value)
     assert len(caught.value.problems) == 3
-    assert "sound\n    nothing is given for it; its shape is ()\n    cure: an array of shape (steps,)" in text
-    assert "light_\n    the Brain has no such input\n    cure: did you mean 'light'?" in text
-    assert "an array of shape (5, 3) is given, and the input has (2,)\n    cure: shape (steps, 2)" in text
+    assert "sound\n    nothing is given for it; its shape is ()\n    fix: an array of shape (steps,)" in text
+    assert "light_\n    the Brain has no such input\n    fix: did you mean 'light'?" in text
+    assert "an array of shape (5, 3) is given, and the input has (2,)\n    fix: shape (steps, 2)" in text
 
 
 def test_text_is_no_input():

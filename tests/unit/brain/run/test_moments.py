@@ -33,7 +33,7 @@ def test_triggers_as_text():
 
 @pytest.mark.parametrize("text", ["A > 80", "A:x < 80", "A:x > fast", "A:x > 80 +-"])
 def test_what_is_no_trigger(text):
-    with pytest.raises(BrainError, match="is no trigger\n  cure: MODULE:PORT > RATE"):
+    with pytest.raises(BrainError, match="is no trigger\n  fix: MODULE:PORT > RATE"):
         Trigger.parse(text)
 
 

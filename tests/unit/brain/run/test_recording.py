@@ -58,5 +58,5 @@ def test_a_recording_is_never_replaced(tmp_path):
 
 
 def test_what_is_no_recording(tmp_path):
-    with pytest.raises(BrainError, match=r"is no recording of a Brain\n  cure: the folder recording\.zarr"):
+    with pytest.raises(BrainError, match=r"is no recording of a Brain\n  fix: the folder recording\.zarr"):
         Recording.read(tmp_path)

@@ -82,7 +82,7 @@ def test_a_state_goes_on_under_any_other_layout(plain):
 def test_a_state_that_is_used_up_or_of_another_brain_is_told():
     state = run().state
     run(state=state)
-    with pytest.raises(BrainError, match=r"used up by the run that began with it: .*\n  cure: the state of that run"):
+    with pytest.raises(BrainError, match=r"used up by the run that began with it: .*\n  fix: the state of that run"):
         run(state=state)
     others = [tiny(units=5).init(jax.random.key(0)), {}, {"a": 1}]
     for other in others:
@@ -116,8 +116,8 @@ def test_a_file_of_nir_runs_with_its_own_kernels(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"record": [3]}, "record\n    it is 3\n    cure: record takes addresses"),
-        ({"record": 3}, "record\n    it is 3\n    cure: record takes a list"),
+        ({"record": [3]}, "record\n    it is 3\n    fix: record takes addresses"),
+        ({"record": 3}, "record\n    it is 3\n    fix: record takes a list"),
         ({"layout": 3, "mesh": 3, "seed": "x"}, "3 of its arguments"),
         ({"inputs": [1, 2]}, 'inputs takes a dict by name, such as {"drive": 1.0}'),
         (

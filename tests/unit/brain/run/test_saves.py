@@ -165,7 +165,7 @@ def test_a_signal_saves_and_ends_it(tmp_path, uninterrupted, monkeypatch, capsys
     ("options", "every", "message"),
     [
         ({"triggers": ["eye:out_spikes > 5"]}, 20, "what waits for an event would be lost"),
-        ({"stride": 8}, 20, r"every 20 steps would be between .*\n  cure: --checkpoint-every 24"),
+        ({"stride": 8}, 20, r"every 20 steps would be between .*\n  fix: --checkpoint-every 24"),
     ],
 )
 def test_what_cannot_be_saved_says_why(tmp_path, options, every, message):
@@ -191,9 +191,7 @@ def test_another_run_is_refused_and_left_as_it_was(tmp_path):
     before = left_in(tmp_path)
     with pytest.raises(CheckpointError, match=r"2 difference\(s\)\n  record: .*\n  stride: 2 there, 1 now"):
         run_prepared(prepare(recipe(record=["*:out_spikes"], stride=1)), RunFolder(tmp_path, resume=True))
-    with pytest.raises(
-        CheckpointError, match=r"1 difference\(s\)\n  inputs: \w+ there, \w+ now\n  cure: another --run"
-    ):
+    with pytest.raises(CheckpointError, match=r"1 difference\(s\)\n  inputs: \w+ there, \w+ now\n  fix: another --run"):
         run_prepared(prepare(recipe(0.5)), RunFolder(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match=r"has a checkpoint of step 40, and a run of 20 steps ends before it"):
         run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=20)
@@ -203,7 +201,7 @@ def test_another_run_is_refused_and_left_as_it_was(tmp_path):
 def test_the_recording_is_missed(tmp_path):
     run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
     shutil.rmtree(tmp_path / "recording.zarr")
-    with pytest.raises(BrainError, match=r"recording.zarr, which the run recorded to, is gone\n  cure: put it back"):
+    with pytest.raises(BrainError, match=r"recording.zarr, which the run recorded to, is gone\n  fix: put it back"):
         run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
 
 

@@ -229,7 +229,7 @@ def needs_value(x, limit):
     [
         (two_layers, (), r"object of type function cannot be explained(.|\n)*jax.jit\(two_layers\)"),
         (3, (), "object of type int cannot be explained"),
-        ("step.hlo", (), r"is text, not a path\n  cure: outlay.explain\(Path\('step.hlo'\)\)"),
+        ("step.hlo", (), r"is text, not a path\n  fix: outlay.explain\(Path\('step.hlo'\)\)"),
         ("module @jit_f", (), "StableHLO"),
         (Path("nowhere.hlo"), (), "nowhere.hlo cannot be read: No such file"),
         (jax.jit(needs_value), (np.ones(4), np.ones(())), r"needs the value of limit(.|\n)*static_argnames='limit'"),
@@ -263,6 +263,6 @@ def test_what_the_compiler_refuses_is_named_with_its_target():
     def foreign(x):
         return jax.ffi.ffi_call("made_up", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
-    said = r"^the compiler for cpu:8 refuses foreign: .*made_up.*\n  cure: leave out, or write otherwise"
+    said = r"^the compiler for cpu:8 refuses foreign: .*made_up.*\n  fix: leave out, or write otherwise"
     with pytest.raises(ExplainError, match=said):
         explain_on(mesh(data=8), foreign, ((8,), P("data")))

@@ -55,7 +55,7 @@ def test_as_many_bytes_in_other_runs_differ(reports):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", r"x\.json is no report of outlay explain: it lacks name, .*\n  cure: outlay explain RECIPE --json > x"),
+        ("{}", r"x\.json is no report of outlay explain: it lacks name, .*\n  fix: outlay explain RECIPE --json > x"),
         ("[]", "it lacks name"),
         ("{", "cannot be read as a report"),
     ],

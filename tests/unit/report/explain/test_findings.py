@@ -103,11 +103,11 @@ def test_all_to_all_under_plain_fsdp():
     finding = named(found)["all-to-all-in-fsdp"]
     assert finding.source.line == line_of("# the line of every product", programs_file)
     assert finding.cost_bytes == sum(one.bytes_per_step for one in found.collectives if one.kind == "all-to-all")
-    assert "outlay.constrain(x, P('data'))" in finding.cure
+    assert "outlay.constrain(x, P('data'))" in finding.fix
 
 
 @pytest.mark.compiles
-def test_its_cure_works():
+def test_its_fix_works():
     def constrained(params, batch, keys):
         x = batch["x"]
         for number in range(2):
@@ -238,12 +238,12 @@ def of_samples(inside):
     return explain(program(step, init, shape(32, 64), layout=layout, mesh=mesh(data=8)))
 
 
-def test_inside_vmap_a_cure_speaks_of_one_sample_and_cures():
+def test_inside_vmap_a_fix_speaks_of_one_sample_and_fixes():
     found = [one for one in of_samples(P("data")).findings if one.kind in ("gathered-batch", "all-to-all-in-fsdp")]
     assert found
     for one in found:
-        assert "inside jax.vmap, where a spec speaks of one sample: constrain what vmap returns" in one.cure
-        assert "inside it outlay.constrain(x, P())" in one.cure
+        assert "inside jax.vmap, where a spec speaks of one sample: constrain what vmap returns" in one.fix
+        assert "inside it outlay.constrain(x, P())" in one.fix
     assert not of_samples(P()).findings
 
 
@@ -257,11 +257,11 @@ def test_a_constraint_is_taken_away_only_where_there_is_one():
         for line in (1, 2)
     )
     evidence = Evidence(HloModule("m", 8, True, {}, "main"), (), (), None, None, None, None, None)
-    assert "take the constraint" not in _exchanged_twice(evidence, there, back).cure
+    assert "take the constraint" not in _exchanged_twice(evidence, there, back).fix
     lines = Path(__file__).read_text().splitlines()
     where = 1 + next(number for number, line in enumerate(lines) if "jnp.tanh(constrain(" in line)
     there = replace(there, source=SourceLine(__file__, where, "f"))
-    assert f"take the constraint away at {there.source}" in _exchanged_twice(evidence, there, back).cure
+    assert f"take the constraint away at {there.source}" in _exchanged_twice(evidence, there, back).fix
 
 
 def test_a_finding_costs_what_it_causes():

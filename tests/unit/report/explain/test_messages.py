@@ -37,7 +37,7 @@ def test_an_involuntary_rematerialization_becomes_a_finding(capfd):
     # Where the value is taken is the constraint's line, or that of what uses it: the compilers name one or the other.
     taken = [line_of("# to here", __file__), line_of("# or here", __file__)]
     assert any(f"test_messages.py:{line} takes as P(None, ('data', 'model'), None)," in finding.text for line in taken)
-    assert "outlay.constrain(x, P(None, ('data', 'model'), None))" in finding.cure
+    assert "outlay.constrain(x, P(None, ('data', 'model'), None))" in finding.fix
     (message,) = found.messages
     assert "Involuntary full rematerialization" in message
     assert "Involuntary" not in capfd.readouterr().err  # it is said once
@@ -98,7 +98,7 @@ def test_printing_a_split_array():
     found = explain_on(mesh(data=4, model=2), prints, ((64, 64), P("data", "model")))
     (finding,) = found.of_kind("full-rematerialization")
     assert finding.text.startswith("x as P('data', 'model'), which is wanted on device 0 alone, as jax.debug.print")
-    assert "print or call back a reduced value" in finding.cure
+    assert "print or call back a reduced value" in finding.fix
 
 
 def test_what_is_not_recognised_is_passed_on(capfd):

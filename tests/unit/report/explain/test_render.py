@@ -52,7 +52,7 @@ def test_the_order_of_the_text(found):
     ]
     places = [text.index(head) for head in heads]
     assert places == sorted(places)
-    assert "cure: " in text
+    assert "fix: " in text
 
 
 @pytest.mark.compiles
@@ -70,7 +70,7 @@ def test_the_page_holds_all_of_it():
     for row in rows(found.collectives):
         assert f"<code>{row.what}</code>" in words
     for finding in found.findings:
-        assert finding.cure in words
+        assert finding.fix in words
     for value in found.memory.largest:
         assert value.what in words
     assert "simulated devices" in words

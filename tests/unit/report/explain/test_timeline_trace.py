@@ -36,5 +36,5 @@ def test_the_predicted_step_is_drawn_on_its_tracks_with_the_line_of_each_operati
 
 def test_without_a_target_there_is_no_timeline():
     found = outlay.explain(jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile().as_text())
-    with pytest.raises(ExplainError, match="without a target there are no times to draw\n  cure: --target"):
+    with pytest.raises(ExplainError, match="without a target there are no times to draw\n  fix: --target"):
         timeline_trace(found)

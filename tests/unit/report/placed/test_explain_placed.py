@@ -174,7 +174,7 @@ def test_findings():
     assert dominant.text.startswith(
         "large takes 100% of the work, so no placement part by part can be faster than 1.0x"
     )
-    assert '"large": [0, 1]' in dominant.cure
+    assert '"large": [0, 1]' in dominant.fix
     (idle,) = found.of_kind("idle-device")
     assert idle.text == "device 3: nothing to do"
     assert not found.of_kind("exchange-above-work")
@@ -209,7 +209,7 @@ def test_the_text(apart, split, width):
 def test_the_page_holds_all_of_it(apart):
     words = html.unescape(re.sub(r"<wbr>", "", apart.to_html()))
     for one in (*apart.cached, *apart.findings):
-        assert (one.path if hasattr(one, "path") else one.cure) in words
+        assert (one.path if hasattr(one, "path") else one.fix) in words
     for one in apart.sent:
         assert f"<code>{one.part}:{one.port}</code>" in words
     assert "simulated devices" in words

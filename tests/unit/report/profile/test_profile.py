@@ -84,11 +84,11 @@ def laid_out(step, name):
 
 
 def test_a_trace_of_nothing_and_what_is_no_trace_are_refused(program, tmp_path):
-    with pytest.raises(ProfileError, match=r"there is no trace in .*\n  cure: a file that ends in \.xplane\.pb"):
+    with pytest.raises(ProfileError, match=r"there is no trace in .*\n  fix: a file that ends in \.xplane\.pb"):
         outlay.profile(program, trace=tmp_path)
     with jax.profiler.trace(str(tmp_path)):
         pass
-    with pytest.raises(ProfileError, match=r"no event of any compiled program: .*\n  cure: let the profiler run"):
+    with pytest.raises(ProfileError, match=r"no event of any compiled program: .*\n  fix: let the profiler run"):
         outlay.profile(program, trace=tmp_path)
     (tmp_path / "broken.xplane.pb").write_bytes(b"\xff\xff\xff")
     with pytest.raises(ProfileError, match=r"broken\.xplane\.pb cannot be read as a trace"):

@@ -43,7 +43,7 @@ def test_a_folder_of_others_is_refused_and_read(tmp_path, files):
         put(tmp_path / name)
     before = tree(tmp_path)
     checkpoints = Checkpoints(tmp_path, keep=1)
-    with pytest.raises(CheckpointError, match=r"is no checkpoint folder of Outlay: .*\n(?s:.)*cure: another folder"):
+    with pytest.raises(CheckpointError, match=r"is no checkpoint folder of Outlay: .*\n(?s:.)*fix: another folder"):
         checkpoints.save(4000, STATE)
     assert (checkpoints.steps(), checkpoints.exist()) == ([], False)
     with pytest.raises(CheckpointError, match="there is no checkpoint in"):

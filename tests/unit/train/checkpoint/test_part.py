@@ -72,7 +72,7 @@ def test_what_the_checkpoint_lacks_is_listed(checkpoint):
     [
         (
             {"only": "parms.**"},
-            r"matches nothing: only='parms.\*\*'\n .*10 leaves of the state\n    cure: did you mean 'params.\*\*'",
+            r"matches nothing: only='parms.\*\*'\n .*10 leaves of the state\n    fix: did you mean 'params.\*\*'",
         ),
         ({"only": "params..w"}, "no pattern: only='params..w'"),
         ({"names": [("weights.**", "params.**")]}, r'unused rule: \("weights.\*\*", "params.\*\*"\)'),
@@ -94,7 +94,7 @@ def test_refused_before_anything_is_read(options, match, checkpoint):
 
 def test_a_part_needs_a_state_to_be_read_into(checkpoint):
     checkpoints, _ = checkpoint
-    with pytest.raises(CheckpointError, match=r"the rest is not there\n  cure: into=program.init\(key\)"):
+    with pytest.raises(CheckpointError, match=r"the rest is not there\n  fix: into=program.init\(key\)"):
         checkpoints.restore(program(), only="params.**")
     with pytest.raises(CheckpointError, match=r"into= is no state of this program: 11 problem"):
         checkpoints.restore(program(), only="params.**", into={"w": jnp.ones(3)})

@@ -122,7 +122,7 @@ def test_each_device_reads_its_slice_and_nothing_twice(suffix, tmp_path, monkeyp
 
 def test_a_part_and_what_no_name_leads_to(model):
     into = state(bias=jnp.ones(8))
-    with pytest.warns(CheckpointWarning, match=r"1 leaf\(s\) are not in .*\n  params.bias\n  cure: only="):
+    with pytest.warns(CheckpointWarning, match=r"1 leaf\(s\) are not in .*\n  params.bias\n  fix: only="):
         into = outlay.read_weights(model, into, NAMES)
     into["params"]["norm"] = placed({"x": jnp.full(8, 5.0)})["x"]
     found = outlay.read_weights(model, into, NAMES, only="params.layers.**")
@@ -134,10 +134,10 @@ def test_a_part_and_what_no_name_leads_to(model):
     ("names", "match"),
     [
         (NAMES[:2], r"2 problem\(s\)\n  no rule: .*(.*\n)*  no rule: .*\n.*\n.*did you mean|known: 'params.norm'"),
-        ([*NAMES, ("modle.norm", None)], r'unused rule: \("modle.norm", None\)\n.*\n    cure: did you mean'),
+        ([*NAMES, ("modle.norm", None)], r'unused rule: \("modle.norm", None\)\n.*\n    fix: did you mean'),
         ([("model.norm.weight", "params.nrm"), *NAMES], r"leads to params.nrm, which the state lacks.*\n.*params.norm"),
         ([("lm_head.weight", "params.embed"), *NAMES[:3]], "params.embed is made of model.embed_tokens.weight already"),
-        ([NAMES[0], (*NAMES[1][:2],), *NAMES[2:]], r'other shape(.*\n)*.*cure: \("model.layers.*", (.*), \(1, 0\)\)'),
+        ([NAMES[0], (*NAMES[1][:2],), *NAMES[2:]], r'other shape(.*\n)*.*fix: \("model.layers.*", (.*), \(1, 0\)\)'),
         ([("model.norm.weight", "step"), *NAMES], "is float32, the leaf is int32; only floats are converted"),
         ([(*NAMES[0], (1, 0, 2)), *NAMES[1:]], r"\(1, 0, 2\) orders 3 dims, and it has 2"),
         (["model.norm.weight"], r"a rule is \(name in the file, path of the leaf\)"),

@@ -98,7 +98,7 @@ def test_another_model_is_refused_with_every_difference_before_anything_is_read(
 
 
 def test_there_is_nothing_to_restore(tmp_path):
-    with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*empty\n  cure: another folder"):
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint in .*empty\n  fix: another folder"):
         Checkpoints(tmp_path / "empty").restore(program())
     checkpoints, _ = saved(tmp_path, 2, 4)
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 3; it has those of steps 2, 4"):

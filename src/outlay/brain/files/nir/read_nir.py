@@ -62,8 +62,8 @@ def read_nir(path: str | os.PathLike, *, dt: float = 1.0) -> NirBrain:
     name = os.fspath(path)
     graph, problems = _graph(name), []
 
-    def wrong(node: str, what: str, cure: str) -> None:
-        problems.append(Problem("not understood", f"{name} {node}", what, cure))
+    def wrong(node: str, what: str, fix: str) -> None:
+        problems.append(Problem("not understood", f"{name} {node}", what, fix))
 
     ways = routes(graph, POPULATIONS, wrong)
     modules = {
@@ -165,7 +165,7 @@ def _with_kernel(neurons: Neuron, kernel: np.ndarray) -> Neuron:
 
 
 Wrong = Callable[[str, str, str], None]
-"""Takes what is wrong: node, what, cure."""
+"""Takes what is wrong: node, what, fix."""
 
 
 @dataclass(frozen=True)

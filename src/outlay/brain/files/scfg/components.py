@@ -24,7 +24,7 @@ from outlay.brain.registry import registered
 
 Path = tuple[str, ...]
 Wrong = Callable[[Path, str, str, str], None]
-"""Takes what is wrong: path, kind, what, cure."""
+"""Takes what is wrong: path, kind, what, fix."""
 Table = dict[str, Any]
 
 _CLASS = "__class_ref__"
@@ -88,8 +88,8 @@ def initializer_table(value: Any, path: Path, wrong: Wrong) -> Any:
     if isinstance(value, int | float):
         return {OUR_TYPE: "constant", "value": value}
     if not isinstance(value, Mapping):
-        cure = "an initializer in the file; put the values into the state that Brain.init returns"
-        wrong(path, "array", "the file holds its values one by one, which no setting takes", cure)
+        fix = "an initializer in the file; put the values into the state that Brain.init returns"
+        wrong(path, "array", "the file holds its values one by one, which no setting takes", fix)
         return {OUR_TYPE: "constant"}
     said = _class_of(value) or str(value.get("name"))
     name = said.removesuffix("_initializer").removesuffix("_kernel").removesuffix("_delay")

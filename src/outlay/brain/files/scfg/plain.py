@@ -146,8 +146,8 @@ def _parsed(text: str, name: str) -> Any:
         raise _refusal(name, "damaged", what, "a whole copy of the file") from error
 
 
-def _refusal(where: str, kind: str, what: str, cure: str) -> BrainError:
-    return BrainError("the .scfg file cannot be read:", [Problem(kind, where, what, cure)])
+def _refusal(where: str, kind: str, what: str, fix: str) -> BrainError:
+    return BrainError("the .scfg file cannot be read:", [Problem(kind, where, what, fix)])
 
 
 def _unwrapped(value: Any) -> Any:

@@ -40,11 +40,11 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
     config = held.config
     if held.is_neuron:
         what = f"it holds {config.get(TYPE)!r}, which is a neuron and no Brain"
-        cure = f"outlay.brain.read_neuron({name!r}, units=12) makes a Neuron of it, to put among the modules of a Brain"
-        raise BrainError("the .scfg file cannot be read:", [Problem("not a Brain", name, what, cure)])
+        fix = f"outlay.brain.read_neuron({name!r}, units=12) makes a Neuron of it, to put among the modules of a Brain"
+        raise BrainError("the .scfg file cannot be read:", [Problem("not a Brain", name, what, fix)])
 
-    def wrong(path: Path, kind: str, what: str, cure: str) -> None:
-        problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, cure))
+    def wrong(path: Path, kind: str, what: str, fix: str) -> None:
+        problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, fix))
 
     specs = _specs(config)
     modules = {part: _module(part, spec, wrong, held.is_newer) for part, spec in specs.items()}
@@ -78,8 +78,8 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
     assert LIBRARY  # importing it has given names to what Outlay brings
     held, problems = _whole(content, name), []
 
-    def wrong(path: Path, kind: str, what: str, cure: str) -> None:
-        problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, cure))
+    def wrong(path: Path, kind: str, what: str, fix: str) -> None:
+        problems.append(Problem(kind, f"{name} {'.'.join(path)}", what, fix))
 
     if not held.is_neuron:
         wrong((), "not a neuron", f"it holds {held.config.get(TYPE)!r}", "outlay.brain.read_brain, if it is a Brain")
@@ -192,8 +192,8 @@ def _inputs(
         shape = _shape_in(said.get(name)) or ((1,) if one_number else _shape_in(drawn.get(name)))
         # Where nobody said a shape, the graph editor writes this one.
         if name not in given and not (shape and (one_number or name in said or list(shape) != [1])):
-            cure = f'outlay.brain.read_brain(path, inputs={{"{name}": (4,)}}), or --shape {name}=4'
-            wrong(("inputs", name), "missing shape", "the file does not say the shape of this input", cure)
+            fix = f'outlay.brain.read_brain(path, inputs={{"{name}": (4,)}}), or --shape {name}=4'
+            wrong(("inputs", name), "missing shape", "the file does not say the shape of this input", fix)
         found[name] = tuple(given.get(name) or shape or (1,))
     for name in given.keys() - found.keys():
         wrong(("inputs", name), "unknown input", f"the file has no input {name!r}", did_you_mean(name, found))

@@ -81,7 +81,7 @@ class ClosedLoop:
         if missing:
             raise BrainError(
                 f"a {type(environment).__name__} is no environment: it has no {' and no '.join(missing)}"
-                "\n  cure: gymnasium.make(...), or a class with reset(seed=...) and step(action)"
+                "\n  fix: gymnasium.make(...), or a class with reset(seed=...) and step(action)"
             )
         self.environment = environment
         self.steps_per_action = steps_per_action

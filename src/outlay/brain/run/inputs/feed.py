@@ -99,7 +99,7 @@ class Stimulus:
         if self.num_steps is not None and stop > self.num_steps:
             raise BrainError(
                 f"the inputs are over after {self.num_steps} steps, and {stop} were asked for"
-                f"\n  cure: {self.num_steps} steps, longer arrays, or a function of the step"
+                f"\n  fix: {self.num_steps} steps, longer arrays, or a function of the step"
             )
         if not self._shapes:
             return {"step": np.arange(start, stop, dtype=np.int32)}  # nobody reads it; it says how many steps there are
@@ -129,12 +129,12 @@ class Stimulus:
         if not _is_real(found.dtype):
             raise BrainError(
                 f"the function of input {name!r} returned {found.dtype} for step {step}, not numbers"
-                f"\n  cure: return an array of real numbers of shape {shape}"
+                f"\n  fix: return an array of real numbers of shape {shape}"
             )
         if found.shape not in (shape, ()):
             raise BrainError(
                 f"the function of input {name!r} returned shape {found.shape} for step {step}, and the input has "
-                f"{shape}\n  cure: return an array of shape {shape}"
+                f"{shape}\n  fix: return an array of shape {shape}"
             )
         return np.broadcast_to(found, shape)
 

@@ -38,7 +38,7 @@ class ZarrRecorder:
             with self._as_brain_error("cannot be made"):
                 self._arrays = _made(self._path, shapes, dt)
         elif not self._path.is_dir():
-            raise BrainError(f"{path}, which the run recorded to, is gone\n  cure: put it back, or begin the run anew")
+            raise BrainError(f"{path}, which the run recorded to, is gone\n  fix: put it back, or begin the run anew")
         else:
             self._num_rows = int(np.searchsorted(Recording.read(self._path).steps, after))
             with self._as_brain_error("cannot be gone on with"):
@@ -79,13 +79,13 @@ class ZarrRecorder:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error).partition("[")[0].strip()
             raise BrainError(
-                f"the recording {self._path} {what}: {reason}\n  cure: make room or give permission, or another folder"
+                f"the recording {self._path} {what}: {reason}\n  fix: make room or give permission, or another folder"
             ) from error
 
 
 def _made(path: Path, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]], dt: float) -> dict[str, Any]:
     if path.exists():
-        raise BrainError(f"{path} exists, and a recording would replace it\n  cure: another path, or remove it")
+        raise BrainError(f"{path} exists, and a recording would replace it\n  fix: another path, or remove it")
     path.mkdir(parents=True)
     about = {"zarr_format": 3, "node_type": "group", "attributes": {"dt": dt, "addresses": list(shapes)}}
     (path / "zarr.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")

@@ -34,7 +34,7 @@ class Window:
         if not 0 <= self.start < self.end:
             raise BrainError(
                 f"the window from {self.start:g} to {self.end:g} ms holds no time\n"
-                "  cure: a start of 0 ms or later, and an end after it"
+                "  fix: a start of 0 ms or later, and an end after it"
             )
 
     @classmethod
@@ -50,7 +50,7 @@ class Window:
         except ValueError as error:
             if isinstance(error, BrainError) and dots:
                 raise
-            raise BrainError(f"{text!r} is no window of time\n  cure: FROM..TO in ms, such as 100..200") from error
+            raise BrainError(f"{text!r} is no window of time\n  fix: FROM..TO in ms, such as 100..200") from error
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Trigger:
         if not (self.around >= 0 and self.over > 0 and math.isfinite(self.around + self.over + self.above)):
             raise BrainError(
                 f"a trigger cannot record {self.around:g} ms around the mean of {self.over:g} ms above {self.above:g}\n"
-                "  cure: around of 0 ms or more, over of more than 0 ms, all of them finite"
+                "  fix: around of 0 ms or more, over of more than 0 ms, all of them finite"
             )
 
     @classmethod
@@ -90,7 +90,7 @@ class Trigger:
         found = _TRIGGER.fullmatch(text.strip())
         if not found:
             raise BrainError(
-                f"{text!r} is no trigger\n  cure: MODULE:PORT > RATE +- MS, such as 'A_ex:out_spikes > 80 +- 50'"
+                f"{text!r} is no trigger\n  fix: MODULE:PORT > RATE +- MS, such as 'A_ex:out_spikes > 80 +- 50'"
             )
         around = {} if found["around"] is None else {"around": float(found["around"])}
         return cls(found["port"], float(found["above"]), **around)

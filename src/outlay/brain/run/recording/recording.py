@@ -68,9 +68,7 @@ class Recording(Mapping[str, np.ndarray]):
             root = Path(path).resolve()
             steps = open_array(root / STEPS).read().result()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BrainError(
-                f"{path} is no recording of a Brain\n  cure: the folder recording.zarr of a run"
-            ) from error
+            raise BrainError(f"{path} is no recording of a Brain\n  fix: the folder recording.zarr of a run") from error
         readers = {name: (lambda name=name: open_array(root / name).read().result()[: len(steps)]) for name in names}
         return cls(np.asarray(steps), dt, readers)
 
@@ -111,6 +109,6 @@ def _tensorstore() -> Any:
         import tensorstore
     except ImportError as error:
         raise BrainError(
-            "Zarr is read and written through TensorStore, which is not installed\n  cure: pip install 'outlay[zarr]'"
+            "Zarr is read and written through TensorStore, which is not installed\n  fix: pip install 'outlay[zarr]'"
         ) from error
     return tensorstore
