@@ -103,9 +103,10 @@ class OwnFolder:
         self._close()
 
     def names(self) -> set[str]:
-        """What Outlay has written there."""
+        """What Outlay has written there; a mark that names a path, which somebody else put in it, names nothing."""
         lines = _lines(self.path) if self.id is not None else []
-        return {line.removeprefix("wrote ") for line in lines if line.startswith("wrote ")}
+        listed = {line.removeprefix("wrote ") for line in lines if line.startswith("wrote ")}
+        return {name for name in listed if name not in ("", ".", "..") and not set(name) & set("/\\\0")}
 
     def will_write(self, name: str) -> None:
         """List a file or folder that is about to be written.

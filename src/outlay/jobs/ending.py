@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from outlay.jobs.aftermath import is_echo
-from outlay.jobs.job_folder import JobFolder
+from outlay.jobs.job_folder import Failure, JobFolder
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.process import Process
 from outlay.jobs.stop_request import STOPPED
@@ -74,7 +74,7 @@ def after_failure(
         )
     else:
         lines.append(f"process {first.number} of {len(processes)} failed first: {_reason(first, folder)}")
-    return Ending(_code(first), "\n".join([*lines, told]))
+    return Ending(_code(first, failure), "\n".join([*lines, told]))
 
 
 def left_early(processes: Sequence[Process], finished: Sequence[Process], stacks: Mapping[int, str]) -> Ending:
@@ -152,7 +152,7 @@ def _first(processes: Sequence[Process], failed: Mapping[int, float], folder: Jo
 def _reason(process: Process, folder: JobFolder) -> str:
     failure = folder.failure(process.number)
     if failure:
-        return f"{failure.type}, exit code {_code(process)}"
+        return f"{failure.type}, exit code {_code(process, failure)}"
     code = process.exit_code or UNCAUGHT
     if code > 0:
         return f"exit code {code}"
@@ -160,7 +160,10 @@ def _reason(process: Process, folder: JobFolder) -> str:
     return f"ended by {signal.Signals(-code).name}{hint}; exit code {_code(process)}"
 
 
-def _code(process: Process) -> int:
+def _code(process: Process, failure: Failure | None = None) -> int:
+    """What a process ended with, or would have: the launcher's SIGTERM may reach one that still says why it fails."""
+    if failure and process.exit_code in (None, -signal.SIGTERM):
+        return failure.exit_code
     return shell_code(process.exit_code or UNCAUGHT)
 
 

@@ -135,7 +135,8 @@ class Guard:
                 said_at = now
                 self._take(0, _sign_of_life())
                 self._tell({"here": True})
-            self._decide()
+            if time.monotonic() - now < _PAUSE:  # else it was held in the middle of this look, and looks again
+                self._decide()
 
     def _take(self, process: int, message: Message) -> None:
         self._heard_at[process] = time.monotonic()

@@ -56,7 +56,8 @@ class Hooks:
                 shown(kind, error, trace)
                 return
             text = "".join(traceback.format_exception(kind, error, trace))
-            failed = Failed(kind.__name__, str(error), text, _INTERRUPTED if kind is KeyboardInterrupt else None)
+            code = _INTERRUPTED if kind is KeyboardInterrupt else UNCAUGHT
+            failed = Failed(kind.__name__, str(error), text, code)
             self._record(failed)
             shown(kind, error, trace)
             self._fail(failed)
@@ -85,10 +86,11 @@ class Hooks:
     def _record(self, failed: Failed) -> None:
         if self.folder:
             with contextlib.suppress(OSError):  # a full disk must not hide the error itself
-                self.folder.write_failure(self.process, Failure(time.time(), failed.kind, failed.message, failed.text))
+                words = (failed.kind, failed.message, failed.text)
+                self.folder.write_failure(self.process, Failure(time.time(), *words, failed.exit_code))
 
     def _fail(self, failed: Failed) -> None:
-        code = UNCAUGHT if failed.exit_code is None else failed.exit_code
+        code = failed.exit_code
         if self.guard:
             reason = f"{failed.kind}: {failed.message}".partition("\n")[0]
             code = self.guard.fail(code, reason, is_echo=is_echo(failed.message))
@@ -127,13 +129,13 @@ class Failed:
         kind: the exception's class.
         message: its text.
         text: the traceback as Python prints it, or the place of the exit.
-        exit_code: what the program ends with; None for an exception, after which Python has 1.
+        exit_code: what the program ends with.
     """
 
     kind: str
     message: str
     text: str
-    exit_code: int | None = None
+    exit_code: int = UNCAUGHT
 
 
 def watch_exits() -> None:

@@ -91,12 +91,14 @@ class Failure:
         type: the exception's class.
         message: its text.
         traceback: the traceback, as Python prints it.
+        exit_code: what the process ends with.
     """
 
     time: float
     type: str
     message: str
     traceback: str
+    exit_code: int
 
 
 @dataclass(frozen=True)

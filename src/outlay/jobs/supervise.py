@@ -78,6 +78,8 @@ class Supervisor:
             beats = {process.number: self._folder.beat(process.number) for process in self._processes}
             self.best = max((beat.step for beat in beats.values() if beat and beat.step is not None), default=self.best)
             progress.show(beats, max((s for one in self._silence if (s := one.seconds_a_step)), default=None))
+            if time.monotonic() - looked > _SUSPENDED:
+                continue  # held in the middle of a look: what it saw is old, and silence since then is its own
             if ended := self._without_progress(beats):
                 return ended
 

@@ -153,6 +153,16 @@ def test_what_is_written_is_listed_and_what_is_not_listed_is_refused(tmp_path):
     assert folder(tmp_path).names() == {"ours"}
 
 
+@pytest.mark.parametrize("name", ["../x", "..", ".", "", "/etc/x", "a/b"])
+def test_a_mark_that_names_a_path_names_nothing(tmp_path, name):
+    its = folder(tmp_path)
+    its.take()
+    its.release()
+    with (tmp_path / MARK).open("a") as mark:
+        mark.write(f"\nwrote {name}\nwrote ours")
+    assert folder(tmp_path).names() == {"ours"}
+
+
 def test_a_full_disk_is_an_error_of_ours(tmp_path, monkeypatch):
     its = folder(tmp_path)
     its.take()

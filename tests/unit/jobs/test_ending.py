@@ -38,10 +38,18 @@ def test_who_is_held_by_a_signal_is_to_blame_not_who_gave_up_on_it(tmp_path, out
 
 def test_a_failure_of_its_own_is_not_put_on_one_that_is_held(tmp_path, output):
     folder = JobFolder(tmp_path)
-    folder.write_failure(0, Failure(1.0, "ValueError", "mine", "Traceback\nValueError: mine\n"))
+    folder.write_failure(0, Failure(1.0, "ValueError", "mine", "Traceback\nValueError: mine\n", 13))
     ending = after_failure([Ended(0, 13), Ended(1, None)], {0: 1.0}, folder, output, held=[1])
     assert "process 0 of 2 failed first: ValueError, exit code 13" in ending.text
     assert "SIGSTOP" not in ending.text
+
+
+def test_one_that_the_launcher_ended_while_it_said_why_it_fails_ends_with_its_own_code(tmp_path, output):
+    folder = JobFolder(tmp_path)
+    folder.write_failure(0, Failure(1.0, "ValueError", "mine", "Traceback\nValueError: mine\n", 13))
+    ending = after_failure([Ended(0, -signal.SIGTERM), Ended(1, -signal.SIGTERM)], {0: 1.0}, folder, output)
+    assert "process 0 of 2 failed first: ValueError, exit code 13" in ending.text
+    assert ending.exit_code == 13
 
 
 @pytest.mark.parametrize(

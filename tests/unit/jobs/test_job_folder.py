@@ -12,7 +12,7 @@ from outlay.jobs.job_folder import BEAT_SIZE, Beat, Failure, JobFolder, Who, new
 def test_what_is_written_is_read_back(tmp_path):
     folder = JobFolder(tmp_path)
     who = Who(1, 2, "host", 77, [{"id": 0, "kind": "cpu", "platform": "cpu"}], "a:1", {"process": "X"})
-    failure = Failure(1.5, "ValueError", "wrong", "Traceback ...")
+    failure = Failure(1.5, "ValueError", "wrong", "Traceback ...", 13)
     assert folder.who(1) is None
     assert folder.failure(1) is None
     folder.write_who(who)
@@ -62,7 +62,7 @@ def test_a_folder_is_its_launchers_as_long_as_that_lives(temporary):
 
 def test_a_restart_begins_with_nothing_but_the_output(tmp_path):
     folder = JobFolder(tmp_path)
-    folder.write_failure(0, Failure(1.0, "E", "m", "t"))
+    folder.write_failure(0, Failure(1.0, "E", "m", "t", 13))
     folder.output_path.write_text("[0] line\n")
     assert folder.failure(0)
     folder.clear()

@@ -100,7 +100,8 @@ class CheckpointFolder:
             left = self._remove(manifest.step)
         partial.rename(final)
         _sync(self.path)
-        return left
+        # A save that failed may have had writers that came back to its folder after it had been removed.
+        return [*left, *self._clear_partials()]
 
     def keep_last(self, keep: int) -> list[str]:
         """Remove all of ours that is older than the last `keep` whole checkpoints.
