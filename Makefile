@@ -100,7 +100,7 @@ run() { \
 twice() { \
   run "$$@"; code=$$?; [ $$code = 1 ] || return $$code; \
   echo 'What failed is run again, alone: what fails twice fails.'; \
-  run "$$@" -n 0 --last-failed --last-failed-no-failures none; \
+  run "$$@" -n 1 --last-failed --last-failed-no-failures none; \
 }
 endef
 

@@ -16,9 +16,12 @@ def not_asked(monkeypatch):
     monkeypatch.setattr(stop_request, "_is_requested", False)
     monkeypatch.setattr(stop_request, "_folder", None)
     monkeypatch.setattr(stop_request, "_exit_code", 75)
-    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    # Without workers pytest itself answers SIGTERM, by ending.
+    before = {signal.SIGUSR1: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in before.items()}
     yield
-    signal.signal(signal.SIGUSR1, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_the_signal_asks_for_a_stop():
