@@ -14,8 +14,6 @@ import pytest
 from flax import linen, nnx
 
 import outlay
-from outlay.train.data import eval_batches
-from outlay.train.evaluate import evaluate
 
 RNG = np.random.default_rng(0)
 BATCH = {name: RNG.normal(size=(32, size)).astype(np.float32) for name, size in {"x": 8, "y": 8}.items()}
@@ -177,6 +175,6 @@ def test_evaluation_uses_the_model_state() -> None:
     step = outlay.train_step(loss, OPTIMIZER, model_state=True)
     program = outlay.program(step, init, BATCH, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
     state, _ = program(program.init(jax.random.key(0)), BATCH)
-    found = evaluate(program, state, loss, eval_batches({name: array[:19] for name, array in BATCH.items()}, 32))
+    found = outlay.evaluate(program, state, {name: array[:19] for name, array in BATCH.items()}, loss=loss)
     want = ((BATCH["x"][:19] - BATCH["x"].mean(0)) @ np.asarray(state.params["w"])) ** 2
     np.testing.assert_allclose(found["loss"], want.mean(), rtol=1e-5)
