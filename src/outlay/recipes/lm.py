@@ -233,7 +233,8 @@ def lm_layouts(config: TransformerConfig) -> tuple[dict[str, Layout], dict[str, 
     """
     by_sample = inside("residual", P("data")) + data_parallel()
     heads = inside("queries", P("data", None, "model"))
-    samples = inside("queries", P("data"))
+    # Where a microbatch has fewer samples than there are devices it is whole on all, and the plan says so.
+    samples = Layout([Rule("queries", P("data"), otherwise="replicate", optional=True)])
     # What gives logits is gathered once: left to itself, the compiler moves the logits of all samples instead.
     whole = inside("table" if config.tied else "head", P())
     vocabulary = inside("table", P("model")) + inside("head", P(None, "model"))

@@ -109,7 +109,7 @@ def test_nothing_fits(tmp_path):
     assert not (tmp_path / "chosen.toml").exists()
 
 
-IN_A_WORKER = 'sys.argv[0].endswith("price.py")'
+IN_A_WORKER = 'sys.argv[0].endswith("price_candidate.py")'
 SLEEPS = f"""
 import os, sys, time
 from tests.unit.recipes.small import line
