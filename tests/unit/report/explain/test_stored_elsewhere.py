@@ -82,6 +82,7 @@ def test_what_goes_to_the_host_of_a_gpu_is_told_by_leaf_and_line():
         assert value.source.file.endswith("test_storing.py")
     assert not found.of_kind("state-moves")
     assert found.estimate is not None
-    assert found.estimate.parts["host"] > 0
+    # The newest compiler has all of them run behind the step.
+    assert found.estimate.parts["host"] + found.estimate.hidden > 0
     assert "copies to the host 96.0 KiB a step, and back 96.0 KiB" in str(found)
     assert found.to_dict()["host_copies"][0]["bytes_per_step"] == a_value
