@@ -235,7 +235,8 @@ def test_limits(apart, split):
 def test_another_target():
     found = explained(target="h100:1x4")
     assert str(found.target) == "h100:1x4"
-    assert found["b"].cost < explained()["b"].cost
+    # So small a part takes longer there: a kernel of a GPU costs more to start than a call on a CPU.
+    assert found["b"].cost > explained()["b"].cost
     with pytest.raises(ExplainError, match=r"the program is for 4 device\(s\), but h100:1x8 has 8"):
         explained(target="h100:1x8")
 
