@@ -85,9 +85,9 @@ def compiler_options(wanted: Wanted, mesh: Mesh | None) -> CompilerOptions:
     set_already = {name for variable in _ENVIRONMENT for name in read_flags(os.environ.get(variable, ""))}
     values = _presets().get(kind, {})
     left_out = [name for name in values if name in set_already]
-    kept = {name: value for name, value in values.items() if name not in set_already}
+    remaining = {name: value for name, value in values.items() if name not in set_already}
     notes = (f"set by the environment: {', '.join(left_out)}",) if left_out else ()
-    return CompilerOptions(f"preset for {kind}" if kind else "none", kept, notes)
+    return CompilerOptions(f"preset for {kind}" if kind else "none", remaining, notes)
 
 
 @functools.cache
@@ -136,20 +136,20 @@ def compile_with(
         values: dict[str, Any] = dict(options.values)
         return lowered.compile(compiler_options=values), options
     except jax.errors.JaxRuntimeError as error:
-        said = str(error)
-        if _NO_TILES in said and options.values.get("xla_gpu_enable_triton_gemm") is not False:
+        message = str(error)
+        if _NO_TILES in message and options.values.get("xla_gpu_enable_triton_gemm") is not False:
             note = "no tiles for a product, so products go to cuBLAS: xla_gpu_enable_triton_gemm=false"
             again = replace(options, values={**options.values, **_WAY_OUT}, notes=(*options.notes, note))
             return compile_with(lowered, again, device)
-        unknown = _UNKNOWN.search(said)
+        unknown = _UNKNOWN.search(message)
         if unknown and options.source.startswith("preset"):  # of another version of XLA
-            kept = {name: value for name, value in options.values.items() if name != unknown[1]}
+            remaining = {name: value for name, value in options.values.items() if name != unknown[1]}
             note = f"this compiler has no {unknown[1]}"
-            return compile_with(lowered, replace(options, values=kept, notes=(*options.notes, note)), device)
-        if unknown is None and not (_REFUSED.search(said) and any(name in said for name in options.values)):
+            return compile_with(lowered, replace(options, values=remaining, notes=(*options.notes, note)), device)
+        if unknown is None and not (_REFUSED.search(message) and any(name in message for name in options.values)):
             raise
         platform = device.platform if device else ""
-        raise ProgramError(_refused(options, said, unknown[1] if unknown else "", platform)) from error
+        raise ProgramError(_refused(options, message, unknown[1] if unknown else "", platform)) from error
 
 
 def _refused(options: CompilerOptions, said: str, unknown: str, platform: str) -> str:

@@ -157,7 +157,10 @@ def test_a_step_that_takes_its_own_gradient_is_ruled_too():
 
     def compiled(*rules):
         layout = outlay.Layout(rules) + SPLIT
-        start = lambda key: {"params": init(key)}  # noqa: E731
+
+        def start(key):
+            return {"params": init(key)}
+
         return outlay.program(step, start, BATCH, layout=layout, mesh=outlay.mesh(data=8)).compiled
 
     kept, all_kept = compiled(("layer_input", outlay.keep())), compiled()
@@ -174,7 +177,10 @@ def test_a_step_that_is_written_for_the_pieces_is_ruled_too():
 
     def program(*rules):
         layout = outlay.Layout(rules) + outlay.data_parallel()
-        start = lambda key: {"params": init(key)}  # noqa: E731
+
+        def start(key):
+            return {"params": init(key)}
+
         return outlay.program(step, start, BATCH, layout=layout, mesh=outlay.mesh(data=8), mode="manual")
 
     kept, plain = program(("layer_input", outlay.keep())), program()
@@ -189,7 +195,10 @@ def test_a_step_that_is_written_for_the_pieces_is_ruled_too():
 
 def test_names_that_no_rule_speaks_of_leave_no_trace():
     assert "remat" not in str(jax.make_jaxpr(program_of().step)(program_of().state_shapes, BATCH))
-    nameless = lambda params, batch, keys: scanned(params, batch, keys)  # noqa: E731
+
+    def nameless(params, batch, keys):
+        return scanned(params, batch, keys)
+
     assert program_of(loss=nameless).lowered.as_text() == program_of().lowered.as_text()
 
 

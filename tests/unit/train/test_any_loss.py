@@ -91,7 +91,9 @@ def test_groups_that_devices_cannot_share():
 
 
 def test_metrics_that_do_not_exist_are_all_named():
-    loss = lambda p, batch, keys: (losses(p, batch), {})  # noqa: E731
+    def loss(p, batch, keys):
+        return (losses(p, batch), {})
+
     with pytest.raises(ProgramError, match=r"(?s)2 metric\(s\).*'gradnorm': did you mean 'grad_norm'.*'lr'"):
         build(loss, metrics=["gradnorm", "param_norm", "lr"])
     with pytest.raises(ProgramError, match=r"fix: metrics=\['grad_norm'\]"):

@@ -63,13 +63,13 @@ def laid_out(schedule: Schedule, target: Target | str | None = None, *, constant
 
 
 def _target(schedule: Schedule, target: Target | str | None) -> Target:
-    wanted = target if target is not None else schedule.target
-    if not wanted:
+    hardware = target if target is not None else schedule.target
+    if not hardware:
         raise ExplainError(
             "an estimate needs to know the hardware, and nothing says it\n"
             '  fix: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
         )
-    found = Target.parse(wanted) if isinstance(wanted, str) else wanted
+    found = Target.parse(hardware) if isinstance(hardware, str) else hardware
     if found.num_devices != schedule.num_devices:
         raise ExplainError(
             f"the program is for {schedule.num_devices} device(s), but {found} has {found.num_devices}\n"

@@ -175,8 +175,8 @@ def _backward(mask: Mask, scale: float, block: int, kept: Any, grad: jax.Array) 
 
     start = tuple(jnp.zeros(shape, jnp.float32) for shape in (rows, blocks.key.shape, blocks.value.shape))
     totals, _ = jax.lax.scan(add, blocks.alike(start), blocks.pairs)
-    wanted = zip(totals, (query, key, value), strict=True)
-    return *(total[:, : x.shape[1]].reshape(x.shape).astype(x.dtype) for total, x in wanted), None
+    gradients = zip(totals, (query, key, value), strict=True)
+    return *(total[:, : x.shape[1]].reshape(x.shape).astype(x.dtype) for total, x in gradients), None
 
 
 blockwise.defvjp(_forward, _backward)

@@ -150,8 +150,8 @@ def _differing(before: Figures, after: Figures) -> list[Difference]:
     both = dict.fromkeys((*before, *after))
     pairs = {key: Difference(*key, before.get(key, 0), after.get(key, 0)) for key in both}
     found = [pair for pair in pairs.values() if pair.before != pair.after]
-    told = {pair.what for pair in found if pair.unit == "bytes"}
-    return [pair for pair in found if pair.unit != "runs" or pair.what not in told]  # so many runs of other sizes
+    compared = {pair.what for pair in found if pair.unit == "bytes"}
+    return [pair for pair in found if pair.unit != "runs" or pair.what not in compared]  # so many runs of other sizes
 
 
 def _render(diff: ExplainDiff) -> Iterator[Any]:

@@ -33,8 +33,8 @@ def render(found: Explanation, width: int) -> Iterator[Any]:
         yield Text(line, style=style)
     options = found.compiler_options
     if options is not None and (options.values or options.notes):
-        said = [f"{options.source} ({len(options.values)} of them)", *options.notes]
-        yield Text(f"compiler options: {'; '.join(said)}", style="yellow" if options.notes else "dim")
+        parts = [f"{options.source} ({len(options.values)} of them)", *options.notes]
+        yield Text(f"compiler options: {'; '.join(parts)}", style="yellow" if options.notes else "dim")
     if found.hlo is not None:
         yield Text()
         yield from _collectives(found, width)

@@ -85,8 +85,8 @@ def _of_the_runtime(peak: int, target: Target | None) -> dict[str, Any]:
         return {"needed": peak, "pool": 0, "most": 0, "assumed": ()}
     known, capacity = constants_of(target.hardware), target.hardware.memory_bytes
     is_gpu = target.hardware.kind == "gpu"
-    said = os.environ.get(_FRACTION, "") if is_gpu else ""
-    asked = float(said) if re.fullmatch(r"0?\.\d+|1(\.0*)?", said) else known.pool
+    fraction = os.environ.get(_FRACTION, "") if is_gpu else ""
+    asked = float(fraction) if re.fullmatch(r"0?\.\d+|1(\.0*)?", fraction) else known.pool
     assumed = []
     if known.fragments or known.runtime:
         assumed.append(
@@ -94,7 +94,9 @@ def _of_the_runtime(peak: int, target: Target | None) -> dict[str, Any]:
             "for CUDA's context, NCCL's channels and cuDNN"
         )
     if asked < 1:
-        by = f"by {_FRACTION}" if said else f"as JAX does unless {_FRACTION} says otherwise" if is_gpu else "of TPUs"
+        by = (
+            f"by {_FRACTION}" if fraction else f"as JAX does unless {_FRACTION} says otherwise" if is_gpu else "of TPUs"
+        )
         assumed.append(f"{asked:.3g} of the memory is for the program, {by}")
     return {
         "needed": int(peak * (1 + known.fragments)),

@@ -98,5 +98,5 @@ def _events(stretches: Sequence[Stretch], begin: float, origins: Mapping[str, Or
             yield span(PREDICTED, lane, f"{one.part} {one.name}", at, one.seconds, {"rounds": one.runs})
             yield from _events(one.inside, at, origins)
         else:
-            told = {**described(one.name, origins), "bound by": one.part, "waited for": one.waited * _MICROSECONDS}
-            yield span(PREDICTED, lane, one.name, at, one.seconds, told)
+            arguments = {**described(one.name, origins), "bound by": one.part, "waited for": one.waited * _MICROSECONDS}
+            yield span(PREDICTED, lane, one.name, at, one.seconds, arguments)

@@ -60,9 +60,9 @@ def read_trace(path: Path, program: str) -> list[TraceEvent]:
             "\n  fix: let the profiler run over whole steps, and wait for their results: jax.block_until_ready(state)"
         )
     if program not in programs:
-        told = ", ".join(f"{name} ({count} events)" for name, count in programs.most_common(_SHOWN))
+        listed = ", ".join(f"{name} ({count} events)" for name, count in programs.most_common(_SHOWN))
         raise ProfileError(
-            f"{file} is a trace of another program: it holds no event of {program}, but of {told}"
+            f"{file} is a trace of another program: it holds no event of {program}, but of {listed}"
             "\n  fix: profile this recipe with this layout, or explain the one that was traced"
         )
     mine = [event for name, event in found if name == program]
@@ -87,7 +87,7 @@ def _events(data: jax.profiler.ProfileData) -> Iterator[tuple[str, TraceEvent]]:
     for plane in data.planes:
         for line in plane.lines:
             for event in line.events if line.name != _PYTHON else ():
-                told = dict(event.stats)
-                if "hlo_op" in told and "hlo_module" in told:
-                    name, times = str(told["hlo_op"]), (event.start_ns * 1e-9, event.duration_ns * 1e-9)
-                    yield str(told["hlo_module"]), TraceEvent(name, (plane.name, line.name), *times)
+                stats = dict(event.stats)
+                if "hlo_op" in stats and "hlo_module" in stats:
+                    name, times = str(stats["hlo_op"]), (event.start_ns * 1e-9, event.duration_ns * 1e-9)
+                    yield str(stats["hlo_module"]), TraceEvent(name, (plane.name, line.name), *times)

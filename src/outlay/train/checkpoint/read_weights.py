@@ -63,10 +63,10 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
         fault = None
     except CheckpointError as error:
         fault = error
-    said = exchange(str(fault) if fault else None)
+    faults = exchange(str(fault) if fault else None)
     if fault is not None:
         raise fault
-    if elsewhere := [f"process {process}: {text}" for process, text in enumerate(said) if text]:
+    if elsewhere := [f"process {process}: {text}" for process, text in enumerate(faults) if text]:
         raise CheckpointError("\n".join(["other processes cannot read the weights; nothing was loaded", *elsewhere]))
     leaves = dict(named)
     for path in wanted:

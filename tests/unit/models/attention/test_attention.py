@@ -123,7 +123,10 @@ def largest(num_tokens):
     """Of all arrays of a gradient's program, the size of the largest."""
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs(8)]
     query, key, value = (jax.ShapeDtypeStruct((1, num_tokens, *shape.shape[2:]), jnp.bfloat16) for shape in shapes)
-    loss = lambda q, k, v: outlay.attention(q, k, v, causal=True).astype(jnp.float32).sum()  # noqa: E731
+
+    def loss(q, k, v):
+        return outlay.attention(q, k, v, causal=True).astype(jnp.float32).sum()
+
     jaxpr = str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(query, key, value))
     return max(np.prod([int(n) for n in found.split(",")]) for found in re.findall(r"\w\d+\[([\d,]+)\]", jaxpr))
 
@@ -165,7 +168,9 @@ def test_on_gpus_that_are_not_here_it_is_the_fused_kernel_and_stays_split():
     query, key = (jax.ShapeDtypeStruct((8, 256, n, 64), jnp.bfloat16, sharding=sharding) for n in (8, 4))
 
     def grads(query, key, value):
-        loss = lambda *xs: outlay.attention(*xs, causal=True, window=100).astype(jnp.float32).sum()  # noqa: E731
+        def loss(*xs):
+            return outlay.attention(*xs, causal=True, window=100).astype(jnp.float32).sum()
+
         return jax.grad(loss, (0, 1, 2))(query, key, value)
 
     with jax.set_mesh(mesh):
@@ -184,7 +189,9 @@ def test_on_tpus_that_are_not_here_it_is_the_pallas_kernel_where_the_split_is_to
     )
 
     def grads(query, key, value):
-        loss = lambda *xs: outlay.attention(*xs, causal=True, split=split).astype(jnp.float32).sum()  # noqa: E731
+        def loss(*xs):
+            return outlay.attention(*xs, causal=True, split=split).astype(jnp.float32).sum()
+
         return jax.grad(loss, (0, 1, 2))(query, key, value)
 
     with jax.set_mesh(mesh):

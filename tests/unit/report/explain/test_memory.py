@@ -177,7 +177,9 @@ def frozen_layers(state, batch):
 
 
 def closed_over(step, target=None):
-    init = lambda key: {"down": jnp.ones((512, 4)), "up": jnp.ones((4, 512))}  # noqa: E731
+    def init(key):
+        return {"down": jnp.ones((512, 4)), "up": jnp.ones((4, 512))}
+
     on = mesh(data=8, target=target)
     return program(step, init, jax.ShapeDtypeStruct((16, 512), jnp.float32), layout=data_parallel(), mesh=on)
 
