@@ -218,7 +218,7 @@ def _last_line(log):
 
 def main():
     """One row in this process: `_published_facts.py FILE ID CACHE`."""
-    from outlay.core.errors import OutlayError
+    from outlay.core.error_types import OutlayError
 
     source, name, cache = sys.argv[1:]
     run = run_of(next(row for row in read_rows(source) if row["id"] == name))

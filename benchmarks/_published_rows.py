@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlay.core.errors import OutlayError
+from outlay.core.error_types import OutlayError
 from outlay.devices.target import Target
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.published import MODELS

@@ -72,7 +72,7 @@ from .search.selection import Selection as Selection
 from .recipes.choose import choose as choose
 
 # what goes wrong
-from .core.errors import OutlayError as OutlayError
+from .core.error_types import OutlayError as OutlayError
 
 # more, by what it is about
 from . import arrays as arrays

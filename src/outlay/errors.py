@@ -1,6 +1,6 @@
 """Every error and warning that Outlay raises."""
 
-from outlay.core.errors import (
+from outlay.core.error_types import (
     BackendError,
     BackendStartedError,
     BrainError,

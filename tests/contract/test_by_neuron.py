@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.program.waves import NUM_STEPS, assert_same, graph, init_of, inputs, on_one_device, rollout
 
 import outlay
-from outlay.core.errors import LayoutError, ProgramError
+from outlay.core.error_types import LayoutError, ProgramError
 from outlay.graph.rollout import Rollout
 from outlay.layout.strategies import by_neuron
 

@@ -14,7 +14,7 @@ from tests.unit.cli.command import LINE, ROOT, command_here
 from tests.unit.recipes import small
 
 import outlay
-from outlay.core.errors import OutlayError
+from outlay.core.error_types import OutlayError
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
 from outlay.train.run_folder import RunFolder

@@ -9,7 +9,7 @@ from tests.contract.placed_as_planned import assert_placed_as_planned, blocks
 from tests.unit.program.waves import assert_same, graph, init_of, inputs, on_one_device, rollout
 
 import outlay
-from outlay.core.errors import LayoutError, ProgramError
+from outlay.core.error_types import LayoutError, ProgramError
 from outlay.program.placed.dispatch import routes
 
 PLACES = {

@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.jobs.join import join
 from outlay.jobs.posted_texts import part
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Sharding
 
-from outlay.core.errors import PlaceError, Problem
+from outlay.core.error_types import PlaceError, Problem
 
 # What is said is short; in the rare case that it is longer, a second round brings the whole.
 _FIRST_ROUND = 1024

@@ -11,7 +11,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from outlay.arrays.bounds import as_index, blocks, bounds_text, shape_of
 from outlay.arrays.misfits import refuse_misfits
-from outlay.core.errors import PlaceError, Problem
+from outlay.core.error_types import PlaceError, Problem
 
 # A CPU device does not copy memory that is aligned so, whatever `may_alias` says: it would see what is written there
 # later, and a mapped file that is cut short would end the process.

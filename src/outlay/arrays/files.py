@@ -11,7 +11,7 @@ from jax.sharding import Sharding
 
 from outlay.arrays.announcements import exchange, refuse_difference
 from outlay.arrays.callback import Read, from_callback
-from outlay.core.errors import PlaceError, Problem
+from outlay.core.error_types import PlaceError, Problem
 
 _SAVED_AS = "save it with np.save(path, array), or as Zarr"
 

@@ -7,7 +7,7 @@ import os
 import jax
 from jax.sharding import Mesh
 
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.core.sizes import format_bytes, num_bytes
 from outlay.layout.plan import Plan
 

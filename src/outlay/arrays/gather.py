@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from outlay.arrays.announcements import process_problem, refuse_absent
 from outlay.arrays.auto_types import auto_sharding, with_auto_types
 from outlay.arrays.bounds import MOST_BYTES, Slabs, blocks, cut
-from outlay.core.errors import PlaceError, Problem
+from outlay.core.error_types import PlaceError, Problem
 from outlay.core.paths import flatten_paths
 
 

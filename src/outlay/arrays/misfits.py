@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding, Sharding
 
 from outlay.arrays.shardings import under
-from outlay.core.errors import LayoutError, PlaceError, Problem
+from outlay.core.error_types import LayoutError, PlaceError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.suggest import did_you_mean
 from outlay.devices.made import refuse_to_run

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.arrays.misfits import refuse_misfits
-from outlay.core.errors import PlaceError
+from outlay.core.error_types import PlaceError
 
 
 def pencil(shape: Sequence[int], mesh: Mesh, along: int) -> NamedSharding:

@@ -15,7 +15,7 @@ from outlay.arrays.announcements import exchange, refuse_absent
 from outlay.arrays.bounds import Bounds, blocks, shape_of
 from outlay.arrays.callback import from_callback
 from outlay.arrays.misfits import refuse_misfits
-from outlay.core.errors import PlaceError, Problem
+from outlay.core.error_types import PlaceError, Problem
 from outlay.layout.placement import spec_dims, spec_text
 
 Shape = tuple[int, ...]

@@ -15,7 +15,7 @@ from outlay.arrays.announcements import exchange, process_problem, refuse_absent
 from outlay.arrays.bounds import MOST_BYTES, Bounds, blocks, cut, of_index, shape_of
 from outlay.arrays.callback import from_callback
 from outlay.arrays.misfits import refuse_misfits
-from outlay.core.errors import PlaceError, Problem
+from outlay.core.error_types import PlaceError, Problem
 
 
 def scatter(value: Any, sharding: Sharding, source: int = 0) -> jax.Array:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from outlay.core.errors import PlaceError
+from outlay.core.error_types import PlaceError
 from outlay.core.paths import join_parts, map_with_paths, split_path
 from outlay.devices.info import MeshInfo
 from outlay.layout.plan import LeafPlan, Plan

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.arrays.auto_types import auto_sharding, with_auto_types, with_sharding_of
 from outlay.arrays.misfits import refuse_misfits
-from outlay.core.errors import PlaceError, Problem
+from outlay.core.error_types import PlaceError, Problem
 
 Range = tuple[int, int, int]
 

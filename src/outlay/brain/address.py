@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 import jax
 
 from outlay.brain.brain import Brain
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches, pattern_problem
 from outlay.core.suggest import did_you_mean

@@ -27,7 +27,7 @@ from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import Module, State
 from outlay.brain.port import Connection, Port, Shape, split_end
 from outlay.brain.shapes import Reads, port_of, resolve_shapes
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import CACHE, Part, Source, StepGraph
 

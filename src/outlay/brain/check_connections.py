@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from outlay.brain.check_settings import is_time
 from outlay.brain.port import LONGEST, Connection, Port, split_end
 from outlay.brain.shapes import Reads, Shapes, port_of
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import INPUTS, Source
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.port import Port
-from outlay.core.errors import BrainError, OutlayError, Problem
+from outlay.core.error_types import BrainError, OutlayError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches
 from outlay.core.suggest import did_you_mean

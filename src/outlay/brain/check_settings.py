@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.graph.step_graph import CACHE, INPUTS
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 
 from outlay.brain.initializers import Initializer
 from outlay.brain.registry import register
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from outlay.brain.registry import register
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.brain.somas.soma import Soma
 from outlay.brain.synapses.synapses import LinearSynapses, Synapses
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 RULE = "learning_rule"
 

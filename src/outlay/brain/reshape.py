@@ -14,7 +14,7 @@ from outlay.brain.module import Module, State
 from outlay.brain.port import Kind, Port, Shape
 from outlay.brain.registry import register
 from outlay.brain.spikers.spiker_settings import not_positive
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 
 @register("concat")

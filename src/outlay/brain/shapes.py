@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from outlay.brain.check_modules import checked_ports, naming
 from outlay.brain.check_settings import is_shape
 from outlay.brain.port import Port, Shape
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.graph.step_graph import INPUTS, Source
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 from outlay.cli.known_problems import known_problems
 from outlay.cli.known_variables import meaning_of
-from outlay.core.errors import BackendError
+from outlay.core.error_types import BackendError
 from outlay.core.versions import versions
 
 _NEEDED = ("outlay", "jax", "jaxlib", "numpy", "optax")

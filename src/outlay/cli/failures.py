@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from outlay.cli import interrupt, output
-from outlay.core.errors import OutlayError
+from outlay.core.error_types import OutlayError
 from outlay.core.user_code import users_traceback
 
 CHECK_FAILED = 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
 
 

@@ -26,7 +26,7 @@ from jax.experimental import topologies
 from jax.extend.core import Literal, Primitive
 from jax.sharding import SingleDeviceSharding
 
-from outlay.core.errors import BackendError, TargetError
+from outlay.core.error_types import BackendError, TargetError
 
 
 def backend_is_started() -> bool:

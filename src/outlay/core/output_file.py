@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlay.core.errors import OutputError
+from outlay.core.error_types import OutputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from outlay.core.errors import CheckpointWarning, OutlayError
+from outlay.core.error_types import CheckpointWarning, OutlayError
 
 MARK = "outlay.txt"
 """The file that marks a folder. Its first line says what the folder is; the others are only ever added to."""

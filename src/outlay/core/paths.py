@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from outlay.core.errors import LayoutError, Problem
+from outlay.core.error_types import LayoutError, Problem
 
 Parts = tuple[str, ...]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 
 Value = str | int | bool
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 from outlay.devices.spec import MeshSpec
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 from outlay.core.jax_compat import attached_devices
 from outlay.devices.arrange import arrange, group_by_host
 from outlay.devices.compile_only import target_devices

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from outlay.core.errors import TargetError
+from outlay.core.error_types import TargetError
 from outlay.core.jax_compat import gpu_topology_devices, settle_on_cpu, tpu_topology_devices
 from outlay.devices.hardware import Hardware, known_hardware
 from outlay.devices.hosts import host_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 
 # Over these only gradients or gathered parameters travel, a few times a step: the network between hosts will do.
 # Any other axis may carry activations and stays inside a host unless declared otherwise.

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from outlay.core.errors import TargetError
+from outlay.core.error_types import TargetError
 from outlay.devices.hardware_file import Table, overlay, read_tables
 from outlay.devices.hardware_keys import COMPILER_KEYS
 from outlay.devices.measured import Measured

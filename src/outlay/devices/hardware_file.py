@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from outlay.core.errors import TargetError
+from outlay.core.error_types import TargetError
 from outlay.core.suggest import did_you_mean
 from outlay.devices.hardware_keys import table_problems
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 from outlay.core.jax_compat import is_compile_only
 from outlay.core.sizes import is_count
 from outlay.devices.device_id import DeviceId, device_id

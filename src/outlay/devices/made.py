@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 from jax.sharding import Mesh
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import is_compile_only
 from outlay.devices.target import Target
 

@@ -7,7 +7,7 @@ import os
 import jax
 
 from outlay.core import backend_watch
-from outlay.core.errors import BackendStartedError, MeshError
+from outlay.core.error_types import BackendStartedError, MeshError
 from outlay.core.jax_compat import backend_is_started
 from outlay.core.runtime_flags import keep_memory, read_flags, simulated_environment
 from outlay.devices.hosts import pretend_hosts

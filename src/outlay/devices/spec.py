@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 from outlay.core.suggest import did_you_mean
 from outlay.devices.fit import MAY_CROSS_HOSTS, check_hosts, fill_open_axis
 

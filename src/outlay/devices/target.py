@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
-from outlay.core.errors import TargetError
+from outlay.core.error_types import TargetError
 from outlay.core.suggest import did_you_mean
 from outlay.devices.hardware import Hardware, known_hardware
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.graph.kept import Buffers, Kept
 from outlay.graph.section import Section

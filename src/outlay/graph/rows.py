@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.core.patterns import matches
 from outlay.graph.kept import Kept

@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Mapping
 
-from outlay.core.errors import JoinError
+from outlay.core.error_types import JoinError
 from outlay.jobs import variables
 from outlay.jobs.place_in_job import Place, need, number
 

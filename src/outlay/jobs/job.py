@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outlay.core.errors import LaunchError
+from outlay.core.error_types import LaunchError
 from outlay.core.runtime_flags import simulated_environment
 from outlay.jobs import variables
 from outlay.jobs.job_folder import JobFolder

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outlay.core import backend_watch
-from outlay.core.errors import BackendStartedError, JoinError
+from outlay.core.error_types import BackendStartedError, JoinError
 from outlay.jobs import variables
 from outlay.jobs.from_environment import place_from
 from outlay.jobs.guard import Guard

@@ -7,7 +7,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from outlay.core.errors import JoinError
+from outlay.core.error_types import JoinError
 from outlay.jobs.place_in_job import Place
 
 BIND = "JAX_COORDINATOR_BIND_ADDRESS"

@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlay.core.errors import JoinError
+from outlay.core.error_types import JoinError
 from outlay.jobs.line import Hung, Line, Message
 from outlay.jobs.listen import LOOPBACK_FIX, Listening, listen, own_loopback
 from outlay.jobs.place_in_job import Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from outlay.core.errors import JoinError
+from outlay.core.error_types import JoinError
 
 
 @dataclass(frozen=True)

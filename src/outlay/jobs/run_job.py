@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from outlay.core.errors import LaunchError
+from outlay.core.error_types import LaunchError
 from outlay.jobs.ending import Ending
 from outlay.jobs.job import Job, free_port
 from outlay.jobs.job_folder import JobFolder, new_job_folder

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.core.sizes import format_bytes, num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.layout.claims import Claims

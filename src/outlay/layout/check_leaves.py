@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.core.paths import join_parts, split_path
 from outlay.core.patterns import matches
 from outlay.core.sizes import format_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.core.paths import split_path
 from outlay.core.patterns import first_part
 from outlay.core.suggest import did_you_mean

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.core.paths import Parts, split_path
 from outlay.layout.globs import globs, globs_text
 from outlay.layout.mirror import is_optimizer

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.core.paths import Parts, join_parts, split_path
 from outlay.core.patterns import first_part, matches, matches_parts, pattern_parts
 from outlay.core.suggest import did_you_mean

@@ -17,7 +17,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import LayoutError, Problem
+from outlay.core.error_types import LayoutError, Problem
 from outlay.layout.storage import Storage
 
 Dims = tuple[tuple[str, ...], ...]

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import LayoutError, Problem
+from outlay.core.error_types import LayoutError, Problem
 from outlay.core.sizes import format_bytes, is_count, num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.core.table import folded, table, to_text

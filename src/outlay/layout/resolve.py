@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.array_leaves import is_array, non_arrays
-from outlay.core.errors import LayoutError, Problem
+from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import flatten_paths, join_parts, split_path
 from outlay.core.patterns import pattern_parts
 from outlay.devices.info import MeshInfo

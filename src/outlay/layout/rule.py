@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import LayoutError, Problem
+from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import split_path
 from outlay.core.patterns import first_part, matches, pattern_problem
 from outlay.layout.globs import as_dotted, as_glob

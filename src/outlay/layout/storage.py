@@ -11,7 +11,7 @@ from typing import Literal
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import LayoutError, Problem
+from outlay.core.error_types import LayoutError, Problem
 
 Stored = Literal["", "device", "host", "recomputed"]
 """Where a leaf is kept between its uses; empty where no rule says, which is in the device's memory."""

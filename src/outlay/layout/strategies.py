@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import LayoutError, Problem
+from outlay.core.error_types import LayoutError, Problem
 from outlay.graph.step_graph import CACHE
 from outlay.layout.layout import Layout
 from outlay.layout.placement import on

@@ -13,7 +13,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import LayoutError, MeshError, Problem
+from outlay.core.error_types import LayoutError, MeshError, Problem
 from outlay.core.suggest import did_you_mean
 from outlay.devices.spec import EXAMPLE, MeshSpec
 from outlay.layout.layout import Layout

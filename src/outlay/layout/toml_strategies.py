@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.core.suggest import did_you_mean
 from outlay.layout.layout import Layout
 from outlay.layout.rule import OTHERWISE, Otherwise

@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import LayoutError, Problem
+from outlay.core.error_types import LayoutError, Problem
 from outlay.layout.layout import Layout
 from outlay.layout.placement import Follow, On, Replicate
 from outlay.layout.policies import LargestDim, OneDim

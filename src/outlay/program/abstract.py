@@ -17,7 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from outlay.core.array_leaves import non_arrays
 from outlay.core.constrain import Gradient, Sums, resolving, summing
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS

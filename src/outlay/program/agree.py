@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.jobs.posted_texts import gather_all, part, patience, post, wait_for
 from outlay.program.fingerprint import Facts
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal, jaxprs_in_params
 from jax.sharding import Mesh
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import place_of, run_jaxpr, scan_operands
 from outlay.core.whole_batch import gathering
 from outlay.program import between_processes

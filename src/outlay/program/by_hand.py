@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import under
 from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, summing
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import varying_axes
 from outlay.core.paths import map_with_paths
 from outlay.core.whole_batch import spreading

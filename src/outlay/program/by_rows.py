@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.graph.rollout import Rollout, count_steps, results
 from outlay.graph.rows import Rows

@@ -16,7 +16,7 @@ import jax
 import jaxlib
 from jax.sharding import Mesh
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import gpu_library, is_compile_only
 from outlay.core.jax_kernels import drop_callbacks
 from outlay.core.runtime_flags import Value, flags_of_library, read_flags, typed_flags

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from outlay.arrays.misfits import differences
 from outlay.arrays.shardings import sharding, under
 from outlay.core.array_leaves import non_arrays
-from outlay.core.errors import Problem, ProgramError
+from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.layout.plan import LeafPlan, Plan
 

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh
 
-from outlay.core.errors import Problem, ProgramError
+from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_compat import Frame, in_backward_pass, intercepting, user_frames
 from outlay.program.abstract import abstract_init
 from outlay.program.explicit_edits import Bind, dims_of, edits, out_sharding_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.program.manual_collectives import ring_shift
 
 

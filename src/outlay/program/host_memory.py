@@ -10,7 +10,7 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from outlay.arrays.shardings import HOST, OnHost, sharding
-from outlay.core.errors import Problem, ProgramError
+from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.layout.plan import Plan
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.devices.build import mesh as make_mesh
 from outlay.layout.layout import Layout
 from outlay.program.compiler_options import Wanted

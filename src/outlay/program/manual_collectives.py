@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 
 AxisNames = str | Sequence[str]
 

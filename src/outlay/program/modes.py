@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from outlay.arrays.shardings import under
 from outlay.core.constrain import resolving, summing
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.paths import map_with_paths
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS

@@ -15,7 +15,7 @@ import jax
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh, NamedSharding
 
-from outlay.core.errors import Problem, ProgramError
+from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_compat import place_of, place_of_error
 
 T = TypeVar("T")

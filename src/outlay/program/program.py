@@ -15,7 +15,7 @@ from outlay.arrays.born import born_sharded
 from outlay.arrays.fits_in_memory import too_large
 from outlay.arrays.misfits import differences
 from outlay.arrays.shardings import shardings
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import is_compile_only, is_tracing, without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.devices.made import refuse_to_run

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.extend.core import Literal, jaxprs_in_params
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 
 LOOP, RECOMPUTED, CALLS = "scan", ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
 WHOLE = "outlay_whole_batch"

@@ -19,7 +19,7 @@ from jax.extend.core import Var, jaxprs_in_params
 from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import HOST, under
-from outlay.core.errors import Problem, ProgramError
+from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_compat import run_jaxpr, scan_operands
 from outlay.core.jax_gradient import differentiating
 from outlay.core.paths import map_with_paths

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
 
 

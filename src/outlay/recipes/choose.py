@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.core.jax_compat import backend_is_started
 from outlay.devices.simulated import simulate
 from outlay.devices.spec import MeshSpec

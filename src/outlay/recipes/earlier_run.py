@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.devices.made import refuse_to_run
 from outlay.jobs.heartbeat import beat
 from outlay.program.program import Program

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
 from outlay.recipes.arguments import recipe_arguments
 from outlay.recipes.load_file import RAISED, last_line_in, load_file

@@ -12,7 +12,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
 from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule

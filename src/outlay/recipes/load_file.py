@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 
 LOADED: set[str] = set()
 """The files that were loaded."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from jax.sharding import Mesh
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
 from outlay.devices.build import mesh as make_mesh
 from outlay.layout.layout import Layout

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from outlay.core.errors import OutlayError
+from outlay.core.error_types import OutlayError
 
 COMMAND = (sys.executable, "-P", "-m", __name__)
 """Starts this process; the job is its last argument. `-P` keeps the working folder from shadowing modules."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 """Folders left out: installed packages, and tests, which some distributions of Python ship and others do not."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, get_args
 
 import optax
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2

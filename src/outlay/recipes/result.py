@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from outlay.core.errors import RunFolderError
+from outlay.core.error_types import RunFolderError
 from outlay.train.metrics_file import finite
 
 

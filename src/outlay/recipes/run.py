@@ -14,7 +14,7 @@ import jax
 import jinja2
 from jax.sharding import Mesh
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.core.user_code import users_traceback
 from outlay.core.versions import versions
 from outlay.layout.plan import Plan

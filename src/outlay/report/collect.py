@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from outlay.core.errors import Problem, ShowError
+from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches, pattern_problem
 from outlay.core.suggest import did_you_mean

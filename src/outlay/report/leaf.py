@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 from outlay.core.sizes import num_bytes
 from outlay.devices.device_id import device_id, format_devices
 from outlay.devices.info import MeshInfo

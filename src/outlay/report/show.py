@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.core.errors import ShowError
+from outlay.core.error_types import ShowError
 from outlay.core.suggest import did_you_mean
 from outlay.core.table import Lines, to_text
 from outlay.report.blocks import Blocks

@@ -8,7 +8,7 @@ from outlay.analysis.cost.estimate import Estimate
 from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import schedule_of
 from outlay.analysis.work.compiled import compiled_work
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.devices.target import Target
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation

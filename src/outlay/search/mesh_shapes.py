@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 from outlay.devices.arrange import arrange
 from outlay.devices.info import MeshInfo
 from outlay.devices.spec import MeshSpec

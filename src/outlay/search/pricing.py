@@ -8,7 +8,7 @@ import time
 import jax
 import jaxlib
 
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.core.versions import versions
 from outlay.devices.target import Target
 from outlay.program.program import Program

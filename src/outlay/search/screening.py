@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from outlay.core.errors import LayoutError, MeshError, OutlayError, ProgramError
+from outlay.core.error_types import LayoutError, MeshError, OutlayError, ProgramError
 from outlay.core.sizes import format_bytes
 from outlay.devices.info import MeshInfo
 from outlay.devices.spec import MeshSpec

@@ -11,7 +11,7 @@ from typing import Any, Self
 from rich import progress as bars
 from rich.console import Console
 
-from outlay.core import errors
+from outlay.core import error_types as errors
 from outlay.core.sizes import format_bytes
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from outlay.analysis.cost.render import format_flops, format_seconds
-from outlay.core.errors import ChooseError
+from outlay.core.error_types import ChooseError
 from outlay.core.sizes import format_bytes
 from outlay.devices.target import Target
 from outlay.search.candidate_price import Price

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.core.errors import Problem, ProgramError
+from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, split_path
 from outlay.core.suggest import did_you_mean
 

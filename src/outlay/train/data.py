@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.train.contract import num_samples
 
 

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from outlay.arrays.misfits import differences
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
-from outlay.core.errors import Problem, ProgramError, message
+from outlay.core.error_types import Problem, ProgramError, message
 from outlay.jobs.heartbeat import beat
 from outlay.program.host_memory import fetching
 from outlay.program.program import Program

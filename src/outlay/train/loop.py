@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import jax
 
-from outlay.core.errors import OutputError, ProgramError
+from outlay.core.error_types import OutputError, ProgramError
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import AFTER_THE_LAST
 from outlay.program.program import Program

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from outlay.core.errors import CheckpointError, OutputError
+from outlay.core.error_types import CheckpointError, OutputError
 from outlay.core.output_file import whole_file
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure  # unlike pyplot it needs no display and keeps no global state
 from matplotlib.ticker import MaxNLocator
 
-from outlay.core.errors import RunFolderError
+from outlay.core.error_types import RunFolderError
 from outlay.core.output_file import picture_bytes, write_whole
 from outlay.core.own_folder import MARK, OwnFolder
 from outlay.layout.plan import Plan

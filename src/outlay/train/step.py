@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from outlay.core.constrain import constrain, gradient_of_sums, per_device
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.train.contract import (
     num_samples,

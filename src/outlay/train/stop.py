@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import jax
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import preemption_is_served
 from outlay.jobs.posted_texts import patience, post, posted, wait_for
 from outlay.jobs.stop_request import Stopped, agree_on, exit_code, is_requested, listen, listening

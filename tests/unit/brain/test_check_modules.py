@@ -9,7 +9,7 @@ import pytest
 from outlay.brain.brain import Brain
 from outlay.brain.module import Module
 from outlay.brain.port import Connection, Port
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 
 @dataclass(frozen=True)

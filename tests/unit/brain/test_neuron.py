@@ -31,7 +31,7 @@ from outlay.brain.somas.leaky import (
 from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.synapses.fading import RDTracedSynapses, RFSTracedSynapses, TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 from outlay.core.patterns import matches
 
 UNITS, INPUTS, STEPS = 5, 7, 40

@@ -5,7 +5,7 @@ import pytest
 
 from outlay.brain.port import Port
 from outlay.brain.reshape import Concat, Sampler
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 
 def test_concat_is_flat_or_of_the_shape_asked_for():

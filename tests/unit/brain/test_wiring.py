@@ -17,7 +17,7 @@ from outlay.brain.reshape import Concat
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 
 @dataclass(frozen=True)

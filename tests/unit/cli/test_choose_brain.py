@@ -6,7 +6,7 @@ import pytest
 from tests.unit.cli.command import outlay_command
 
 import outlay
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 
 pytestmark = pytest.mark.processes
 

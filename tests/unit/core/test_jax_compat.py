@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
 from outlay.core import jax_compat
-from outlay.core.errors import TargetError
+from outlay.core.error_types import TargetError
 from outlay.core.jax_compat import (
     gpu_topology_devices,
     in_backward_pass,

@@ -12,7 +12,7 @@ from outlay.brain.brain import Brain
 from outlay.brain.files.convert import write_brain
 from outlay.brain.port import Connection
 from outlay.brain.spikers.linear import LinearSpiker
-from outlay.core.errors import OutputError
+from outlay.core.error_types import OutputError
 from outlay.core.output_file import whole_file, write_output, write_picture, write_whole
 
 OURS = ["# Chosen by outlay choose lm\n", "# Written by `outlay calibrate`, which\n"]

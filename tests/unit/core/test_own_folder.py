@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from outlay.core.errors import CheckpointError, CheckpointWarning
+from outlay.core.error_types import CheckpointError, CheckpointWarning
 from outlay.core.own_folder import MARK, OwnFolder, folder_id
 
 
@@ -83,7 +83,7 @@ def test_the_second_is_refused_until_the_first_releases(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.core.own_folder import OwnFolder
 its = OwnFolder(Path(sys.argv[1]), "run folder", CheckpointError, lambda: "")
 its.take()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outlay.core.errors import LayoutError
+from outlay.core.error_types import LayoutError
 from outlay.core.paths import flatten_paths, join_parts, map_with_paths, split_path
 
 PART = st.text(alphabet=st.sampled_from(list("ab.*'\\ \n\"/~é0")), max_size=6) | st.text(max_size=4)

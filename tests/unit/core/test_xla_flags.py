@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 from outlay.core.runtime_flags import merge_flags, read_flags
 
 names = st.text(string.ascii_lowercase + "_", min_size=1).map(lambda text: f"xla_{text}")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 from outlay.devices.arrange import arrange, group_by_host
 from outlay.devices.spec import MeshSpec
 

@@ -3,7 +3,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
-from outlay.core.errors import BackendStartedError, MeshError
+from outlay.core.error_types import BackendStartedError, MeshError
 from outlay.devices.build import mesh
 from outlay.devices.hosts import pretend_hosts
 from outlay.devices.spec import MeshSpec

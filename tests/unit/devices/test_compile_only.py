@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
-from outlay.core.errors import TargetError
+from outlay.core.error_types import TargetError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.devices.build import mesh
 from outlay.devices.compile_only import target_devices, target_of

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 from outlay.devices.fit import nearest_sizes
 from outlay.devices.spec import MeshSpec
 

@@ -1,6 +1,6 @@
 import pytest
 
-from outlay.core.errors import TargetError
+from outlay.core.error_types import TargetError
 from outlay.devices.hardware import known_hardware
 
 NEW = """

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from tests.unit.devices.compilers import needs_gpu_compiler
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 from outlay.devices.build import mesh
 from outlay.devices.hosts import pretend_hosts
 from outlay.devices.info import MeshInfo

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 import outlay
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 
 pytestmark = pytest.mark.processes
 

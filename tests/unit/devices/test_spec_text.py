@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.core.errors import MeshError
+from outlay.core.error_types import MeshError
 from outlay.devices.spec import MeshSpec
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,7}", fullmatch=True)

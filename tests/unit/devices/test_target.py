@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from outlay.core.errors import TargetError
+from outlay.core.error_types import TargetError
 from outlay.devices.hardware import known_hardware
 from outlay.devices.target import Target
 

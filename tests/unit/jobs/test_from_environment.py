@@ -1,6 +1,6 @@
 import pytest
 
-from outlay.core.errors import JoinError
+from outlay.core.error_types import JoinError
 from outlay.jobs.from_environment import place_from
 
 LAUNCHED = {"OUTLAY_PROCESS_ID": "1", "OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORDINATOR": "127.0.0.1:5000"}

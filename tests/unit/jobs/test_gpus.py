@@ -1,6 +1,6 @@
 import pytest
 
-from outlay.core.errors import LaunchError
+from outlay.core.error_types import LaunchError
 from outlay.jobs.job import assign_gpus
 
 

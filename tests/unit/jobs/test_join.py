@@ -3,7 +3,7 @@ import os
 import jax
 import pytest
 
-from outlay.core.errors import BackendStartedError, JoinError
+from outlay.core.error_types import BackendStartedError, JoinError
 from outlay.jobs import joined, variables
 from outlay.jobs.from_environment import place_from
 from outlay.jobs.join import _key, _seconds, join

@@ -2,7 +2,7 @@ import resource
 
 import pytest
 
-from outlay.core.errors import LaunchError
+from outlay.core.error_types import LaunchError
 from outlay.jobs.job import check_limits
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from outlay.core.errors import JoinError
+from outlay.core.error_types import JoinError
 from outlay.jobs import listen, meet
 from outlay.jobs.job import free_port
 from outlay.jobs.place_in_job import Place

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outlay.core.errors import LaunchError
+from outlay.core.error_types import LaunchError
 from outlay.jobs.slurm.batch_text import render, site_template, submit
 from outlay.jobs.slurm.script import PRESETS, Script, combined
 

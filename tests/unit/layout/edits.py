@@ -7,7 +7,7 @@ from dataclasses import replace
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 
 NAMES = {"outlay": outlay, "P": P}
 _PAIR = re.compile(r'\("[^"]*", (?:outlay\.)?\w+\((?:[^()]|\([^()]*\))*\)\)')

@@ -7,7 +7,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.layout.abstract import abstract, shape
 
 import outlay
-from outlay.core.errors import MAX_LINES
+from outlay.core.error_types import MAX_LINES
 
 MESH = abstract(data=4, model=2)
 DP = outlay.data_parallel()

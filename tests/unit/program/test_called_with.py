@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import outlay
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 
 X = np.ones((8, 4), np.float32)
 

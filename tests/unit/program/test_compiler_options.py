@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from tests.unit.devices.compilers import needs_gpu_compiler
 
-from outlay.core.errors import ExplainError, ProgramError
+from outlay.core.error_types import ExplainError, ProgramError
 from outlay.core.runtime_flags import typed_flags
 from outlay.devices.build import mesh
 from outlay.layout.layout import Layout

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.devices.compilers import needs_gpu_compiler
 
 import outlay
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 
 X = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.unit.program.waves import NUM_STEPS, assert_same, graph, init_of, inputs
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.graph.rollout import Rollout
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.recipes.arguments import recipe_arguments
 
 

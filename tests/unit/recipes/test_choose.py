@@ -5,7 +5,7 @@ import pytest
 from tests.unit.recipes.small import line
 from tests.unit.recipes.varied import varied
 
-from outlay.core.errors import LayoutError, MeshError, RecipeError, TargetError
+from outlay.core.error_types import LayoutError, MeshError, RecipeError, TargetError
 from outlay.devices.target import Target
 from outlay.recipes.choose import ask, choose
 from outlay.search.candidate import Candidate

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.recipes.find import find_recipe
 
 GOOD = """

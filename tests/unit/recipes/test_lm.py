@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import outlay
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.models.transformer.published import MODELS
 from outlay.program.program import Program
 from outlay.recipes.lm import lm

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.recipes import small
 
 import outlay
-from outlay.core.errors import LayoutError, MeshError, RecipeError
+from outlay.core.error_types import LayoutError, MeshError, RecipeError
 from outlay.recipes.prepare import prepare
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 from outlay.recipes.python_sources import is_held_out, python_sources, source_files
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.recipes import small
 
 import outlay
-from outlay.core.errors import RecipeError
+from outlay.core.error_types import RecipeError
 
 
 def test_all_wrong_fields_are_named_at_once():

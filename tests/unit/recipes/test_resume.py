@@ -10,7 +10,7 @@ import optax
 import pytest
 from tests.unit.recipes import small
 
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
 from outlay.train.loop import Interrupted

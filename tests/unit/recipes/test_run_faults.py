@@ -15,7 +15,7 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from tests.unit.cli.command import LINE, command_here
 from tests.unit.recipes import small
 
-from outlay.core.errors import CheckpointError, OutlayError, OutputError, ProgramError, RunFolderError
+from outlay.core.error_types import CheckpointError, OutlayError, OutputError, ProgramError, RunFolderError
 from outlay.recipes.prepare import prepare
 from outlay.recipes.result import ResultNotWritten
 from outlay.recipes.run import run_prepared

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from tests.unit.report.arrays import mesh_of, pod, put, shape_on
 
-from outlay.core.errors import OutlayError
+from outlay.core.error_types import OutlayError
 from outlay.layout.layout import Layout
 from outlay.layout.placement import on, replicate
 from outlay.report.show import show

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import pytest
 
 import outlay
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.devices.target import Target
 from outlay.report.explain.explain import explain
 from outlay.report.step_time import estimate

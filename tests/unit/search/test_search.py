@@ -8,7 +8,7 @@ import pytest
 from tests.unit.recipes.test_choose import TARGET, VARIED
 from tests.unit.search.pretend import price
 
-from outlay.core.errors import ChooseError, TargetError
+from outlay.core.error_types import ChooseError, TargetError
 from outlay.devices.target import Target
 from outlay.recipes.choose import ask
 from outlay.search.search import search

@@ -3,7 +3,7 @@ import json
 import pytest
 from tests.unit.search.pretend import price, screened
 
-from outlay.core.errors import ChooseError
+from outlay.core.error_types import ChooseError
 from outlay.devices.target import Target
 from outlay.search.candidate import Candidate
 from outlay.search.screening import RuledOut

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.train.step import strided, sum_over_microbatches
 
 

@@ -5,7 +5,7 @@ import optax
 import pytest
 
 import outlay
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 
 OPTIMIZER = optax.sgd(0.1)
 BATCH = np.ones((16, 3), np.float32)

@@ -5,7 +5,7 @@ import optax
 import pytest
 
 import outlay
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.train.contract import num_samples
 from outlay.train.step import init_state, train_step
 

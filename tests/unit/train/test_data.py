@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.train.data import TrainData, eval_batches
 
 EXAMPLES = {"x": np.arange(10), "y": np.arange(10) ** 2}

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.train import problem
 
 import outlay
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.train.evaluate import evaluate
 from outlay.train.step import train_step
 

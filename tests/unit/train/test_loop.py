@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import outlay
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.jobs import heartbeat
 from outlay.jobs.job_folder import JobFolder
 from outlay.train import loop

@@ -1,6 +1,6 @@
 import pytest
 
-from outlay.core.errors import RunFolderError
+from outlay.core.error_types import RunFolderError
 from outlay.train.run_folder import RunFolder
 
 

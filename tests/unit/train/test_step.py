@@ -10,7 +10,7 @@ import pytest
 from tests.unit.train import problem
 
 import outlay
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.train.step import init_state, train_step
 
 pytestmark = pytest.mark.compiles

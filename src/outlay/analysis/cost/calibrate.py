@@ -25,7 +25,7 @@ from outlay.analysis.cost.measure import (
     product_seconds,
     step_seconds,
 )
-from outlay.core.errors import TargetError
+from outlay.core.error_types import TargetError
 from outlay.core.jax_compat import attached_devices
 from outlay.core.output_file import write_output
 from outlay.core.table import table, to_text

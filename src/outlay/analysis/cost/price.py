@@ -10,7 +10,7 @@ from outlay.analysis.cost.lanes import WAITED_FOR, Laid, Lanes, flattened
 from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, collective_seconds, crowding
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.analysis.cost.speeds import product_speed
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.devices.hardware import Hardware
 from outlay.devices.target import Target
 

@@ -20,8 +20,8 @@ from outlay.analysis.cost.links import payload_bytes
 from outlay.analysis.cost.places import Place, places_of
 from outlay.analysis.hlo.axes import axes_of
 from outlay.analysis.hlo.collective import CollectiveKind, HloCollective
-from outlay.analysis.hlo.collectives import KINDS, collectives_of
 from outlay.analysis.hlo.dtypes import total_bytes
+from outlay.analysis.hlo.find_collectives import KINDS, collectives_of
 from outlay.analysis.hlo.fused import done_in, fused_collectives
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.analysis.hlo.host_copies import host_copy

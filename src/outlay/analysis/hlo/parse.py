@@ -9,7 +9,7 @@ from outlay.analysis.hlo.attributes import Attributes, closing, read_attributes
 from outlay.analysis.hlo.frames import TABLES, SourceTables, read_metadata
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape
 from outlay.analysis.hlo.hlo_shapes import read_shapes
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 
 # `ENTRY %main.5 (x: f32[8]) -> f32[8] {`; text meant for reading leaves out the percent sign and the types.
 _COMPUTATION = re.compile(r"(ENTRY )?+%?([\w.\-]++) (?=[({])")

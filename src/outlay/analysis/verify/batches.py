@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from outlay.analysis.verify.host import is_key
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.layout.plan import Plan
 

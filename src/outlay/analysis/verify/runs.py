@@ -21,7 +21,7 @@ from outlay.analysis.verify.host import by_path, copies_of, differing_copies, to
 from outlay.analysis.verify.replay import Override, Replay, wide
 from outlay.arrays.shardings import shardings
 from outlay.core.constrain import Gradient, Runner, Sums, summing
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import intercepting
 from outlay.graph.rollout import Rollout
 from outlay.program.abstract import abstract_step

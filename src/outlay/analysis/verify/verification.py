@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.text import Text
 
 from outlay.analysis.verify.compared_array import LeafCheck, Verdict
-from outlay.core.errors import VerifyError
+from outlay.core.error_types import VerifyError
 from outlay.core.table import table, to_text
 
 _ORDER: tuple[Verdict, ...] = ("different", "unknown", "same")

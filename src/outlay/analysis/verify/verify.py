@@ -32,7 +32,7 @@ from outlay.analysis.verify.parts import parts_that_differ
 from outlay.analysis.verify.runs import Result, laid_out, one_device, other_mode
 from outlay.analysis.verify.verification import Verification
 from outlay.arrays.misfits import refuse_mismatch
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.suggest import did_you_mean
 from outlay.graph.rollout import Rollout
 from outlay.program.program import Program

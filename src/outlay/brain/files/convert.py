@@ -20,7 +20,7 @@ from outlay.brain.kernel_file import KernelFile
 from outlay.brain.module import State
 from outlay.brain.neuron import Neuron
 from outlay.brain.port import Shape
-from outlay.core.errors import BrainError, OutputError
+from outlay.core.error_types import BrainError, OutputError
 from outlay.core.output_file import refuse_to_replace, whole_file, write_output
 
 NIR = ".nir"

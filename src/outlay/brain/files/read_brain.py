@@ -12,7 +12,7 @@ from outlay.brain.files.scfg.read_scfg import read_scfg, read_scfg_neuron
 from outlay.brain.files.toml_read import read_toml
 from outlay.brain.neuron import Neuron
 from outlay.brain.port import Shape
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 
 
 def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = None, trust: bool = False) -> Brain:

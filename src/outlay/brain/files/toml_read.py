@@ -23,7 +23,7 @@ from outlay.brain.library import LIBRARY
 from outlay.brain.module import Module
 from outlay.brain.port import Connection, split_end
 from outlay.brain.registry import MODULE
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import INPUTS
 

@@ -18,7 +18,7 @@ from outlay.brain.files.templates import TEMPLATES, USE
 from outlay.brain.kernel_file import GivenKernel, KernelFile
 from outlay.brain.library import LIBRARY
 from outlay.brain.registry import MODULE, kind_of, name_of
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 
 _OWN = {file.__name__ for file in LIBRARY}
 

@@ -18,7 +18,7 @@ from outlay.brain.run.inputs.closed_loop import ClosedLoop
 from outlay.brain.run.inputs.feed import Feed, Stimulus
 from outlay.brain.run.layouts import MESHES, MODES, brain_layouts, goes_with
 from outlay.brain.run.recording.moments import Moments
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.core.suggest import did_you_mean
 from outlay.graph.rollout import Rollout
 from outlay.graph.step_graph import StepGraph

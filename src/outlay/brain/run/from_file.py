@@ -13,7 +13,7 @@ from outlay.brain.brain import Brain
 from outlay.brain.files.read_brain import parse_shapes, read_brain
 from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe
 from outlay.brain.run.recording.recording import open_array
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.core.patterns import matches
 
 LOOK_MS = 500.0

@@ -25,7 +25,7 @@ from outlay.brain.run.layouts import COPIES, MESHES
 from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.simulate import simulate
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.core.jax_compat import attached_devices
 from outlay.core.paths import flatten_paths
 from outlay.devices.build import mesh as make_mesh

@@ -13,7 +13,7 @@ import numpy as np
 
 from outlay.brain.run.brain_folder import COLLECTED
 from outlay.brain.run.brain_recipe import BrainRecipe
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.core.output_file import write_whole
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints

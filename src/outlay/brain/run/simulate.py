@@ -23,7 +23,7 @@ from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.saves import Saved, Saves
 from outlay.brain.run.simulated_progress import BrainProgress
 from outlay.brain.run.stopped import BrainInterrupted, BrainStopped, first_not_finite, not_finite_problems
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.jobs.heartbeat import beat
 from outlay.program.make import program as make_program

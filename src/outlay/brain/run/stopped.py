@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from outlay.brain.run.recording.recording import Recording
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.train.stop import last_checkpoint_in_words
 

@@ -14,7 +14,7 @@ from outlay.brain.registry import register
 from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.spikers.poisson import PoissonSpiker
 from outlay.brain.spikers.spiker_settings import not_positive
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 Each = float | tuple[float, ...]
 """One number for all numbers of the signal, or one for each."""

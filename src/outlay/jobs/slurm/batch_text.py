@@ -16,7 +16,7 @@ from jinja2 import nodes
 from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from outlay.core.errors import LaunchError
+from outlay.core.error_types import LaunchError
 from outlay.core.suggest import did_you_mean
 from outlay.jobs.slurm.script import Script
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from outlay.core.errors import LaunchError
+from outlay.core.error_types import LaunchError
 from outlay.core.suggest import did_you_mean
 from outlay.jobs.guard import LOST
 from outlay.jobs.stop_request import STOPPED

@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from outlay.core import jax_kernels
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.models.attention.blockwise import Mask, blockwise
 
 HALF = (jnp.bfloat16, jnp.float16)

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from outlay.arrays.shardings import ROWS, shardings
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import is_tracing
 from outlay.devices.info import MeshInfo
 from outlay.devices.made import refuse_to_run

@@ -9,7 +9,7 @@ from typing import Any
 from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import under
-from outlay.core.errors import LayoutError, Problem
+from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import flatten_paths, join_parts, split_path
 from outlay.core.patterns import first_part, matches, pattern_parts
 from outlay.core.sizes import format_bytes, num_bytes

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from outlay.analysis.hlo.collective import CollectiveKind
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.core.sizes import format_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.report.explain.explain_words import in_words

@@ -17,7 +17,7 @@ from outlay.analysis.cost.schedule import schedule_of
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.core.sizes import format_bytes, num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.info import MeshInfo

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.core.sizes import format_bytes
 from outlay.core.table import Lines, table, to_text
 from outlay.report.explain.explain_words import format_flops, format_seconds

@@ -10,7 +10,7 @@ from outlay.analysis.cost.links import collective_seconds, payload_bytes
 from outlay.analysis.cost.places import Place
 from outlay.analysis.hlo.axes import axes_of
 from outlay.analysis.hlo.collective import HloCollective
-from outlay.analysis.hlo.collectives import collectives_of
+from outlay.analysis.hlo.find_collectives import collectives_of
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.reach import outputs_reached
 from outlay.analysis.hlo.trace import leaf_parameter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from outlay.analysis.hlo.collectives import KINDS
+from outlay.analysis.hlo.find_collectives import KINDS
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.core.sizes import format_bytes
 from outlay.report.explain.constraints import at, is_constrained, is_under_vmap, spread_samples

@@ -15,7 +15,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from outlay.analysis.work.traced import TracedWork, traced_work
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.paths import flatten_paths

@@ -7,7 +7,7 @@ from typing import Any
 
 from outlay.analysis.cost.lanes import Stretch
 from outlay.analysis.cost.price import laid_out
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.who_asked import Origin, origin_of
 from outlay.report.placed.placed_explanation import PlacedExplanation

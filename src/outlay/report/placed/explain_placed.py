@@ -17,12 +17,12 @@ from outlay.analysis.cost.price import price
 from outlay.analysis.cost.render import format_seconds
 from outlay.analysis.cost.schedule import Schedule, schedule_of
 from outlay.analysis.cost.speeds import Range
-from outlay.analysis.hlo.collectives import collectives_of
+from outlay.analysis.hlo.find_collectives import collectives_of
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.hlo.peak import peak_bytes
 from outlay.analysis.work.compiled import compiled_work
 from outlay.analysis.work.traced import TracedWork, traced_work
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.core.paths import join_parts, map_with_paths
 from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of

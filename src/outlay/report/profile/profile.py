@@ -15,7 +15,7 @@ from outlay.analysis.cost.lanes import flattened
 from outlay.analysis.cost.price import laid_out
 from outlay.analysis.cost.schedule import Schedule
 from outlay.analysis.verify.batches import take
-from outlay.core.errors import ProfileError
+from outlay.core.error_types import ProfileError
 from outlay.devices.made import refuse_to_run
 from outlay.program.program import Program
 from outlay.report.explain.explain import explain

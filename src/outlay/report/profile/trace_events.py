@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from outlay.core.errors import ProfileError
+from outlay.core.error_types import ProfileError
 
 _SHOWN = 4
 _PYTHON = "python"

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 
 
 class InBackground:

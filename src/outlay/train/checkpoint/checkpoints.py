@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from outlay.core.array_leaves import non_arrays
-from outlay.core.errors import CheckpointError, CheckpointWarning, Problem
+from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
 from outlay.core.paths import flatten_paths
 from outlay.devices.made import refuse_to_run
 from outlay.program.program import Program

@@ -13,7 +13,7 @@ import jax
 from jax.sharding import NamedSharding
 from rich.table import Table
 
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.core.sizes import format_bytes, num_bytes
 from outlay.core.table import table
 from outlay.core.versions import versions

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from outlay.core.errors import CheckpointError, Problem
+from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.suggest import did_you_mean
 from outlay.train.checkpoint.manifest import Manifest, SavedLeaf
 

@@ -8,7 +8,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.core.own_folder import MARK, OwnFolder, folder_id, mark
 from outlay.train.checkpoint.manifest import ARRAYS, MANIFEST, Manifest
 from outlay.train.checkpoint.whole import damaged_files, files_in, read_manifest

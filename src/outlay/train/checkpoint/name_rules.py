@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outlay.core.errors import CheckpointError, Problem
+from outlay.core.error_types import CheckpointError, Problem
 
 NameRules = Sequence[tuple[str, str | None] | tuple[str, str, tuple[int, ...]]]
 """Rules as people write them: (name in the file, path of the leaf), and the order of dims where it is another one."""

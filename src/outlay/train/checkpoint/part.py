@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from outlay.arrays.misfits import differences
-from outlay.core.errors import CheckpointError, CheckpointWarning, Problem
+from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
 from outlay.core.paths import flatten_paths, join_parts, split_path
 from outlay.core.patterns import matches, pattern_problem
 from outlay.core.suggest import did_you_mean

@@ -15,7 +15,7 @@ import numpy as np
 from outlay.arrays.announcements import exchange
 from outlay.arrays.callback import from_callback
 from outlay.arrays.files import Stored
-from outlay.core.errors import CheckpointError, Problem
+from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.paths import Parts, flatten_paths, split_path
 from outlay.core.suggest import did_you_mean
 from outlay.train.checkpoint.name_rules import NameRule, NameRules, name_rules

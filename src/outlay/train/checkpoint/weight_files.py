@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from outlay.arrays.files import Stored
-from outlay.core.errors import CheckpointError, Problem
+from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.suggest import did_you_mean
 from outlay.train.checkpoint.background import in_short
 

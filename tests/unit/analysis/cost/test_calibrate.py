@@ -2,7 +2,7 @@ import jax
 import pytest
 
 from outlay.analysis.cost.calibrate import Sizes, calibrate, fit
-from outlay.core.errors import OutputError, TargetError
+from outlay.core.error_types import OutputError, TargetError
 from outlay.devices.hardware import known_hardware
 
 SMALL = Sizes(exchanged=(2**8, 2**10), copied=2**10, product=(8, 8), widths=(8, 16), patience=0)

@@ -10,7 +10,7 @@ from outlay.analysis.cost.links import collective_seconds
 from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import Event, Exchange, Schedule
 from outlay.analysis.cost.speeds import product_speed
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.devices.measured import CollectiveCost, Measured
 from outlay.devices.target import Target
 

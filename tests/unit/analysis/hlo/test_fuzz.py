@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from tests.unit.analysis.hlo.golden import FILES, MESH, golden_text
 
 from outlay.analysis.hlo.axes import axes_of
-from outlay.analysis.hlo.collectives import collectives_of
+from outlay.analysis.hlo.find_collectives import collectives_of
 from outlay.analysis.hlo.origin import origin_of
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.hlo.reach import outputs_reached
 from outlay.analysis.hlo.trace import leaf_parameter
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 
 # What the format is made of, so that changes make something that is nearly right.
 PIECES = ["(", ")", "{", "}", "[", "]", '"', "\\", ",", "=", "%", "\n", " ", "0", "99999999999", "parameter", "tuple"]

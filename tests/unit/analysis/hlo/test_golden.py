@@ -7,7 +7,7 @@ import pytest
 from tests.unit.analysis.hlo.golden import FILES, FOLDER, MESH, golden_text
 
 from outlay.analysis.hlo.axes import axes_of
-from outlay.analysis.hlo.collectives import collectives_of
+from outlay.analysis.hlo.find_collectives import collectives_of
 from outlay.analysis.hlo.origin import origin_of
 from outlay.analysis.hlo.parse import parse_hlo
 

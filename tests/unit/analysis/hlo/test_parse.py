@@ -2,7 +2,7 @@ import pytest
 
 from outlay.analysis.hlo.hlo_module import Shape
 from outlay.analysis.hlo.parse import parse_hlo
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 
 # One of everything that the text of some version or compiler has.
 TEXT = r"""HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias), {1, 2}: (0, {0}, must-alias) }, entry_computation_layout={(f32[8]{0})->(f32[8]{0})}, replica_count=2, num_partitions=4, frontend_attributes={a="num_partitions=9, {"}

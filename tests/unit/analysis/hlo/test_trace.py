@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.analysis.hlo.golden import FILES, golden_text
 
-from outlay.analysis.hlo.collectives import collectives_of
+from outlay.analysis.hlo.find_collectives import collectives_of
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.hlo.reach import outputs_reached
 from outlay.analysis.hlo.trace import leaf_parameter

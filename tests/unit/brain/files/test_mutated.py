@@ -12,7 +12,7 @@ import pytest
 
 from outlay.brain.brain import Brain
 from outlay.brain.files.read_brain import read_brain, read_neuron
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 DATA = Path(__file__).parents[3] / "data"
 JUNK = (

@@ -23,7 +23,7 @@ from outlay.brain.reshape import Concat
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma
 from outlay.brain.synapses.fading import TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 BRAIN = Brain(
     {

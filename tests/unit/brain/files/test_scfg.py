@@ -25,7 +25,7 @@ from outlay.brain.somas.composed import ComposedLeakySoma
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma, RefractoryLeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
 from outlay.brain.synapses.fading import TracedSynapses
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 DATA = Path(__file__).parents[3] / "data"
 OLDER, NEWEST = DATA / "example_ab_model.scfg", DATA / "spark_1_2.scfg"

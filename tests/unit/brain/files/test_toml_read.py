@@ -14,7 +14,7 @@ from outlay.brain.registry import registered_names
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 SMALL = """\
     dt = "0.5 ms"

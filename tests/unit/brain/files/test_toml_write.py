@@ -29,7 +29,7 @@ from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.spikers.topological import TopologicalPoissonSpiker
 from outlay.brain.synapses.fading import TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 AB_BRAIN = Path(outlay.brain.run.__path__[0]) / "ab_brain.toml"
 

@@ -5,7 +5,7 @@ from tests.unit.brain.run.tiny import tiny
 import outlay
 from outlay.brain.run.inputs.closed_loop import ClosedLoop
 from outlay.brain.run.run_brain import run_brain
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 
 class Bath:

@@ -4,7 +4,7 @@ import pytest
 from outlay.brain.run.brain_recipe import waves
 from outlay.brain.run.from_file import read_inputs
 from outlay.brain.run.inputs.feed import Stimulus, refuse_not_finite
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 FLOAT = np.dtype("float32")
 SHAPES = {"light": (2,)}

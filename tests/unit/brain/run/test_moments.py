@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from outlay.brain.run.recording.events import Filter
 from outlay.brain.run.recording.moments import Moments, Trigger, Window
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 
 def test_windows_as_text():

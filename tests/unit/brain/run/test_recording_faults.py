@@ -12,7 +12,7 @@ from tests.unit.recipes.test_run_faults import disk_that_may_fill_up
 import outlay
 from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
-from outlay.core.errors import BrainError, CheckpointError, RunFolderError
+from outlay.core.error_types import BrainError, CheckpointError, RunFolderError
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
 from outlay.train.run_folder import RunFolder

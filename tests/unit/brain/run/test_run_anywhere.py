@@ -20,7 +20,7 @@ from outlay.brain.port import Connection
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.run_brain import run_brain
 from outlay.brain.spikers.linear import LinearSpiker
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 from outlay.recipes.prepare import prepare
 
 LIGHT = np.random.default_rng(0).random((40, 2)).astype(np.float32)

@@ -15,7 +15,7 @@ import outlay
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.work.compiled import compiled_work
 from outlay.core import jax_kernels
-from outlay.core.errors import ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.models.attention.blockwise import BLOCK, Mask, blockwise
 from outlay.models.attention.dot_product import no_kernel_because
 

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 from tests.unit.report.explain.programs import training
 
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
 from outlay.report.explain.explain import explain
 

@@ -21,7 +21,7 @@ from tests.unit.report.explain.programs import (
     two_layers,
 )
 
-from outlay.core.errors import ExplainError, TargetError
+from outlay.core.error_types import ExplainError, TargetError
 from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel

@@ -10,7 +10,7 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from jax.sharding import PartitionSpec as P
 from tests.unit.report.explain.programs import explain_on, line_of, named, shape
 
-from outlay.core.errors import TargetError
+from outlay.core.error_types import TargetError
 from outlay.devices.build import mesh
 from outlay.devices.compile_only import target_devices
 from outlay.report.explain.explain import explain

@@ -12,7 +12,7 @@ from tests.unit.program.waves import NUM_STEPS, graph, init_of, inputs
 
 import outlay
 from outlay.analysis.work.traced import count_flops
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.core.table import to_text
 from outlay.graph.rollout import Rollout
 from outlay.graph.step_graph import Part, Source, StepGraph

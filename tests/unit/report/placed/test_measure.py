@@ -9,7 +9,7 @@ import pytest
 from tests.unit.devices.compilers import needs_gpu_compiler
 
 import outlay
-from outlay.core.errors import ExplainError
+from outlay.core.error_types import ExplainError
 from outlay.graph.rollout import Rollout
 from outlay.graph.step_graph import Part, Source, StepGraph
 from outlay.report.placed.measure_exchange import measure_exchange

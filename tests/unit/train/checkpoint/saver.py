@@ -3,7 +3,7 @@
 import itertools
 import resource
 
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.train.checkpoint.checkpoints import Checkpoints
 
 NUM_NUMBERS = 2**20

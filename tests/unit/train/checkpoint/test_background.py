@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.train.checkpoint.background import InBackground
 
 

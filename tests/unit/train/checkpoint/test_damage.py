@@ -3,7 +3,7 @@ import os
 import pytest
 from tests.unit.train.checkpoint.arranged import assert_same, program, saved
 
-from outlay.core.errors import CheckpointError, CheckpointWarning
+from outlay.core.error_types import CheckpointError, CheckpointWarning
 
 pytestmark = pytest.mark.compiles
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from tests.unit.train.checkpoint.arranged import BATCH, program, saved
 
-from outlay.core.errors import CheckpointError, CheckpointWarning
+from outlay.core.error_types import CheckpointError, CheckpointWarning
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.folder import CheckpointFolder
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import outlay
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.core.table import to_text
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.contents import contents

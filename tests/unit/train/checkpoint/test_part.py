@@ -7,7 +7,7 @@ import pytest
 from tests.unit.train.checkpoint.arranged import BATCH, OPTIMIZER, assert_same, program, saved
 
 import outlay
-from outlay.core.errors import CheckpointError, CheckpointWarning
+from outlay.core.error_types import CheckpointError, CheckpointWarning
 
 LAYER = "params.'mlp/~/linear.0'"
 

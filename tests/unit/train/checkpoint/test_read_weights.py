@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from safetensors.numpy import save_file
 
 import outlay
-from outlay.core.errors import CheckpointError, CheckpointWarning
+from outlay.core.error_types import CheckpointError, CheckpointWarning
 from outlay.train.checkpoint.weight_files import open_weights
 
 RANDOM = np.random.default_rng(0)

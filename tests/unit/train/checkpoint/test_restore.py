@@ -6,7 +6,7 @@ from tests.unit.devices.compilers import needs_gpu_compiler
 from tests.unit.train.checkpoint.arranged import BATCH, assert_same, program, saved
 
 import outlay
-from outlay.core.errors import CheckpointError, ProgramError
+from outlay.core.error_types import CheckpointError, ProgramError
 from outlay.train.checkpoint.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.compiles

@@ -5,7 +5,7 @@ import jax
 import pytest
 from tests.unit.train.checkpoint.arranged import program, saved, trained
 
-from outlay.core.errors import CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.checkpoint.manifest import Manifest

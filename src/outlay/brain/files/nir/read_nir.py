@@ -22,7 +22,7 @@ from outlay.brain.port import Connection
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses.fading import TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses, Synapses
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.graph.step_graph import INPUTS
 
 POPULATIONS = ("LIF", "CubaLIF")

@@ -16,7 +16,7 @@ from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses.fading import TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.graph.step_graph import INPUTS, Source
 
 MS_PER_S = 1000.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 
 XZ = b"\xfd7zXZ\x00"
 TYPE = "__type__"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outlay.brain.files.scfg.plain import EDITOR, TYPE
-from outlay.core.errors import Problem
+from outlay.core.error_types import Problem
 
 Path = tuple[str, ...]
 _CLASS, _SPECS = "__class_ref__", "modules_specs"

@@ -10,7 +10,7 @@ import numpy as np
 
 from outlay.brain.port import Shape
 from outlay.brain.run.inputs.feed import Batch, Outputs, Stimulus
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 
 class Environment(Protocol):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from outlay.brain.port import Shape
-from outlay.core.errors import BrainError, Problem
+from outlay.core.error_types import BrainError, Problem
 from outlay.core.suggest import did_you_mean
 
 _NUM_COMPARED = 5

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from outlay.brain.run.recording.recording import STEPS, Recording, create_array, open_array
-from outlay.core.errors import BrainError
+from outlay.core.error_types import BrainError
 
 
 class ZarrRecorder:
