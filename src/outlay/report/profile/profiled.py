@@ -165,7 +165,7 @@ def _render(found: Profile) -> Iterator[Any]:
     target = f" of {found.explanation.target}" if found.explanation.target else ""
     yield Text(f"{found.explanation.name}: {steps}, predicted with the speeds{target}", style="bold")
     total = Compared("", found.predicted_seconds, found.measured_seconds)
-    yield Text(f"operations of a step: {' '.join(_words(total))}")
+    yield Text(f"operations of a step: {_in_a_line(total)}")
     missing = [one for one in found.operations if one.measured is None and one.predicted]
     if missing:
         seconds = format_seconds(sum(one.predicted for one in missing))
@@ -190,7 +190,12 @@ def _render(found: Profile) -> Iterator[Any]:
             rest = groups[_MAX_ROWS:]
             if rest:
                 together = Compared("", sum(one.predicted for one in rest), sum(one.measured for one in rest))
-                yield Text(f"and {len(rest)} more: {' '.join(_words(together))}", style="dim")
+                yield Text(f"and {len(rest)} more: {_in_a_line(together)}", style="dim")
+
+
+def _in_a_line(one: Compared) -> str:
+    predicted, measured, ratio = _words(one)
+    return f"predicted {predicted}, measured {measured}" + (f", ratio {ratio}" if ratio else "")
 
 
 def _words(one: Compared) -> tuple[str, str, str]:

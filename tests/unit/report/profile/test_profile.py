@@ -40,6 +40,7 @@ def test_every_operation_has_both_times_by_line_module_phase_and_leaf(found):
 
 def test_it_prints_its_tables_and_says_that_devices_are_simulated(found):
     text = str(found)
+    assert "operations of a step: predicted " in text
     assert text.startswith("step: 2 steps on 8 devices, predicted with the speeds of cpu:8\n")
     assert "these times say nothing of any hardware" in text
     assert "leaf that is moved" in text
