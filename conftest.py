@@ -102,8 +102,17 @@ def kill_what_is_left() -> None:
 # The tiers: CONTRIBUTING.md says what runs where.
 FOLDERS = {"tests/multiprocess": "processes", "tests/docs": "pages", "tests/contract": "compiles"}
 STARTS = {"subprocess.Popen", "os.fork", "os.posix_spawn"}
+FONTS = ("fc-list",)
+"""What Matplotlib asks, once on a new machine, for the fonts that there are."""
 started: list[str] = []
-sys.addaudithook(lambda event, _: started.append(event) if event in STARTS else None)
+
+
+def note_start(event: str, arguments: tuple[object, ...]) -> None:
+    if event in STARTS and not (arguments and str(arguments[0]).endswith(FONTS)):
+        started.append(event)
+
+
+sys.addaudithook(note_start)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
