@@ -54,7 +54,7 @@ def kill_again_and_again(folder, num_kills, num_processes):
         print(line)
     verdict = "none lost" if not lost else f"{len(lost)} LOST OR WRONG"
     print(
-        f"{num_kills} kills of one of {num_processes} process(es), {num_halfway} while a checkpoint was being saved, "
+        f"{num_kills} kills of one of {num_processes} processes, {num_halfway} while a checkpoint was being saved, "
         f"{num_partial} leaving a half-written one: {saver.saved} checkpoints saved, {verdict}"
     )
     return lost

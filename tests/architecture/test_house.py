@@ -1,6 +1,7 @@
-"""The rooms of the house: no two files of one name, and the application on top is imported by nothing below it."""
+"""The rooms of the house: no two files of one name, nothing imports the application on top, messages in plain words."""
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -22,3 +23,16 @@ def test_nothing_below_it_imports_the_brain():
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("outlay.brain")
     ]
     assert not importers
+
+
+def test_messages_count_in_words():
+    """`outlay.core.quantities.counted` knows one leaf from two leaves; nobody has to read "1 leaf(s)"."""
+    files = [path for path in SRC.rglob("*") if path.suffix in (".py", ".toml", ".j2")]
+    lazy = [
+        f"{path.relative_to(SRC)}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"(?<!\bdef )(?<!\bof_source)\b[a-z]{3,}\((s|es)\)(?! for)", line)
+    ]
+    assert len(files) > 300
+    assert not lazy

@@ -116,7 +116,7 @@ def test_s3_15_zarr_is_read_by_slices(seen: Any) -> None:
 
 def test_s3_15_a_file_that_one_process_lacks_is_an_error_in_all(seen: Any) -> None:
     for text in seen("file_missing_in_one"):
-        assert "cannot be read by 1 of 2 process(es)\n  cannot read: process 1\n    there is no such file" in text
+        assert "cannot be read by 1 of 2 processes\n  cannot read: process 1\n    there is no such file" in text
 
 
 def test_s3_16_one_global_array_the_same_picture_everywhere(seen: Any) -> None:

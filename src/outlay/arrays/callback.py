@@ -12,6 +12,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from outlay.arrays.bounds import as_index, blocks, bounds_text, shape_of
 from outlay.arrays.misfits import refuse_misfits
 from outlay.core.error_types import PlaceError, Problem
+from outlay.core.quantities import counted
 
 # A CPU device does not copy memory that is aligned so, whatever `may_alias` says: it would see what is written there
 # later, and a mapped file that is cut short would end the process.
@@ -51,7 +52,11 @@ def from_callback(read: Read, shape: Sequence[int], dtype: Any, sharding: Shardi
         if not problems:
             held += _on_each(piece.astype(kept, copy=False), devices, sharding)
     if problems:
-        raise PlaceError(f"{len(problems)} piece(s) of a global array {shape} are not what was asked for", problems)
+        raise PlaceError(
+            f"{counted(len(problems), 'piece')} of a global array {shape} "
+            f"differ{'s' if len(problems) == 1 else ''} from what was asked for",
+            problems,
+        )
     return jax.make_array_from_single_device_arrays(shape, sharding, held, dtype=kept)
 
 

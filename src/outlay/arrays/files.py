@@ -12,6 +12,7 @@ from jax.sharding import Sharding
 from outlay.arrays.announcements import exchange, refuse_difference
 from outlay.arrays.callback import Read, from_callback
 from outlay.core.error_types import PlaceError, Problem
+from outlay.core.quantities import counted
 
 _SAVED_AS = "save it with np.save(path, array), or as Zarr"
 
@@ -48,7 +49,9 @@ def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
         Problem("cannot read", f"process {process}", *one["fault"]) for process, one in enumerate(said) if one["fault"]
     ]
     if faults or stored is None:
-        raise PlaceError(f"{path} cannot be read by {len(faults)} of {len(said)} process(es)", faults)
+        raise PlaceError(
+            f"{path} cannot be read by {len(faults)} of {counted(len(said), 'process', 'processes')}", faults
+        )
     refuse_difference([one["array"] for one in said], f"the array in {path}", "give all processes the same file")
     return from_callback(stored.read, stored.shape, stored.dtype, sharding)
 

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, NamedSharding, Sharding
 from outlay.arrays.shardings import under
 from outlay.core.error_types import LayoutError, PlaceError, Problem
 from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.made import refuse_to_run
 from outlay.layout.placement import spec_dims, spec_text
@@ -40,7 +41,7 @@ def refuse_misfits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> No
     if problems:
         axes = ", ".join(f"{axis}={size}" for axis, size in sharding.mesh.shape.items())
         raise PlaceError(
-            f"{spec_text(sharding.spec)} on mesh {axes} does not fit: {len(problems)} problem(s)", problems
+            f"{spec_text(sharding.spec)} on mesh {axes} does not fit: {counted(len(problems), 'problem')}", problems
         )
 
 
@@ -69,7 +70,9 @@ def refuse_mismatch(tree: Any, leaves: Iterable[LeafPlan], what: str, *, root: s
     """
     problems = differences(tree, leaves, root=root)
     if problems:
-        raise LayoutError(f"these arrays are not the ones {what} was made for: {len(problems)} difference(s)", problems)
+        raise LayoutError(
+            f"these arrays are not the ones {what} was made for: {counted(len(problems), 'difference')}", problems
+        )
 
 
 def differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -> list[Problem]:

@@ -16,6 +16,7 @@ from outlay.arrays.bounds import Bounds, blocks, shape_of
 from outlay.arrays.callback import from_callback
 from outlay.arrays.misfits import refuse_misfits
 from outlay.core.error_types import PlaceError, Problem
+from outlay.core.quantities import counted
 from outlay.layout.placement import spec_dims, spec_text
 
 Shape = tuple[int, ...]
@@ -118,7 +119,9 @@ def _global_shape(parts: Sequence[_Part], shape: Sequence[int] | None, sharding:
         return whole
     problems = [_as_problem(part, whole) for part in parts]
     raise PlaceError(
-        f"the pieces of {len(parts)} process(es) do not make one array split {spec_text(sharding.spec)}", problems
+        f"the pieces of {counted(len(parts), 'process', 'processes')} do not make one array split "
+        f"{spec_text(sharding.spec)}",
+        problems,
     )
 
 

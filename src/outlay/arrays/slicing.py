@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from outlay.arrays.auto_types import auto_sharding, with_auto_types, with_sharding_of
 from outlay.arrays.misfits import refuse_misfits
 from outlay.core.error_types import PlaceError, Problem
+from outlay.core.quantities import counted
 
 Range = tuple[int, int, int]
 
@@ -78,7 +79,7 @@ def _ranges(index: Any, shape: tuple[int, ...]) -> tuple[tuple[Range, ...], tupl
     found = [_range(entry, size, dim) for dim, (entry, size) in enumerate(zip(entries, shape, strict=True))]
     problems = [one for one in found if isinstance(one, Problem)]
     if problems:
-        raise PlaceError(f"the index does not fit the array {shape}: {len(problems)} problem(s)", problems)
+        raise PlaceError(f"the index does not fit the array {shape}: {counted(len(problems), 'problem')}", problems)
     kept = tuple(dim for dim, entry in enumerate(entries) if isinstance(entry, slice))
     return tuple(one for one in found if not isinstance(one, Problem)), kept
 

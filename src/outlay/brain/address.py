@@ -17,6 +17,7 @@ from outlay.brain.brain import Brain
 from outlay.core.error_types import BrainError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches, pattern_problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import CACHE
 
@@ -75,7 +76,7 @@ def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
         if not found:
             problems.append(_nothing(pattern, spelled))
     if problems:
-        raise BrainError(f"{len(problems)} address(es) cannot be recorded", problems)
+        raise BrainError(f"{counted(len(problems), 'address', 'addresses')} cannot be recorded", problems)
     return tuple(chosen)
 
 

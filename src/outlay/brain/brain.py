@@ -28,6 +28,7 @@ from outlay.brain.module import Module, State
 from outlay.brain.port import Connection, Port, Shape, split_end
 from outlay.brain.shapes import Reads, port_of, resolve_shapes
 from outlay.core.error_types import BrainError, Problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import CACHE, Part, Source, StepGraph
 
@@ -221,7 +222,7 @@ def refuse_other_inputs(brain: Brain, shapes: Mapping[str, Shape]) -> None:
                 )
             )
     if problems:
-        raise BrainError(f"these inputs do not fit the Brain: {len(problems)} problem(s)", problems)
+        raise BrainError(f"these inputs do not fit the Brain: {counted(len(problems), 'problem')}", problems)
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ def wire(brain: Brain) -> Wiring:
     problems += [*unconnected_ports(brain), *resolved.problems, *origin_problems(brain, resolved.ports)]
     problems += [*port_problems(brain, reads, resolved, in_settings), *output_problems(brain, resolved.ports)]
     if problems:
-        raise BrainError(f"this Brain cannot be built: {len(problems)} problem(s)", problems)
+        raise BrainError(f"this Brain cannot be built: {counted(len(problems), 'problem')}", problems)
     outputs = {name: split_end(where) for name, where in brain.outputs.items()}
     return Wiring(reads, resolved.arriving, resolved.ports, outputs)
 

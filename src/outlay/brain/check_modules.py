@@ -13,6 +13,7 @@ from outlay.brain.port import Port
 from outlay.core.error_types import BrainError, OutlayError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -153,5 +154,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 def _refusal(name: str, module: Module, problems: list[tuple[str, str, str]]) -> BrainError:
-    head = f"module {name!r}, {type(module).__name__}, does not do what a Brain needs: {len(problems)} problem(s)"
+    head = (
+        f"module {name!r}, {type(module).__name__}, does not do what a Brain needs: {counted(len(problems), 'problem')}"
+    )
     return BrainError(head, [Problem("module", *problem) for problem in problems])

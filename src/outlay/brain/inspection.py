@@ -12,6 +12,7 @@ import jax
 
 from outlay.brain.port import Port, Shape
 from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted
 from outlay.core.table import to_text
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class Inspection:
         """The tree, for rich to draw."""
         from rich.tree import Tree
 
-        tree = Tree(f"Brain: {len(self.modules)} module(s), steps of {self.dt:g} ms, {self.dtype}", guide_style="dim")
+        tree = Tree(
+            f"Brain: {counted(len(self.modules), 'module')}, steps of {self.dt:g} ms, {self.dtype}", guide_style="dim"
+        )
         for facts in self.modules:
             _grow(tree.add(f"{facts.name}: {facts.type}"), facts)
         return tree

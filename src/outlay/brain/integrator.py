@@ -97,7 +97,7 @@ class ExponentialIntegrator(Module):
             others = sorted({group for group in self.output_map if not 0 <= group < self.num_outputs})
             if others:
                 wrong.append(
-                    f"output_map names the group(s) {', '.join(map(str, others))}\n"
+                    f"output_map names group{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}\n"
                     f"groups 0 to {self.num_outputs - 1}: there are num_outputs = {self.num_outputs}"
                 )
         return wrong
@@ -117,8 +117,8 @@ class ExponentialIntegrator(Module):
         empty = sorted({*range(self.num_outputs)} - {*self._groups(num_neurons).tolist()})
         if empty:
             raise BrainError(
-                f"num_outputs is {self.num_outputs}, and group(s) {', '.join(map(str, empty))} of the {num_neurons} "
-                "neurons that arrive would be empty\na neuron for each group"
+                f"num_outputs is {self.num_outputs}, of the {num_neurons} neurons that arrive, group "
+                f"{', '.join(map(str, empty))} would have none\na neuron for each group"
             )
 
 

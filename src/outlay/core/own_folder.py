@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from outlay.core.error_types import CheckpointWarning, OutlayError
+from outlay.core.quantities import counted
 
 MARK = "outlay.txt"
 """The file that marks a folder. Its first line says what the folder is; the others are only ever added to."""
@@ -68,7 +69,8 @@ class OwnFolder:
             if self.id is None and entries and not self._is_hardly_begun(entries):
                 listed = ", ".join(entries[:6]) + (", …" if len(entries) > 6 else "")
                 raise self._error(
-                    f"{self.path} holds {len(entries)} file(s) or folder(s), and is no {self._kind} of Outlay: {listed}"
+                    f"{self.path} holds {counted(len(entries), 'entry', 'entries')}, and is no {self._kind} of "
+                    f"Outlay: {listed}"
                     f"\n  it has no {MARK} that says so, and nothing in it was touched\n  fix: {self._fix()}"
                 )
 

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.quantities import counted
 
 Parts = tuple[str, ...]
 
@@ -104,7 +105,7 @@ def _refuse_duplicates(paths: list[str]) -> None:
     twice = [path for path, count in collections.Counter(paths).items() if count > 1]
     if twice:
         raise LayoutError(
-            f"{len(twice)} path(s) name more than one leaf, so no rule could tell them apart:",
+            f"{counted(len(twice), 'path names', 'paths name')} more than one leaf, so no rule could tell them apart:",
             [
                 Problem("same path twice", path, "two keys of the tree read the same", "rename one of the keys")
                 for path in twice

@@ -1,4 +1,4 @@
-"""Byte arithmetic: what an array of a shape and dtype costs, and how to say it."""
+"""Byte arithmetic: what an array of a shape and dtype costs."""
 
 from __future__ import annotations
 
@@ -45,19 +45,3 @@ def num_bits(dtype: Any) -> int:
 
 _KEY_BITS = {"key<fry>": 64, "key<rbg>": 128, "key<urbg>": 128}
 """Key data of JAX's PRNG implementations: threefry2x32, rbg, unsafe_rbg."""
-
-
-def format_bytes(count: float) -> str:
-    """Bytes for people, in binary units.
-
-    >>> format_bytes(512), format_bytes(1628200), format_bytes(-3 * 2**30)
-    ('512 B', '1.6 MiB', '-3.0 GiB')
-    """
-    size = float(abs(count))
-    sign = "-" if count < 0 else ""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        digits = 0 if unit == "B" else 1
-        if round(size, digits) < 1024 or unit == "TiB":
-            return f"{sign}{size:.{digits}f} {unit}"
-        size /= 1024
-    raise AssertionError("unreachable")

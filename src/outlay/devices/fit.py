@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from outlay.core.error_types import MeshError
+from outlay.core.quantities import counted
 
 # Over these only gradients or gathered parameters travel, a few times a step: the network between hosts will do.
 # Any other axis may carry activations and stays inside a host unless declared otherwise.
@@ -93,7 +94,7 @@ def _nearest_divisor(wanted: int, of: int) -> int:
 def _unused_devices(sizes: Mapping[str, int], fixed: int, num_devices: int, target: str) -> str:
     if num_devices < 1:
         return f"{_product(sizes)}: there are no devices to arrange"
-    many = "1 device" if num_devices == 1 else f"{num_devices} devices"
+    many = counted(num_devices, "device")
     there = f"{target} has {many}" if target else f"there {'is' if num_devices == 1 else 'are'} {many}"
     to_pass = _passing(target)
     given = {name: size for name, size in sizes.items() if size != -1}

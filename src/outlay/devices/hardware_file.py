@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outlay.core.error_types import TargetError
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.hardware_keys import table_problems
 
@@ -57,7 +58,7 @@ def overlay(built_in: Mapping[str, Table], changes: Mapping[str, Table], path: P
             tables[key] = found
             problems += table_problems(key, found)
     if problems:
-        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        count = f"{counted(len(problems), 'problem')}"
         raise TargetError("\n".join([f"{path} has {count}", *(f"  {problem}" for problem in problems)]))
     return tables
 

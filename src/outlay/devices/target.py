@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from outlay.core.error_types import TargetError
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.hardware import Hardware, known_hardware
 
@@ -128,7 +129,7 @@ def _check_gpu(target: Target) -> None:
             _refuse(target, what, [f"{key}:{-(-total // per_host)}x{per_host}"], own_file=True)
     elif len(shape) == 1:
         meanings = [
-            f"{key}:{hosts}x{devices} ({hosts * devices} device{'s' if hosts * devices > 1 else ''})"
+            f"{key}:{hosts}x{devices} ({counted(hosts * devices, 'device')})"
             for hosts, devices in _meanings(shape[0], per_host)
         ]
         _refuse(target, f"is {shape[0]} the hosts or the devices? A GPU target is hosts x devices of each", meanings)

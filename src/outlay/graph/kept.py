@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, join_parts, split_path
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 
 Values = dict[str, Any]
@@ -73,7 +74,10 @@ def refuse_unknown(kept: Sequence[Kept], values: Values) -> None:
         if one.address not in values
     ]
     if problems:
-        head = f"{len(problems)} address(es) to keep name neither a port nor a leaf of the state:"
+        head = (
+            f"{counted(len(problems), 'address to keep names', 'addresses to keep name')} neither a port nor "
+            "a leaf of the state:"
+        )
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 

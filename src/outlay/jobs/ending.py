@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from outlay.core.quantities import counted
 from outlay.jobs.aftermath import is_echo
 from outlay.jobs.job_folder import Failure, JobFolder
 from outlay.jobs.merged_output import MergedOutput
@@ -62,7 +63,7 @@ def after_failure(
         told += output.last_errors(first.number)
     lines = []
     if (num := output.num_held(but=first.number)) > 0:
-        lines.append(f"{num} line{'s' if num > 1 else ''} of the other processes' aftermath left out ({output.log})")
+        lines.append(f"{counted(num, 'line')} of the other processes' aftermath left out ({output.log})")
     gone = [process for process in processes if process.exit_code == 0]
     if gone and is_echo(told):
         lines.append(f"{_name(gone)} ended early, with exit code 0, while the others still needed {_pronoun(gone)}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlay.core.error_types import LaunchError
+from outlay.core.quantities import counted
 from outlay.core.runtime_flags import simulated_environment
 from outlay.jobs import variables
 from outlay.jobs.job_folder import JobFolder
@@ -123,7 +124,7 @@ def assign_gpus(
     if not each or rest:
         fit = [str(num) for num in range(2, len(gpus) + 1) if len(gpus) % num == 0]
         raise LaunchError(
-            f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({', '.join(gpus)}) cannot be shared out evenly among "
+            f"{counted(len(gpus), 'GPU')} ({', '.join(gpus)}) cannot be shared out evenly among "
             f"{num_processes} processes\n  fix: -n {' or '.join(['1', *fit])}; or {_VISIBLE} with fewer; or on the "
             "CPU, with --devices-per-process"
         )

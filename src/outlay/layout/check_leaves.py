@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from outlay.core.error_types import Problem
 from outlay.core.paths import join_parts, split_path
 from outlay.core.patterns import matches
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import counted, format_bytes
 from outlay.layout.globs import globs, globs_text
 from outlay.layout.mirror import Copies, find_copies, is_optimizer
 from outlay.layout.placement import Follow, spec_text
@@ -136,7 +136,8 @@ def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resol
     first = copy.leaves[whole[0].path]
     source = next(leaf for leaf in leaves if leaf.path == first)
     what = (
-        f"{len(whole)} leaf(s) ({format_bytes(sum(leaf.bytes_total for leaf in whole))}) are whole on each of "
+        f"{counted(len(whole), 'leaf', 'leaves')} ({format_bytes(sum(leaf.bytes_total for leaf in whole))}) "
+        f"{'is' if len(whole) == 1 else 'are'} whole on each of "
         f"{whole[0].num_copies} devices by {resolution.rules[number].named(number)}, while the leaves that they mirror "
         f"under {' and '.join(map(repr, copy.sources))} are split: {_listed(whole)}; {first} is {source.spec}"
     )
@@ -178,7 +179,7 @@ def left_whole(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[LeafP
 def _big(leaf: LeafPlan, num_split: int, resolution: Resolution, limit: int) -> Problem:
     what = (
         f"{format_bytes(leaf.bytes_total)} are left whole on each of {leaf.num_copies} devices while "
-        f"{num_split} other leaves are split (limit {format_bytes(limit)}); {leaf.reason}"
+        f"{counted(num_split, 'other leaf is', 'other leaves are')} split (limit {format_bytes(limit)}); {leaf.reason}"
     )
     spec = fitting_spec(leaf.shape, resolution.mesh.axes)
     split = f'("{leaf.path}", {spec_text(spec, quote=chr(34))}), or ' if len(spec) else ""
@@ -189,7 +190,8 @@ def _big(leaf: LeafPlan, num_split: int, resolution: Resolution, limit: int) -> 
 def _many(whole: Sequence[LeafPlan], num_split: int, resolution: Resolution, limit: int) -> Problem:
     what = (
         f"{format_bytes(sum(leaf.bytes_total for leaf in whole))} in {len(whole)} leaves are left whole on each of "
-        f"{whole[0].num_copies} devices while {num_split} other leaves are split (limit {format_bytes(limit)} in all): "
+        f"{whole[0].num_copies} devices while {counted(num_split, 'other leaf is', 'other leaves are')} split "
+        f"(limit {format_bytes(limit)} in all): "
         f"{_listed(whole)}"
     )
     axis, _ = max(resolution.mesh.axes, key=lambda item: item[1])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from outlay.core.error_types import Problem
 from outlay.core.paths import split_path
 from outlay.core.patterns import first_part
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.info import MeshInfo
 from outlay.layout.apply import Application
@@ -87,7 +88,7 @@ def _shadowed(number: int, resolution: Resolution) -> Problem:
     by = ", ".join(resolution.rules[i].named(i) for i in winners)
     if following:
         by += f"{' and ' if by else ''}the parameters that {len(following)} of these leaves follow"
-    what = f"it matches {len(got)} leaf(s), but earlier claims leave it nothing: {by}"
+    what = f"it matches {counted(len(got), 'leaf', 'leaves')}, but earlier claims leave it nothing: {by}"
     return Problem("shadowed rule", rule.named(number), what, _make_way(number, winners, following, resolution))
 
 
@@ -102,7 +103,10 @@ def _partly_shadowed(number: int, resolution: Resolution) -> Problem | None:
     if not general:
         return None
     by = ", ".join(resolution.rules[i].named(i) for i in general)
-    what = f"it gets what it asks for of {len(mine) - len(lost)} of the {len(mine)} leaves it matches; {by} came first "
+    what = (
+        f"it gets what it asks for of {len(mine) - len(lost)} of the {counted(len(mine), 'leaf', 'leaves')} "
+        f"it matches; {by} came first "
+    )
     what += f"and took the dim or the axis of {', '.join(lost[:3])}" + (f" and {len(lost) - 3} more" * (len(lost) > 3))
     return Problem("partly shadowed rule", rule.named(number), what, _make_way(number, general, [], resolution))
 
@@ -150,7 +154,10 @@ def _would_help(number: int, before: int, resolution: Resolution) -> bool:
 def _leads_nowhere(number: int, source: str, resolution: Resolution) -> Problem:
     rule, paths = resolution.rules[number], list(resolution.applications[number])
     parts = split_path(source)
-    what = f"it matches {len(paths)} leaf(s), but none has the path ending and shape of a leaf under {source!r}"
+    what = (
+        f"it matches {counted(len(paths), 'leaf', 'leaves')}, but none has the path ending and shape of a "
+        f"leaf under {source!r}"
+    )
     known = {path[: len(parts)] for path in map(split_path, resolution.shapes)}
     for copy in find_copies(resolution.shapes, paths):
         if source not in copy.sources and copy.sources != ("",):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.core.table import folded, table, to_text
 from outlay.devices.info import MeshInfo
 from outlay.layout.placement import spec_text

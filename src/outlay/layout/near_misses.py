@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from outlay.core.error_types import Problem
 from outlay.core.paths import Parts, join_parts, split_path
 from outlay.core.patterns import first_part, matches, matches_parts, pattern_parts
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.globs import MAX_GLOBS, as_dotted, globs
 from outlay.layout.mirror import OPTIMIZER_ROOTS, is_optimizer
@@ -54,7 +55,7 @@ def unused(number: int, rule: Rule, tree: TreeFacts, gradients: str) -> Problem:
         tree: what it is checked against.
         gradients: the name under which a step constrains its gradients.
     """
-    what = f"the pattern matches none of the {len(tree.leaves)} leaves"
+    what = f"the pattern matches none of the {counted(len(tree.leaves), 'leaf', 'leaves')}"
     absent = [path for path in tree.nones if matches(rule.pattern, path)]
     if absent:
         what += f": {absent[0]} is None, so there is no array to place"

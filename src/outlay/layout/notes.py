@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from outlay.core.paths import split_path
 from outlay.core.patterns import pattern_parts
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import counted, format_bytes
 from outlay.devices.info import MeshInfo
 from outlay.layout.check_leaves import MAX_NAMED, follow_text, left_whole
 from outlay.layout.check_stacks import splits_by_layer
@@ -79,7 +79,7 @@ def _nothing_split(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> str:
     fitting = [leaf for leaf in leaves if any(n and n % mesh.num_devices == 0 for n in leaf.shape)]
     largest = max(leaves, key=lambda leaf: leaf.bytes_total)
     why = (
-        f"{len(fitting)} of {len(leaves)} leaves have a dim that divides by {mesh.num_devices}"
+        f"{len(fitting)} of {counted(len(leaves), 'leaf', 'leaves')} have a dim that divides by {mesh.num_devices}"
         if fitting
         else f"no dim of {largest.path} {largest.shape} divides by {mesh.num_devices}, nor of any other leaf"
     )
@@ -106,7 +106,8 @@ def _copies_split_less(leaves: Sequence[LeafPlan], copies: Sequence[Copies]) -> 
     for copy in copies:
         more = sum(state[a].bytes_per_device - state[b].bytes_per_device for a, b in copy.leaves.items())
         yield (
-            f"{len(copy.leaves)} leaf(s) under {copy.below} take {format_bytes(more)} of a device more than they would "
+            f"{counted(len(copy.leaves), 'leaf', 'leaves')} under {copy.below} "
+            f"take{'s' if len(copy.leaves) == 1 else ''} {format_bytes(more)} of a device more than they would "
             f"where the leaves live that they mirror under {' or '.join(copy.sources)}; add "
             f"{follow_text(copy, leaves)} as the first rule"
         )
@@ -182,7 +183,7 @@ def _is_another(stem: str, name: str) -> bool:
 
 
 def _count(leaves: Sequence[LeafPlan]) -> str:
-    return f"{len(leaves)} leaf(s) ({format_bytes(sum(leaf.bytes_total for leaf in leaves))})"
+    return f"{counted(len(leaves), 'leaf', 'leaves')} ({format_bytes(sum(leaf.bytes_total for leaf in leaves))})"
 
 
 def _listed(names: Iterable[str]) -> str:

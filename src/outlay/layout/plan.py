@@ -12,7 +12,8 @@ from typing import Any, get_args
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
-from outlay.core.sizes import format_bytes, is_count, num_bytes
+from outlay.core.quantities import counted, format_bytes
+from outlay.core.sizes import is_count, num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.core.table import folded, table, to_text
 from outlay.devices.info import MeshInfo
@@ -250,7 +251,7 @@ class Plan:
         on_host = max(self.host_bytes_per_device.values(), default=0)
         on_host = f" and {format_bytes(on_host)} on its host" if on_host else ""
         return (
-            f"state: {len(self.state)} leaves, {format_bytes(self.bytes_total)} counted once, "
+            f"state: {counted(len(self.state), 'leaf', 'leaves')}, {format_bytes(self.bytes_total)} counted once, "
             f"{each} a device{on_host}, replication {self.replication:.2f}"
         )
 

@@ -13,6 +13,7 @@ from outlay.core.array_leaves import is_array, non_arrays
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import flatten_paths, join_parts, split_path
 from outlay.core.patterns import pattern_parts
+from outlay.core.quantities import counted
 from outlay.devices.info import MeshInfo
 from outlay.layout.apply import Application, apply_rule, claim
 from outlay.layout.check_leaves import check_leaves, copies_at_odds
@@ -37,17 +38,17 @@ def resolve(
     """The plan of these rules for these trees; see `Layout.plan`."""
     problems = unknown_axes(rules, mesh)
     if problems:  # every later check would only repeat it
-        raise LayoutError(f"the layout names {len(problems)} axis(es) that {mesh} lacks:", problems)
+        raise LayoutError(f"the layout names {counted(len(problems), 'axis', 'axes')} that {mesh} lacks:", problems)
     problems = unknown_positions(rules, mesh)
     if problems:
-        raise LayoutError(f"the layout names devices that {mesh} lacks: {len(problems)} rule(s)", problems)
+        raise LayoutError(f"the layout names devices that {mesh} lacks: {counted(len(problems), 'rule')}", problems)
     shapes: Shapes = {
         "state": _shapes(state),
         "batch": _shapes({"batch": batch} if batch is not None else {}),
         "intermediate": _named_shapes(intermediates or {}),
     }
     if problems := _named_as_leaves(shapes):
-        raise LayoutError(f"{len(problems)} value(s) inside the step are named as leaves are:", problems)
+        raise LayoutError(f"{counted(len(problems), 'value')} inside the step named as leaves are:", problems)
     resolution = Resolution(rules, mesh, shapes)
     leaves = resolution.leaf_plans()
     names = {split_path(path)[0] for kind in ("batch", "intermediate") for path in shapes[kind]}
@@ -62,7 +63,7 @@ def resolve(
         *check_rules(resolution, tree),
     ]
     if problems:
-        raise LayoutError(f"the layout does not fit this tree on {mesh}: {len(problems)} problem(s)", problems)
+        raise LayoutError(f"the layout does not fit this tree on {mesh}: {counted(len(problems), 'problem')}", problems)
     # An intermediate value that no rule speaks of has no place to report: the compiler finds one.
     placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or leaf.is_placed or leaf.stored)
     return Plan(mesh, placed, (*notes(mesh, placed), *notes_on_rules(placed, resolution, max_whole_bytes, copies)))
@@ -245,7 +246,11 @@ def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
     named = flatten_paths(tree)[0]
     if not all(is_array(leaf) for _, leaf in named):
         problems = non_arrays(tree)
-        raise LayoutError(f"{len(problems)} leaf(s) of the tree are no arrays, so they cannot be laid out:", problems)
+        raise LayoutError(
+            f"{counted(len(problems), 'leaf of the tree is not an array', 'leaves of the tree are not arrays')} and "
+            "cannot be laid out:",
+            problems,
+        )
     return {path: _shape_of(leaf) for path, leaf in named}
 
 

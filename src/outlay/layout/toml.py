@@ -14,6 +14,7 @@ from typing import Any
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, MeshError, Problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.spec import EXAMPLE, MeshSpec
 from outlay.layout.layout import Layout
@@ -93,7 +94,7 @@ def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
         place = f"{lines.of_rule(number)}, [[rule]] {number + 1}" + (f" ({table['strategy']})" if is_strategy else "")
         rules += [dataclasses.replace(rule, source=place) for rule in read(number, table, lines, problems)]
     if problems:
-        raise LayoutError(f"{lines.name} is not a usable layout: {len(problems)} problem(s)", problems)
+        raise LayoutError(f"{lines.name} is not a usable layout: {counted(len(problems), 'problem')}", problems)
     return LayoutFile(Layout(rules), mesh)
 
 
@@ -133,7 +134,7 @@ def _contents(lines: TomlLines) -> tuple[list[dict[str, Any]], str | None]:
         fix = 'write one: [[rule]], then match = "params.**.kernel" and spec = ["-", "model"]'
         problems.append(Problem("no rules", lines.name, "the file holds no [[rule]]", fix))
     if problems:
-        raise LayoutError(f"{lines.name} is not a usable layout: {len(problems)} problem(s)", problems)
+        raise LayoutError(f"{lines.name} is not a usable layout: {counted(len(problems), 'problem')}", problems)
     return tables, data.get("mesh")
 
 

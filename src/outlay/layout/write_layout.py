@@ -9,6 +9,7 @@ from typing import Any
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
+from outlay.core.quantities import counted
 from outlay.layout.layout import Layout
 from outlay.layout.placement import Follow, On, Replicate
 from outlay.layout.policies import LargestDim, OneDim
@@ -39,7 +40,7 @@ def write_layout(layout: Layout, *, mesh: str | None = None, comment: str = "") 
     """
     problems = unwritable(layout)
     if problems:
-        raise LayoutError(f"{len(problems)} rule(s) cannot be written to a file:", problems)
+        raise LayoutError(f"{counted(len(problems), 'rule')} cannot be written to a file:", problems)
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     tables = [_table(keys) for keys in _rules_as_keys(layout.rules)]
     return "\n".join([*([head] if head else []), *([_line("mesh", mesh)] if mesh else []), *tables])

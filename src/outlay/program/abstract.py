@@ -19,6 +19,7 @@ from outlay.core.array_leaves import non_arrays
 from outlay.core.constrain import Gradient, Sums, resolving, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
 
@@ -230,7 +231,7 @@ def _is_like(tree: Any, state: Any) -> bool:
 
 def _refuse_non_arrays(tree: Any, what: str) -> None:
     if problems := non_arrays(tree):
-        head = f"{what} holds {len(problems)} leaf(s) that are no arrays:"
+        head = f"{what} holds {counted(len(problems), 'leaf that is not an array', 'leaves that are not arrays')}:"
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 
@@ -254,7 +255,10 @@ def refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
     changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
     if changed:
         lines = [f"  {path}: took {old.get(path, 'nothing')}, returned {new.get(path, 'nothing')}" for path in changed]
-        head = f"{named(step)} returns a state unlike the one it took: {len(changed)} leaf(s) differ"
+        head = (
+            f"{named(step)} returns a state unlike the one it took: "
+            f"{counted(len(changed), 'leaf differs', 'leaves differ')}"
+        )
         fix = "  fix: return every leaf of the state with its shape and dtype, e.g. x.astype(old.dtype)"
         raise ProgramError("\n".join([head, *lines, fix]))
     if jax.tree.structure(before) != jax.tree.structure(after):

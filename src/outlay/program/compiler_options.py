@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import gpu_library, is_compile_only
 from outlay.core.jax_kernels import drop_callbacks
+from outlay.core.quantities import counted
 from outlay.core.runtime_flags import Value, flags_of_library, read_flags, typed_flags
 from outlay.core.suggest import did_you_mean
 
@@ -106,7 +107,13 @@ def _of_file(path: Path) -> dict[str, Value]:
     strange = [f"  line {number}: {word!r}" for number, word in words if not re.match(r"--xla_\w+=", word)]
     if strange:
         raise ProgramError(
-            "\n".join([f"{path}: {len(strange)} word(s) are no options of XLA", *strange, "  fix: --xla_NAME=VALUE"])
+            "\n".join(
+                [
+                    f"{path}: {counted(len(strange), 'word is no option', 'words are no options')} of XLA",
+                    *strange,
+                    "  fix: --xla_NAME=VALUE",
+                ]
+            )
         )
     return typed_flags(" ".join(word for _, word in words))
 

@@ -13,6 +13,7 @@ from outlay.arrays.shardings import sharding, under
 from outlay.core.array_leaves import non_arrays
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted
 from outlay.layout.plan import LeafPlan, Plan
 
 
@@ -29,7 +30,9 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
     problems = [*non_arrays(state), *non_arrays({"batch": batch})]
     if problems:
-        head = f"state and batch hold {len(problems)} leaf(s) that are no arrays:"
+        head = (
+            f"state and batch hold {counted(len(problems), 'leaf that is not an array', 'leaves that are not arrays')}:"
+        )
         return ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
     return (
         _not_as_planned(state, batch, plan)
@@ -45,7 +48,8 @@ def used_up(state: Any, batch: Any) -> ProgramError:
     gone = [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]
     shown = ", ".join(gone[:8]) + (f" and {len(gone) - 8} more" if len(gone) > 8 else "")
     return ProgramError(
-        f"this state was used already: a step donates its state, so {len(gone)} leaf(s) are gone: {shown}\n"
+        "this state was used already: a step donates its state, so "
+        f"{counted(len(gone), 'leaf is', 'leaves are')} gone: {shown}\n"
         "  fix: keep the state that the step returns: state, outputs = program(state, batch)"
     )
 
@@ -81,7 +85,10 @@ def refuse_unplaceable(plan: Plan) -> None:
     apart = [leaf for leaf in plan if leaf.device_ids != plan.mesh.device_ids]
     if apart:
         lines = [f"  {leaf.path}: device {', '.join(map(str, leaf.device_ids))} ({leaf.rule})" for leaf in apart]
-        head = f"{len(apart)} leaf(s) live on a part of {plan.mesh}, but one compiled step needs all on all of it:"
+        head = (
+            f"{counted(len(apart), 'leaf lives', 'leaves live')} on a part of {plan.mesh}, but one compiled "
+            "step needs all on all of it:"
+        )
         fix = (
             "  fix: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays\n"
             "  or, for the parts of a graph, an outlay.graph.Rollout in mode placed"
@@ -137,4 +144,4 @@ def _move(leaf: LeafPlan) -> str:
 def _error(headline: str, problems: list[Problem]) -> ProgramError | None:
     if not problems:
         return None
-    return ProgramError("\n".join([f"{headline}: {len(problems)} problem(s)", *(p.text() for p in problems)]))
+    return ProgramError("\n".join([f"{headline}: {counted(len(problems), 'problem')}", *(p.text() for p in problems)]))

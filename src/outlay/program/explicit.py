@@ -20,6 +20,7 @@ from jax.sharding import AxisType, Mesh
 
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_compat import Frame, in_backward_pass, intercepting, user_frames
+from outlay.core.quantities import counted
 from outlay.program.abstract import abstract_init
 from outlay.program.explicit_edits import Bind, dims_of, edits, out_sharding_of
 
@@ -197,7 +198,8 @@ def _error(sites: list[_Site], stopped: Exception | None, mesh: Mesh, what: str)
     problems = [first[key].problem(count) for key, count in times.items()]
     sizes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     head = (
-        f"{what} leaves {len(problems)} sharding(s) open, which the Explicit axes of this mesh ({sizes}) ask for; "
+        f"{what} leaves {counted(len(problems), 'sharding')} open, which the Explicit axes of this mesh "
+        f"({sizes}) ask for; "
         "each place, and what to write there:"
     )
     if stopped is None:

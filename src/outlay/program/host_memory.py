@@ -12,6 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from outlay.arrays.shardings import HOST, OnHost, sharding
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import map_with_paths
+from outlay.core.quantities import counted
 from outlay.layout.plan import Plan
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -116,5 +117,5 @@ def refuse_without_host_memory(plan: Plan, memories: Sequence[str]) -> None:
     problems = [
         Problem("no host memory", leaf.path, what, f"delete rule {leaf.rule}, or another target") for leaf in leaves
     ]
-    head = f"{len(problems)} value(s) cannot be kept on the host:"
+    head = f"{counted(len(problems), 'value')} cannot be kept on the host:"
     raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))

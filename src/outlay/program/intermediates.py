@@ -15,6 +15,7 @@ from outlay.core.constrain import resolving
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import map_with_paths, split_path
 from outlay.core.patterns import first_part
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
@@ -74,5 +75,5 @@ def refuse_unplaceable_values(traced: Traced, layout: Layout, plan: Plan) -> Non
             what = f"the step constrains a value to {spec}, but {plan.mesh} has no axis {unknown[0]!r}"
             problems.append(Problem("unknown axis", str(spec), what, did_you_mean(unknown[0], plan.mesh.axis_sizes)))
     if problems:
-        head = f"{len(problems)} value(s) that the step constrains cannot be placed:"
+        head = f"{counted(len(problems), 'value')} that the step constrains cannot be placed:"
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))

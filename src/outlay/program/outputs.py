@@ -20,6 +20,7 @@ from outlay.core.constrain import resolving
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_compat import varying_axes
 from outlay.core.paths import flatten_paths, map_with_paths
+from outlay.core.quantities import counted
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.placement import spec_dims
@@ -79,7 +80,7 @@ def refuse_copies(outputs: Any, specs: Any) -> None:
             what = f"a rule splits it by {spec}, but along {same[0]!r} every device gives the same: there are no pieces"
             problems.append(Problem("copies", under(OUTPUTS, path), what, "return one's own piece, or delete the rule"))
     if problems:
-        head = f"{len(problems)} output(s) of a step in mode manual are not what the layout says:"
+        head = f"{counted(len(problems), 'output')} of a step in mode manual, other than the layout says:"
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 

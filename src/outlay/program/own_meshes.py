@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_compat import place_of, place_of_error
+from outlay.core.quantities import counted
 
 T = TypeVar("T")
 
@@ -106,7 +107,10 @@ def refuse_other_devices(jaxpr: Any, what: str, mesh: Mesh) -> None:
         why = "the same devices in another order" if same else _devices(other)
         what_is_wrong = f"it names {_in_words(other)}, {why}; the program runs on {_in_words(mesh)}, {_devices(mesh)}"
         problems.append(Problem(name, place or "a place that JAX does not know", what_is_wrong, _edit(mesh)))
-    head = f"{len(problems)} place(s) in {what} name other devices than the program's:"
+    head = (
+        f"{counted(len(problems), 'place')} in {what} name{'s' if len(problems) == 1 else ''} other devices "
+        "than the program's:"
+    )
     raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 
@@ -143,4 +147,4 @@ def _in_words(mesh: Mesh) -> str:
 
 def _devices(mesh: Mesh) -> str:
     first, *_, last = (*mesh.devices.flat, mesh.devices.flat[-1])
-    return f"{mesh.size} device(s) from {first} to {last}"
+    return f"{counted(mesh.size, 'device')} from {first} to {last}"

@@ -23,6 +23,7 @@ from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_compat import run_jaxpr, scan_operands
 from outlay.core.jax_gradient import differentiating
 from outlay.core.paths import map_with_paths
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.plan import Plan
 from outlay.layout.storage import Stored
@@ -106,7 +107,7 @@ class Storing:
             if path not in self._seen
         ]
         if problems:
-            head = f"{len(problems)} value(s) that the layout stores are needed by no backward pass:"
+            head = f"no backward pass needs {counted(len(problems), 'value')} that the layout stores:"
             raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from outlay.core.error_types import RecipeError
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 
 
@@ -44,7 +45,7 @@ def recipe_arguments(
         else:
             found[parameter] = [*found.get(parameter, []), *read] if isinstance(read, list) else read
     if problems:
-        raise RecipeError("\n".join([f"{name}: {len(problems)} option(s) cannot be used", *problems]))
+        raise RecipeError("\n".join([f"{name}: {counted(len(problems), 'option')} cannot be used", *problems]))
     return found
 
 

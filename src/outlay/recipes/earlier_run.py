@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlay.core.error_types import CheckpointError
+from outlay.core.quantities import counted
 from outlay.devices.made import refuse_to_run
 from outlay.jobs.heartbeat import beat
 from outlay.program.program import Program
@@ -61,7 +62,8 @@ def refuse_other_run(folder: RunFolder, config: Mapping[str, Any], identity: Seq
     if other:
         lines = "".join(f"\n  {name}: {earlier.get(name)} there, {config[name]} now" for name in other)
         raise CheckpointError(
-            f"the run in {folder.path} is another one and cannot be continued: {len(other)} difference(s){lines}"
+            f"the run in {folder.path} is another one and cannot be continued: "
+            f"{counted(len(other), 'difference')}{lines}"
             "\n  fix: another --run-dir, or the recipe and options of that run"
         )
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from outlay.core.error_types import RunFolderError
+from outlay.core.quantities import counted
 from outlay.train.metrics_file import finite
 
 
@@ -61,7 +62,7 @@ class RunResult:
         honest = " (simulated devices: this is not a speed)" if self.simulated else ""
         return {
             "ran": f"{self.recipe}, layout {self.layout}, {self.devices}",
-            "training": f"{_in_words(self.training)} after {self.num_steps} steps{continued}",
+            "training": f"{_in_words(self.training)} after {counted(self.num_steps, 'step')}{continued}",
             **({"held out": _in_words(self.held_out)} if self.held_out else {}),
             "time": f"{self.seconds:.1f} s, {rate:,.0f} samples/s{honest}",
         }

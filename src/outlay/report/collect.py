@@ -12,6 +12,7 @@ from jax.core import Tracer
 from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches, pattern_problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.device_id import DeviceId
 from outlay.devices.info import MeshInfo
@@ -147,7 +148,10 @@ def _idle_devices(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
     idle = jax.device_count() - 1
     if not idle:
         return ()
-    return (f"everything is on device {used.pop()}; JAX has {idle} more device(s), which hold nothing",)
+    return (
+        f"everything is on device {used.pop()}; JAX has {counted(idle, 'more device')} with nothing on "
+        f"{'it' if idle == 1 else 'them'}",
+    )
 
 
 def _process_notes(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:

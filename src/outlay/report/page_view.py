@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from outlay.core.paths import join_parts, split_path
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import counted, format_bytes
 from outlay.devices.device_id import format_devices, format_ids
 from outlay.devices.info import MeshInfo
 from outlay.report.blocks_picture import Picture, draw
@@ -79,9 +79,9 @@ def _title(facts: Facts) -> str:
 def _chips(facts: Facts) -> list[str]:
     meshes = ["mesh " + " × ".join(f"{name}={size}" for name, size in mesh.axes) for mesh in facts.meshes]
     shown = meshes[:2] + ([f"{len(meshes) - 2} more meshes"] if len(meshes) > 2 else [])
-    counts = [f"{len(facts.devices)} device{'s' if len(facts.devices) != 1 else ''}"]
+    counts = [f"{counted(len(facts.devices), 'device')}"]
     if facts.num_hosts > 1:
-        counts.append(f"{facts.num_hosts} hosts")
+        counts.append(counted(facts.num_hosts, "host"))
     return [*shown, *counts]
 
 

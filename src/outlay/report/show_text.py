@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.core.table import folded, table
 from outlay.devices.device_id import DeviceId, format_ids
 from outlay.report.blocks_picture import Panel, Picture, draw

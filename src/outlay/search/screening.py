@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from outlay.core.error_types import LayoutError, MeshError, OutlayError, ProgramError
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.devices.info import MeshInfo
 from outlay.devices.spec import MeshSpec
 from outlay.devices.target import Target

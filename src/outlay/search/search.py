@@ -12,7 +12,7 @@ from rich import progress as bars
 from rich.console import Console
 
 from outlay.core import error_types as errors
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.write_layout import unwritable, write_layout

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from outlay.analysis.cost.render import format_range
 from outlay.analysis.cost.speeds import Range
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.core.table import table
 from outlay.search.candidate_price import Price
 

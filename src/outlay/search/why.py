@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from outlay.analysis.cost.render import format_flops, format_seconds
 from outlay.core.error_types import ChooseError
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.devices.target import Target
 from outlay.search.candidate_price import Price
 from outlay.search.expect import Expectation
@@ -92,7 +91,8 @@ def nothing_to_compile(target: Target, ruled_out: Sequence[RuledOut]) -> ChooseE
     """The error where arithmetic rules out every candidate."""
     if not ruled_out:
         return ChooseError(
-            f"there is nothing to try on {target}: its {target.num_devices} device(s) make no mesh that a layout names"
+            f"there is nothing to try on {target}: its {counted(target.num_devices, 'device')} make no mesh "
+            "that a layout names"
             "\n  fix: name a mesh, such as --mesh data=-1, or other layouts with --layout"
         )
     examples = {each.why: each.candidate for each in reversed(ruled_out)}

@@ -14,6 +14,7 @@ import numpy as np
 
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, split_path
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 
 RESERVED = ("loss", "weight", "step", "seconds")
@@ -29,15 +30,16 @@ def num_samples(batch: Any) -> int:
         ProgramError: a leaf has none, or they differ.
     """
     shapes = {path: jnp.shape(leaf) for path, leaf in flatten_paths(batch)[0]}
-    counted = collections.Counter(shape[0] for shape in shapes.values() if shape)
-    if not counted:
+    lengths = collections.Counter(shape[0] for shape in shapes.values() if shape)
+    if not lengths:
         raise ProgramError("the batch has no array with a leading dim, so it holds no samples")
-    usual = counted.most_common(1)[0][0]
+    usual = lengths.most_common(1)[0][0]
     odd = {path: shape for path, shape in shapes.items() if shape[:1] != (usual,)}
     if odd:
         lines = "".join(f"\n  batch.{path}: shape {shape}" for path, shape in odd.items())
         raise ProgramError(
-            f"every array of a batch holds one entry per sample, here {usual}; {len(odd)} do(es) not:{lines}"
+            f"every array of a batch holds one entry per sample, here {usual}; "
+            f"{counted(len(odd), 'array does', 'arrays do')} not:{lines}"
             f"\n  fix: give it leading dim {usual}, or move it out of the batch"
         )
     return usual
@@ -50,7 +52,7 @@ def refuse_fixed_params(params: Any) -> None:
     if odd:
         lines = "".join(f"\n  params.{path}: {dtype}" for path, dtype in odd)
         raise ProgramError(
-            f"{len(odd)} parameter(s) have no gradient, because they are no floats:{lines}"
+            f"{counted(len(odd), 'parameter')} without a gradient, because only floats have one:{lines}"
             "\n  fix: keep them out of params: nnx.split(model, nnx.Param, ...), "
             "eqx.partition(model, eqx.is_inexact_array)"
         )
@@ -70,7 +72,8 @@ def refuse_model_state(model_state: Any, *, taken: bool) -> None:
         )
     if not taken and model_state is not None:
         raise ProgramError(
-            f"the step's state has a model state of {len(jax.tree.leaves(model_state))} leaf(s), and the loss takes "
+            "the step's state has a model state of "
+            f"{counted(len(jax.tree.leaves(model_state)), 'leaf', 'leaves')}, and the loss takes "
             "none\n  fix: outlay.train_step(loss, optimizer, model_state=True), with loss(params, model_state, "
             "batch, keys) -> (losses, metrics, model_state)"
         )
@@ -84,7 +87,7 @@ def refuse_unknown_metrics(asked: Any, known: tuple[str, ...]) -> None:
     if odd:
         lines = "".join(f"\n  {name!r}: {did_you_mean(str(name), known)}" for name in odd)
         raise ProgramError(
-            f"{len(odd)} metric(s) are none that a step can say of itself:{lines}\n"
+            f"{counted(len(odd), 'metric')} that a step cannot say of itself:{lines}\n"
             "  other metrics are the loss's: return losses, {name: one number per sample}"
         )
 
@@ -159,7 +162,8 @@ def _as_before(new: Any, old: Any) -> Any:
             for path in odd
         )
         raise ProgramError(
-            f"the loss returns a model state unlike the one it took: {len(odd)} leaf(s) differ:{lines}"
+            "the loss returns a model state unlike the one it took: "
+            f"{counted(len(odd), 'leaf differs', 'leaves differ')}:{lines}"
             "\n  fix: return every leaf of model_state, new or as it was, with its shape and dtype; what has an entry "
             "for each sample is reduced over them first"
         )
@@ -258,7 +262,7 @@ def refuse_unrecordable(outputs: Any) -> None:
             fix = f"return a number, such as its mean or one entry by name: {one}; or leave it out"
             problems.append(Problem("no number", name, what, fix))
     if problems:
-        head = f"{len(problems)} output(s) of the step cannot be metrics of a run:"
+        head = f"{counted(len(problems), 'output')} of the step cannot be metrics of a run:"
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 

@@ -12,6 +12,7 @@ from outlay.arrays.misfits import differences
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import Problem, ProgramError, message
+from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat
 from outlay.program.host_memory import fetching
 from outlay.program.program import Program
@@ -102,7 +103,9 @@ def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
     if "weight" in named:
         problems.append(Problem("taken name", "weight", "what each sample counts is called so", "rename it"))
     if problems:
-        raise ProgramError(message(f"{len(problems)} output(s) of the program have no mean over samples:", problems))
+        raise ProgramError(
+            message(f"{counted(len(problems), 'output')} of the program without a mean over samples:", problems)
+        )
     dtype = jnp.promote_types(weights.dtype, jnp.float32)
     sums = {path: jnp.sum(weights.astype(dtype) * leaf.astype(dtype)) for path, leaf in named.items()}
     return {**sums, "weight": jnp.sum(weights.astype(dtype))}
@@ -114,7 +117,7 @@ def _refuse_other_examples(program: Program, examples: Any, batch_size: int) -> 
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), jnp.result_type(x)), examples)
     problems = differences(batch, program.plan.of_kind("batch"), root="batch")
     if problems:
-        head = f"the examples are not like the program's batch: {len(problems)} difference(s)"
+        head = f"the examples are not like the program's batch: {counted(len(problems), 'difference')}"
         raise ProgramError(message(head, problems))
 
 

@@ -14,6 +14,7 @@ from typing import Self
 
 from outlay.core.error_types import CheckpointError, OutputError
 from outlay.core.output_file import whole_file
+from outlay.core.quantities import counted
 
 
 class MetricsFile:
@@ -116,7 +117,8 @@ def _read(path: Path, num_steps: int) -> list[dict[str, float]]:
         missing = sorted(set(range(1, num_steps + 1)) - set(steps))
         which = f"step {missing[0]} is missing" if missing else "its steps are out of order"
         raise CheckpointError(
-            f"{path} cannot be continued after step {num_steps}: it begins with {len(steps)} line(s), and {which}\n"
+            f"{path} cannot be continued after step {num_steps}: it begins with {counted(len(steps), 'line')}, "
+            f"and {which}\n"
             f"{_FIX}"
         )
     return [{name: math.nan if value is None else value for name, value in metrics.items()} for metrics in found]

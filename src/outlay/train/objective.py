@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.error_types import ProgramError
+from outlay.core.quantities import counted
 from outlay.core.whole_batch import current_spread, gathering
 from outlay.train.contract import called
 
@@ -91,7 +92,7 @@ class Objective:
         num = groups // num_devices
         if groups % num_devices or num_samples % num:
             raise ProgramError(
-                f"groups={groups}: a batch of {num_samples * num_devices} samples on {num_devices} device(s) "
+                f"groups={groups}: a batch of {num_samples * num_devices} samples on {counted(num_devices, 'device')} "
                 f"cannot be taken in {groups} equal groups, each on one device\n"
                 f"  fix: a multiple of {num_devices} that divides {num_samples * num_devices}, such as "
                 f"groups={num_devices}"

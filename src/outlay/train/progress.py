@@ -10,6 +10,8 @@ from typing import Self
 from rich import progress as bars
 from rich.console import Console
 
+from outlay.core.quantities import counted
+
 _NUM_LINES = 10
 _FIRST_PAUSE = 2.0  # seconds without a line, at the start
 _LONGEST_PAUSE = 60.0
@@ -50,7 +52,9 @@ class Progress:
             self._bar.start()
         else:
             goes_on = f", continued after step {self._after[0]}" if self._after[0] else ""
-            self._console.print(f"{self._num_steps} steps of {self._samples_a_step} samples{goes_on}: compiling")
+            self._console.print(
+                f"{counted(self._num_steps, 'step')} of {counted(self._samples_a_step, 'sample')}{goes_on}: compiling"
+            )
         return self
 
     def __exit__(self, *_: object) -> None:

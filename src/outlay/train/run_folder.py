@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from outlay.core.error_types import RunFolderError
 from outlay.core.output_file import picture_bytes, write_whole
 from outlay.core.own_folder import MARK, OwnFolder
+from outlay.core.quantities import counted
 from outlay.layout.plan import Plan
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.together import is_first, wait_for_all
@@ -185,7 +186,7 @@ class RunFolder:
             return
         listed = ", ".join(found[:6]) + (", …" if len(found) > 6 else "")
         raise RunFolderError(
-            f"the run folder {self.path} exists and holds {len(found)} file(s): {listed}\n"
+            f"the run folder {self.path} exists and holds {counted(len(found), 'file')}: {listed}\n"
             f"  fix: --run-dir {_free(self.path)} for a new one, or --force to replace the run in it"
         )
 

@@ -39,7 +39,7 @@ def test_wrong_pieces_are_all_named() -> None:
     def read(index: Any) -> np.ndarray:
         return np.ones(3 if index[0].start == 2 else 2, np.int32 if index[0].start == 4 else np.float32)
 
-    with pytest.raises(outlay.errors.PlaceError, match=r"2 piece\(s\) of a global array \(16,\)") as caught:
+    with pytest.raises(outlay.errors.PlaceError, match=r"2 pieces of a global array \(16,\)") as caught:
         outlay.arrays.from_callback(read, (16,), np.float32, NamedSharding(outlay.mesh(x=8), P("x")))
     assert [(p.kind, p.where, p.what) for p in caught.value.problems] == [
         ("other shape", "x[2:4]", "shape (3,), asked for (2,)"),

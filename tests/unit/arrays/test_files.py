@@ -72,9 +72,7 @@ def objects(path: Path) -> None:
 )
 def test_what_is_no_array_is_refused_by_name(name: str, make: Any, said: str, tmp_path: Path, blocks: Any) -> None:
     make(tmp_path / name)
-    with pytest.raises(
-        outlay.errors.PlaceError, match=rf"{name} cannot be read by 1 of 1 process\(es\)\n.*\n    {said}"
-    ):
+    with pytest.raises(outlay.errors.PlaceError, match=rf"{name} cannot be read by 1 of 1 process\n.*\n    {said}"):
         outlay.arrays.from_file(tmp_path / name, blocks)
 
 

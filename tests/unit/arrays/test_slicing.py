@@ -64,7 +64,7 @@ def test_only_what_is_in_the_slice_travels() -> None:
     ("index", "said"),
     [
         (np.s_[3:17], r"out of range: dim 0\n    slice 3:17, size 16\n    fix: bounds from 0 to 16"),
-        (np.s_[16, :, 2], r"2 problem\(s\)\n  out of range: dim 0\n.*\n.*\n  out of range: dim 2\n    index 2, size 2"),
+        (np.s_[16, :, 2], r"2 problems\n  out of range: dim 0\n.*\n.*\n  out of range: dim 2\n    index 2, size 2"),
         (np.s_[::-1], "unknown step: dim 0\n    step -1"),
         (np.s_[0, 0, 0, 0], r"the index has 4 entries, the array \(16, 8, 2\) has 3 dims"),
         ("name", "'name' is neither a number nor a slice"),

@@ -33,7 +33,7 @@ def test_the_facts_are_those_of_the_state_that_init_makes():
 def test_the_tree_shows_settings_with_units_shapes_and_connections():
     text = str(BRAIN.inspect())
     for line in (
-        "Brain: 2 module(s), steps of 1 ms, float32",
+        "Brain: 2 modules, steps of 1 ms, float32",
         "reads in_spikes (11,) of inputs:x, A:out_spikes",
         "potential_rest -60 mV, potential_reset -50 mV, potential_tau 20 ms, resistance 0.5 MOhm, threshold -40 mV",
         "kernel (5, 11) float32",

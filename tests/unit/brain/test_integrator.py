@@ -85,7 +85,7 @@ def test_half_precision_keeps_its_dtype(dtype, smooth):
         (ExponentialIntegrator(2, tau=-5.0), "tau is -5 ms", "a positive number, such as 5 ms"),
         (
             ExponentialIntegrator(2, output_map=(0, 1, 2, 7)),
-            "output_map names the group(s) 2, 7",
+            "output_map names groups 2, 7",
             "groups 0 to 1: there are num_outputs = 2",
         ),
     ],
@@ -97,5 +97,5 @@ def test_settings_that_cannot_be(integrator, what, fix):
 def test_groups_that_do_not_fit_what_arrives():
     with pytest.raises(BrainError, match="output_map has 3 entries, and 4 neurons arrive"):
         ExponentialIntegrator(2, output_map=(0, 1, 1)).outputs({"spikes": (4,)})
-    with pytest.raises(BrainError, match=r"group\(s\) 2 of the 4 neurons that arrive would be empty"):
+    with pytest.raises(BrainError, match=r"of the 4 neurons that arrive, group 2 would have none"):
         ExponentialIntegrator(3, output_map=(0, 1, 1, 0)).outputs({"spikes": (4,)})

@@ -249,7 +249,7 @@ def test_what_a_module_refuses_of_what_arrives_is_told_with_its_name():
     assert found == (
         "shape",
         "out",
-        "num_outputs is 4, and group(s) 3 of the 3 neurons that arrive would be empty",
+        "num_outputs is 4, of the 3 neurons that arrive, group 3 would have none",
         "a neuron for each group",
     )
 

@@ -134,17 +134,17 @@ def _twice():
     on("data", "data")
 
 
-@mistake("spec longer than the array", "P('data', 'model') has 2 entries, but the array has 1 dim(s)")
+@mistake("spec longer than the array", "P('data', 'model') has 2 entries, but the rank of the array is 1")
 def _too_long():
     jax.device_put(jnp.ones(8), on("data", "model"))
 
 
-@mistake("spec longer than the array", "P('data', 'model') has 2 entries, but the array has 1 dim(s)")
+@mistake("spec longer than the array", "P('data', 'model') has 2 entries, but the rank of the array is 1")
 def _too_long_by_hand():
     mapped(lambda a: a, P("data", "model"), P("data"), jnp.ones(8))
 
 
-@mistake("spec longer than the array", "P('data',) has 1 entries, but the array has 0 dim(s)", "P() for a scalar")
+@mistake("spec longer than the array", "P('data',) has 1 entries, but the rank of the array is 0", "P() for a scalar")
 def _scalar_by_hand():
     mapped(lambda a: a.sum(), P("data"), P("data"), jnp.ones(8))
 
@@ -169,7 +169,7 @@ def _too_large():
     jax.make_mesh((8, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
-@mistake("names do not fit the mesh", "1 dim(s), but 2 axis name(s)")
+@mistake("names do not fit the mesh", "the rank of the array of devices is 1, but the number of axis names is 2")
 def _names():
     Mesh(np.array(jax.devices()), ("data", "model"))
 

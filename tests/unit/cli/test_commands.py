@@ -40,7 +40,7 @@ def test_a_second_run_is_refused_before_anything_is_touched(run):
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs" / "line").iterdir()}
     again = outlay_command("run", LINE, "--devices", "4", "--steps", "1", cwd=folder)
     assert again.returncode == 2
-    assert again.stderr.startswith("error: the run folder runs/line exists and holds 5 file(s)")
+    assert again.stderr.startswith("error: the run folder runs/line exists and holds 5 files")
     assert "--force" in again.stderr
     assert "Traceback" not in again.stderr
     assert before == {path: path.stat().st_mtime_ns for path in (folder / "runs" / "line").iterdir()}

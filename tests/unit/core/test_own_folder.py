@@ -34,9 +34,7 @@ def test_a_new_or_empty_folder_is_marked_and_known_later(tmp_path, is_there):
 def test_a_full_folder_without_a_mark_is_refused_with_what_is_in_it(tmp_path):
     for name in "abcdefgh":
         (tmp_path / name).mkdir()
-    with pytest.raises(
-        CheckpointError, match=r"holds 8 file\(s\) or folder\(s\), and is no run folder.*a, b, c, d, e, f, …"
-    ):
+    with pytest.raises(CheckpointError, match=r"holds 8 entries, and is no run folder.*a, b, c, d, e, f, …"):
         folder(tmp_path).take()
     assert sorted(os.listdir(tmp_path)) == list("abcdefgh")
 

@@ -103,7 +103,7 @@ def test_two_keys_that_read_the_same_are_refused_with_every_one_of_them():
         def tree_unflatten(cls, _, leaves):
             return cls()
 
-    with pytest.raises(LayoutError, match=r"(?s)2 path\(s\) name more than one leaf.*odd\.1.*odd\.2.*rename one"):
+    with pytest.raises(LayoutError, match=r"(?s)2 paths name more than one leaf.*odd\.1.*odd\.2.*rename one"):
         flatten_paths({"odd": Odd()})
 
 

@@ -34,7 +34,7 @@ def test_a_copy_of_split_parameters_left_to_a_rule_for_all_is_refused_with_the_b
     params = {"up": shape(8, 16), "down": shape(16, 8)}
     found, said = kinds(layout(("params.**", P("data"))) + rest, {"params": params, name: {"mu": params}})
     assert found == ["copy left whole"]
-    assert "2 leaf(s) (1.0 KiB) are whole on each of 8 devices by rule 2" in said or "by rule 3" in said
+    assert "2 leaves (1.0 KiB) are whole on each of 8 devices by rule 2" in said or "by rule 3" in said
     assert f'add ("{name}.**", outlay.follow("params")) as the first rule' in said
 
 
@@ -123,7 +123,7 @@ def test_copies_that_were_meant_to_be_whole_or_split_otherwise_are_left_alone():
 def test_copies_that_are_split_less_than_their_originals_are_noted_with_the_bytes():
     state = {"params": {"w": shape(64, 64)}, "slots": {"w": shape(64, 64)}}
     plan = (layout(("params.w", P(None, "model"))) + outlay.fsdp(min_size=1) + DP).plan(state, MESH)
-    assert any("1 leaf(s) under slots take 2.0 KiB of a device more" in note for note in plan.notes)
+    assert any("1 leaf under slots takes 2.0 KiB of a device more" in note for note in plan.notes)
 
 
 # --- bytes in all, axes of one device -------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_many_leaves_that_are_small_one_by_one_are_counted_together():
     state = {f"a{i}": shape(1024, 256) for i in range(70)}
     found, said = kinds(layout(("a0", P("data"))) + DP, state)
     assert found == ["many leaves left whole"]
-    assert "69.0 MiB in 69 leaves are left whole on each of 8 devices while 1 other leaves are split" in said
+    assert "69.0 MiB in 69 leaves are left whole on each of 8 devices while 1 other leaf is split" in said
     few = {f"a{i}": shape(1024, 256) for i in range(60)}
     (layout(("a0", P("data"))) + DP).plan(few, MESH)
 
@@ -141,7 +141,7 @@ def test_many_leaves_that_are_small_one_by_one_are_counted_together():
 def test_leaves_that_a_strategy_found_too_small_one_by_one_are_noted_when_they_are_many():
     state = {"w": shape(1024, 1024), **{f"a{i}": shape(1024, 128) for i in range(140)}}
     plan = (outlay.fsdp() + DP).plan(state, MESH)
-    assert any("140 leaf(s) (70.0 MiB) are whole on each of 8 devices" in note for note in plan.notes)
+    assert any("140 leaves (70.0 MiB) are whole on each of 8 devices" in note for note in plan.notes)
 
 
 def test_an_axis_of_one_device_splits_nothing_and_hides_nothing():
@@ -152,7 +152,7 @@ def test_an_axis_of_one_device_splits_nothing_and_hides_nothing():
     assert "whole, for model has one device" in said
     plan = (layout(("*", P("model"))) + DP).plan(state, mesh, batch=shape(8))
     assert not plan["w"].is_split
-    assert any("axis 'model' has one device, so 2 leaf(s) (128.0 MiB)" in note for note in plan.notes)
+    assert any("axis 'model' has one device, so 2 leaves (128.0 MiB)" in note for note in plan.notes)
 
 
 # --- stacked layers -------------------------------------------------------------------------------------------------

@@ -267,7 +267,7 @@ def test_a_mesh_that_is_none_is_located(read, line, kind, said):
 
 
 def test_all_offenders_of_a_file_are_listed_at_once(read):
-    with pytest.raises(outlay.errors.LayoutError, match=r"not a usable layout: 5 problem\(s\)") as error:
+    with pytest.raises(outlay.errors.LayoutError, match=r"not a usable layout: 5 problems") as error:
         read("""[[rule]]
 match = 3
 sepc = ["data"]

@@ -76,7 +76,5 @@ def test_a_policy_of_the_users_own_is_refused_with_its_rule():
     def widest(leaf: LeafView):
         return P()
 
-    with pytest.raises(
-        outlay.errors.LayoutError, match=r"1 rule\(s\) cannot be written.*\n  policy: params.\*\*\n.*widest"
-    ):
+    with pytest.raises(outlay.errors.LayoutError, match=r"1 rule cannot be written.*\n  policy: params.\*\*\n.*widest"):
         write_layout(outlay.Layout([("params.**", widest)]) + data_parallel())

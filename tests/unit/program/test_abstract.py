@@ -47,7 +47,7 @@ def test_a_state_with_functions_among_its_leaves_is_refused_with_the_fix() -> No
     with pytest.raises(outlay.errors.ProgramError) as caught:
         abstract_init(init)
     message = str(caught.value)
-    assert "the state that init returns holds 3 leaf(s) that are no arrays" in message
+    assert "the state that init returns holds 3 leaves that are not arrays" in message
     for path in ("name", "params.activation", "params.final_activation"):
         assert f"not an array: {path}\n" in message
     assert "fix: keep it out of the tree: eqx.partition(model, eqx.is_array)" in message
@@ -90,7 +90,7 @@ def test_every_leaf_whose_type_changes_is_named() -> None:
         return {"w": state["w"][:2], "n": state["n"] + 0.5}, {}
 
     message = error_of(drifting)
-    assert "the step drifting returns a state unlike the one it took: 2 leaf(s) differ" in message
+    assert "the step drifting returns a state unlike the one it took: 2 leaves differ" in message
     assert "  w: took float32[4, 4], returned float32[2, 4]" in message
     assert "  n: took int32[], returned float32[]" in message
     assert "fix: return every leaf of the state with its shape and dtype" in message

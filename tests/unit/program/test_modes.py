@@ -89,7 +89,7 @@ def test_a_piece_gathered_and_returned_whole_is_refused():
         return {"w": jax.lax.all_gather(state["w"], "data", tiled=True)}, None
 
     message = error_of(step, w=SPLIT)
-    assert "returns a state unlike the one it took: 1 leaf(s) differ\n  w: took float32[2], returned float32[16]" in (
+    assert "returns a state unlike the one it took: 1 leaf differs\n  w: took float32[2], returned float32[16]" in (
         message
     )
 

@@ -91,7 +91,7 @@ def test_copies_that_a_rule_calls_pieces_are_refused_all_at_once():
         return state, {"a": total, "b": {"c": total}}
 
     message = error_of(step, [("outputs.**", P("data"))])
-    assert "2 output(s) of a step in mode manual are not what the layout says" in message
+    assert "2 outputs of a step in mode manual, other than the layout says" in message
     for path in ("outputs.a", "outputs.b.c"):
         assert f"copies: {path}\n    a rule splits it by P('data'" in message
     assert "along 'data' every device gives the same: there are no pieces" in message

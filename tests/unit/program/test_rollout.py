@@ -91,9 +91,7 @@ def test_all_that_is_not_finite_is_found_in_every_float(dtype, value):
 
 
 def test_addresses_that_name_nothing_are_all_listed(waves, start):
-    with pytest.raises(
-        ProgramError, match=r"2 address\(es\).*\n.*a\.hight(.|\n)*did you mean 'a\.height'(.|\n)*c:tops"
-    ):
+    with pytest.raises(ProgramError, match=r"2 addresses.*\n.*a\.hight(.|\n)*did you mean 'a\.height'(.|\n)*c:tops"):
         Rollout(waves, record=("a.hight", "c:tops", "a:tops"))(start, inputs())
 
 

@@ -229,7 +229,7 @@ def test_devices_that_do_not_reach_the_host_are_refused_with_every_leaf():
     plan = program_of(("opt_state.**", outlay.on_host() + P(None, "data")), ("layer_input", outlay.on_host())).plan
     assert isinstance(plan, Plan)
     with pytest.raises(
-        outlay.errors.ProgramError, match=r"(?s)6 value\(s\) .*layer_input.*reach no pinned_host memory, only hbm"
+        outlay.errors.ProgramError, match=r"(?s)6 values .*layer_input.*reach no pinned_host memory, only hbm"
     ):
         refuse_without_host_memory(plan, ["hbm"])
     refuse_without_host_memory(plan, ["hbm", "pinned_host"])

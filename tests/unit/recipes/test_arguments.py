@@ -37,7 +37,7 @@ def test_all_mistakes_are_listed_with_what_was_expected():
     with pytest.raises(RecipeError) as failure:
         recipe_arguments(recipe, "lm", [*words, "--note"])
     assert str(failure.value).splitlines() == [
-        "lm: 5 option(s) cannot be used",
+        "lm: 5 options cannot be used",
         "  --size 2b: expected one of tiny, 1b",
         "  there is no option --bach-size: did you mean '--batch-size'?",
         "  --rate fast: expected a number",

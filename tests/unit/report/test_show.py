@@ -18,7 +18,7 @@ BRAIN = ["spiker", "integrator", "A_ex", "A_in", "B_ex", "B_in"]
 def test_s0_05_everything_on_device_0_by_default():
     shown = show({"A_ex": {"soma": {"potential": jnp.zeros(256)}}, "integrator": {"trace": jnp.zeros(2)}})
     assert [leaf.place for leaf in shown] == ["device 0", "device 0"]
-    assert shown.notes == ("everything is on device 0; JAX has 7 more device(s), which hold nothing",)
+    assert shown.notes == ("everything is on device 0; JAX has 7 more devices with nothing on them",)
 
 
 def test_s0_07_whole_on_six_devices_is_replicated_six_times():

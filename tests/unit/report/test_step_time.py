@@ -59,5 +59,5 @@ def test_one_that_nothing_says_the_hardware_of():
 
 def test_a_target_of_another_size(program):
     for x in (program, explain(program)):
-        with pytest.raises(ExplainError, match=r"the program is for 8 device\(s\), but h100:2x8 has 16"):
+        with pytest.raises(ExplainError, match=r"the program is for 8 devices, but h100:2x8 has 16"):
             estimate(x, target="h100:2x8")

@@ -76,7 +76,7 @@ def test_a_loser_that_computes_more():
 
 def test_a_loser_that_only_takes_longer():
     assert why_slower(price(1.5, parts=parts(memory=0.5)), price(1)).endswith(
-        "spends 500 ms against 0 us moving data in memory"
+        "spends 500 ms against 0 s moving data in memory"
     )
     assert why_slower(moving(1.5, data=(1, 1)), moving(1, data=(0.5, 1))).endswith(
         "spends 1 s against 500 ms waiting for collectives"

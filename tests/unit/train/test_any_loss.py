@@ -31,7 +31,7 @@ def test_state_that_a_step_forgets_to_return():
         return losses(params, batch), {}, {"mean": batch.mean(), "new": batch}
 
     message = (
-        r"(?s)3 leaf\(s\) differ:.*model_state\.count: took int32\[\], returned nothing.*"
+        r"(?s)3 leaves differ:.*model_state\.count: took int32\[\], returned nothing.*"
         r"model_state\.mean: took float32\[3\], returned float32\[\].*model_state\.new: took nothing"
     )
     with pytest.raises(ProgramError, match=message):
@@ -58,7 +58,7 @@ def test_a_loss_with_a_state_that_was_not_asked_for():
 
 
 def test_a_state_without_a_loss_that_takes_it_and_the_other_way_round():
-    with pytest.raises(ProgramError, match=r"a model state of 2 leaf\(s\), and the loss takes none"):
+    with pytest.raises(ProgramError, match=r"a model state of 2 leaves, and the loss takes none"):
         build(lambda p, batch, keys: (losses(p, batch), {}), state=STATE)
     with pytest.raises(ProgramError, match=r"the step's state has none\n  fix: outlay\.init_state\("):
         build(lambda p, state, batch, keys: (losses(p, batch), {}, state), model_state=True)
@@ -82,9 +82,7 @@ def test_groups_that_devices_cannot_share():
     def loss(params, state, batch, keys):
         return losses(params, batch), {}, state
 
-    with pytest.raises(
-        ProgramError, match=r"16 samples on 8 device\(s\) cannot be taken in 4 equal groups.*\n.*groups=8"
-    ):
+    with pytest.raises(ProgramError, match=r"16 samples on 8 devices cannot be taken in 4 equal groups.*\n.*groups=8"):
         build(loss, state=STATE, model_state=True, groups=4, mode="manual")
     with pytest.raises(ProgramError, match=r"groups=0: a batch is taken in 1 group or more"):
         build(loss, state=STATE, model_state=True, groups=0)
@@ -94,7 +92,7 @@ def test_metrics_that_do_not_exist_are_all_named():
     def loss(p, batch, keys):
         return (losses(p, batch), {})
 
-    with pytest.raises(ProgramError, match=r"(?s)2 metric\(s\).*'gradnorm': did you mean 'grad_norm'.*'lr'"):
+    with pytest.raises(ProgramError, match=r"(?s)2 metrics.*'gradnorm': did you mean 'grad_norm'.*'lr'"):
         build(loss, metrics=["gradnorm", "param_norm", "lr"])
     with pytest.raises(ProgramError, match=r"fix: metrics=\['grad_norm'\]"):
         build(loss, metrics="grad_norm")

@@ -189,7 +189,7 @@ def test_outputs_that_are_no_numbers_are_all_named_before_the_first_step():
     program = returning(
         lambda batch: {"loss": batch.mean(), "each": batch, "step": 1, "wave": 1j, "key": jax.random.key(0)}
     )
-    message = r"(?s)4 output\(s\).*: each\n.*shape \(8,\), float32\n.*each\.0.*: key\n.*: step\n.*rename it.*: wave\n"
+    message = r"(?s)4 outputs.*: each\n.*shape \(8,\), float32\n.*each\.0.*: key\n.*: step\n.*rename it.*: wave\n"
     with pytest.raises(ProgramError, match=message):
         run(program)
 

@@ -28,6 +28,7 @@ from outlay.analysis.cost.measure import (
 from outlay.core.error_types import TargetError
 from outlay.core.jax_compat import attached_devices
 from outlay.core.output_file import write_output
+from outlay.core.quantities import format_seconds
 from outlay.core.table import table, to_text
 from outlay.devices.compile_only import target_of
 from outlay.devices.hardware import Hardware
@@ -118,8 +119,8 @@ class Calibration:
                 for pitch, speed in self.measured.across_rows.items()
             ),
             *((f"products in {name}", "", "", f"{f / 1e9:.4g} GFLOP/s") for name, f in self.peak_flops.items()),
-            ("an empty step", "", _us(self.measured.seconds_per_step), ""),
-            ("one more operation", "", _us(self.measured.seconds_per_operation), ""),
+            ("an empty step", "", format_seconds(self.measured.seconds_per_step), ""),
+            ("one more operation", "", format_seconds(self.measured.seconds_per_operation), ""),
         ]
         for kind, sizes in self.measured.collectives.items():
             rows += [(kind, str(size), *_call_and_speed(cost)) for size, cost in sizes.items()]
@@ -128,7 +129,7 @@ class Calibration:
 
 
 def _call_and_speed(cost: CollectiveCost) -> tuple[str, str]:
-    return _us(cost.seconds_per_call), f"{cost.bytes_per_second / 1e9:.3g} GB/s"
+    return format_seconds(cost.seconds_per_call), f"{cost.bytes_per_second / 1e9:.3g} GB/s"
 
 
 def calibrate(
@@ -221,10 +222,6 @@ def _group_sizes(num_devices: int) -> list[int]:
 def _peak_name(dtype: str, hardware: Hardware) -> str:
     """What targets call the speed at which a dtype is multiplied by default."""
     return "tf32" if dtype == "float32" and "tf32" in hardware.peak_flops else dtype
-
-
-def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:.3g} us"
 
 
 _HEAD = (

@@ -11,6 +11,7 @@ from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, c
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.analysis.cost.speeds import product_speed
 from outlay.core.error_types import ExplainError
+from outlay.core.quantities import counted, format_seconds
 from outlay.devices.hardware import Hardware
 from outlay.devices.target import Target
 
@@ -72,7 +73,7 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
     found = Target.parse(hardware) if isinstance(hardware, str) else hardware
     if found.num_devices != schedule.num_devices:
         raise ExplainError(
-            f"the program is for {schedule.num_devices} device(s), but {found} has {found.num_devices}\n"
+            f"the program is for {counted(schedule.num_devices, 'device')}, but {found} has {found.num_devices}\n"
             f"  fix: a target of {schedule.num_devices} devices, or another mesh"
         )
     return found
@@ -163,7 +164,8 @@ def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[st
         yield f"between host and device: {_speed(known.host)}"
     if hardware.measured is not None:
         yield (
-            f"speeds, collectives and {hardware.measured.seconds_per_operation * 1e6:.3g} us an operation as measured "
+            f"speeds, collectives and {format_seconds(hardware.measured.seconds_per_operation)} an operation as "
+            "measured "
             f"by outlay calibrate with {hardware.measured.num_devices} devices busy ({hardware.source})"
         )
         if crowding(target) != 1:
@@ -171,7 +173,7 @@ def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[st
             yield f"{target.num_devices} simulated devices share this machine: {times}"
         return
     yield from _links(target)
-    yield f"{known.operation * 1e6:.3g} us between operations"
+    yield f"{format_seconds(known.operation)} between operations"
     yield f"the range is {known.spread:.3g} times less to {known.spread:.3g} times more"
 
 
@@ -181,13 +183,14 @@ def _links(target: Target) -> Iterator[str]:
     reached = TORUS_SHARE if hardware.torus_dims else RING_SHARE
     yield (
         f"{inside}: {reached:.0%} of {_speed(hardware.intra_host_link_bandwidth)} a device, "
-        f"{hardware.link_latency * 1e6:.3g} us a step, no collective under {hardware.link_floor * 1e6:.3g} us"
+        f"{format_seconds(hardware.link_latency)} a step, no collective under {format_seconds(hardware.link_floor)}"
     )
     if target.num_hosts > 1 and (hardware.kind == "gpu" or target.num_slices > 1):
         apart = "slices" if hardware.kind == "tpu" else "hosts"
         yield (
             f"between {apart}: {NETWORK_SHARE:.0%} of {_speed(hardware.scale_out_bandwidth)} a device, "
-            f"{hardware.scale_out_latency * 1e6:.3g} us a step, nothing under {hardware.scale_out_floor * 1e6:.3g} us, "
+            f"{format_seconds(hardware.scale_out_latency)} a step, nothing under "
+            f"{format_seconds(hardware.scale_out_floor)}, "
             "nobody else on the network"
         )
 
@@ -205,7 +208,7 @@ def _unknown(schedule: Schedule) -> Iterator[str]:
     yield from schedule.unknown
     num_guessed = sum(not one.is_exact for one in schedule.exchanges)
     if num_guessed:
-        yield f"{num_guessed} collective(s) in loops of unknown length, counted once, or in branches"
+        yield f"{counted(num_guessed, 'collective')} in loops of unknown length, counted once, or in branches"
     yield "not counted: reading the batch, saving, waiting for a slower device"
 
 

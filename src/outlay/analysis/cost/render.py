@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.text import Text
 
 from outlay.analysis.cost.speeds import Range
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.core.table import table
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def headline(estimate: Estimate) -> str:
 def what(estimate: Estimate) -> str:
     """The work of a device."""
     memory = format_bytes(estimate.bytes_accessed)
-    devices = f"{estimate.num_devices} device{'s' if estimate.num_devices != 1 else ''}"
+    devices = f"{counted(estimate.num_devices, 'device')}"
     return f"each of {devices}: {format_flops(estimate.flops)}, {memory} of memory read and written"
 
 
@@ -90,36 +90,11 @@ def transfer_rows(estimate: Estimate) -> list[tuple[str, ...]]:
     ]
 
 
-def format_flops(count: float) -> str:
-    """FLOPs for people.
-
-    >>> format_flops(738e6), format_flops(2.5e15)
-    ('738 MFLOP', '2.5 PFLOP')
-    """
-    for unit in ("", "k", "M", "G", "T", "P"):
-        if abs(count) < 999.5 or unit == "P":
-            return f"{count:.3g} {unit}FLOP"
-        count /= 1000
-    raise AssertionError("unreachable")
-
-
-def format_seconds(seconds: float) -> str:
-    """A time for people.
-
-    >>> format_seconds(0), format_seconds(3.21e-5), format_seconds(0.0125), format_seconds(83.0)
-    ('0 us', '32.1 us', '12.5 ms', '83 s')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= 0.9995 * size or unit == "us":
-            return f"{seconds / size:.3g} {unit}"
-    raise AssertionError("unreachable")
-
-
 def format_range(span: Range) -> str:
     """A range of times for people.
 
     >>> format_range(Range(0.012, 0.031)), format_range(Range(0.5e-3, 0.012)), format_range(Range(0.002, 0.002))
-    ('12 to 31 ms', '500 us to 12 ms', '2 ms')
+    ('12 to 31 ms', '500 µs to 12 ms', '2 ms')
     """
     low, high = format_seconds(span.low), format_seconds(span.high)
     if low == high:

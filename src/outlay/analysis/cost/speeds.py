@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from outlay.core.quantities import counted
 from outlay.devices.hardware import Hardware
 
 
@@ -40,7 +41,7 @@ def product_speed(hardware: Hardware, dtype: str) -> tuple[float, str]:
         return peaks["tf32"], "float32 products in tf32, as XLA does unless asked for precision"
     if dtype.startswith("float32") and hardware.kind == "tpu":
         passes = 6 if dtype == "float32-highest" else 1
-        return peaks["bfloat16"] / passes, f"float32 products in {passes} pass(es) of bfloat16"
+        return peaks["bfloat16"] / passes, f"float32 products in {counted(passes, 'pass', 'passes')} of bfloat16"
     name = dtype.removesuffix("-highest")
     if name in peaks:
         return peaks[name], f"{name} products at its own speed"

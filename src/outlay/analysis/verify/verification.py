@@ -14,6 +14,7 @@ from rich.text import Text
 
 from outlay.analysis.verify.compared_array import LeafCheck, Verdict
 from outlay.core.error_types import VerifyError
+from outlay.core.quantities import counted
 from outlay.core.table import table, to_text
 
 _ORDER: tuple[Verdict, ...] = ("different", "unknown", "same")
@@ -92,22 +93,28 @@ class Verification:
     def headline(self) -> str:
         """The answer in a sentence."""
         leaves = self.leaves
-        did = f"{self.program}, against {self.against}, {self.num_steps} step{'s' if self.num_steps != 1 else ''}"
+        did = f"{self.program}, against {self.against}, {counted(self.num_steps, 'step')}"
         if self.verdict == "same":
-            return f"the same: all {len(leaves)} arrays of {did}"
+            return f"the same: all {counted(len(leaves), 'array')} of {did}"
         if self.verdict == "unknown":
             reasons = "".join(f"\n  {reason}" for reason in self.reasons[:_MAX_REASONS])
             left = len(self.reasons) - _MAX_REASONS
             more = f"\n  and {left} more reasons" if left > 0 else ""
-            return f"unknown: nothing differs in {len(leaves)} arrays of {did}, but a fault could hide:{reasons}{more}"
+            return (
+                f"unknown: nothing differs in {counted(len(leaves), 'array')} of {did}, but a fault could "
+                f"hide:{reasons}{more}"
+            )
         num_wrong = sum(leaf.verdict == "different" for leaf in leaves)
         causes = "".join(f"\ncause: {cause}" for cause in self.causes)
-        return f"different: {num_wrong} of {len(leaves)} arrays of {did}\nfirst: {self.wrong[0].in_words}{causes}"
+        return (
+            f"different: {num_wrong} of {counted(len(leaves), 'array')} of {did}\nfirst: "
+            f"{self.wrong[0].in_words}{causes}"
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What limits the proof, in words."""
-        steps = "1 step was" if self.num_steps == 1 else f"{self.num_steps} steps were"
+        steps = counted(self.num_steps, "step was", "steps were")
         notes = [
             f"batches {self.batches}",
             f"{steps} compared; of what a later one does otherwise nothing is known (steps=N)",
@@ -116,7 +123,7 @@ class Verification:
             notes.append("gradients are not among the arrays: only steps from outlay.train_step say what they are")
         still = [path for path, checks in self._of_batch().items() if not any(check.moved for check in checks)]
         if still and not self.doubts:
-            notes.append(f"{len(still)} array(s) read the batch and never changed: {_some(still)}")
+            notes.append(f"{counted(len(still), 'array')} read the batch and never changed: {_some(still)}")
         if self.replayed:
             notes.append(self.replayed)
         return tuple(notes)

@@ -24,6 +24,7 @@ from outlay.brain.module import Module
 from outlay.brain.port import Connection, split_end
 from outlay.brain.registry import MODULE
 from outlay.core.error_types import BrainError, Problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import INPUTS
 
@@ -59,7 +60,7 @@ def read_toml(text: str, *, name: str, folder: File, trust: bool = False) -> Bra
             findings.add(problem)
     if findings.problems:
         count = len(findings.problems)
-        raise BrainError(f"{name} describes no Brain that can be built: {count} problem(s)", findings.problems)
+        raise BrainError(f"{name} describes no Brain that can be built: {counted(count, 'problem')}", findings.problems)
     return brain
 
 

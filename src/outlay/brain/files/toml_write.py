@@ -19,6 +19,7 @@ from outlay.brain.kernel_file import GivenKernel, KernelFile
 from outlay.brain.library import LIBRARY
 from outlay.brain.registry import MODULE, kind_of, name_of
 from outlay.core.error_types import BrainError, Problem
+from outlay.core.quantities import counted
 
 _OWN = {file.__name__ for file in LIBRARY}
 
@@ -81,7 +82,7 @@ def _tables(brain: Brain, folder: File) -> dict[str, Table]:
             what, _, fix = str(error).partition("\n  fix: ")
             problems.append(Problem("unwritable", name, what, fix))
     if problems:
-        raise BrainError(f"this Brain cannot be written to a file: {len(problems)} problem(s)", problems)
+        raise BrainError(f"this Brain cannot be written to a file: {counted(len(problems), 'problem')}", problems)
     return found
 
 

@@ -19,6 +19,7 @@ from outlay.brain.run.inputs.feed import Feed, Stimulus
 from outlay.brain.run.layouts import MESHES, MODES, brain_layouts, goes_with
 from outlay.brain.run.recording.moments import Moments
 from outlay.core.error_types import BrainError, Problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.rollout import Rollout
 from outlay.graph.step_graph import StepGraph
@@ -183,7 +184,7 @@ def _refuse_unknown_ports(brain: Brain, moments: Moments) -> None:
         if trigger.port not in known
     ]
     if problems:
-        raise BrainError(f"{len(problems)} trigger(s) have nothing to watch", problems)
+        raise BrainError(f"{counted(len(problems), 'trigger has', 'triggers have')} nothing to watch", problems)
 
 
 PERIOD = 250.0

@@ -17,6 +17,7 @@ from outlay.brain.run.activity import RASTER_MS, Activity, population_names
 from outlay.brain.run.inputs.closed_loop import Episode
 from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.simulated_progress import real_time
+from outlay.core.quantities import counted
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,14 @@ class BrainRun:
 
     def __str__(self) -> str:
         rates = ", ".join(f"{name} {rate:.1f}" for name, rate in self.rates.items())
-        recorded = f"{len(self.recording.steps):,} rows of {len(self.recording)} address(es)" if self.recording else ""
+        recorded = (
+            f"{counted(len(self.recording.steps), 'row')} of {counted(len(self.recording), 'address', 'addresses')}"
+            if self.recording
+            else ""
+        )
         simulated = self.num_steps * self.brain.dt
         lines = {
-            "ran": f"{self.num_steps:,} steps of {self.brain.dt:g} ms",
+            "ran": f"{counted(self.num_steps, 'step')} of {self.brain.dt:g} ms",
             "time": f"{self.seconds:.2f} s, {real_time(simulated, self.seconds)}",
             "rates": f"{rates} Hz" if rates else "",
             "recorded": recorded,

@@ -15,6 +15,7 @@ from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe
 from outlay.brain.run.recording.recording import open_array
 from outlay.core.error_types import BrainError, Problem
 from outlay.core.patterns import matches
+from outlay.core.quantities import counted
 
 LOOK_MS = 500.0
 """How much of the potentials is recorded when nobody says what to record: enough for a picture."""
@@ -96,7 +97,7 @@ def read_inputs(words: Iterable[str]) -> dict[str, Any]:
                 )
             )
     if problems:
-        raise BrainError(f"{len(problems)} input(s) cannot be read", problems)
+        raise BrainError(f"{counted(len(problems), 'input')} cannot be read", problems)
     return found
 
 

@@ -28,6 +28,7 @@ from outlay.brain.run.simulate import simulate
 from outlay.core.error_types import BrainError, Problem
 from outlay.core.jax_compat import attached_devices
 from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted
 from outlay.devices.build import mesh as make_mesh
 from outlay.layout.layout import Layout
 from outlay.program.program import Program
@@ -172,7 +173,7 @@ def _laid_out(state: Any, brain: Brain, program: Program) -> Any:
     host = [leaf if num is None else leaf[:num] for leaf, num in zip(host, numbers, strict=True)]
     whole = jax.tree.unflatten(jax.tree.structure(state), host)
     if problems := _differences(whole, shapes):
-        raise BrainError(f"the state is none of this Brain: {len(problems)} problem(s)", problems)
+        raise BrainError(f"the state is none of this Brain: {counted(len(problems), 'problem')}", problems)
     whole = jax.tree.unflatten(jax.tree.structure(shapes), jax.tree.leaves(whole))
     return put(program.pad(whole), program.plan, program.mesh)
 

@@ -12,7 +12,6 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from outlay.analysis.cost.render import format_seconds
 from outlay.brain.run.activity import RASTER_MS, population_names
 from outlay.brain.run.brain_folder import BrainFolder
 from outlay.brain.run.brain_recipe import BrainRecipe
@@ -22,6 +21,7 @@ from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.saves import Saves
 from outlay.brain.run.simulate import simulate
 from outlay.brain.run.simulated_progress import real_time
+from outlay.core.quantities import counted, format_seconds
 from outlay.core.versions import versions
 from outlay.graph.rollout import Rollout
 from outlay.layout.plan import Plan
@@ -281,10 +281,14 @@ class BrainResult:
         simulated_ms = self.num_steps * self.dt
         speed = f"{real_time(simulated_ms, self.seconds)}, {1000 * self.seconds / self.num_steps:.3f} ms a step"
         honest = " (simulated devices: this is not a speed)" if self.simulated else ""
-        recorded = f"{self.num_rows:,} rows of {len(self.recorded)} address(es)" if self.recorded else "nothing"
+        recorded = (
+            f"{counted(self.num_rows, 'row')} of {counted(len(self.recorded), 'address', 'addresses')}"
+            if self.recorded
+            else "nothing"
+        )
         facts = {
             "ran": f"{self.recipe}, layout {self.layout}, mode {self.mode}, {self.devices}",
-            "simulated": f"{simulated_ms:,g} ms in {self.num_steps:,} steps of {self.dt:g} ms",
+            "simulated": f"{simulated_ms:,g} ms in {counted(self.num_steps, 'step')} of {self.dt:g} ms",
             "time": f"{self.seconds:.2f} s, {speed}{honest}",
             "rates": ", ".join(f"{name} {rate:.1f}" for name, rate in self.rates.items()) + " Hz" if self.rates else "",
             "recorded": recorded,

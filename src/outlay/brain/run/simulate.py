@@ -25,6 +25,7 @@ from outlay.brain.run.simulated_progress import BrainProgress
 from outlay.brain.run.stopped import BrainInterrupted, BrainStopped, first_not_finite, not_finite_problems
 from outlay.core.error_types import BrainError, Problem
 from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat
 from outlay.program.make import program as make_program
 from outlay.recipes.prepare import Prepared
@@ -277,7 +278,7 @@ class _Run:
             problems = [
                 Problem("window", f"{w.start:g}..{w.end:g}", what, "more steps, or an earlier window") for w in late
             ]
-            raise BrainError(f"{len(late)} window(s) would record nothing", problems)
+            raise BrainError(f"{counted(len(late), 'window')} would record nothing", problems)
 
     def _weights(self) -> dict[str, np.ndarray]:
         """Some numbers of every kernel, evenly from all of its neurons."""

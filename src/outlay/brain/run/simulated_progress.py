@@ -8,6 +8,8 @@ from typing import Self
 from rich import progress as bars
 from rich.console import Console
 
+from outlay.core.quantities import counted
+
 _NUM_LINES = 10
 
 
@@ -35,7 +37,7 @@ class BrainProgress:
             self._task = self._bar.add_task("", total=self._num_steps, time=f"0/{total:,.0f} ms", facts="compiling")
             self._bar.start()
         else:
-            self._console.print(f"{self._num_steps:,} steps of {self._dt:g} ms: compiling")
+            self._console.print(f"{counted(self._num_steps, 'step')} of {self._dt:g} ms: compiling")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,7 +12,8 @@ from outlay.arrays.shardings import under
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import flatten_paths, join_parts, split_path
 from outlay.core.patterns import first_part, matches, pattern_parts
-from outlay.core.sizes import format_bytes, num_bytes
+from outlay.core.quantities import counted, format_bytes
+from outlay.core.sizes import num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.devices.info import MeshInfo
 from outlay.graph.rows import Rows
@@ -41,7 +42,8 @@ def positions_of_parts(graph: StepGraph, layout: Layout, state: Any, mesh: MeshI
     problems = [*_rule_problems(graph, layout), *_part_problems(graph, places, state, mesh)]
     if problems:
         raise LayoutError(
-            f"the layout does not place the parts of this graph on {mesh}: {len(problems)} problem(s)", problems
+            f"the layout does not place the parts of this graph on {mesh}: {counted(len(problems), 'problem')}",
+            problems,
         )
     return {name: tuple(sorted(first)) for name, (first, *_) in places.items()}
 

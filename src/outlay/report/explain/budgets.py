@@ -8,7 +8,7 @@ from typing import get_args
 
 from outlay.analysis.hlo.collective import CollectiveKind
 from outlay.core.error_types import ExplainError
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.report.explain.explain_words import in_words
 from outlay.report.explain.explanation import Explanation

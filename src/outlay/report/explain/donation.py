@@ -9,7 +9,7 @@ import jax
 
 from outlay.arrays.shardings import OnHost
 from outlay.core.paths import flatten_paths
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import counted, format_bytes
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.leaves import each_sharding
 from outlay.report.finding import Finding
@@ -28,8 +28,8 @@ def donated_in_vain(evidence: Evidence) -> Iterator[Finding]:
         return
     paths = [leaf.path for leaf in sorted(lost, key=lambda leaf: -leaf.num_bytes)]
     text = (
-        f"{len(lost)} donated leaf(s) are given away but their memory is not used again, {format_bytes(cost)}: "
-        f"{_named(paths)}"
+        f"the memory of {counted(len(lost), 'donated leaf', 'donated leaves')} is not used again, "
+        f"{format_bytes(cost)}: {_named(paths)}"
     )
     fix = "return each with the shape, dtype and sharding it came with, or do not donate it"
     yield Finding("donation", text, fix, cost)
@@ -68,7 +68,10 @@ def state_that_moves(evidence: Evidence) -> Iterator[Finding]:
             cost += num_bytes.get(number, 0)
         number += 1
     if moved:
-        text = f"{len(moved)} leaf(s) of the first argument come back with another sharding: {_named(moved)}"
+        text = (
+            f"{counted(len(moved), 'leaf', 'leaves')} of the first argument returned with another sharding: "
+            f"{_named(moved)}"
+        )
         fix = "jax.jit(..., out_shardings=...) with the shardings they came with, or use outlay.program"
         yield Finding("state-moves", text, fix, cost)
 

@@ -18,7 +18,8 @@ from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
 from outlay.core.error_types import ExplainError
-from outlay.core.sizes import format_bytes, num_bytes
+from outlay.core.quantities import counted, format_bytes
+from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
@@ -188,12 +189,12 @@ def _refuse_other_sizes(module: HloModule, mesh: MeshInfo | None, target: Target
     num = module.num_partitions
     if mesh is not None and mesh.num_devices != num:
         raise ExplainError(
-            f"the program is for {num} device(s), but {mesh} has {mesh.num_devices}\n"
+            f"the program is for {counted(num, 'device')}, but {mesh} has {mesh.num_devices}\n"
             "  fix: pass the mesh that it was compiled for, or none"
         )
     if target is not None and target.num_devices != num:
         raise ExplainError(
-            f"the program is for {num} device(s), but {target} has {target.num_devices}\n"
+            f"the program is for {counted(num, 'device')}, but {target} has {target.num_devices}\n"
             f"  fix: a target of {num} devices, or a mesh for that target: outlay.mesh(..., target={str(target)!r})"
         )
 
@@ -216,7 +217,10 @@ def _incomplete(subject: Subject, module: HloModule, done: CompiledWork) -> Iter
     if module.skipped:
         shown = ", ".join(f"{number}: {text.strip()[:60]!r}" for number, text in module.skipped[:3])
         more = f" and {len(module.skipped) - 3} more" if len(module.skipped) > 3 else ""
-        yield f"{len(module.skipped)} line(s) could not be read, so that totals may be too low: line {shown}{more}"
+        yield (
+            f"{counted(len(module.skipped), 'line')} could not be read, so that totals may be too low: line "
+            f"{shown}{more}"
+        )
     yield from done.unknown
     yield from (f"in the traced program: {what}" for what in (subject.traced.unknown if subject.traced else ()))
 

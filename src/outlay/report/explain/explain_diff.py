@@ -12,9 +12,8 @@ from typing import Any
 from rich.text import Text
 
 from outlay.core.error_types import ExplainError
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes, format_flops, format_seconds
 from outlay.core.table import Lines, table, to_text
-from outlay.report.explain.explain_words import format_flops, format_seconds
 from outlay.report.explain.totals import starred
 
 _TEXT_WIDTH = 120

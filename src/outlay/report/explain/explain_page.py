@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outlay.core.sizes import format_bytes
-from outlay.report.explain.explain_words import format_count, format_flops, format_seconds, in_words, place
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
+from outlay.report.explain.explain_words import in_words, place
 from outlay.report.explain.program_facts import MemoryFacts, Segment
 from outlay.report.explain.totals import Total, rows
 from outlay.report.finding import Finding
@@ -82,7 +82,7 @@ def _stats(found: Explanation) -> list[dict[str, str]]:
     elif found.fits is False:
         stats.append(_stat("Peak memory", "too much", "the compiler gave up"))
     runs = sum(one.count for one in found.collectives)
-    stats.append(_stat("Sent in a step", format_bytes(found.bytes_per_step), f"in {format_count(runs)} collectives"))
+    stats.append(_stat("Sent in a step", format_bytes(found.bytes_per_step), f"in {counted(runs, 'collective')}"))
     if estimate is not None:
         remark = f"{format_seconds(estimate.seconds_low)} to {format_seconds(estimate.seconds_high)}, estimated"
         stats.append(_stat("A step", format_seconds(estimate.seconds), remark))
@@ -141,7 +141,7 @@ def _operations(found: Explanation) -> list[dict[str, Any]]:
             "bound_by": one.bound_by,
             "flops": format_flops(one.flops) if one.flops else "",
             "bytes": format_bytes(one.num_bytes),
-            "runs": format_count(one.runs),
+            "runs": f"{one.runs:,}",
             "what": one.what,
             "place": place(one.source),
             "source": str(one.source or ""),
@@ -164,7 +164,7 @@ def _rows(found: Explanation) -> list[dict[str, Any]]:
             "axes": row.axes,
             "bytes": format_bytes(row.total.bytes_per_step),
             "share": round(row.total.bytes_per_step / most, 4) if most else 0,
-            "runs": f"{format_count(row.total.num_runs)}{'' if row.is_exact else '+'}",
+            "runs": f"{row.total.num_runs:,}{'' if row.is_exact else '+'}",
             "time": "" if row.total.seconds is None else format_seconds(row.total.seconds),
             "phase": row.phase,
             "what": row.what,
@@ -188,7 +188,7 @@ def _entries(totals: dict[str, Total]) -> list[dict[str, Any]]:
             "colour": _colour(name) if name in _COLOURS else "s0",
             "bytes": format_bytes(total.bytes_per_step),
             "share": round(100 * total.bytes_per_step / most, 2) if most else 0,
-            "runs": format_count(total.num_runs),
+            "runs": f"{total.num_runs:,}",
             "time": "" if total.seconds is None else format_seconds(total.seconds),
         }
         for name, total in totals.items()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.padding import Padding
 from rich.text import Text
 
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.core.table import table
-from outlay.report.explain.explain_words import format_count, format_flops, format_seconds, in_words, place, verdict
+from outlay.report.explain.explain_words import in_words, place, verdict
 from outlay.report.explain.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, WorkFacts
 from outlay.report.explain.totals import Row, Total, rows
 from outlay.report.finding import Finding
@@ -76,7 +76,7 @@ def _collectives(found: Explanation, width: int) -> Iterator[Any]:
         yield Text("collectives: none", style="bold")
         return
     runs = sum(row.total.num_runs for row in lines)
-    often = f"{format_count(runs)} run{'' if runs == 1 else 's'} a step"
+    often = f"{counted(runs, 'run')} a step"
     yield Text(f"collectives: {often}, a device sends {format_bytes(found.bytes_per_step)}", style="bold")
     with_time, with_module = found.target is not None, width >= _WIDE
     columns = ["kind", "axis", "a step", "runs", *(["time"] if with_time else []), "phase", "what"]

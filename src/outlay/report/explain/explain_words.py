@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from outlay.analysis.hlo.hlo_module import SourceLine
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from outlay.report.explain.explanation import Explanation
@@ -43,24 +43,6 @@ def verdict(found: Explanation) -> Iterator[tuple[str, str]]:
         yield f"a step would take {format_seconds(estimate.seconds)} ({low} to {high}): {parts}", ""
 
 
-def format_seconds(seconds: float) -> str:
-    """A time for people.
-
-    >>> format_seconds(0.0), format_seconds(3.2e-6), format_seconds(0.0125), format_seconds(2.5)
-    ('0', '3.2 µs', '12.5 ms', '2.50 s')
-    """
-    if seconds <= 0:
-        return "0"
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.1f} µs"
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
-
-
-def format_count(count: int) -> str:
-    """A number with its thousands apart."""
-    return f"{count:,}"
-
-
 def in_words(runs: int) -> str:
     """How often, in words.
 
@@ -68,19 +50,6 @@ def in_words(runs: int) -> str:
     ('once', 'twice', '48 times')
     """
     return {1: "once", 2: "twice"}.get(runs, f"{runs:,} times")
-
-
-def format_flops(flops: float) -> str:
-    """Floating-point operations for people.
-
-    >>> format_flops(12345.0), format_flops(3.2e15)
-    ('12.3 kFLOP', '3.2 PFLOP')
-    """
-    for unit in ("", "k", "M", "G", "T", "P"):
-        if flops < 1000 or unit == "P":
-            return f"{flops:.0f} FLOP" if not unit else f"{flops:.1f} {unit}FLOP"
-        flops /= 1000
-    raise AssertionError("unreachable")
 
 
 def place(source: SourceLine | None) -> str:

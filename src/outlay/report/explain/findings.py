@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from outlay.analysis.hlo.dtypes import total_bytes
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.report.explain.donation import donated_in_vain, state_not_donated, state_that_moves
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.gathers import exchanges_in_fsdp, gathered_batch, whole_parameters

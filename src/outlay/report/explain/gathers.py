@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from outlay.analysis.hlo.hlo_module import SourceLine
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import LargestDim

@@ -14,7 +14,7 @@ from outlay.analysis.hlo.hlo_module import HloModule, Instruction, Shape
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.hlo.peak import constant_bytes, host_bytes, peak_bytes
 from outlay.core.paths import split_path
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
 from outlay.report.explain.leaves import Leaf

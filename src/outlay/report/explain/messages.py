@@ -13,7 +13,7 @@ from outlay.analysis.hlo.dtypes import total_bytes
 from outlay.analysis.hlo.frames import TABLES, SourceTables, read_metadata
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.analysis.hlo.hlo_shapes import read_shapes
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.devices.info import MeshInfo
 from outlay.layout.placement import Dims, dims_spec, spec_text
 from outlay.report.explain.leaves import Leaf

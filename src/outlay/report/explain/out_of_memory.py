@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.analysis.hlo.hlo_shapes import read_shapes
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.report.explain.messages import size_bytes
 from outlay.report.explain.op_name import read_op_name
 from outlay.report.explain.program_facts import MemoryFacts, ValueFacts

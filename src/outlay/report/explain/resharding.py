@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from outlay.analysis.hlo.find_collectives import KINDS
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import format_bytes
 from outlay.report.explain.constraints import at, is_constrained, is_under_vmap, spread_samples
 from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.program_facts import CollectiveFacts

@@ -19,6 +19,7 @@ from outlay.core.error_types import ExplainError
 from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted
 from outlay.devices.compile_only import target_of
 from outlay.program.compiler_options import CompilerOptions, Wanted, compile_with, compiler_options
 from outlay.program.program import Program
@@ -271,7 +272,7 @@ def trace(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ja
             raise
         lines = "".join(f"\n  {path}: {what}" for path, what in wrong)
         raise ExplainError(
-            f"{len(wrong)} argument(s) of {_name(function)} are no arrays:{lines}\n"
+            f"{counted(len(wrong), 'argument')} of {_name(function)} with leaves that are not arrays:{lines}\n"
             f"  fix: pass arrays or jax.ShapeDtypeStruct, or make it static: "
             f"jax.jit({_name(function)}, static_argnames={_first(wrong[0][0])!r})"
         ) from error

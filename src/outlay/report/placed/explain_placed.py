@@ -14,7 +14,6 @@ from jax.sharding import SingleDeviceSharding
 from outlay.analysis.cost.estimate import Estimate
 from outlay.analysis.cost.links import collective_seconds, payload_bytes
 from outlay.analysis.cost.price import price
-from outlay.analysis.cost.render import format_seconds
 from outlay.analysis.cost.schedule import Schedule, schedule_of
 from outlay.analysis.cost.speeds import Range
 from outlay.analysis.hlo.find_collectives import collectives_of
@@ -24,6 +23,7 @@ from outlay.analysis.work.compiled import compiled_work
 from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.error_types import ExplainError
 from outlay.core.paths import join_parts, map_with_paths
+from outlay.core.quantities import counted, format_seconds
 from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.device_id import device_id
@@ -56,7 +56,7 @@ def explain_placed(program: PlacedProgram, target: Target | None = None) -> Plac
     mesh = MeshInfo.of(program.mesh)
     if target is not None and target.num_devices != mesh.num_devices:
         raise ExplainError(
-            f"the program is for {mesh.num_devices} device(s), but {target} has {target.num_devices}\n"
+            f"the program is for {counted(mesh.num_devices, 'device')}, but {target} has {target.num_devices}\n"
             f"  fix: a target of {mesh.num_devices} devices, or a mesh for that target: "
             f"outlay.mesh(..., target={str(target)!r})"
         )
@@ -213,8 +213,9 @@ def _exchange(found: PlacedExplanation) -> Iterator[Finding]:
         return
     yield Finding(
         "exchange-above-work",
-        f"a device waits {format_seconds(spent)} a step for {rate(found.bytes_per_step)} in {len(found.sent)} "
-        f"transfer(s), and computes {format_seconds(busiest)} at most: the estimate sees no gain in this placement",
+        f"a device waits {format_seconds(spent)} a step for {rate(found.bytes_per_step)} in "
+        f"{counted(len(found.sent), 'transfer')}, and computes {format_seconds(busiest)} at most: the estimate sees "
+        "no gain in this placement",
         "one device; larger parts on fewer devices; or connections with a longer delay, so that several steps run "
         "between two exchanges",
         int(found.bytes_per_step),

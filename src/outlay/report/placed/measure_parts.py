@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from outlay.analysis.cost.render import format_seconds
 from outlay.core.error_types import ExplainError
+from outlay.core.quantities import format_seconds
 from outlay.core.table import table, to_text
 from outlay.graph.rollout import Rollout, count_steps
 from outlay.graph.step_graph import INPUTS, StepGraph

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outlay.analysis.cost.render import format_flops, format_range, format_seconds
-from outlay.core.sizes import format_bytes
+from outlay.analysis.cost.render import format_range
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.report.html import templates
 from outlay.report.placed.placed_words import bound, cost, devices, rate
 
@@ -64,7 +64,8 @@ def _stats(found: PlacedExplanation) -> list[dict[str, str]]:
         {
             "name": "Sent in a step",
             "value": rate(found.bytes_per_step),
-            "remark": f"in {len(found.sent)} transfers" + (f", up to {format_seconds(waits)}" if waits else ""),
+            "remark": f"in {counted(len(found.sent), 'transfer')}"
+            + (f", up to {format_seconds(waits)}" if waits else ""),
         },
     ]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.padding import Padding
 from rich.text import Text
 
-from outlay.analysis.cost.render import format_flops, format_range, format_seconds
-from outlay.core.sizes import format_bytes
+from outlay.analysis.cost.render import format_range
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.core.table import table
 from outlay.report.placed.placed_facts import PartFacts
 from outlay.report.placed.placed_words import bound, cost, devices, headline, rate
@@ -71,7 +71,8 @@ def _sent(found: PlacedExplanation) -> Iterator[Any]:
     waits = found.exchange_seconds
     spent = "" if waits is None else f", a device waits up to {format_seconds(waits)} for it"
     yield Text(
-        f"sent: {rate(found.bytes_per_step)} a step in {len(found.sent)} transfer(s) {often}{spent}", style="bold"
+        f"sent: {rate(found.bytes_per_step)} a step in {counted(len(found.sent), 'transfer')} {often}{spent}",
+        style="bold",
     )
     rows = [
         (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from outlay.analysis.cost.render import format_seconds
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from outlay.report.placed.placed_explanation import PlacedExplanation
@@ -19,7 +18,7 @@ def headline(found: PlacedExplanation) -> str:
     """What was explained, and where it runs."""
     where = str(found.mesh)
     target = f", target {found.target}" if found.target and str(found.target) not in where else ""
-    return f"{len(found.parts)} part(s) on {where}{target}: {found.name}"
+    return f"{counted(len(found.parts), 'part')} on {where}{target}: {found.name}"
 
 
 def bound(found: PlacedExplanation) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.text import Text
 
+from outlay.core.quantities import counted, format_seconds
 from outlay.core.table import Lines, table, to_text
-from outlay.report.explain.explain_words import format_seconds
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.timeline_trace import described, named, origins_of, predicted_events, span
 from outlay.report.explain.totals import starred
@@ -140,7 +140,7 @@ class Profile:
         planes = {plane: number for number, plane in enumerate(dict.fromkeys(plane for plane, _ in tracks), 2)}
         for plane, number in planes.items():
             lines = {at: line for at, (of, line) in enumerate(tracks, 1) if of == plane}
-            yield from named(number, f"measured: {plane}, {self.num_steps} steps", lines)
+            yield from named(number, f"measured: {plane}, {counted(self.num_steps, 'step')}", lines)
         for event in self.events:
             plane, thread = planes[event.track[0]], tracks.index(event.track) + 1
             yield span(plane, thread, event.name, event.begin, event.seconds, described(event.name, origins))
@@ -161,7 +161,7 @@ class Profile:
 
 
 def _render(found: Profile) -> Iterator[Any]:
-    steps = f"{found.num_steps} step{'s' * (found.num_steps > 1)} on {found.num_devices} devices"
+    steps = f"{counted(found.num_steps, 'step')} on {counted(found.num_devices, 'device')}"
     target = f" of {found.explanation.target}" if found.explanation.target else ""
     yield Text(f"{found.explanation.name}: {steps}, predicted with the speeds{target}", style="bold")
     total = Compared("", found.predicted_seconds, found.measured_seconds)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from outlay.analysis.cost.render import format_seconds
+from outlay.core.quantities import counted, format_seconds
 from outlay.devices.target import Target
 from outlay.graph.rollout import Rollout, count_steps
 from outlay.layout.layout import Layout
@@ -96,7 +96,7 @@ def compare(costs: Costs, num_devices: int) -> tuple[Way, ...]:
 def _toml(way: Way, recipe: str, words: Sequence[str], target: Target) -> str:
     """A placement as a layout file, with where it comes from at its top."""
     command = " ".join(["outlay choose", recipe, *words, "--target", str(target)])
-    devices = f"{way.num_devices} device{'s' if way.num_devices > 1 else ''}"
+    devices = f"{counted(way.num_devices, 'device')}"
     what = f"{devices}, about {format_seconds(way.seconds)} a step"
     run = " ".join(["outlay run", recipe, *words, "--layout", "THIS_FILE", "--mode", "placed"])
     return write_layout(layout_of(way), mesh="devices=-1", comment=f"Chosen by {command}\n{what}\n{run}")

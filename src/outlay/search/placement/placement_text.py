@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from outlay.analysis.cost.render import format_seconds
-from outlay.core.sizes import format_bytes
+from outlay.core.quantities import counted, format_bytes, format_seconds
 from outlay.core.table import table
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def headline(choice: PlacementChoice) -> str:
     if way is one:
         return f"{choice.target}: one device is best, about {spent} a step"
     gain = f"{_times(one.seconds / way.seconds)} as fast as one device"
-    return f"{choice.target}: {way.layout} on {way.num_devices} devices, about {spent} a step, {gain}"
+    return f"{choice.target}: {way.layout} on {counted(way.num_devices, 'device')}, about {spent} a step, {gain}"
 
 
 def because(choice: PlacementChoice) -> str:
@@ -45,7 +44,7 @@ def because(choice: PlacementChoice) -> str:
     other = next((one for one in choice.ways if one.layout not in ("one device", "copies")), None)
     if other is None:
         return "there is one part, or one device"
-    where = f"{other.layout} on {other.num_devices} devices"
+    where = f"{other.layout} on {counted(other.num_devices, 'device')}"
     if other.measured is not None:
         return f"{where}, which comes next, took {format_seconds(other.measured)} a step"
     return (
@@ -69,7 +68,8 @@ def notes(choice: PlacementChoice) -> Iterator[str]:
         yield f"all parts in one program on one device, measured: {format_seconds(choice.together)} a step"
     if costs.num_cores is not None:
         yield (
-            f"simulated devices share this machine's {costs.num_cores} core(s), which is counted: on devices of their "
+            f"simulated devices share this machine's {counted(costs.num_cores, 'core')}, which is counted: on "
+            "devices of their "
             f"own the best placement could be up to {costs.best_gain:.1f}x as fast as one"
         )
     if choice.chosen.layout == "by-neuron":

@@ -16,6 +16,7 @@ from jax.core import Tracer
 from outlay.core.array_leaves import non_arrays
 from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
 from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted
 from outlay.devices.made import refuse_to_run
 from outlay.program.program import Program
 from outlay.train.checkpoint.background import InBackground, in_short
@@ -285,7 +286,7 @@ class Checkpoints:
             damaged[number] = lines
         whole = [number for number in self.steps() if number not in damaged]
         fix = f"restore step {whole[-1]}" if whole else "restore a copy of these files"
-        headline = f"{len(damaged)} checkpoint(s) in {self.path} are damaged; nothing was loaded:"
+        headline = f"{counted(len(damaged), 'damaged checkpoint')} in {self.path}; nothing was loaded:"
         raise CheckpointError("\n".join([headline, *_listed(damaged), f"  fix: {fix}"]))
 
     def _refuse_older(self, step: int) -> None:
@@ -341,21 +342,24 @@ def _arrays(state: Any) -> dict[str, jax.Array]:
     """
     problems = non_arrays(state)
     if problems:
-        raise CheckpointError(f"a checkpoint holds arrays, and {len(problems)} leaf/leaves are none", problems)
+        raise CheckpointError(
+            f"a checkpoint holds arrays, and {counted(len(problems), 'leaf is none', 'leaves are none')}", problems
+        )
     arrays = {path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in _leaves(state)}
     if not arrays:
         raise CheckpointError("the state holds no array, so that there is nothing to save\n  fix: save what init made")
     traced = [path for path, leaf in arrays.items() if isinstance(leaf, Tracer)]
     if traced:
         raise CheckpointError(
-            f"{len(traced)} leaf/leaves are values inside of jax.jit, jax.grad or the like, such as {traced[0]}"
+            f"{counted(len(traced), 'leaf is a value', 'leaves are values')} inside of jax.jit, jax.grad or the "
+            f"like, such as {traced[0]}"
             "\n  fix: save outside of it, what it returns"
         )
     donated = [path for path, leaf in arrays.items() if leaf.is_deleted()]
     if donated:
         fix = "save the state that the program returned: state, _ = program(state, batch)"
         raise CheckpointError(
-            f"{len(donated)} leaf/leaves were used up by a call that this state was given to, and hold nothing more",
+            f"{counted(len(donated), 'leaf was', 'leaves were')} donated to a call that this state was given to",
             [Problem("used up", path, "its memory was handed on (donated)", fix) for path in donated],
         )
     return arrays

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from outlay.core.error_types import CheckpointError, Problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.train.checkpoint.manifest import Manifest, SavedLeaf
 
@@ -25,7 +26,7 @@ def refuse_other_state(folder: Path, manifest: Manifest, wanted: Mapping[str, An
     problems = state_differences(manifest, wanted)
     if problems:
         raise CheckpointError(
-            f"{folder} is a checkpoint of another state than this program's: {len(problems)} difference(s); "
+            f"{folder} is a checkpoint of another state than this program's: {counted(len(problems), 'difference')}; "
             "nothing was loaded",
             problems,
         )

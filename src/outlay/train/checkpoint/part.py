@@ -13,6 +13,7 @@ from outlay.arrays.misfits import differences
 from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
 from outlay.core.paths import flatten_paths, join_parts, split_path
 from outlay.core.patterns import matches, pattern_problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.program.program import Program
 from outlay.train.checkpoint.differences import unlike
@@ -44,7 +45,11 @@ def selected(only: str | Sequence[str], paths: Collection[str]) -> list[str]:
             fix = did_you_mean(pattern, [*subtrees, *paths])
             problems.append(Problem("matches nothing", f"only={pattern!r}", what, fix))
     if problems:
-        raise CheckpointError(f"{len(problems)} pattern(s) of only= ask for nothing; nothing was loaded", problems)
+        raise CheckpointError(
+            f"{counted(len(problems), 'pattern of only= asks', 'patterns of only= ask')} for nothing; nothing "
+            "was loaded",
+            problems,
+        )
     return [path for path in paths if any(matches(pattern, path) for pattern in patterns)]
 
 
@@ -97,7 +102,7 @@ def part_of(
         problems.append(Problem("nothing to read", f"only={only!r}", what, did_you_mean(asked[0], saved)))
     if problems:
         raise CheckpointError(
-            f"{folder} cannot be restored so: {len(problems)} problem(s); nothing was loaded", problems
+            f"{folder} cannot be restored so: {counted(len(problems), 'problem')}; nothing was loaded", problems
         )
     others = saved.keys() - found.values()
     warn_of_what_stays([path for path in asked if path not in found], folder, others)
@@ -118,7 +123,7 @@ def leaves_of(program: Program, state: Any) -> dict[str, jax.Array]:
         if isinstance(leaf, jax.Array) and leaf.is_deleted()
     ]
     if problems:
-        raise CheckpointError(f"into= is no state of this program: {len(problems)} problem(s)", problems)
+        raise CheckpointError(f"into= is no state of this program: {counted(len(problems), 'problem')}", problems)
     return dict(flatten_paths(program.crop(state))[0])
 
 
@@ -135,7 +140,7 @@ def warn_of_what_stays(stays: Sequence[str], source: object, others: Collection[
     lines = [f"  {path}" + (f" ({did_you_mean(path, others)})" if others else "") for path in stays[:_MAX_LISTED]]
     more = [f"  ... and {len(stays) - _MAX_LISTED} more"] if len(stays) > _MAX_LISTED else []
     fix = "  fix: only=[...] without them if that is meant, or names=[(name there, path here), ...]"
-    what = f"{len(stays)} leaf(s) are not in {source}, and stay as they were:"
+    what = f"{counted(len(stays), 'leaf is not in', 'leaves are not in')} {source}, left unchanged:"
     warnings.warn("\n".join([what, *lines, *more, fix]), CheckpointWarning, stacklevel=3)
 
 

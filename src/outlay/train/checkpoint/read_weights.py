@@ -17,6 +17,7 @@ from outlay.arrays.callback import from_callback
 from outlay.arrays.files import Stored
 from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.paths import Parts, flatten_paths, split_path
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.train.checkpoint.name_rules import NameRule, NameRules, name_rules
 from outlay.train.checkpoint.part import free, selected, warn_of_what_stays
@@ -160,7 +161,7 @@ def _placed_leaves(into: Any) -> tuple[list[tuple[str, jax.Array]], Any]:
         if isinstance(leaf, jax.Array) and leaf.is_deleted()
     ]
     if problems:
-        raise CheckpointError(f"weights cannot be read into {len(problems)} leaf(s)", problems)
+        raise CheckpointError(f"weights cannot be read into {counted(len(problems), 'leaf', 'leaves')}", problems)
     return named, structure
 
 
@@ -214,7 +215,7 @@ def _sources(
     ]
     problems += [problem for path, source in found.items() for problem in _misfit(path, source, leaves[path])]
     if problems:
-        raise CheckpointError(f"these weights do not fit the state: {len(problems)} problem(s)", problems)
+        raise CheckpointError(f"these weights do not fit the state: {counted(len(problems), 'problem')}", problems)
     return found
 
 

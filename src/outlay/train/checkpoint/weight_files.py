@@ -14,6 +14,7 @@ import numpy as np
 
 from outlay.arrays.files import Stored
 from outlay.core.error_types import CheckpointError, Problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.train.checkpoint.background import in_short
 
@@ -50,7 +51,9 @@ def open_weights(files: Paths) -> dict[str, Stored]:
         arrays |= found
         seen |= dict.fromkeys(found, path)
     if problems:
-        raise CheckpointError(f"weights cannot be read: {len(problems)} problem(s); nothing was loaded", problems)
+        raise CheckpointError(
+            f"weights cannot be read: {counted(len(problems), 'problem')}; nothing was loaded", problems
+        )
     if not arrays:
         raise CheckpointError("there is no array in these files, or no file was given\n  fix: a .safetensors file")
     return arrays

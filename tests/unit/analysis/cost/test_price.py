@@ -156,7 +156,7 @@ def test_saved_facts_are_priced_as_the_program_was():
     read = Schedule.from_dict(json.loads(json.dumps(made.to_dict())))
     assert read == made
     assert price(read) == price(made)
-    with pytest.raises(ExplainError, match=r"the program is for 8 device\(s\), but h100:2x8 has 16"):
+    with pytest.raises(ExplainError, match=r"the program is for 8 devices, but h100:2x8 has 16"):
         price(read, "h100:2x8")
     with pytest.raises(ExplainError, match="nothing says it"):
         price(dataclasses.replace(read, target=""))
@@ -202,8 +202,8 @@ def test_every_assumption_is_said():
         "between hosts: 97% of 50 GB/s a device",
         "1 asynchronous of 2 collectives",
         "my_kernel",
-        "1 collective(s) in loops of unknown length",
-        "2 us between operations",
+        "1 collective in loops of unknown length",
+        "2 µs between operations",
         "1.25 times less to 1.25 times more",
     ):
         assert words in said

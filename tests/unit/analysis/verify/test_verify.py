@@ -192,7 +192,7 @@ def test_nan_on_both_sides_is_unknown_and_made_up_batches_avoid_it() -> None:
     found = outlay.verify(program, steps=1, batches=[{"x": faults.BATCHES[0]["x"]}])
     assert found.verdict == "unknown"
     assert "the whole state, step 1: NaN in 6 of 6 entries on both sides" in str(found)
-    with pytest.raises(outlay.errors.VerifyError, match="unknown: nothing differs in 1 arrays"):
+    with pytest.raises(outlay.errors.VerifyError, match="unknown: nothing differs in 1 array"):
         found.raise_if_different()
     found.raise_if_different(allow_unknown=True)
     made = outlay.verify(program, steps=1)

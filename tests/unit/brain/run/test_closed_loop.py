@@ -79,5 +79,5 @@ def test_what_is_no_environment():
 
 def test_inputs_that_encode_forgets_are_named():
     made = ClosedLoop(Bath(), encode=lambda o, r: {"sound": o}, decode=lambda o: 0)
-    with pytest.raises(BrainError, match=r"2 input\(s\) of the Brain do not fit"):
+    with pytest.raises(BrainError, match=r"2 inputs of the Brain do not fit"):
         run_brain(tiny(), steps=40, inputs=made)

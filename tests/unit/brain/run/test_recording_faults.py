@@ -32,7 +32,7 @@ def test_a_disk_that_fills_up_leaves_the_rows_before(tmp_path):
     recorder.append(np.arange(8), {"eye:out_spikes": noise})
     with disk_that_may_fill_up() as may_hold:
         may_hold(2**16)
-        with pytest.raises(BrainError, match=r"cannot be written on after 8 row\(s\), which are there: .*"):
+        with pytest.raises(BrainError, match=r"cannot be written on after 8 rows, which are there: .*"):
             recorder.append(np.arange(8, 16), {"eye:out_spikes": noise})
     there = Recording.read(tmp_path / "x.zarr")
     assert there.steps.tolist() == list(range(8))

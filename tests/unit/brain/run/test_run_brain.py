@@ -182,7 +182,7 @@ def test_it_prints_what_it_came_to(run):
     lines = str(run).splitlines()
     assert lines[0] == "ran       450 steps of 1 ms"
     assert lines[2] == f"rates     eye {run.rates['eye']:.1f} Hz"
-    assert lines[3] == "recorded  450 rows of 2 address(es)"
+    assert lines[3] == "recorded  450 rows of 2 addresses"
 
 
 def test_only_the_pictures_there_is_something_to_show_on(run):

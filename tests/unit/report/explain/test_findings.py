@@ -176,7 +176,7 @@ def test_donation_in_vain():
     on = mesh(data=8)
     state, x = {"w": shape(64, 64, on=on, spec=P("data"))}, shape(64, on=on, spec=P("data"))
     finding = named(explain(jax.jit(narrows, donate_argnums=0), state, x))["donation"]
-    assert finding.text == "1 donated leaf(s) are given away but their memory is not used again, 2.0 KiB: state.w"
+    assert finding.text == "the memory of 1 donated leaf is not used again, 2.0 KiB: state.w"
 
 
 def test_state_that_moves():

@@ -57,7 +57,7 @@ def test_the_answer_in_words():
     found = choice(ring(rows={}, per_transfer=2.0, num_cores=2))
     assert headline(found) == "cpu:3: one device is best, about 6 s a step"
     assert because(found).startswith("by-module on 2 devices, which comes next, computes for 3 s and exchanges for 4 s")
-    assert any("share this machine's 2 core(s)" in note for note in notes(found))
+    assert any("share this machine's 2 cores" in note for note in notes(found))
     assert any("nothing was measured" in note for note in notes(found))
     text = to_text(found, width=120)
     assert (

@@ -36,7 +36,7 @@ def test_damage_is_refused_by_the_files_name_and_an_older_one_is_taken(kind, tmp
     checkpoints, state = saved(tmp_path, 10, 20)
     choose, damage, message = DAMAGE[kind]
     damage(choose(tmp_path / "20"))
-    with pytest.raises(CheckpointError, match=rf"1 checkpoint\(s\) .* damaged(?s:.)*{message}(?s:.)*restore step 10"):
+    with pytest.raises(CheckpointError, match=rf"1 damaged checkpoint(?s:.)*{message}(?s:.)*restore step 10"):
         checkpoints.restore(program(), 20)
     with pytest.warns(CheckpointWarning, match=rf"step 10 is restored(?s:.)*{message}"):
         found, restored = checkpoints.restore(program())
@@ -49,7 +49,7 @@ def test_when_all_are_damaged_every_file_is_named(tmp_path):
     for step in ("10", "20"):
         truncate(tmp_path / step / "arrays" / "_METADATA")
         (tmp_path / step / "arrays" / "manifest.ocdbt").unlink()
-    with pytest.raises(CheckpointError, match=r"2 checkpoint\(s\)") as error:
+    with pytest.raises(CheckpointError, match=r"2 damaged checkpoints") as error:
         checkpoints.restore(program())
     for line in ("step 10", "step 20"):
         assert sum(found.startswith(f"  {line}: ") for found in str(error.value).splitlines()) == 2

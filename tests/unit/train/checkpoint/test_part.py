@@ -63,7 +63,7 @@ def test_what_the_checkpoint_lacks_is_listed(checkpoint):
     checkpoints, _ = checkpoint
     target = larger_program()
     names = [("params.**", "params.base.**")]
-    with pytest.warns(CheckpointWarning, match=r"1 leaf\(s\) are not in .*, and stay as they were:\n  params.adapter"):
+    with pytest.warns(CheckpointWarning, match=r"1 leaf is not in .*, left unchanged:\n  params.adapter"):
         checkpoints.restore(target, into=target.init(jax.random.key(1)), only="params.**", names=names)
 
 

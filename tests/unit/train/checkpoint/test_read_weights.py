@@ -122,7 +122,7 @@ def test_each_device_reads_its_slice_and_nothing_twice(suffix, tmp_path, monkeyp
 
 def test_a_part_and_what_no_name_leads_to(model):
     into = state(bias=jnp.ones(8))
-    with pytest.warns(CheckpointWarning, match=r"1 leaf\(s\) are not in .*\n  params.bias\n  fix: only="):
+    with pytest.warns(CheckpointWarning, match=r"1 leaf is not in .*\n  params.bias\n  fix: only="):
         into = outlay.read_weights(model, into, NAMES)
     into["params"]["norm"] = placed({"x": jnp.full(8, 5.0)})["x"]
     found = outlay.read_weights(model, into, NAMES, only="params.layers.**")
@@ -133,7 +133,7 @@ def test_a_part_and_what_no_name_leads_to(model):
 @pytest.mark.parametrize(
     ("names", "match"),
     [
-        (NAMES[:2], r"2 problem\(s\)\n  no rule: .*(.*\n)*  no rule: .*\n.*\n.*did you mean|known: 'params.norm'"),
+        (NAMES[:2], r"2 problems\n  no rule: .*(.*\n)*  no rule: .*\n.*\n.*did you mean|known: 'params.norm'"),
         ([*NAMES, ("modle.norm", None)], r'unused rule: \("modle.norm", None\)\n.*\n    fix: did you mean'),
         ([("model.norm.weight", "params.nrm"), *NAMES], r"leads to params.nrm, which the state lacks.*\n.*params.norm"),
         ([("lm_head.weight", "params.embed"), *NAMES[:3]], "params.embed is made of model.embed_tokens.weight already"),

@@ -87,7 +87,7 @@ def test_another_model_is_refused_with_every_difference_before_anything_is_read(
         return state, {"loss": batch.mean()}
 
     target = outlay.program(keep, other, BATCH, layout=REPLICATED, mesh=outlay.mesh(data=8))
-    with pytest.raises(CheckpointError, match=r"another state than this program's: 12 difference\(s\)") as error:
+    with pytest.raises(CheckpointError, match=r"another state than this program's: 12 differences") as error:
         checkpoints.restore(target)
     kinds = [(problem.kind, problem.where) for problem in error.value.problems]
     assert ("not in the checkpoint", "params.w") in kinds

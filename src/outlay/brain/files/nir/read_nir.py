@@ -23,6 +23,7 @@ from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses.fading import TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses, Synapses
 from outlay.core.error_types import BrainError, Problem
+from outlay.core.quantities import counted
 from outlay.graph.step_graph import INPUTS
 
 POPULATIONS = ("LIF", "CubaLIF")
@@ -70,7 +71,7 @@ def read_nir(path: str | os.PathLike, *, dt: float = 1.0) -> NirBrain:
         _name(at): _neuron(at, node, dt, wrong) for at, node in graph.nodes.items() if _kind(node) in POPULATIONS
     }
     if problems:
-        raise BrainError(f"{name} cannot be read as a Brain: {len(problems)} problem(s)", problems)
+        raise BrainError(f"{name} cannot be read as a Brain: {counted(len(problems), 'problem')}", problems)
     inputs = {_name(at): _shape(node) for at, node in graph.nodes.items() if _kind(node) == "Input"}
     outputs = {_name(way.target): f"{_name(way.source)}:out_spikes" for way in ways if way.to_output}
     inner = list(_summed([way for way in ways if not way.to_output], modules))

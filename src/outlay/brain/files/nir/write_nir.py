@@ -17,6 +17,7 @@ from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses.fading import TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses
 from outlay.core.error_types import BrainError, Problem
+from outlay.core.quantities import counted
 from outlay.graph.step_graph import INPUTS, Source
 
 MS_PER_S = 1000.0
@@ -71,7 +72,7 @@ def refuse_unsayable(brain: Brain) -> None:
         if not isinstance(brain.modules[module], Neuron)
     ]
     if problems:
-        raise BrainError(f"this Brain cannot be written as NIR: {len(problems)} problem(s)", problems)
+        raise BrainError(f"this Brain cannot be written as NIR: {counted(len(problems), 'problem')}", problems)
 
 
 def _problems(brain: Brain, name: str) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from outlay.brain.neuron import Neuron
 from outlay.brain.port import Connection, Shape, split_end
 from outlay.brain.registry import MODULE
 from outlay.core.error_types import BrainError, Problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import INPUTS
 
@@ -60,7 +61,7 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
         unread = {part for part, module in modules.items() if isinstance(module, Unread)}
         problems += [problem for problem in error.problems if problem.kind != "setting" or problem.where not in unread]
     if problems:
-        raise BrainError(f"{name} cannot be read: {len(problems)} problem(s)", problems)
+        raise BrainError(f"{name} cannot be read: {counted(len(problems), 'problem')}", problems)
     return brain
 
 
@@ -96,7 +97,7 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
         table = neuron_table(said, (), wrong, ports=ports, is_newer=held.is_newer)
         neuron = read_table(table, MODULE, (), wrong)
     if problems:
-        raise BrainError(f"{name} cannot be read: {len(problems)} problem(s)", problems)
+        raise BrainError(f"{name} cannot be read: {counted(len(problems), 'problem')}", problems)
     return neuron
 
 
@@ -104,7 +105,7 @@ def _whole(content: bytes, name: str) -> Plain:
     """What a file holds, if all of it has the shape that Spark writes."""
     held = plain(content, name=name)
     if problems := malformed(held.config, name=name):
-        raise BrainError(f"{name} cannot be read: {len(problems)} problem(s)", problems)
+        raise BrainError(f"{name} cannot be read: {counted(len(problems), 'problem')}", problems)
     return held
 
 

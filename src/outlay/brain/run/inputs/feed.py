@@ -11,6 +11,7 @@ import numpy as np
 
 from outlay.brain.port import Shape
 from outlay.core.error_types import BrainError, Problem
+from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 
 _NUM_COMPARED = 5
@@ -77,7 +78,9 @@ class Stimulus:
         given = {name: value if callable(value) else np.asarray(value) for name, value in values.items()}
         problems = [*_absent(self._shapes, given), *_misshapen(self._shapes, given)]
         if problems:
-            raise BrainError(f"{len(problems)} input(s) of the Brain do not fit", problems)
+            raise BrainError(
+                f"{counted(len(problems), 'input of the Brain does', 'inputs of the Brain do')} not fit", problems
+            )
         self._values: dict[str, Value] = given
         lengths = {
             name: len(value)
@@ -157,13 +160,16 @@ def refuse_not_finite(batch: Batch, start: int) -> None:
                 Problem(
                     "input",
                     name,
-                    f"it is {value} in step {start + step}{at}; in {len(bad)} place(s) of the steps "
+                    f"it is {value} in step {start + step}{at}; in {counted(len(bad), 'place')} of the steps "
                     f"{start} to {start + len(values) - 1}",
                     "inputs that are finite numbers",
                 )
             )
     if problems:
-        raise BrainError(f"the run stopped before step {start}: {len(problems)} input(s) are not finite", problems)
+        raise BrainError(
+            f"the run stopped before step {start}: {counted(len(problems), 'input is', 'inputs are')} not finite",
+            problems,
+        )
 
 
 def _absent(shapes: Mapping[str, Shape], given: Mapping[str, Any]) -> list[Problem]:

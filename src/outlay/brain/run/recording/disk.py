@@ -12,6 +12,7 @@ import numpy as np
 
 from outlay.brain.run.recording.recording import STEPS, Recording, create_array, open_array
 from outlay.core.error_types import BrainError
+from outlay.core.quantities import counted
 
 
 class ZarrRecorder:
@@ -56,7 +57,7 @@ class ZarrRecorder:
         if not len(steps):
             return
         start, end = self._num_rows, self._num_rows + len(steps)
-        with self._as_brain_error(f"cannot be written on after {start} row(s), which are there"):
+        with self._as_brain_error(f"cannot be written on after {counted(start, 'row')}, which are there"):
             # The steps last: their number says how many rows are whole.
             for name in (*(name for name in self._arrays if name != STEPS), STEPS):
                 values = steps if name == STEPS else rows[name]
