@@ -12,6 +12,15 @@ def counted(num: int, one: str, many: str | None = None) -> str:
     return f"{num:,} {one if num == 1 else many or one + 's'}"
 
 
+def how_often(runs: int) -> str:
+    """A number of times in words.
+
+    >>> how_often(1), how_often(2), how_often(4800)
+    ('once', 'twice', '4,800 times')
+    """
+    return {1: "once", 2: "twice"}.get(runs, f"{runs:,} times")
+
+
 def format_bytes(count: float) -> str:
     """Bytes for people, in binary units.
 

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
+from outlay.analysis.attribution.totals import rows
 from outlay.analysis.hlo.collective import CollectiveKind
 from outlay.core.error_types import ExplainError
-from outlay.core.quantities import format_bytes
+from outlay.core.quantities import format_bytes, how_often
 from outlay.core.suggest import did_you_mean
-from outlay.report.explain.explain_words import in_words
 from outlay.report.explain.explanation import Explanation
-from outlay.report.explain.totals import rows
 from outlay.report.placed.placed_explanation import PlacedExplanation
 from outlay.report.placed.placed_words import rate
 
@@ -87,7 +86,7 @@ def _broken(
         if lines:
             where = ", ".join(f"{row.what}{f' at {row.source}' if row.source else ''}" for row in lines[:_MAX_NAMED])
             more = f" and {len(lines) - _MAX_NAMED} more" if len(lines) > _MAX_NAMED else ""
-            yield f"{kind} is forbidden, and runs {in_words(sum(row.total.num_runs for row in lines))}: {where}{more}"
+            yield f"{kind} is forbidden, and runs {how_often(sum(row.total.num_runs for row in lines))}: {where}{more}"
         elif unknown:
             yield f"{kind} is forbidden, and whether there is one is not known: the program could not be read whole"
 

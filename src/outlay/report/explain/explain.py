@@ -11,9 +11,20 @@ from typing import Any, overload
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import AbstractMesh, Mesh
 
+from outlay.analysis.attribution.leaves import Leaf, leaves_of
+from outlay.analysis.attribution.memory_held import memory_facts
+from outlay.analysis.attribution.moved import collective_facts
+from outlay.analysis.attribution.operations import dearest_operations
+from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
+from outlay.analysis.attribution.stored_elsewhere import host_copies, recomputed
+from outlay.analysis.attribution.timeline import timeline
 from outlay.analysis.cost.places import places_of
 from outlay.analysis.cost.price import laid_out, price
 from outlay.analysis.cost.schedule import schedule_of
+from outlay.analysis.findings.evidence import Evidence
+from outlay.analysis.findings.findings import find, ranked
+from outlay.analysis.findings.messages import message_findings
+from outlay.analysis.findings.out_of_memory import gave_up
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
@@ -27,19 +38,8 @@ from outlay.graph.rollout import Rollout, count_steps
 from outlay.program.compiler_options import Wanted
 from outlay.program.placed.placed_program import PlacedProgram
 from outlay.program.program import Program
-from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.explanation import Explanation
-from outlay.report.explain.findings import find, ranked
-from outlay.report.explain.leaves import Leaf, leaves_of
-from outlay.report.explain.memory_held import memory_facts
-from outlay.report.explain.messages import message_findings
-from outlay.report.explain.moved import collective_facts
-from outlay.report.explain.operations import dearest_operations
-from outlay.report.explain.out_of_memory import gave_up
-from outlay.report.explain.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
-from outlay.report.explain.stored_elsewhere import host_copies, recomputed
 from outlay.report.explain.subject import Subject, subject_of
-from outlay.report.explain.timeline import timeline
 from outlay.report.placed.explain_placed import explain_placed
 from outlay.report.placed.placed_explanation import PlacedExplanation
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from rich.text import Text
 
+from outlay.analysis.attribution.totals import starred
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_bytes, format_flops, format_seconds
 from outlay.core.table import Lines, table, to_text
-from outlay.report.explain.totals import starred
 
 _TEXT_WIDTH = 120
 Report = Mapping[str, Any]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
-from outlay.report.explain.explain_words import in_words, place
-from outlay.report.explain.program_facts import MemoryFacts, Segment
-from outlay.report.explain.totals import Total, rows
-from outlay.report.finding import Finding
+from outlay.analysis.attribution.program_facts import MemoryFacts, Segment
+from outlay.analysis.attribution.totals import Total, rows
+from outlay.analysis.findings.finding import Finding
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds, how_often
+from outlay.report.explain.explain_words import place
 from outlay.report.html import templates
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _view(found: Explanation) -> dict[str, Any]:
 
 
 def _kind(finding: Finding) -> str:
-    return finding.kind if finding.num_alike == 1 else f"{finding.kind}, {in_words(finding.num_alike)}"
+    return finding.kind if finding.num_alike == 1 else f"{finding.kind}, {how_often(finding.num_alike)}"
 
 
 def _times(found: Explanation) -> str:

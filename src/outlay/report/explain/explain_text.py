@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from rich.padding import Padding
 from rich.text import Text
 
-from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
+from outlay.analysis.attribution.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, WorkFacts
+from outlay.analysis.attribution.totals import Row, Total, rows
+from outlay.analysis.findings.finding import Finding
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds, how_often
 from outlay.core.table import table
-from outlay.report.explain.explain_words import in_words, place, verdict
-from outlay.report.explain.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, WorkFacts
-from outlay.report.explain.totals import Row, Total, rows
-from outlay.report.finding import Finding
+from outlay.report.explain.explain_words import place, verdict
 
 if TYPE_CHECKING:
     from outlay.report.explain.explanation import Explanation
@@ -203,7 +203,7 @@ def _findings(found: Explanation) -> Iterator[Any]:
     yield Text(f"findings: {len(found.findings)}", style="bold")
     small = [finding for finding in found.findings if _is_small(finding, found.findings[0])]
     for number, finding in enumerate((each for each in found.findings if each not in small), 1):
-        times = f", {in_words(finding.num_alike)}" if finding.num_alike > 1 else ""
+        times = f", {how_often(finding.num_alike)}" if finding.num_alike > 1 else ""
         yield Padding(Text(f"{number}. {finding.kind}{times}: {finding.text}"), (0, 0, 0, 1))
         yield Padding(Text(f"fix: {finding.fix}", style="green"), (0, 0, 0, 4))
     if small:

@@ -43,15 +43,6 @@ def verdict(found: Explanation) -> Iterator[tuple[str, str]]:
         yield f"a step would take {format_seconds(estimate.seconds)} ({low} to {high}): {parts}", ""
 
 
-def in_words(runs: int) -> str:
-    """How often, in words.
-
-    >>> in_words(1), in_words(2), in_words(48)
-    ('once', 'twice', '48 times')
-    """
-    return {1: "once", 2: "twice"}.get(runs, f"{runs:,} times")
-
-
 def place(source: SourceLine | None) -> str:
     """A line of source; of a long path its end."""
     if source is None:

@@ -8,17 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.analysis.cost.estimate import Estimate
-from outlay.analysis.cost.schedule import Schedule
-from outlay.analysis.hlo.hlo_module import HloModule
-from outlay.core.table import Lines, to_text
-from outlay.devices.info import MeshInfo
-from outlay.devices.target import Target
-from outlay.program.compiler_options import CompilerOptions
-from outlay.report.explain.explain_page import page
-from outlay.report.explain.explain_text import render
-from outlay.report.explain.operations import OperationFacts
-from outlay.report.explain.program_facts import (
+from outlay.analysis.attribution.operations import OperationFacts
+from outlay.analysis.attribution.program_facts import (
     CollectiveFacts,
     HostCopyFacts,
     MemoryFacts,
@@ -26,8 +17,17 @@ from outlay.report.explain.program_facts import (
     Segment,
     WorkFacts,
 )
-from outlay.report.explain.totals import Total, totals
-from outlay.report.finding import Finding
+from outlay.analysis.attribution.totals import Total, totals
+from outlay.analysis.cost.estimate import Estimate
+from outlay.analysis.cost.schedule import Schedule
+from outlay.analysis.findings.finding import Finding
+from outlay.analysis.hlo.hlo_module import HloModule
+from outlay.core.table import Lines, to_text
+from outlay.devices.info import MeshInfo
+from outlay.devices.target import Target
+from outlay.program.compiler_options import CompilerOptions
+from outlay.report.explain.explain_page import page
+from outlay.report.explain.explain_text import render
 
 # `str()` is read in files and logs.
 _TEXT_WIDTH = 120

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from outlay.analysis.findings.messages import is_message
 from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.error_types import ExplainError
 from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
@@ -23,7 +24,6 @@ from outlay.core.quantities import counted
 from outlay.devices.compile_only import target_of
 from outlay.program.compiler_options import CompilerOptions, Wanted, compile_with, compiler_options
 from outlay.program.program import Program
-from outlay.report.explain.messages import is_message
 from outlay.report.explain.watch import watching
 
 HLO_ENDINGS = (".txt", ".hlo")

@@ -16,6 +16,7 @@ from outlay.analysis.cost.links import collective_seconds, payload_bytes
 from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import Schedule, schedule_of
 from outlay.analysis.cost.speeds import Range
+from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.find_collectives import collectives_of
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.hlo.peak import peak_bytes
@@ -33,7 +34,6 @@ from outlay.graph.step_graph import CACHE, StepGraph
 from outlay.program.placed.dispatch import routes
 from outlay.program.placed.place import Place
 from outlay.program.placed.placed_program import PlacedProgram
-from outlay.report.finding import Finding
 from outlay.report.placed.placed_explanation import PlacedExplanation
 from outlay.report.placed.placed_facts import CachedFacts, PartFacts, SentFacts
 from outlay.report.placed.placed_words import largest, rate

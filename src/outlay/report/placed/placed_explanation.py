@@ -7,10 +7,10 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from outlay.analysis.findings.finding import Finding
 from outlay.core.table import Lines, to_text
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
-from outlay.report.finding import Finding
 from outlay.report.placed.placed_facts import CachedFacts, PartFacts, SentFacts
 from outlay.report.placed.placed_page import page
 from outlay.report.placed.placed_text import render

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from outlay.analysis.attribution.who_asked import Origin
 from outlay.analysis.cost.lanes import flattened
 from outlay.analysis.cost.price import laid_out
 from outlay.analysis.cost.schedule import Schedule
@@ -21,7 +22,6 @@ from outlay.program.program import Program
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.timeline_trace import origins_of
-from outlay.report.explain.who_asked import Origin
 from outlay.report.profile.profiled import Profile, Timed
 from outlay.report.profile.trace_events import TraceEvent, read_trace
 

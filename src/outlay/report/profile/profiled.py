@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.text import Text
 
+from outlay.analysis.attribution.totals import starred
 from outlay.core.quantities import counted, format_seconds
 from outlay.core.table import Lines, table, to_text
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.timeline_trace import described, named, origins_of, predicted_events, span
-from outlay.report.explain.totals import starred
 from outlay.report.profile.trace_events import TraceEvent
 
 _TEXT_WIDTH = 120

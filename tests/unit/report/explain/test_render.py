@@ -15,13 +15,13 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.analysis.hlo.golden import golden_text
 from tests.unit.report.explain.programs import explain_on, shape, training
 
+from outlay.analysis.attribution.totals import rows
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.table import to_text
 from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explain_words import place
-from outlay.report.explain.totals import rows
 
 GOLDEN = Path(__file__).parents[3] / "golden/explain_fsdp.txt"
 

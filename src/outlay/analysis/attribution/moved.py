@@ -6,6 +6,9 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from outlay.analysis.attribution.leaves import Leaf
+from outlay.analysis.attribution.program_facts import CollectiveFacts
+from outlay.analysis.attribution.who_asked import Origin, origin_of
 from outlay.analysis.cost.links import collective_seconds, payload_bytes
 from outlay.analysis.cost.places import Place
 from outlay.analysis.hlo.axes import axes_of
@@ -17,9 +20,6 @@ from outlay.analysis.hlo.trace import leaf_parameter
 from outlay.core.paths import join_parts, split_path
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
-from outlay.report.explain.leaves import Leaf
-from outlay.report.explain.program_facts import CollectiveFacts
-from outlay.report.explain.who_asked import Origin, origin_of
 
 
 def collective_facts(

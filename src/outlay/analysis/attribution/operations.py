@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from outlay.analysis.attribution.who_asked import origin_of
 from outlay.analysis.cost.lanes import Laid, Stretch, flattened
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
-from outlay.report.explain.who_asked import origin_of
 
 NUM_LINES = 20
 _LOOKED_AT = 400

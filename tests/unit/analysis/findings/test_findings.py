@@ -19,6 +19,11 @@ from tests.unit.report.explain.programs import (
     training,
 )
 
+from outlay.analysis.attribution.program_facts import CollectiveFacts
+from outlay.analysis.findings.evidence import Evidence
+from outlay.analysis.findings.finding import Finding
+from outlay.analysis.findings.findings import _with_what_they_cause, ranked
+from outlay.analysis.findings.resharding import _exchanged_twice
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.core.constrain import constrain
 from outlay.devices.build import mesh
@@ -26,12 +31,7 @@ from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp
 from outlay.program.make import program
-from outlay.report.explain.evidence import Evidence
 from outlay.report.explain.explain import explain
-from outlay.report.explain.findings import _with_what_they_cause, ranked
-from outlay.report.explain.program_facts import CollectiveFacts
-from outlay.report.explain.resharding import _exchanged_twice
-from outlay.report.finding import Finding
 
 NOTHING = {}
 

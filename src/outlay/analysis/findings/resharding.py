@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from outlay.analysis.attribution.program_facts import CollectiveFacts
+from outlay.analysis.findings.constraints import at, is_constrained, is_under_vmap, spread_samples
+from outlay.analysis.findings.evidence import Evidence
+from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.find_collectives import KINDS
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.core.quantities import format_bytes
-from outlay.report.explain.constraints import at, is_constrained, is_under_vmap, spread_samples
-from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.program_facts import CollectiveFacts
-from outlay.report.finding import Finding
 
 _MAX_VALUES = 400
 _HOPS = 3

@@ -6,15 +6,15 @@ import collections
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from outlay.analysis.findings.donation import donated_in_vain, state_not_donated, state_that_moves
+from outlay.analysis.findings.evidence import Evidence
+from outlay.analysis.findings.finding import Finding
+from outlay.analysis.findings.gathers import exchanges_in_fsdp, gathered_batch, whole_parameters
+from outlay.analysis.findings.messages import FULL_REMATERIALIZATION
+from outlay.analysis.findings.out_of_memory import too_large
+from outlay.analysis.findings.resharding import back_and_forth
 from outlay.analysis.hlo.dtypes import total_bytes
 from outlay.core.quantities import format_bytes
-from outlay.report.explain.donation import donated_in_vain, state_not_donated, state_that_moves
-from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.gathers import exchanges_in_fsdp, gathered_batch, whole_parameters
-from outlay.report.explain.messages import FULL_REMATERIALIZATION
-from outlay.report.explain.out_of_memory import too_large
-from outlay.report.explain.resharding import back_and_forth
-from outlay.report.finding import Finding
 
 SHARE = 0.1
 """Of what a device holds of the state, from which on a leaf that is whole everywhere is worth a finding."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from outlay.analysis.attribution.program_facts import CollectiveFacts
+from outlay.analysis.findings.constraints import at, spread_samples
+from outlay.analysis.findings.evidence import Evidence
+from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_module import SourceLine
-from outlay.core.quantities import format_bytes
+from outlay.core.quantities import format_bytes, how_often
 from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import LargestDim
 from outlay.program.program import Program
-from outlay.report.explain.constraints import at, spread_samples
-from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.explain_words import in_words
-from outlay.report.explain.program_facts import CollectiveFacts
-from outlay.report.finding import Finding
 
 
 def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
@@ -45,7 +44,7 @@ def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, by_h
     source = _source(gathers)
     text = (
         f"{leaf.path} is split as {spec_text(leaf.spec)} by rule {leaf.rule}, but gathered over {'+'.join(axes)} "
-        f"{in_words(runs)} a step{at(source)}: {format_bytes(cost)}"
+        f"{how_often(runs)} a step{at(source)}: {format_bytes(cost)}"
     )
     fix = (
         "split it along a dim that the operation keeps (columns of one layer, rows of the next), or constrain the "
@@ -76,7 +75,7 @@ def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
         cost = sum(one.bytes_per_step for one in found)
         axis = next((axis for one in found for axis in one.axes), "data")
         text = (
-            f"{in_words(sum(one.count for one in found))} a step values are exchanged by all-to-all{at(source)}, "
+            f"{how_often(sum(one.count for one in found))} a step values are exchanged by all-to-all{at(source)}, "
             f"which FSDP never needs: {format_bytes(cost)}; the compiler splits activations like a parameter there"
         )
         fix = spread_samples(evidence, "the activations", source, axis)

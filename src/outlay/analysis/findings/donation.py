@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 
+from outlay.analysis.attribution.leaves import each_sharding
+from outlay.analysis.findings.evidence import Evidence
+from outlay.analysis.findings.finding import Finding
 from outlay.arrays.shardings import OnHost
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted, format_bytes
-from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.leaves import each_sharding
-from outlay.report.finding import Finding
 
 _MAX_NAMED = 4
 _MIN_BYTES = 1024

@@ -6,14 +6,14 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
+from outlay.analysis.attribution.op_name import read_op_name
+from outlay.analysis.attribution.program_facts import MemoryFacts, ValueFacts
+from outlay.analysis.attribution.who_asked import is_users
+from outlay.analysis.findings.finding import Finding
+from outlay.analysis.findings.messages import size_bytes
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.analysis.hlo.hlo_shapes import read_shapes
 from outlay.core.quantities import format_bytes
-from outlay.report.explain.messages import size_bytes
-from outlay.report.explain.op_name import read_op_name
-from outlay.report.explain.program_facts import MemoryFacts, ValueFacts
-from outlay.report.explain.who_asked import is_users
-from outlay.report.finding import Finding
 
 _FIX = (
     "more devices to split over (fsdp, tensor_parallel), smaller microbatches (accumulate=...), "

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from outlay.analysis.attribution.program_facts import CollectiveFacts, Phase
 from outlay.analysis.hlo.hlo_module import SourceLine
-from outlay.report.explain.program_facts import CollectiveFacts, Phase
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from outlay.analysis.attribution.program_facts import CollectiveFacts, Segment
 from outlay.analysis.cost.lanes import Laid, Stretch
-from outlay.report.explain.program_facts import CollectiveFacts, Segment
 
 _COMPUTE = "compute"
 _SEEN = 2e-5

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from outlay.analysis.attribution.op_name import OPTIMIZER, OpName, read_op_name
+from outlay.analysis.attribution.program_facts import Phase
 from outlay.analysis.hlo.hlo_module import HloModule, Instruction, SourceLine
 from outlay.analysis.hlo.origin import origin_of as noted_origin
-from outlay.report.explain.op_name import OPTIMIZER, OpName, read_op_name
-from outlay.report.explain.program_facts import Phase
 
 _INSTALLED = re.compile(
     r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<frozen|[/\\]outlay[/\\]core[/\\]"

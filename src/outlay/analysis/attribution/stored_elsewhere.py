@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from outlay.analysis.attribution.leaves import Leaf
+from outlay.analysis.attribution.program_facts import HostCopyFacts, RecomputedFacts
+from outlay.analysis.attribution.who_asked import origin_of
 from outlay.analysis.hlo.hlo_module import HloModule, Instruction, SourceLine
 from outlay.analysis.hlo.host_copies import host_copy
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.hlo.reach import outputs_reached
 from outlay.analysis.hlo.trace import leaf_parameter
 from outlay.analysis.work.compiled import CompiledWork
-from outlay.report.explain.leaves import Leaf
-from outlay.report.explain.program_facts import HostCopyFacts, RecomputedFacts
-from outlay.report.explain.who_asked import origin_of
 
 _AGAIN = "rematted_computation"
 """The scope that JAX opens around what a backward pass computes again."""

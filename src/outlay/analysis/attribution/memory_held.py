@@ -8,6 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from outlay.analysis.attribution.leaves import Leaf
+from outlay.analysis.attribution.program_facts import MemoryFacts, ValueFacts
+from outlay.analysis.attribution.who_asked import origin_of
 from outlay.analysis.cost.constants import constants_of
 from outlay.analysis.hlo.dtypes import shape_bytes
 from outlay.analysis.hlo.hlo_module import HloModule, Instruction, Shape
@@ -17,9 +20,6 @@ from outlay.core.paths import split_path
 from outlay.core.quantities import format_bytes
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
-from outlay.report.explain.leaves import Leaf
-from outlay.report.explain.program_facts import MemoryFacts, ValueFacts
-from outlay.report.explain.who_asked import origin_of
 
 NUM_LARGEST = 10
 _FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"

@@ -11,11 +11,11 @@ from tests.unit.report.explain.programs import line_of, shape, training
 
 import outlay.models.classifier
 import outlay.train.step
+from outlay.analysis.attribution.op_name import read_op_name
+from outlay.analysis.attribution.who_asked import is_users, user_line
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.devices.build import mesh
 from outlay.report.explain.explain import explain
-from outlay.report.explain.op_name import read_op_name
-from outlay.report.explain.who_asked import is_users, user_line
 
 
 @pytest.mark.parametrize(

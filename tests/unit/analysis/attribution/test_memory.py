@@ -9,6 +9,9 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.devices.compilers import needs_gpu_compiler
 from tests.unit.report.explain.programs import WIDTH, explain_on, shape, training
 
+from outlay.analysis.attribution.memory_held import _of_the_runtime
+from outlay.analysis.attribution.program_facts import MemoryFacts
+from outlay.analysis.findings.out_of_memory import too_large
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.hlo.peak import host_bytes, peak_bytes
 from outlay.devices.build import mesh
@@ -17,9 +20,6 @@ from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel
 from outlay.program.make import program
 from outlay.report.explain.explain import explain
-from outlay.report.explain.memory_held import _of_the_runtime
-from outlay.report.explain.out_of_memory import too_large
-from outlay.report.explain.program_facts import MemoryFacts
 
 WEIGHTS = 2 * WIDTH * WIDTH * 4
 

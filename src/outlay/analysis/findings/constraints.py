@@ -9,10 +9,10 @@ from __future__ import annotations
 import linecache
 import re
 
+from outlay.analysis.attribution.op_name import read_op_name
+from outlay.analysis.attribution.who_asked import user_line
+from outlay.analysis.findings.evidence import Evidence
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
-from outlay.report.explain.evidence import Evidence
-from outlay.report.explain.op_name import read_op_name
-from outlay.report.explain.who_asked import user_line
 
 _CONSTRAINS = re.compile(r"constrain|reshard|out_sharding")
 

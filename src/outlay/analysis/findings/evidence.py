@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import jax
 
+from outlay.analysis.attribution.leaves import Leaf
+from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, WorkFacts
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.devices.info import MeshInfo
 from outlay.program.program import Program
-from outlay.report.explain.leaves import Leaf
-from outlay.report.explain.program_facts import CollectiveFacts, MemoryFacts, WorkFacts
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from outlay.report.explain.program_facts import Phase
+from outlay.analysis.attribution.program_facts import Phase
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _SCOPED = frozenset(("jvp", "transpose", "vmap", "remat", "checkpoint", "custom_jvp", "custom_vjp", "linearize"))

@@ -1,0 +1,1 @@
+"""What a compiled program does, brought back to leaves of the state and lines of the source."""
