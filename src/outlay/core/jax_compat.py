@@ -39,6 +39,17 @@ def is_tracing() -> bool:
     return not trace_state_clean()
 
 
+def memory_of(array: jax.Array) -> int | None:
+    """Where what this process holds of an array begins in memory; None if it holds nothing, or that is not told."""
+    array = getattr(array, "_base_array", array)  # a key's bits, without an operation that would read them
+    if not array.sharding.addressable_devices:
+        return None
+    try:
+        return array.addressable_data(0).unsafe_buffer_pointer()
+    except jax.errors.JaxRuntimeError:
+        return None
+
+
 def coordination_client() -> Any:
     """The client of the service that binds the processes of a job; None in a process that is alone."""
     return distributed.global_state.client
@@ -285,7 +296,12 @@ def attached_devices() -> list[jax.Device]:
     """
     held: list[logging.LogRecord] = []
     logger = logging.getLogger(xla_bridge.__name__)
-    hold = _Held(held)
+
+    def hold(record: logging.LogRecord) -> bool:
+        if is_failure := record.levelno >= logging.ERROR:
+            held.append(record)
+        return not is_failure
+
     logger.addFilter(hold)  # it logs why a plugin does not load, traceback and all, and then fails for want of it
     try:
         return jax.devices()
@@ -305,19 +321,6 @@ def attached_devices() -> list[jax.Device]:
         logger.removeFilter(hold)
         for record in held:
             logger.handle(record)
-
-
-class _Held(logging.Filter):
-    """Keeps records of failures back."""
-
-    def __init__(self, held: list[logging.LogRecord]) -> None:
-        super().__init__()
-        self._held = held
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.ERROR:
-            self._held.append(record)
-        return record.levelno < logging.ERROR
 
 
 def settle_on_cpu() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from outlay.arrays.fits_in_memory import too_large
 from outlay.arrays.misfits import differences
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import is_compile_only, is_tracing, without_compilation_cache
+from outlay.core.jax_compat import is_compile_only, is_tracing, memory_of, without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.devices.made import refuse_to_run
 from outlay.graph.rows import Rows
@@ -64,6 +64,7 @@ class Program:
 
     steps_in_mesh = True
     donate = True
+    _returned: Sequence[int] = ()  # by `id`, the leaves of the state that the last call returned
 
     def __init__(
         self,
@@ -162,6 +163,8 @@ class Program:
 
         A program made with `donate=False` leaves the state as it is, and returns the step's outputs alone.
 
+        Where one array stands in the state twice, or in the batch too, the others are copied first.
+
         Args:
             state: the state, as `init` or the last call returned it.
             batch: the global batch, host or device arrays, of the shapes given at the start.
@@ -175,9 +178,10 @@ class Program:
         """
         try:
             # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
-            if _any_deleted((state, batch)):
+            leaves = jax.tree.leaves((state, batch))
+            if _any_deleted(leaves):
                 raise used_up(state, batch)
-            return self._run(state, batch)
+            return self._run_donating(state, batch, leaves) if self.donate else self._run(state, batch)
         except ProgramError:  # it says already what is wrong
             raise
         except (RuntimeError, ValueError, TypeError) as error:
@@ -303,6 +307,26 @@ class Program:
                 f"jax.config.update('jax_default_prng_impl', '{impl}')"
             )
 
+    def _run_donating(self, state: Any, batch: Any, leaves: list[Any]) -> Any:
+        """Run a step that uses up its state, of which no memory may be donated twice, or be the batch's too.
+
+        In what the last call returned nothing is shared, so that only other states are looked through.
+        """
+        is_returned = self._returned == [*map(id, leaves[: len(self._returned)])]
+        if not is_returned or not self._returned or self._batch_is_like_state:
+            state, batch = _without_shared_memory(state, batch)
+        result = self._run(state, batch)
+        self._returned = [*map(id, jax.tree.leaves(result[0]))]
+        return result
+
+    @functools.cached_property
+    def _batch_is_like_state(self) -> bool:
+        """Whether a leaf of the state would also do as one of the batch."""
+        state, batch = (
+            {(x.shape, x.dtype) for x in jax.tree.leaves(t)} for t in (self.state_shapes, self.batch_shapes)
+        )
+        return not state.isdisjoint(batch)
+
     def _read(self, state: Any, batch: Any) -> Any:
         """What a step returns that only reads."""
         return self.compiled(state, batch)[1]
@@ -343,11 +367,28 @@ def _apart(function: Callable[[Any], Any], state: Any) -> Any:
         return function(state)
 
 
-def _any_deleted(tree: Any) -> bool:
-    for leaf in jax.tree.leaves(tree):
+def _any_deleted(leaves: list[Any]) -> bool:
+    for leaf in leaves:
         try:
             if leaf.is_deleted():
                 return True
         except AttributeError:  # a host array; asking its type first would double the cost of this loop
             continue
     return False
+
+
+def _without_shared_memory(state: Any, batch: Any) -> tuple[Any, Any]:
+    """State and batch in which no two leaves are the same memory: all but the first are copied.
+
+    Tied weights, or a target that was set to the parameters, are one array; to donate it twice ends the process.
+    """
+    seen: set[int] = set()
+
+    def one(leaf: Any) -> Any:
+        memory = memory_of(leaf) if isinstance(leaf, jax.Array) else None
+        if memory is None or memory not in seen:
+            seen.update(() if memory is None else (memory,))
+            return leaf
+        return jax.device_put(leaf, leaf.sharding, may_alias=False) if leaf.committed else leaf.copy()
+
+    return jax.tree.map(one, state), jax.tree.map(one, batch)

@@ -195,3 +195,35 @@ def test_init_takes_a_key_that_is_committed_to_one_device() -> None:
     program = make()
     key = jax.device_put(jax.random.key(0), jax.devices()[3])
     assert jax.tree.structure(program.init(key)) == jax.tree.structure(program.state_shapes)
+
+
+def _view(array: jax.Array) -> jax.Array:
+    """Another array of the same memory."""
+    blocks = [shard.data for shard in array.addressable_shards]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, blocks)
+
+
+def two_alike(key: Any) -> Any:
+    w = jax.random.randint(key, (16, 8), 0, 9).astype(jnp.float32)  # whole, so that sums are exact
+    return {"w": w, "target": jnp.zeros((16, 8)), "key": key, "spare": key}
+
+
+def follow_the_batch(state: Any, batch: Any) -> tuple[Any, Any]:
+    return {**state, "w": state["w"] - 1}, {"total": batch.sum()}
+
+
+@pytest.mark.parametrize("other", [lambda array: array, _view], ids=["the same array", "the same memory"])
+def test_one_array_may_stand_in_the_state_twice_and_in_the_batch(other: Any) -> None:
+    program = make(follow_the_batch, two_alike, np.ones((16, 8), np.float32))
+    state = program.init(jax.random.key(7))
+    expected = np.asarray(state["w"])
+    for step in range(2):  # before the first step, and a target that is set later
+        tied = {**state, "target": other(state["w"]), "spare": state["key"]}
+        state, outputs = program(tied, other(tied["w"]))
+        np.testing.assert_array_equal(state["target"], expected - step)
+        assert float(outputs["total"]) == (expected - step).sum()
+    np.testing.assert_array_equal(state["w"], expected - 2)
+    assert state["target"].sharding == program.init(jax.random.key(7))["target"].sharding
+    # What a call returned goes in again; of this state one leaf also is the batch.
+    state, outputs = program(state, other(state["w"]))
+    assert float(outputs["total"]) == (expected - 2).sum()
