@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.options import ForceOption, JsonOption, ModeOption, RecipeArgument, XlaOption, own_options
-from outlay.cli.output import print_json, print_picture, refuse_output, say
+from outlay.cli.options import ForceOption, HtmlOption, JsonOption, ModeOption, RecipeArgument, XlaOption, own_options
+from outlay.cli.output import print_json, print_picture, refuse_output, say, write_page
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def choose(
     output: Annotated[
         Path, typer.Option("--output", metavar="FILE", help="Where the chosen layout is written, as TOML.")
     ] = Path("chosen.toml"),
+    html: HtmlOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,6 +58,7 @@ def choose(
     """
     os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans; what is attached stays free
     refuse_output(output, force=force)
+    refuse_output(html, force=force)
     from outlay.devices.target import Target
     from outlay.recipes.choose import ask, choose_for_brain
     from outlay.search.search import search
@@ -78,6 +80,8 @@ def choose(
         print_json(selection.to_dict())
     else:
         print_picture(selection)
+    if html is not None:
+        write_page(html, selection.to_html(), force=force)
     file = _write(output, selection, force=force)
     if not as_json:
         say("\n" + "\n".join(selection.commands(file)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,6 +88,8 @@ def explain(
         print_json(found.to_dict())
     else:
         print_picture(found)
+        if target is not None and getattr(found, "fits", None) is False:
+            say(_what_would_fit(recipe, context.args, target), err=True)
     if html is not None:
         write_page(html, found.to_html(), force=force)
     if trace is not None:
@@ -97,6 +101,12 @@ def explain(
         say(f"over budget: {limit}", err=True)
     if broken:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _what_would_fit(recipe: str, words: Sequence[str], target: str) -> str:
+    """Where to look for a layout, an accumulation or a recomputation with which the recipe fits."""
+    command = shlex.join(["outlay", "choose", recipe, *words, "--target", target])
+    return f"what would fit, by layout, microbatches and recomputation: {command}"
 
 
 def _of_file(

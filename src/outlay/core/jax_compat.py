@@ -282,6 +282,11 @@ def without_compilation_cache() -> Iterator[None]:
         compilation_cache.reset_cache()
 
 
+def compiling_for(device: jax.Device) -> contextlib.AbstractContextManager[None]:
+    """A block that compiles for a device; programs for a compile-only one never come from JAX's persistent cache."""
+    return without_compilation_cache() if is_compile_only(device) else contextlib.nullcontext()
+
+
 def source_lines_may_be_of_another() -> bool:
     """Whether a compiled program may have come from the persistent cache with the source lines of an equal program."""
     by_lines = config.compilation_cache_include_metadata_in_key.value

@@ -32,7 +32,7 @@ from outlay.search.selection import Selection
 from outlay.search.workload import Workload, workload
 
 VARIED: Mapping[str, Mapping[type, Sequence[Any]]] = {
-    "remat": {bool: (False, True), str: ("none", "full")},
+    "remat": {bool: (False, True), str: ("none", "attention", "products", "full")},
     "accumulate": {int: (1, 2, 4, 8)},
 }
 """Options that are tried with several values where a recipe function has them, by name and type."""

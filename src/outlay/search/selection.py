@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from outlay.core.table import to_text
 from outlay.search.candidate import Candidate
 from outlay.search.candidate_price import Price
 from outlay.search.expect import Expectation
+from outlay.search.selection_page import page
 from outlay.search.selection_text import lines
 
 Verdict = Literal["chosen", "slower", "does not fit", "timed out", "failed", "not compiled", "ruled out"]
@@ -87,6 +89,18 @@ class Selection:
         """The candidates that the compiler said something of, by rank."""
         return tuple(each for each in self if each.price is not None)
 
+    @property
+    def pareto(self) -> tuple[Considered, ...]:
+        """The candidates that fit and that no other beats in both time and memory, from least memory to least time."""
+        fitting = [(each, each.price) for each in self if each.price is not None and each.price.fits]
+        front: list[Considered] = []
+        fastest = math.inf
+        for each, price in sorted(fitting, key=lambda pair: (pair[1].peak_bytes, pair[1].seconds)):
+            if price.seconds < fastest:
+                fastest = price.seconds
+                front.append(each)
+        return tuple(front)
+
     def commands(self, file: str | None = None) -> tuple[str, ...]:
         """Command lines to go on with: explain the chosen candidate on the target, and run it there.
 
@@ -109,10 +123,18 @@ class Selection:
             "target": self.target,
             "chosen": self.chosen.to_dict(),
             "considered": [each.to_dict() for each in self],
+            "pareto": [str(each.candidate) for each in self.pareto],
             "toml": self.toml,
             "commands": list(self.commands()),
             "seconds": self.seconds,
         }
+
+    def to_html(self) -> str:
+        """As a page that needs nothing else: memory against time, every candidate and why it lost."""
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
     def __str__(self) -> str:
         return to_text(self)

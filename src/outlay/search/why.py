@@ -37,7 +37,8 @@ def why_slower(loser: Price, winner: Price) -> str:
 
 def why_too_big(price: Price) -> str:
     """What the compiler says of a program that does not fit."""
-    return f"needs {format_bytes(price.peak_bytes)} of {format_bytes(price.capacity)} a device"
+    beside = ", beside what the runtime takes," if price.peak_bytes <= price.capacity else ""
+    return f"needs {format_bytes(price.peak_bytes)}{beside} of {format_bytes(price.capacity)} a device"
 
 
 def why_not_compiled(expected: Expectation, capacity: int) -> str:

@@ -39,7 +39,7 @@ def chosen(tmp_path_factory):
     """A search, and the same one again."""
     folder = tmp_path_factory.mktemp("choose")
     arguments = ("choose", VARIED, "--target", "cpu:8", *FEW)
-    first = outlay_command(*arguments, cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
+    first = outlay_command(*arguments, "--html", "choose.html", cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
     again = outlay_command(*arguments, "--json", cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
     return folder, first, again
 
@@ -52,6 +52,12 @@ def test_it_ranks_what_it_compiled_and_says_how_to_go_on(chosen):
     assert "x the time: " in first.stdout
     assert f"outlay run {VARIED} --accumulate 1 --no-remat --layout chosen.toml" in first.stdout
     assert "--target cpu:8" in first.stdout
+
+
+def test_its_page_has_a_dot_for_each(chosen):
+    folder, first, _ = chosen
+    assert "wrote choose.html: open it in a browser" in first.stderr
+    assert (folder / "choose.html").read_text().count("<circle") == 2
 
 
 def test_progress_goes_to_stderr(chosen):

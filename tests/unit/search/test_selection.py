@@ -46,6 +46,30 @@ def test_the_text_names_the_chosen_one_the_losers_and_the_reasons(selection):
     assert "note: 1 of 3 compiled programs were kept from an earlier search" in text
 
 
+def test_the_front_holds_what_no_other_beats_in_time_and_memory():
+    compiled = {
+        "dp": price(0.9, peak=60),
+        "fsdp": price(1, peak=10),
+        "zero1": price(1.2, peak=30),
+        "tp": price(2, peak=5),
+    }
+    too_big = Outcome(screened("whole"), price(0.1, peak=90))
+    considered = ranked([too_big, *(Outcome(screened(layout), its) for layout, its in compiled.items())])
+    selection = Selection("lm", (), str(TARGET), tuple(considered), None, 1.0)
+    assert [each.candidate.layout for each in selection.pareto] == ["tp", "fsdp", "dp"]
+    assert selection.to_dict()["pareto"] == ["tp data=8", "fsdp data=8", "dp data=8"]
+
+
+def test_the_page_shows_every_candidate_and_why_it_lost(selection):
+    page = selection.to_html()
+    assert page.count("<circle") == 3
+    assert page.count('<g class="does-not-fit">') == 1
+    assert "tp data=4,model=2: 1.5 s a step, 10.0 GiB" in page
+    assert "2 × 7 layers do not divide" in page
+    assert "1 candidate that the arithmetic ranks below, not compiled" in page
+    assert selection.commands()[0] in page
+
+
 def test_as_data_it_is_json_with_every_candidate(selection):
     data = json.loads(json.dumps(selection.to_dict()))
     assert data["chosen"]["layout"] == "fsdp"

@@ -11,7 +11,7 @@ from rich.console import Group
 
 from outlay.core.table import to_text
 from outlay.search.placement.costs import Costs, Expected
-from outlay.search.placement.placement_text import lines
+from outlay.search.placement.placement_text import lines, page
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,13 @@ class PlacementChoice:
             "commands": list(self.commands()),
             "seconds": self.seconds,
         }
+
+    def to_html(self) -> str:
+        """As a page that needs nothing else."""
+        return page(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
     def __str__(self) -> str:
         return to_text(self, width=120)

@@ -1,4 +1,4 @@
-"""A choice of a placement as text: the answer, the parts, and everything that it was compared with."""
+"""A choice of a placement as text and as a page: the answer, the parts, and everything that it was compared with."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from outlay.core.quantities import counted, format_bytes, format_seconds
 from outlay.core.table import table
+from outlay.report.html import templates
 
 if TYPE_CHECKING:
     from outlay.search.placement.choice import PlacementChoice, Way
@@ -20,6 +21,27 @@ def lines(choice: PlacementChoice) -> Group:
     shown: list[Any] = [Text(headline(choice), style="bold green"), Text(because(choice)), Text()]
     shown += [_parts(choice), Text(_bound(choice)), Text(), _ways(choice), Text()]
     return Group(*shown, *(Text(f"note: {note}", style="dim") for note in notes(choice)))
+
+
+def page(choice: PlacementChoice) -> str:
+    """A choice as a complete page."""
+    part_columns, parts = _part_rows(choice)
+    way_columns, ways = _way_rows(choice)
+    return (
+        templates()
+        .get_template("choose_placement.html.j2")
+        .render(
+            title=headline(choice),
+            because=because(choice),
+            tables=[
+                {"head": "What each part costs", "columns": part_columns, "rows": parts, "remark": _bound(choice)},
+                {"head": "What was compared", "columns": way_columns, "rows": ways, "remark": ""},
+            ],
+            notes=list(notes(choice)),
+            commands=choice.commands(),
+            toml=choice.toml,
+        )
+    )
 
 
 def headline(choice: PlacementChoice) -> str:
@@ -86,6 +108,11 @@ def _bound(choice: PlacementChoice) -> str:
 
 
 def _parts(choice: PlacementChoice) -> Any:
+    columns, rows = _part_rows(choice)
+    return table(columns, rows, right=columns[1:])
+
+
+def _part_rows(choice: PlacementChoice) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     costs, placement = choice.costs, choice.placed.placement or {}
     rows = [
         (name, format_seconds(spent), f"{spent / (costs.one_device or 1.0):.0%}", str(placement[name]))
@@ -93,16 +120,21 @@ def _parts(choice: PlacementChoice) -> Any:
     ]
     rows.append(("sum", format_seconds(costs.one_device), "", ""))
     how = "measured" if costs.is_measured else "estimated"
-    return table(("part", how, "share", "device in the file"), rows, right=(how, "share", "device in the file"))
+    return ("part", how, "share", "device in the file"), rows
 
 
 def _ways(choice: PlacementChoice) -> Any:
+    columns, rows = _way_rows(choice)
+    return table(columns, rows, right=columns[1:-1])
+
+
+def _way_rows(choice: PlacementChoice) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     one = choice.of("one device")
     assert one is not None
     measured = ("measured",) if choice.costs.is_measured else ()
     columns = ("layout", "devices", *measured, "expected", "computing", "exchange", "sent", "speed", "")
     rows = [_row(way, one, is_first=way is choice.chosen, with_measured=bool(measured)) for way in choice.ways]
-    return table(columns, rows, right=columns[1:-1])
+    return columns, rows
 
 
 def _row(way: Way, one: Way, *, is_first: bool, with_measured: bool) -> tuple[str, ...]:
