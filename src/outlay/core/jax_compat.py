@@ -264,13 +264,14 @@ def is_compile_only(device: jax.Device) -> bool:
 
 
 @contextlib.contextmanager
-def without_compilation_cache() -> Iterator[None]:
+def without_compilation_cache(device: jax.Device | None = None) -> Iterator[None]:
     """Compile within the block as if JAX had no persistent compilation cache (`JAX_COMPILATION_CACHE_DIR`).
 
     A program from that cache has the source lines of whoever compiled it first, and no compiler messages; one for a
-    compile-only target cannot be loaded from it at all (`PjRtCompiler must be constructed with a Client`).
+    compile-only device cannot be loaded at all (`PjRtCompiler must be constructed with a Client`). With a device, the
+    cache is left out only if it is such a one.
     """
-    if not compilation_cache.is_persistent_cache_enabled():
+    if not compilation_cache.is_persistent_cache_enabled() or (device and not is_compile_only(device)):
         yield
         return
     # JAX decides once a process whether it uses the cache, and remembers that until it is reset.
@@ -280,11 +281,6 @@ def without_compilation_cache() -> Iterator[None]:
             yield
     finally:
         compilation_cache.reset_cache()
-
-
-def compiling_for(device: jax.Device) -> contextlib.AbstractContextManager[None]:
-    """A block that compiles for a device; programs for a compile-only one never come from JAX's persistent cache."""
-    return without_compilation_cache() if is_compile_only(device) else contextlib.nullcontext()
 
 
 def source_lines_may_be_of_another() -> bool:

@@ -16,7 +16,7 @@ from outlay.arrays.fits_in_memory import too_large
 from outlay.arrays.misfits import differences
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import compiling_for, is_tracing, memory_of
+from outlay.core.jax_compat import is_tracing, memory_of, without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.devices.made import refuse_to_run
 from outlay.graph.rows import Rows
@@ -252,7 +252,7 @@ class Program:
     def compiled(self) -> jax.stages.Compiled:
         """The compiled step: exactly what a call runs."""
         device = self.mesh.devices.flat[0]
-        with compiling_for(device):
+        with without_compilation_cache(device):
             compiled, self._options = compile_with(self.lowered, self._options, device)
             return compiled
 

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from outlay.arrays.shardings import ROWS, shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import compiling_for, is_tracing
+from outlay.core.jax_compat import is_tracing, without_compilation_cache
 from outlay.devices.info import MeshInfo
 from outlay.devices.made import refuse_to_run
 from outlay.graph.rollout import Rollout, count_steps, results
@@ -117,7 +117,7 @@ class PlacedProgram(Program):
     @_without_mesh
     def compiled(self) -> Mapping[str, jax.stages.Compiled]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The same compiled: exactly what runs, with what begins and ends a call."""
-        with compiling_for(self.mesh.devices.flat[0]):
+        with without_compilation_cache(self.mesh.devices.flat[0]):
             self._ends  # noqa: B018  here, since what follows is timed
             return {name: lowered.compile() for name, lowered in self.lowered.items()}
 

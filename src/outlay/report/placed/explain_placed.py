@@ -23,7 +23,7 @@ from outlay.analysis.hlo.peak import peak_bytes
 from outlay.analysis.work.compiled import compiled_work
 from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.error_types import ExplainError
-from outlay.core.jax_compat import compiling_for
+from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.paths import join_parts, map_with_paths
 from outlay.core.quantities import counted, format_seconds
 from outlay.core.sizes import num_bytes
@@ -153,7 +153,7 @@ def compile_part(program: PlacedProgram, name: str) -> PartStep:
     read = jax.eval_shape(lambda cache, inputs: graph.read(name, cache, inputs), program.state_shapes[CACHE], inputs)
     step = graph.parts[name].step
     # A part has a device of its own, whatever mesh the user has set.
-    with jax.set_mesh(None), compiling_for(device), warnings.catch_warnings():
+    with jax.set_mesh(None), without_compilation_cache(device), warnings.catch_warnings():
         # A step may give back less state than it takes, as one that ends a count.
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         lowered = jax.jit(step, donate_argnums=0).lower(_on(state, device), _on(read, device))
