@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import unicodedata
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +23,8 @@ from outlay.layout.rule import Rule
 _REGEX = re.compile(r"[\^$()|\[\]{}+?\\]|\.\*(?=[^.*])")
 _LONGEST_REGEX = 200
 """Characters of a pattern that is tried as a regular expression."""
-_MAX_REPETITIONS = 4
+_MOST_TRIES = 10**8
+"""Places in which repetitions of such an expression may be tried, in all paths together, before it is left."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +139,13 @@ def _by_regex(pattern: str, paths: Sequence[str]) -> list[str]:
     chosen = re.sub(r"\{([^{}]*,[^{}]*)\}", lambda m: "(" + m[1].replace(",", "|") + ")", pattern).replace("/", r"\.")
     shell = re.sub(r"\*+", "[^.]*", chosen.replace(r"\.", ".").replace(".", r"\.")).replace("?", "[^.]")
     for regex, method in ((chosen, "fullmatch"), (shell, "fullmatch"), (chosen, "search")):
-        if _backtracks(regex):
+        if _backtracks(regex, paths):
             continue
         try:
-            found = [path for path in paths if getattr(re.compile(regex), method)(path)]
+            with warnings.catch_warnings():  # of what a later Python may read otherwise, which nobody wrote for Python
+                warnings.simplefilter("ignore")
+                compiled = re.compile(regex)
+            found = [path for path in paths if getattr(compiled, method)(path)]
         except (re.error, RecursionError):
             continue
         if found:
@@ -147,9 +153,12 @@ def _by_regex(pattern: str, paths: Sequence[str]) -> list[str]:
     return []
 
 
-def _backtracks(regex: str) -> bool:
-    """Whether matching might take very long: repetitions of repetitions, or many of them."""
-    return bool(re.search(r"[*+}]\)?[*+{]", regex)) or len(re.findall(r"[*+{]", regex)) > _MAX_REPETITIONS
+def _backtracks(regex: str, paths: Sequence[str]) -> bool:
+    """Whether matching might take very long: repetitions of groups or of repetitions, or many of them in long paths."""
+    if re.search(r"[)*+}?][*+{]", regex):
+        return True
+    num = 1 + len(re.findall(r"[*+{?]", regex))
+    return sum(math.comb(len(path) + num, num) for path in paths) > _MOST_TRIES
 
 
 def _look_alike(pattern: str, paths: Sequence[str]) -> str | None:

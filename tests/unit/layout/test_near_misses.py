@@ -173,3 +173,11 @@ def test_a_message_is_at_most_200_lines_and_says_how_to_see_all():
     assert len(error.value.problems) == 600
     assert sum("more of 'indivisible dim'; all: error.problems[" in line for line in lines) == 1
     assert sum("more of 'uncovered leaf'" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    "pattern", ["params.(a|a)*b", "params.(a|aa)+$b", "params.a?a?a?a?a?a?a?a?[b]" + "a?" * 60, "params.[[a]*"]
+)
+@pytest.mark.filterwarnings("error")
+def test_a_regular_expression_that_would_run_for_ever_is_not_tried_and_python_says_nothing_of_others(pattern):
+    assert "params" in fix(pattern, {"params": {"a" * 200: shape(8, 8)}})

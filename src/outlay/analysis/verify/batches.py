@@ -57,6 +57,21 @@ def take(batches: Any, num_steps: int) -> list[Any]:
     return found
 
 
+def more(batches: Any, taken: Sequence[Any], num: int) -> list[Any]:
+    """Further batches of what the first were taken of; where there are no more, those again."""
+    found: list[Any] = []
+    while len(found) < num and hasattr(batches, "__getitem__"):
+        try:
+            found.append(batches[len(taken) + len(found)])
+        except LookupError:
+            break
+    return [*found, *itertools.islice(itertools.cycle(taken), num - len(found))]
+
+
+MIXED = "mixed"
+"""Of made-up floats: of each leaf of each batch another of `KINDS`, and larger or smaller."""
+
+
 def make_up(shapes: Any, num_steps: int, sizes: Mapping[int, int] | None, kind: str, seed: int = 0) -> list[Any]:
     """Batches of given shapes, on the host.
 
@@ -65,7 +80,7 @@ def make_up(shapes: Any, num_steps: int, sizes: Mapping[int, int] | None, kind: 
         num_steps: how many.
         sizes: of leaves of integers by position, how many values they may take; None if nothing is known of the step,
             and then integers are zero, which any index and any label may be.
-        kind: which of `KINDS` the floats are.
+        kind: which of `KINDS` the floats are, or `MIXED`.
         seed: of the random numbers.
     """
     rng = np.random.default_rng(seed)
@@ -76,8 +91,10 @@ def make_up(shapes: Any, num_steps: int, sizes: Mapping[int, int] | None, kind: 
             bits = jax.eval_shape(jax.random.key_data, leaf)
             return rng.integers(2**32, size=bits.shape, dtype=np.uint32)
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
-            # A step from `outlay.train_step` divides by the sum of the weights.
-            return (np.ones(leaf.shape) if path == "weight" else KINDS[kind](rng, leaf.shape)).astype(leaf.dtype)
+            drawn = KINDS[rng.choice(list(KINDS)) if kind == MIXED else kind]
+            if path == "weight":  # a step from `outlay.train_step` divides by their sum
+                return rng.uniform(0.5, 1.5, size=leaf.shape).astype(leaf.dtype)
+            return (drawn(rng, leaf.shape) * (rng.choice([0.25, 1, 4]) if kind == MIXED else 1)).astype(leaf.dtype)
         if sizes is None:
             return np.zeros(leaf.shape, leaf.dtype)
         if leaf.dtype == bool:
@@ -100,7 +117,9 @@ def made_up_words(shapes: Any, sizes: Mapping[int, int] | None, kind: str) -> st
     ]
     drawn = ", ".join(f"{path} < {size}{'' if known else ' (a guess)'}" for path, size, known in integers)
     said = "integers zero" if sizes is None else f"integers random, {drawn}" if integers else ""
-    return ", ".join(filter(None, (f"made up: {kind}", said, "weights one"))) + "; give your own with batches="
+    return (
+        ", ".join(filter(None, (f"made up: {kind}", said, "weights from 0.5 to 1.5"))) + "; give your own with batches="
+    )
 
 
 def _num_values(leaf: Any, size: int | None) -> int:
@@ -135,6 +154,19 @@ def nudged(tree: Any, seed: int) -> Any:
         return (leaf.astype(np.float64) * (1 + signs * float(jnp.finfo(leaf.dtype).eps))).astype(leaf.dtype)
 
     return jax.tree.map(one, tree)
+
+
+def stirred(state: Any) -> Any:
+    """A state with every float a little larger, so that what begins at zero does not keep others from moving."""
+    rng = np.random.default_rng(0)
+
+    def one(leaf: np.ndarray) -> np.ndarray:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        drawn = rng.uniform(size=leaf.shape)
+        return leaf.astype(np.float64) * (1 + 0.1 * drawn) + 0.01 * drawn
+
+    return jax.tree.map(one, state)
 
 
 def in_float64(tree: Any) -> Any:

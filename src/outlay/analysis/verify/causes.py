@@ -7,7 +7,7 @@ would fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from outlay.analysis.verify.compared_array import LeafCheck
-from outlay.analysis.verify.dependence import DEVICE, DRAWN, Marks
 from outlay.analysis.verify.host import by_path, near
+from outlay.analysis.verify.replay import operations
 from outlay.analysis.verify.runs import Result, Way
 from outlay.arrays.shardings import shardings
 from outlay.program.program import Program
@@ -67,7 +67,6 @@ class Causes:
         results: what both replays gave.
         wrong: the checks of the step that failed.
         copies: by path, what each device holds of arrays that are declared the same and are not.
-        marks: what each leaf depends on.
     """
 
     def __init__(
@@ -79,11 +78,10 @@ class Causes:
         results: tuple[Result, Result],
         wrong: Sequence[LeafCheck],
         copies: Mapping[str, list[np.ndarray]],
-        marks: Mapping[Any, Marks],
     ) -> None:
         self._program, self._ways, self._state, self._batch = program, ways, state, batch
         self._got, self._right = results
-        self._copies, self._marks = copies, marks
+        self._copies = copies
         old = by_path(state)
         self._start = {
             (check.kind, check.path): np.asarray(old[check.path] if check.kind == "state" else 0.0) for check in wrong
@@ -106,22 +104,6 @@ class Causes:
                 break
         return found
 
-    def drawn_by_device(self) -> bool:
-        """Whether the step differs only in that each device draws random numbers of its own, by its number."""
-        marks = [self._marks.get(key, frozenset()) for key in self._keys]
-        if not self._keys or len(self._shares) < 2 or not all(DRAWN in m and DEVICE not in m for m in marks):
-            return False
-        try:
-            results = [self._of_share(share, numbered=True) for share in self._shares]
-        except Exception:  # the step may refuse fewer samples
-            return False
-        num = len(results)
-        return all(
-            self._fits(key, sum(self._change(key, result) for result in results) / num)
-            or self._fits(key, sum(self._change(key, result) for result in results))
-            for key in self._keys
-        )
-
     def _change(self, key: Any, result: Result) -> np.ndarray:
         return result.leaves[key] - self._start[key]
 
@@ -131,12 +113,9 @@ class Causes:
         wrong = np.abs(there - right) > _allowed(right) if result is None else np.ones(there.shape, bool)
         return bool(np.any(wrong & (there != 0))) and not np.any((np.abs(claimed - there) > _allowed(there)) & wrong)
 
-    def _of_share(self, share: Share, *, numbered: bool = False) -> Result:
-        """What one device makes of the samples of another; perhaps as if it had that one's number."""
-        if not numbered:
-            return self._ways[1].replay(self._state, share.batch)
-        at = {axis: np.int32(place) for axis, place in share.at.items()}
-        return self._ways[1].replay(self._state, share.batch, _as_if_at, at)
+    def _of_share(self, share: Share) -> Result:
+        """What one device makes of the samples of another."""
+        return self._ways[1].replay(self._state, share.batch)
 
     def _of_shares(self) -> str:
         num = len(self._shares)
@@ -240,7 +219,7 @@ class Causes:
 
     def _exchanges(self) -> str:
         """Whether all is right when one exchange between neighbours, or each of them, goes the other way."""
-        exchanges = list(_operations(self._ways[0].traced()[0].jaxpr, "ppermute"))
+        exchanges = list(operations(self._ways[0].traced()[0].jaxpr, "ppermute"))
         if not 0 < len(exchanges) <= _MAX_EXCHANGES:
             return ""
         for turned in [*([one] for one in exchanges), exchanges]:
@@ -356,26 +335,6 @@ def _allowed(right: np.ndarray) -> np.ndarray:
     return _FITS * near(sizes) + 1e-13 * sizes.max(initial=0.0)
 
 
-def _as_if_at(equation: Any, operands: list[Any], at: Mapping[str, Any]) -> Sequence[Any] | None:
-    """Give the number of another device to a step that asks for its own, which is 0 on a mesh of one."""
-    axis = equation.params.get("axis_name")
-    if equation.primitive.name != "axis_index" or not isinstance(axis, str):
-        return None
-    return [equation.primitive.bind(*operands, **equation.params) + at[axis]]
-
-
 def _is_line(x: np.ndarray, y: np.ndarray) -> bool:
     slope, offset = np.polyfit(x / x.max(), y, 1)
     return bool(slope > 0 and np.abs(slope * x / x.max() + offset - y).max() <= 1e-3 * y.max())
-
-
-def _operations(jaxpr: Any, name: str) -> Iterator[Any]:
-    """Every operation of that name, those in loops and inner functions too."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == name:
-            yield equation
-        for value in equation.params.values():
-            for one in value if isinstance(value, tuple) else (value,):
-                inner = getattr(one, "jaxpr", one)
-                if hasattr(inner, "eqns"):
-                    yield from _operations(inner, name)

@@ -23,6 +23,7 @@ from outlay.analysis.verify.runs import Result
 SHARE = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 """How much of the largest entry sums in another order may differ by."""
 _DIGITS = 8
+_DIGITS_OF_NOISE = 1000  # sums that cancel leave of themselves what their order rounds, and one order is lucky
 _PRECISE_SHARE = 1e-6  # constants that a step makes from the number of devices are rounded to its own dtypes
 _PRECISE_EPS = float(np.finfo(np.float64).eps)
 _MOVED_BY_ROUNDING = 0.01
@@ -108,7 +109,7 @@ class _Leaf:
         """What is to say of the leaf."""
         got, right, start = self.got, self.right, self.start
         change = _minus(right, start)
-        replayed, fault, doubt = None, "", self._not_finite()
+        replayed, fault, blind, not_finite = None, "", "", self._not_finite()
         ratio = _ratio(_minus(got, start), change) if jnp.issubdtype(self.dtype, jnp.number) else None
         moved = bool(np.any(change)) or not np.isfinite(right).all()
         if self.precise is not None:
@@ -119,7 +120,6 @@ class _Leaf:
                 ratio = _ratio(_minus(there, start), meant)
             moved = moved or bool(np.any(meant))
             fault, blind = self._in_meaning(there, here, meant, ratio)
-            doubt = doubt or blind
         allowed, reason, own_fault, own_doubt = self._in_own_dtype(change, ratio, meant=not fault)
         max_abs = _largest(_minus(got, right))
         return LeafCheck(
@@ -136,7 +136,8 @@ class _Leaf:
             moved=moved,
             reads_batch=BATCH in self.marks,
             fault=fault or own_fault,
-            doubt=doubt or own_doubt,
+            doubt=not_finite or blind or own_doubt,
+            is_settled_by_others=bool(blind) and not not_finite,
             note=self.note,
         )
 
@@ -211,7 +212,9 @@ class _Leaf:
         off = _largest(_minus(right, judge))
         if off > share * _largest(change):
             reason += f"; one device itself is off by {off:.1e}"
-        allowed += _DIGITS * off
+        is_noise = _largest(_minus(judge, self.start)) < _ZERO_BUT_FOR_ROUNDING * _largest(_minus(got, self.start))
+        digits = _DIGITS_OF_NOISE if is_noise and self.precise is not None else _DIGITS
+        allowed += digits * off
         doubt = ""
         bad = _apart(got, judge, allowed)
         if bad.any():
@@ -220,7 +223,7 @@ class _Leaf:
             )
             if moved > _MOVED_BY_ROUNDING * _largest(change):
                 reason += f"; rounding of the step's inputs alone moves it by {moved:.1e}"
-            allowed += _DIGITS * moved
+            allowed += digits * moved
             bad = _apart(got, judge, allowed)
         if self.precise is None and not bad.any() and np.any(change) and allowed >= _largest(change):
             doubt = (

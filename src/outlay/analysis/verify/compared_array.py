@@ -27,10 +27,12 @@ class LeafCheck:
         reason: where that comes from, in words.
         replayed: the largest difference between the two in float64, over the largest entry or update; None where they
             were not replayed.
-        moved: whether the step changed the array, or computed anything but zeros for a gradient or an output.
+        moved: whether the step, or a further one, changed the array, or computed anything but zeros for a gradient or
+            an output.
         reads_batch: whether it depends on the batch.
         fault: what is wrong, in words; empty if nothing is.
         doubt: why nothing can be said of it, in words; empty if something can.
+        is_settled_by_others: whether that is of these numbers alone, so that the same array of another step can tell.
         note: what is odd about it and no fault, in words.
     """
 
@@ -48,6 +50,7 @@ class LeafCheck:
     reads_batch: bool = False
     fault: str = ""
     doubt: str = ""
+    is_settled_by_others: bool = False
     note: str = ""
 
     @property
@@ -66,6 +69,11 @@ class LeafCheck:
     def name(self) -> str:
         """The path, or words for an array that has none."""
         return self.path or f"the whole {self.kind}"
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a gradient, or state, that rounds and depends on the batch."""
+        return self.reads_batch and self.kind != "output" and "float" in self.dtype
 
     def also(self, fault: str) -> LeafCheck:
         """With one more fault, which comes first; empty adds none."""

@@ -111,7 +111,7 @@ class Dependence:
             joined |= {DEVICE}
         if name == "iota":
             joined |= {_Count(params["shape"][params["dimension"]])}
-        if name.startswith("random_") and DEVICE in joined:
+        if name.startswith(("random_", "rng_")) and DEVICE in joined:
             joined = joined - {DEVICE} | {DRAWN}
         if any(_rounds(atom.aval) for atom in equation.invars):
             joined |= {FLOAT}

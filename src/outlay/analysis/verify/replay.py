@@ -7,7 +7,7 @@ small that the two can be told apart at any learning rate, and of two results in
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,6 +181,45 @@ _STRUCTURED: dict[str, Callable[[Replay, Mapping[str, Any], list[Any]], Sequence
     "reduce": Replay._reduce,
     "custom_linear_solve": Replay._linear_solve,
 }
+
+
+DRAWN_BITS = tuple(np.uint32(eighth * 2**29 + 0x2B5A3) for eighth in (1, 6, 3, 4))
+"""What may be drawn instead of random bits: as uniform numbers, a little more than so many eighths."""
+
+
+def draw_alike(equation: Any, operands: list[Any], bits: Any) -> Sequence[Any] | None:
+    """Stand in for what draws random numbers: whoever draws, and however many, all are drawn from these bits.
+
+    Whether devices compute the same apart from what they draw can then be seen.
+    """
+    name = equation.primitive.name
+    if name == "random_gamma":  # its mean, and as the shape it takes, which may broadcast
+        return [operands[1]]
+    if name not in ("random_bits", "rng_bit_generator"):
+        return None
+    *keys, drawn = _bind_as_traced(equation, operands)
+    narrow = bits >> np.uint32(max(0, 32 - 8 * drawn.dtype.itemsize))
+    # Of what was drawn, so that under `jax.shard_map` it varies over the same axes.
+    return [*keys, drawn * 0 + jax.lax.convert_element_type(narrow, drawn.dtype)]
+
+
+def draws_until(jaxpr: Any) -> bool:
+    """Whether a traced program draws until what it draws is good, which equal numbers might never be."""
+    return any(
+        True for loop in operations(jaxpr, "while") for _ in operations(loop.params["body_jaxpr"].jaxpr, "random_bits")
+    )
+
+
+def operations(jaxpr: Any, name: str) -> Iterator[Any]:
+    """Every operation of that name, those in loops and inner functions too."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == name:
+            yield equation
+        for value in equation.params.values():
+            for one in value if isinstance(value, tuple) else (value,):
+                inner = getattr(one, "jaxpr", one)
+                if hasattr(inner, "eqns"):
+                    yield from operations(inner, name)
 
 
 def _is_function(param: Any) -> bool:

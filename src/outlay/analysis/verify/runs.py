@@ -6,6 +6,7 @@ Each way runs the step as it is, in its own dtypes, and replays it in float64 (`
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from outlay.analysis.verify.compared_array import Kind
 from outlay.analysis.verify.host import by_path, copies_of, differing_copies, to_devices, to_host
-from outlay.analysis.verify.replay import Override, Replay, wide
+from outlay.analysis.verify.replay import Override, Replay, draw_alike, wide
 from outlay.arrays.shardings import shardings
 from outlay.core.constrain import Gradient, Runner, Sums, summing
 from outlay.core.error_types import ProgramError
@@ -90,6 +91,7 @@ class Way:
         self._instead_of = instead_of
         self._traces: dict[str, tuple[ClosedJaxpr, Any]] = {}
         self._replays: dict[Any, tuple[Callable[..., Any], Replay]] = {}
+        self._bits: Any = None
 
     def traced(self, batch: Any = None) -> tuple[ClosedJaxpr, Any]:
         """The traced step, and what it returns as shapes.
@@ -116,7 +118,15 @@ class Way:
 
     def replay(self, state: Any, batch: Any, override: Override | None = None, given: Any = None) -> Result:
         """The step in float64, perhaps with other operations in the stead of some, which are given numbers."""
+        if override is None and self._bits is not None:
+            override, given = draw_alike, self._bits
         return self._replayed(state, batch, override, given, precise=True)
+
+    def drawing(self, bits: Any) -> Way:
+        """The same, with everything that is drawn at random drawn from these bits."""
+        other = copy.copy(self)
+        other._bits = bits
+        return other
 
     @property
     def rounded(self) -> set[str]:

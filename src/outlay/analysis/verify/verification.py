@@ -36,6 +36,7 @@ class Verification:
         causes: mistakes that the numbers confirm, in words, where something differs.
         doubts: why nothing can be said, and what to change, in words; of the whole proof, besides those of its arrays.
         replayed: whether both were replayed in float64 too, or why not, in words.
+        num_further: how many further steps were compared, in float64 alone; of their checks only failed ones are kept.
     """
 
     program: str
@@ -46,6 +47,7 @@ class Verification:
     causes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     replayed: str = ""
+    num_further: int = 0
 
     @property
     def wrong(self) -> tuple[LeafCheck, ...]:
@@ -115,26 +117,24 @@ class Verification:
     def notes(self) -> tuple[str, ...]:
         """What limits the proof, in words."""
         steps = counted(self.num_steps, "step was", "steps were")
+        further = f", and {self.num_further} more in float64 alone" if self.num_further else ""
         notes = [
             f"batches {self.batches}",
-            f"{steps} compared; of what a later one does otherwise nothing is known (steps=N)",
+            f"{steps} compared{further}; of what a later one does otherwise nothing is known (steps=N)",
         ]
         if not any(check.kind == "gradient" for check in self.checks):
             notes.append("gradients are not among the arrays: only steps from outlay.train_step say what they are")
-        still = [path for path, checks in self._of_batch().items() if not any(check.moved for check in checks)]
+        trained: dict[str, bool] = {}
+        for check in self.checks:
+            if check.trains:
+                trained[check.path] = trained.get(check.path, False) or check.moved
+        still = [path for path, moved in trained.items() if not moved]
         if still and not self.doubts:
-            notes.append(f"{counted(len(still), 'array')} read the batch and never changed: {_some(still)}")
+            shown = ", ".join(still[:4]) + (f" and {len(still) - 4} more" if len(still) > 4 else "")
+            notes.append(f"{counted(len(still), 'array')} read the batch and never changed: {shown}")
         if self.replayed:
             notes.append(self.replayed)
         return tuple(notes)
-
-    def _of_batch(self) -> dict[str, list[LeafCheck]]:
-        """The checks of floats that depend on the batch, of gradients and state, by path."""
-        found: dict[str, list[LeafCheck]] = {}
-        for check in self.checks:
-            if check.reads_batch and check.kind != "output" and "float" in check.dtype:
-                found.setdefault(check.path, []).append(check)
-        return found
 
     def raise_if_different(self, *, allow_unknown: bool = False) -> None:
         """Do nothing if all is the same.
@@ -184,10 +184,6 @@ def _finite(facts: dict[str, Any]) -> dict[str, Any]:
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in facts.items()
     }
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 COLUMNS = ("array", "step", "max abs", "max rel", "allowed", "ratio", "in float64", "")

@@ -16,20 +16,24 @@ import numpy as np
 
 from outlay.analysis.verify.batches import (
     KINDS,
+    MIXED,
     all_samples_are_alike,
     in_float64,
     made_up_words,
     make_up,
+    more,
     nudged,
+    stirred,
     take,
 )
 from outlay.analysis.verify.causes import Causes
 from outlay.analysis.verify.compare import Pair, Standard, compare
 from outlay.analysis.verify.compared_array import LeafCheck
-from outlay.analysis.verify.dependence import BATCH, Dependence, Marks
-from outlay.analysis.verify.host import by_path, to_host
+from outlay.analysis.verify.dependence import BATCH, DRAWN, Dependence, Marks
+from outlay.analysis.verify.host import by_path, is_key, to_host
 from outlay.analysis.verify.parts import parts_that_differ
-from outlay.analysis.verify.runs import Result, laid_out, one_device, other_mode
+from outlay.analysis.verify.replay import DRAWN_BITS, draws_until
+from outlay.analysis.verify.runs import Result, Way, laid_out, one_device, other_mode
 from outlay.analysis.verify.verification import Verification
 from outlay.arrays.misfits import refuse_mismatch
 from outlay.core.error_types import ProgramError
@@ -42,10 +46,19 @@ Against = Literal["one-device", "auto", "manual"]
 NUM_NUDGES = 4
 """Each gives the sign of a number that is nothing but rounding, such as Adam multiplies, one more chance to turn."""
 
+NUM_FURTHER = 10
+"""Steps that are compared in float64 alone; the last two from a state of another key, in which nothing is zero."""
+
+_NUM_FURTHER_OF_LARGE, _LARGE = 2, 2**24
+
 _DRAWN = (
     "each device draws random numbers of its own, by its number (axis_index), and with the same numbers one device "
     "computes the same: right if any random numbers will do, but not the numbers of one device. To prove it, key them "
     "by sample: jax.vmap(jax.random.fold_in, (None, 0))(key, numbers of the samples in the global batch)"
+)
+_DRAWN_UNTIL = (
+    "each device draws random numbers of its own, by its number (axis_index), until they are good, so that nothing can "
+    "be said of what it computes with the same ones: key them by sample, or draw what needs no loop"
 )
 
 
@@ -64,8 +77,9 @@ def verify(
     batch). Each side runs in its own dtypes, and is replayed in float64. In float64 both must agree in what the step
     changed, so that a fault shows at any learning rate and in any dtype. In its own dtypes the program must be as near
     to that as rounding allows, however badly the reference rounds. What is declared the same on several devices must
-    be so bit for bit. Both start each step from the reference's state, so that rounding does not add up. For a rollout
-    in mode manual or placed no rounding is allowed: its parts compute the same wherever they run, bit for bit.
+    be so bit for bit. Both start each step from the reference's state, so that rounding does not add up. Further steps,
+    with other batches and from another key, are compared in float64 alone, for what the first ones cannot show. For a
+    rollout in mode manual or placed no rounding is allowed: its parts compute the same wherever they run, bit for bit.
 
     The answer is `same`, `different` or `unknown`: unknown where a fault could hide, as behind NaN on both sides, or
     gradients that are all zero. Where something differs, the usual mistakes are tried on one device, and what the
@@ -78,7 +92,7 @@ def verify(
             in that mode.
         batches: one batch a step, as an iterable or as `batches[step]`, such as a recipe's data. Without them, batches
             of the planned shapes are made up: floats normal, or positive where that gives NaN; integers random, below
-            the size of what they index; weights one.
+            the size of what they index; weights between 0.5 and 1.5.
         key: the PRNG key of the initial state; `jax.random.key(0)` if None.
         tolerance: by how much of its largest entry, or of its largest update, an array may differ, in float64 and in
             its own dtype. If None, 1e-6 in float64, and a share that follows the step's dtypes in these.
@@ -114,6 +128,8 @@ class _Proof:
     checks: list[LeafCheck] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
     not_replayed: str = ""
+    further: list[LeafCheck] = field(default_factory=list)
+    num_further: int = 0
 
     def __post_init__(self) -> None:
         self.run, self.way = laid_out(self.program)
@@ -138,7 +154,8 @@ class _Proof:
 
     def begin(self, key: Any) -> Any:
         """The state that both begin with, on the host."""
-        return self.program.crop(to_host(self.program.init(_key(key))))
+        self.key = _key(key)
+        return self.program.crop(to_host(self.program.init(self.key)))
 
     def of(self, state: Any, batches: Any) -> Verification:
         """The proof from a state and batches, or from made-up ones."""
@@ -150,16 +167,66 @@ class _Proof:
                 refuse_mismatch(batch, self.program.plan.of_kind("batch"), "this program", root="batch")
         for number, batch in enumerate(map(to_host, numbers), start=1):
             state = self._step(number, state, batch)
+        if not self.is_rollout and not any(check.fault for check in self.checks):
+            self._go_on(state, batches, numbers)
         where = f"mode {self.program.mode} on {self.program.plan.mesh}"
         with_ = "one device" if self.against == "one-device" else f"mode {self.against}"
-        checks, doubts = tuple(self.checks), tuple(self._doubts(numbers))
-        return Verification(where, with_, self.steps, words, checks, tuple(self.causes), doubts, self._replayed_words())
+        doubts = tuple(self._doubts(numbers))
+        self._settle()
+        checks, causes, replayed = tuple(self.checks), tuple(self.causes), self._replayed_words()
+        return Verification(where, with_, self.steps, words, checks, causes, doubts, replayed, self.num_further)
 
     def _step(self, number: int, state: Any, batch: Any) -> Any:
         right = self.reference.run(state, batch)
         got = self.run(state, batch)
         own = Pair(got, right, self._nudged(self.reference.run, state, batch))
         precise = self._precise(state, batch)
+        checks = self._compared(number, state, own, precise)
+        if any(check.verdict == "different" for check in checks) and self.against == "one-device":
+            checks = self._explained(checks, number, state, batch, got, precise)
+        self.checks += checks
+        return right.state if self.program.donate else state
+
+    def _go_on(self, state: Any, batches: Any, numbers: Sequence[Any]) -> None:
+        """Compare further steps in float64, until one differs."""
+        shapes = (self.program.state_shapes, self.program.batch_shapes)
+        num = NUM_FURTHER if _num_bytes(shapes) <= _LARGE else _NUM_FURTHER_OF_LARGE
+        if batches is None:
+            batch_of = make_up(self.program.batch_shapes, num, self.sizes, MIXED, seed=1)
+        else:
+            batch_of = more(batches, numbers, num)
+        for number, batch in enumerate(map(to_host, batch_of), start=self.steps + 1):
+            if number == self.steps + num - 1:
+                state = stirred(self.begin(jax.random.fold_in(self.key, 1)))
+            precise = self._precise(state, batch)
+            if precise is None:
+                return
+            if not self._is_finite(precise.right, state):
+                continue
+            self.num_further += 1
+            checks = self._compared(number, state, precise, precise)
+            if any(check.fault for check in checks) and self.against == "one-device":
+                checks = self._explained(checks, number, state, batch, precise.got, precise)
+            if any(check.fault for check in checks):
+                self.checks += [check for check in checks if check.fault]
+                return
+            self.further += checks
+            state = precise.right.state if self.program.donate else state
+
+    def _settle(self) -> None:
+        """Take back doubts about arrays that further steps showed to be the same, and say what these moved."""
+        same = {(c.kind, c.path) for c in self.further if c.ok and c.moved}
+
+        def settled(check: LeafCheck) -> LeafCheck:
+            if (check.kind, check.path) not in same:
+                return check
+            if check.is_settled_by_others:
+                check = dataclasses.replace(check, doubt="", note="told by further steps")
+            return dataclasses.replace(check, moved=True)
+
+        self.checks = [settled(check) for check in self.checks]
+
+    def _compared(self, number: int, state: Any, own: Pair, precise: Pair | None) -> list[LeafCheck]:
         standard = Standard(
             exact=self.exact,
             share=self.tolerance,
@@ -167,15 +234,10 @@ class _Proof:
             rounded=frozenset(self.way.rounded | self.reference.rounded) if precise else frozenset(),
             marks=self.marks,
         )
-        sizes = self.program.plan.mesh.axis_sizes
-        checks = list(compare(number, state, own, precise, sizes, standard))
-        if any(check.verdict == "different" for check in checks) and self.against == "one-device":
-            checks = self._explained(checks, state, batch, got, precise)
-        self.checks += checks
-        return right.state if self.program.donate else state
+        return list(compare(number, state, own, precise, self.program.plan.mesh.axis_sizes, standard))
 
     def _explained(
-        self, checks: list[LeafCheck], state: Any, batch: Any, got: Result, precise: Pair | None
+        self, checks: list[LeafCheck], number: int, state: Any, batch: Any, got: Result, precise: Pair | None
     ) -> list[LeafCheck]:
         """The checks of a step that differs, and what the numbers say of it."""
         if self.is_rollout:
@@ -184,13 +246,27 @@ class _Proof:
             return checks
         if precise is None:
             return checks
-        wrong = [check for check in checks if check.verdict == "different"]
-        ways, results = (self.way, self.reference), (precise.got, precise.right)
-        causes = Causes(self.program, ways, state, batch, results, wrong, got.copies, self.marks)
-        if causes.drawn_by_device():
-            return [dataclasses.replace(c, fault="", doubt=_DRAWN) if c in wrong else c for c in checks]
-        if not self.causes:
-            self.causes += causes.named()
+        ways = (self.way, self.reference)
+        drawn = {
+            (c.kind, c.path): c
+            for c in checks
+            if c.fault and DRAWN in self.marks.get((c.kind, c.path), ()) and c.path not in got.differing
+        }
+        in_loops = bool(drawn) and draws_until(self.reference.traced()[0].jaxpr)
+        doubt = _DRAWN_UNTIL if in_loops else _DRAWN
+        if drawn and not in_loops:
+            for bits in DRAWN_BITS:
+                alike = (self.way.drawing(bits), self.reference.drawing(bits))
+                pair = self._replays(alike, state, batch)
+                wrong = {(c.kind, c.path) for c in self._compared(number, state, pair, pair) if c.fault}
+                if wrong & drawn.keys():
+                    drawn = {key: check for key, check in drawn.items() if key not in wrong}
+                    ways, precise = alike, pair
+        checks = [dataclasses.replace(c, fault="", doubt=doubt) if (c.kind, c.path) in drawn else c for c in checks]
+        failed = [check for check in checks if check.fault]
+        if failed and not self.causes:
+            results = (precise.got, precise.right)
+            self.causes += Causes(self.program, ways, state, batch, results, failed, got.copies).named()
         return checks
 
     def _precise(self, state: Any, batch: Any) -> Pair | None:
@@ -198,12 +274,14 @@ class _Proof:
         if self.is_rollout or self.not_replayed:
             return None
         try:
-            replays = [way.replay(state, batch) for way in (self.way, self.reference)]
+            return self._replays((self.way, self.reference), state, batch)
         except Exception as error:  # whatever an operation or a device says against float64
             self.not_replayed = f"not replayed in float64: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
             return None
-        nudges = self._nudged(self.reference.replay, in_float64(state), in_float64(batch))
-        return Pair(replays[0], replays[1], nudges)
+
+    def _replays(self, ways: tuple[Way, Way], state: Any, batch: Any) -> Pair:
+        got, right = (way.replay(state, batch) for way in ways)
+        return Pair(got, right, self._nudged(ways[1].replay, in_float64(state), in_float64(batch)))
 
     def _nudged(self, run: Callable[[Any, Any], Result], state: Any, batch: Any) -> Callable[[], Sequence[Result]]:
         @functools.cache
@@ -229,12 +307,16 @@ class _Proof:
         old = by_path(state)
         trained = [key for key, marks in self.marks.items() if key[0] != "output" and BATCH in marks]
         moved = [np.any(result.leaves[key] != (old[key[1]] if key[0] == "state" else 0)) for key in trained]
-        finite = all(
+        return self._is_finite(result, state) and (any(moved) or not moved)
+
+    def _is_finite(self, result: Result, state: Any) -> bool:
+        """Whether all that a step changed are numbers."""
+        old = by_path(state)
+        return all(
             np.isfinite(leaf.astype(np.complex128)).all()
             for (kind, path), leaf in result.leaves.items()
             if jnp.issubdtype(leaf.dtype, jnp.inexact) and not (kind == "state" and np.array_equal(leaf, old[path]))
         )
-        return finite and (any(moved) or not moved)
 
     def _doubts(self, batches: Sequence[Any]) -> list[str]:
         """Why nothing can be said of the whole."""
@@ -246,7 +328,7 @@ class _Proof:
                 "every sample of the batches is the same, so that one left out or counted twice would not show: "
                 "give batches of different samples (batches=), or leave them out and have some made up"
             )
-        trained = [c for c in self.checks if c.reads_batch and c.kind != "output" and "float" in c.dtype]
+        trained = [c for c in self.checks if c.trains]
         shown = [c for c in self.checks if c.reads_batch and c.kind == "output"]
         if trained and not any(c.moved for c in trained):
             doubts.append(
@@ -262,6 +344,10 @@ class _Proof:
         if rounded:
             return f"in the replay in float64 these keep their own dtypes: {', '.join(rounded)}"
         return self.not_replayed
+
+
+def _num_bytes(shapes: Any) -> int:
+    return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(shapes) if not is_key(leaf))
 
 
 def _key(key: Any) -> Any:

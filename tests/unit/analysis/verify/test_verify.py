@@ -104,7 +104,7 @@ def test_a_proof_reads_as_text_data_and_page(same: outlay.Verification, differen
     assert text.startswith("different: 1 of 3 arrays of mode manual")
     assert "first: state w, step 1: 8.0x: summed where a mean was meant" in text
     assert "cause: the results of 8 devices are summed, where their mean was meant" in text
-    assert "batches made up: floats normal, weights one; give your own with batches=" in text
+    assert "batches made up: floats normal, weights from 0.5 to 1.5; give your own with batches=" in text
     assert "1 step was compared; of what a later one does otherwise nothing is known" in text
     facts = different.to_dict()
     assert facts["ok"] is False
@@ -284,3 +284,35 @@ def test_a_tolerance_is_followed() -> None:
     found = outlay.verify(program, steps=1, tolerance=1e-2)
     assert found.ok
     assert "the tolerance given, 0.01 of the largest entry" in str(found)
+
+
+def test_whole_numbers_that_rounding_decides_in_one_step_are_told_by_another() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        mean = batch.mean(0)
+        return {"w": state["w"] - 0.1 * mean}, {"first": jnp.argmax(jnp.where(state["w"][0] == 1, 0, 1) * mean)}
+
+    program = outlay.program(
+        step,
+        lambda key: {"w": jnp.ones(4)},
+        np.ones((16, 4), np.float32),
+        layout=outlay.data_parallel(),
+        mesh=outlay.mesh(data=8),
+    )
+    assert outlay.verify(program, steps=1).verdict == "same"
+
+
+def test_weights_that_are_made_up_differ() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        mean = (batch["x"] * batch["weight"]).sum() / batch["weight"].sum()  # of each device, not of all
+        return {"w": state["w"] - jax.lax.pmean(mean, "data")}, {}
+
+    batch = {"x": np.ones(16, np.float32), "weight": np.ones(16, np.float32)}
+    program = outlay.program(
+        step,
+        lambda key: {"w": jnp.ones(2)},
+        batch,
+        layout=outlay.data_parallel(),
+        mesh=outlay.mesh(data=8),
+        mode="manual",
+    )
+    assert outlay.verify(program, steps=1).verdict == "different"

@@ -119,6 +119,18 @@ def test_the_side_that_rounds_worse_is_judged_by_float64() -> None:
     assert "one device itself is off by" in checked(near, off, precise=(truth, truth)).reason
 
 
+def test_what_cancels_may_be_rounded_worse_by_the_program_and_is_nothing_else() -> None:
+    def of(got: float, right: float, *nudges: float, meant: float = 1e-12) -> LeafCheck:
+        nudged, start = [np.float32([x]) for x in nudges], np.zeros(1, np.float32)
+        precise = (np.array([meant]), np.array([meant]))
+        return checked(np.float32([got]), np.float32([right]), before=start, nudges=nudged, precise=precise)
+
+    assert of(3e-3, 6e-5).ok
+    assert of(3e-3, 0, 4e-6).ok
+    assert of(1, 6e-5).verdict == "different"
+    assert of(1, 0).verdict == "different"
+
+
 def test_one_huge_column_hides_no_other() -> None:
     start = np.zeros((3, 4))
     right = np.array([[1e12, 1, 1, 1]] * 3)

@@ -143,6 +143,97 @@ def test_random_numbers_of_each_device_are_explained_and_no_fault() -> None:
     assert "key them by sample" in found.reasons[0]
 
 
+def thinned(params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
+    """A batch with dropout that is right, and the gradients of each device."""
+    drawn = jax.random.bernoulli(jax.random.fold_in(key, jax.lax.axis_index("data")), 0.5, batch["x"].shape)
+    batch = {**batch, "x": jnp.where(drawn, batch["x"], 0)}
+    return batch, programs.local_gradients(params, batch)
+
+
+def dropout_and_sum(params: Any, batch: Any, key: Any) -> Any:
+    return programs.descend(params, jax.lax.psum(thinned(params, batch, key)[1], "data")), {}
+
+
+def dropout_and_sum_of_the_bias(params: Any, batch: Any, key: Any) -> Any:
+    grads = thinned(params, batch, key)[1]
+    return programs.descend(params, {"w": programs.pmean(grads["w"]), "b": jax.lax.psum(grads["b"], "data")}), {}
+
+
+def dropout_and_unequal_means(params: Any, batch: Any, key: Any) -> Any:
+    return programs.unequal_means(params, thinned(params, batch, key)[0], key)
+
+
+@pytest.mark.parametrize(
+    ("fault", "wrong", "cause"),
+    [
+        (dropout_and_sum, {"a.b", "a.w"}, "are summed, where their mean was meant"),
+        (dropout_and_sum_of_the_bias, {"a.b"}, "are summed, where their mean was meant"),
+        (dropout_and_unequal_means, {"a.b", "a.w"}, "as if all had as many samples"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_dropout_by_device_explains_no_other_fault(fault: Any, wrong: set[str], cause: str) -> None:
+    found = outlay.verify(programs.program({"a": fault}, jnp.float32), steps=1, batches=programs.batches(1))
+    assert {check.path for check in found.wrong} == wrong
+    assert cause in found.causes[0]
+
+
+def dropout_and_clipping(params: Any, batch: Any, key: Any) -> Any:
+    """Right: the norm is that of all, so the update is no mean of what each device computes alone."""
+    grads = programs.pmean(thinned(params, batch, key)[1])
+    norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+    return programs.descend(params, jax.tree.map(lambda g: g * jnp.minimum(1, 0.1 / norm), grads)), {}
+
+
+def test_dropout_by_device_is_explained_whatever_follows_it() -> None:
+    entries = {"a": dropout_and_clipping, "b": programs.drawn_from_gamma}
+    found = outlay.verify(programs.program(entries, jnp.float32), steps=1, batches=programs.batches(1))
+    assert found.verdict == "unknown"
+    assert all("with the same numbers one device computes the same" in reason for reason in found.reasons)
+
+
+def of_large_values(params: Any, batch: Any, key: Any) -> Any:
+    """A fault that only batches with a large value show."""
+    grads, largest = programs.local_gradients(params, batch), jax.lax.pmax(jnp.abs(batch["x"]).max(), "data")
+    wrong = jax.lax.psum(grads, "data")
+    grads = jax.tree.map(lambda a, b: jnp.where(largest > 6, a, b), wrong, programs.pmean(grads))
+    return programs.descend(params, grads), {}
+
+
+def test_a_fault_that_few_batches_show_is_found_with_made_up_ones() -> None:
+    found = outlay.verify(programs.program({"a": of_large_values}, jnp.float32), steps=1)
+    assert found.wrong[0].step > 1
+    assert "are summed, where their mean was meant" in found.causes[0]
+
+
+def counted(step: Any) -> outlay.Program:
+    def init(key: Any) -> Any:
+        return {"count": jnp.zeros((), jnp.int32), "w": jnp.ones(4), "scale": jnp.zeros(4)}
+
+    batch = np.ones((16, 4), np.float32)
+    layout, mesh = outlay.data_parallel(), outlay.mesh(data=8)
+    return outlay.program(step, init, batch, layout=layout, mesh=mesh, mode="manual")
+
+
+def test_a_fault_of_a_later_step_is_found() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        count, mean = state["count"] + 1, batch.mean(0)
+        total = jnp.where(count % 10 == 0, jax.lax.psum(mean, "data"), jax.lax.pmean(mean, "data"))
+        return {**state, "count": count, "w": state["w"] - 0.1 * total}, {}
+
+    found = outlay.verify(counted(step), steps=2)
+    assert [(check.path, check.step) for check in found.wrong] == [("w", 10)]
+
+
+def test_a_fault_behind_what_begins_at_zero_is_found() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        hidden = jax.lax.psum(state["scale"] * batch.mean(0), "data")  # zero while the scale is
+        return {**state, "w": state["w"] - 0.1 * hidden, "count": state["count"] + 1}, {}
+
+    found = outlay.verify(counted(step), steps=2)
+    assert found.wrong[0].fault.startswith("8.0x: summed where a mean was meant")
+
+
 def rows(key: Any) -> Any:
     return {"w": jax.random.normal(key, (16, 4))}
 

@@ -145,6 +145,12 @@ def same_numbers_everywhere(params: Any, batch: Any, key: Any) -> Any:
     return descend(params, pmean(local_gradients(params, {**batch, "x": jnp.where(kept, batch["x"], 0)}))), {}
 
 
+def drawn_from_gamma(params: Any, batch: Any, key: Any) -> Any:
+    """Right: noise that is drawn by the number of the device, by an operation with a loop of its own."""
+    noise = jax.random.gamma(jax.random.fold_in(key, number()), 2.0, batch["x"].shape).astype(batch["x"].dtype)
+    return descend(params, pmean(local_gradients(params, {**batch, "x": noise * batch["x"]}))), {}
+
+
 def undivided_microbatches(params: Any, batch: Any, key: Any) -> Any:
     num = batch["x"].shape[0] // 8
     parts = [jax.tree.map(lambda x, i=i: x[8 * i : 8 * i + 8], batch) for i in range(num)]
