@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from outlay.arrays.shardings import shardings
+from outlay.core.annotations import placed_by_plan
 from outlay.layout.plan import Plan
 
 
@@ -39,7 +40,7 @@ def born_sharded(init: Callable[..., Any], shapes: Any, plan: Plan, mesh: Mesh) 
 def _leaves(init: Callable[..., Any], shapes: Any, plan: Plan, mesh: Mesh) -> Any:
     """The compiled function: the leaves of what `init` makes, in order."""
     return jax.jit(
-        lambda *args: jax.tree.leaves(init(*args)),
+        lambda *args: jax.tree.leaves(placed_by_plan(init, *args)),
         out_shardings=jax.tree.leaves(shardings(plan, shapes, mesh)),
         compiler_options=_memory_first(mesh),
     )

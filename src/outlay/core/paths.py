@@ -21,8 +21,12 @@ from outlay.core.quantities import counted
 Parts = tuple[str, ...]
 
 
-def flatten_paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+def flatten_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[tuple[str, Any]], Any]:
     """Every leaf of a tree with its dotted path, in JAX's leaf order, and the tree's structure.
+
+    Args:
+        tree: the tree.
+        is_leaf: what counts as a leaf besides those of JAX.
 
     >>> flatten_paths({"layers": [{"kernel": 1.0}], "step": 0})[0]
     [('layers.0.kernel', 1.0), ('step', 0)]
@@ -30,7 +34,7 @@ def flatten_paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
     Raises:
         LayoutError: two leaves would have the same path, so no rule could tell them apart.
     """
-    with_keys, structure = jax.tree_util.tree_flatten_with_path(tree)
+    with_keys, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf)
     siblings = collections.Counter(key_path[:-1] for key_path, _ in with_keys)
     named = [(join_parts(_parts(key_path, siblings)), leaf) for key_path, leaf in with_keys]
     _refuse_duplicates([path for path, _ in named])

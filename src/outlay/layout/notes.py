@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from outlay.core.annotations import Annotation
 from outlay.core.paths import split_path
 from outlay.core.patterns import pattern_parts
 from outlay.core.quantities import counted, format_bytes
 from outlay.devices.info import MeshInfo
 from outlay.layout.check_leaves import MAX_NAMED, follow_text, left_whole
 from outlay.layout.check_stacks import splits_by_layer
-from outlay.layout.mirror import Copies
+from outlay.layout.mirror import Copies, is_optimizer
 from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import OneDim, fitting_spec
@@ -33,7 +34,11 @@ def notes(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:
 
 
 def notes_on_rules(
-    leaves: Sequence[LeafPlan], resolution: Resolution, max_whole_bytes: int, copies: Sequence[Copies]
+    leaves: Sequence[LeafPlan],
+    resolution: Resolution,
+    max_whole_bytes: int,
+    copies: Sequence[Copies],
+    annotated: Mapping[str, Annotation],
 ) -> tuple[str, ...]:
     """The notes that need to know the rules: how they read the tree, and what they left.
 
@@ -42,6 +47,7 @@ def notes_on_rules(
         resolution: what each rule got of them.
         max_whole_bytes: bytes left whole in all from which they are worth a word.
         copies: what takes more bytes than what it mirrors.
+        annotated: what the model says of its own arrays.
     """
     if resolution.mesh.num_devices == 1:
         return ()
@@ -51,6 +57,7 @@ def notes_on_rules(
         *_by_layer(resolution),
         *_unlike_samples(leaves, resolution),
         *_more_than_meant(resolution),
+        *_annotations_left_out(leaves, resolution, annotated),
     )
 
 
@@ -174,6 +181,38 @@ def _more_than_meant(resolution: Resolution) -> Iterable[str]:
                     f"{rule.named(number)} reaches {stem!r} and {_listed(map(repr, longer))}: `*` stands for any "
                     f"letters; write {stem!r} if only that is meant"
                 )
+
+
+def _annotations_left_out(
+    leaves: Sequence[LeafPlan], resolution: Resolution, annotated: Mapping[str, Annotation]
+) -> Iterable[str]:
+    """Arrays that the model annotates and this layout splits in another way, unless it was made from annotations."""
+    by_them = {
+        path
+        for rule, reached in zip(resolution.rules, resolution.applications, strict=True)
+        if rule.source == "from_annotations"
+        for path in reached
+    }
+    # Optimizer state follows its parameters, whose annotations it carries.
+    found = {leaf.path: leaf for leaf in leaves if leaf.path not in by_them and not is_optimizer(leaf.path)}
+    left_out = [
+        (found[path], said.names) for path, said in annotated.items() if path in found and _asks_more(said, found[path])
+    ]
+    if left_out:
+        leaf, names = left_out[0]
+        yield (
+            f"{_count([leaf for leaf, _ in left_out])} carry annotations of the model that this layout does not "
+            f"follow, such as {leaf.path}: {names} there, {spec_text(leaf.spec)} here; "
+            "outlay.from_annotations(init) makes a layout of them"
+        )
+
+
+def _asks_more(said: Annotation, leaf: LeafPlan) -> bool:
+    """Whether a dim is named that the plan does not split over just these axes."""
+    return any(
+        named is not None and (named if isinstance(named, tuple) else (named,)) != tuple(axes)
+        for named, axes in zip(said.names, leaf.dims, strict=False)
+    )
 
 
 def _is_another(stem: str, name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from outlay.core.annotations import read_annotations
 from outlay.core.array_leaves import is_array, non_arrays
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import flatten_paths, join_parts, split_path
@@ -66,7 +67,8 @@ def resolve(
         raise LayoutError(f"the layout does not fit this tree on {mesh}: {counted(len(problems), 'problem')}", problems)
     # An intermediate value that no rule speaks of has no place to report: the compiler finds one.
     placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or leaf.is_placed or leaf.stored)
-    return Plan(mesh, placed, (*notes(mesh, placed), *notes_on_rules(placed, resolution, max_whole_bytes, copies)))
+    on_rules = notes_on_rules(placed, resolution, max_whole_bytes, copies, read_annotations(state))
+    return Plan(mesh, placed, (*notes(mesh, placed), *on_rules))
 
 
 class Resolution:

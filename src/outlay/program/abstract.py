@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import Mesh, PartitionSpec
 
+from outlay.core.annotations import placed_by_plan
 from outlay.core.array_leaves import non_arrays
 from outlay.core.constrain import Gradient, Sums, resolving, summing
 from outlay.core.error_types import ProgramError
@@ -69,7 +70,7 @@ def abstract_init(init: Callable[[Any], Any], key: Any = None) -> Any:
     """
 
     def checked(key: Any) -> Any:
-        state = init(key)
+        state = placed_by_plan(init, key)
         _refuse_non_arrays(state, "the state that init returns")
         return state
 

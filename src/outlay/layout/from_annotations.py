@@ -1,0 +1,170 @@
+"""Layouts from what a model says of its own arrays: Flax's partitioning metadata, and logical axis names with rules."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.annotations import Annotation, Axes, read_annotations, unplaced
+from outlay.core.error_types import LayoutError, Problem
+from outlay.core.paths import flatten_paths, join_parts, split_path
+from outlay.core.patterns import matches
+from outlay.core.quantities import counted
+from outlay.core.suggest import did_you_mean
+from outlay.layout.layout import Layout
+from outlay.layout.mirror import is_optimizer
+from outlay.layout.placement import spec_text
+from outlay.layout.rule import Rule
+
+LogicalRules = Mapping[str, Axes] | Iterable[tuple[str, Axes]]
+
+
+def from_annotations(model: Any, rules: LogicalRules | None = None, *, below: str = "") -> Layout:
+    """The layout that a model's own annotations ask for, to be composed with others.
+
+    Read are `nn.with_partitioning` and `nn.with_logical_partitioning` of Flax Linen, the `out_sharding` and
+    `nnx.with_partitioning` of NNX, and arrays with named axes (haliax). Equal layers become one rule. Whatever other
+    layouts say of the dims that the annotations leave free still holds.
+
+    Args:
+        model: the state, or a part of it, with its annotations, as arrays or shapes; or the function of a key that
+            makes it, which is traced and not run.
+        rules: which mesh axis, or several, or None, each logical name stands for, as in
+            `flax.linen.logical_axis_rules`: the first rule whose axes the array does not use yet. Without rules the
+            names are those of mesh axes.
+        below: the path of `model` in the program's state, such as `params`, if it is only a part.
+
+    Raises:
+        LayoutError: nothing is annotated, or a logical name has no rule; all such names are listed.
+
+    Example:
+        >>> import flax.linen as nn
+        >>> kernel_init = nn.with_logical_partitioning(nn.initializers.lecun_normal(), ("embed", "mlp"))
+        >>> dense = nn.Dense(16, kernel_init=kernel_init)
+        >>> rules = [("embed", None), ("mlp", "model")]
+        >>> print(outlay.from_annotations(lambda key: dense.init(key, jnp.ones((1, 8))), rules))
+        1. params.kernel  P(None, 'model')
+    """
+    tree = _tree(model)
+    asked = {path: annotation for path, annotation in read_annotations(tree).items() if not is_optimizer(path)}
+    if not asked:
+        problem = Problem(
+            "no annotations",
+            type(model).__name__,
+            "none of its arrays says how it is split",
+            "nn.with_partitioning(init, (None, 'model')) in the model, or rules by path: outlay.Layout([...])",
+        )
+        raise LayoutError("a layout cannot be made from annotations:", [problem])
+    known = None if rules is None else tuple(_pairs(rules))
+    _refuse_unknown(asked, known)
+    specs = {path: _spec(annotation, known) for path, annotation in asked.items()}
+    paths = [path for path, _ in flatten_paths(tree)[0]]
+    prefix = f"{below}." if below else ""
+    return Layout([Rule(prefix + pattern, spec, source="from_annotations") for pattern, spec in _folded(specs, paths)])
+
+
+def _pairs(rules: LogicalRules) -> Iterable[tuple[str, Axes]]:
+    return cast(Iterable[tuple[str, Axes]], rules.items() if isinstance(rules, Mapping) else rules)
+
+
+def _tree(model: Any) -> Any:
+    """The arrays of a model, in the boxes that say how they are split."""
+    nnx, linen = sys.modules.get("flax.nnx"), sys.modules.get("flax.linen")
+    if nnx and isinstance(model, nnx.Module):
+        return nnx.state(model)
+    if linen and isinstance(model, linen.Module):
+        problem = Problem(
+            "no arrays",
+            type(model).__name__,
+            "a module of Linen has no arrays before it is initialized",
+            "outlay.from_annotations(lambda key: model.init(key, example))",
+        )
+        raise LayoutError("a layout cannot be made from annotations:", [problem])
+    if callable(model) and jax.tree_util.all_leaves([model]):  # and no module that is a tree
+        with unplaced():
+            return jax.eval_shape(model, jax.random.key(0))
+    return model
+
+
+def _names(annotation: Annotation) -> tuple[str, ...]:
+    """The names of an annotation, where a dim may have several."""
+    parts = (part if isinstance(part, tuple) else (part,) for part in annotation.names)
+    return tuple(name for name in itertools.chain.from_iterable(parts) if name is not None)
+
+
+def _refuse_unknown(asked: Mapping[str, Annotation], rules: Sequence[tuple[str, Axes]] | None) -> None:
+    """Logical names that no rule speaks of, each with the arrays that have it."""
+    if rules is None:
+        return
+    where: dict[str, list[str]] = {}
+    for path, annotation in asked.items():
+        known = {name for name, _ in (*annotation.rules, *rules)}
+        for name in _names(annotation):
+            if name not in known:
+                where.setdefault(name, []).append(path)
+    names = [name for name, _ in rules]
+    problems = [
+        Problem(
+            "logical name without a rule",
+            repr(name),
+            f"a dim of {counted(len(paths), 'array')}, such as {paths[0]}, has it ({did_you_mean(name, names)})",
+            f'add ("{name}", None) to the rules, or the mesh axis that it is split over',
+        )
+        for name, paths in where.items()
+    ]
+    if problems:
+        head = f"the rules leave out {counted(len(problems), 'logical name')} of the model:"
+        raise LayoutError(head, problems)
+
+
+def _spec(annotation: Annotation, rules: Sequence[tuple[str, Axes]] | None) -> P:
+    """The mesh axes of each dim. A mesh axis splits one dim of an array, the first that asks for it."""
+    if rules is None and not annotation.rules:
+        return _trimmed(annotation.names)
+    used: set[str] = set()
+    dims = []
+    for part in annotation.names:
+        names = part if isinstance(part, tuple) else (part,)
+        axes: list[str] = []
+        for name in names:
+            axes += _first_free(name, (*annotation.rules, *(rules or ())), used)
+            used.update(axes)
+        dims.append(tuple(axes) if len(axes) > 1 else axes[0] if axes else None)
+    return _trimmed(tuple(dims))
+
+
+def _first_free(name: str | None, rules: Iterable[tuple[str, Axes]], used: set[str]) -> tuple[str, ...]:
+    for logical, axes in rules:
+        if logical == name:
+            wide = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+            if not used.intersection(wide):
+                return wide
+    return ()
+
+
+def _trimmed(dims: tuple[Any, ...]) -> P:
+    """A spec without the dims at its end that are not split."""
+    while dims and dims[-1] is None:
+        dims = dims[:-1]
+    return P(*dims)
+
+
+def _folded(specs: Mapping[str, P], paths: Sequence[str]) -> Iterable[tuple[str, P]]:
+    """Patterns and specs; arrays of numbered layers are one pattern where all that it reaches are split alike."""
+    groups: dict[str, list[str]] = {}
+    for path in specs:
+        parts = split_path(path)
+        number = next((i for i, part in enumerate(parts) if part.isdigit()), None)  # of the layer, outermost
+        general = ".".join("*" if i == number else join_parts((part,)) for i, part in enumerate(parts))
+        groups.setdefault(general, []).append(path)
+    for general, mine in groups.items():
+        reached = [path for path in paths if matches(general, path)]
+        if len(mine) > 1 and set(reached) == set(mine) and len({spec_text(specs[path]) for path in mine}) == 1:
+            yield general, specs[mine[0]]
+        else:
+            yield from ((path, specs[path]) for path in mine)
