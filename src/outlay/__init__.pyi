@@ -77,6 +77,7 @@ from .core.error_types import OutlayError as OutlayError
 
 # more, by what it is about
 from . import arrays as arrays
+from . import datasets as datasets
 from . import collectives as collectives
 from . import graph as graph
 from . import brain as brain

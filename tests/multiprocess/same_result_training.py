@@ -62,8 +62,10 @@ def sample(recipe: Recipe, program: outlay.Program) -> str:
 
 
 def train(recipe: Recipe, program: outlay.Program) -> list[float]:
-    """The losses of a run that nothing interrupts."""
-    done = outlay.fit(program, recipe.data, num_steps=NUM_STEPS, key=jax.random.key(recipe.seed), progress=False)
+    """The losses of a run that nothing interrupts, and in which each process reads its own examples only."""
+    done = outlay.fit(
+        program, recipe.data.on(program), num_steps=NUM_STEPS, key=jax.random.key(recipe.seed), progress=False
+    )
     return [metrics["loss"] for metrics in done.history]
 
 

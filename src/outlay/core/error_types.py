@@ -59,6 +59,10 @@ class VerifyError(OutlayError, AssertionError):
     """A program does not compute what its reference computes."""
 
 
+class DataError(OutlayError, ValueError):
+    """Files of examples that are not there, cannot be read, or hold something else than was asked for."""
+
+
 class RecipeError(OutlayError, ValueError):
     """A recipe that cannot be found, imported or used."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,9 @@ def recipe_arguments(
 ) -> dict[str, Any]:
     """The keyword arguments that the words of a command line mean to a recipe function.
 
-    A parameter is an option by its name; its annotation says how the value is read: `Literal[...]`, `int`, `float`,
-    `str`, `bool` (`--remat`, `--no-remat`), or one of these or None; `list[str]` is an option that may be repeated.
+    A parameter is an option by its name, `from_` being `--from`; its annotation says how the value is read:
+    `Literal[...]`, `int`, `float`, `str`, `bool` (`--remat`, `--no-remat`), or one of these or None; `list[str]` is an
+    option that may be repeated.
 
     Args:
         function: the recipe function.
@@ -70,11 +72,12 @@ def _read(option: str, value: str | None, parameters: dict[str, Any], known: Seq
     if not option.startswith("--"):
         raise ValueError(f"{option!r} is no option: write --name value")
     name = option[2:].replace("-", "_")
+    name += "_" if keyword.iskeyword(name) else ""
     negated = name.removeprefix("no_")
     if name not in parameters and negated != name and parameters.get(negated) is bool and value is None:
         return negated, False
     if name not in parameters:
-        options = [*known, *(f"--{parameter.replace('_', '-')}" for parameter in parameters)]
+        options = [*known, *(f"--{parameter.rstrip('_').replace('_', '-')}" for parameter in parameters)]
         raise ValueError(f"there is no option {option}: {did_you_mean(option, options)}")
     return name, _value(option, value, parameters[name])
 

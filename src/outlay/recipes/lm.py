@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
+from outlay.datasets.tokens import TokenDtype, tokens
 from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule
 from outlay.layout.strategies import data_parallel, fsdp, zero1
@@ -29,6 +30,7 @@ from outlay.models.transformer.language_model import language_model
 from outlay.models.transformer.published import MODELS, PublishedModel
 from outlay.models.transformer.sampling import sample_tokens
 from outlay.program.program import Program
+from outlay.recipes.pretrained import pretrained
 from outlay.recipes.python_sources import python_sources
 from outlay.recipes.recipe import Recipe
 from outlay.train.precision import state_in
@@ -67,8 +69,11 @@ def lm(
     optimizer_dtype: Dtype | None = None,
     remat: str = "none",
     loss_chunks: int = 1,
+    data: str | None = None,
+    token_dtype: TokenDtype = "uint16",
+    from_: str | None = None,
 ) -> Recipe:
-    """A decoder-only transformer that learns to write Python, byte by byte.
+    """A decoder-only transformer that learns to write Python, byte by byte, or what it is given.
 
     What is None is the model's own.
 
@@ -98,8 +103,14 @@ def lm(
         remat: what is computed again in the backward pass: `none`, `attention`, `products`, `full`, or names of values
             to keep, such as `queries,keys,values`; see `TransformerConfig`.
         loss_chunks: the pieces of a sequence that the loss is taken in, so that not all logits are there at a time.
+        data: a file or a folder of text, whose bytes are the tokens, or of token numbers (`.bin`, `.npy`); one sequence
+            in ten is held out. Without it, the sources of Python's standard library.
+        token_dtype: of the numbers in `.bin` files.
+        from_: weights to begin with: a `.safetensors` file or the folder of a model of Llama's kind, by the names that
+            Hugging Face's have.
 
     Raises:
+        DataError: the data are not there, or cannot be read.
         RecipeError: there is no such model, or what was asked for does not fit together, all of it; or the corpus is
             not there or too short for the sequence.
 
@@ -136,27 +147,48 @@ def lm(
         {name: value for name, value in changes.items() if value is not None},
         {"remat": remat, "loss_chunks": loss_chunks, "num_positions": sequence},
     )
-    train, held_out = python_sources(sequence)
     batch_size = usual.batch if batch is None else batch
-    if batch_size > len(train):  # as many as are there are read again: a batch so large is there to be priced
-        train = np.resize(train, (batch_size, *train.shape[1:]))
-    every = max(1, held_out.size // NUM_HELD_OUT_BYTES)
-    init_params, loss = language_model(config)
+    train, test, token = corpus(data, sequence, batch_size, config.vocabulary, token_dtype)
+    init_params, loss = language_model(config, token)
     layouts, meshes = lm_layouts(config)
     return Recipe.training(
         "lm",
         init_params=init_params,
         loss=loss,
         optimizer=_optimizer(usual, optimizer_dtype or config.param_dtype, config),
-        train={"tokens": train},
-        test={"tokens": held_out[::every]},
+        train=train,
+        test=test,
         batch_size=batch_size,
         num_steps=NUM_STEPS,
         accumulate=accumulate,
         layouts=layouts,
         meshes=meshes,
-        sample=lambda program, state: sampled_text(config, program, state, sequence),
+        sample=(lambda program, state: sampled_text(config, program, state, sequence)) if token == "byte" else None,
+        begin=None if from_ is None else pretrained(from_, config, "params"),
     )
+
+
+def corpus(
+    data: str | None, sequence: int, batch_size: int, vocabulary: int, token_dtype: TokenDtype
+) -> tuple[Any, Any, str]:
+    """Sequences to train on, those held out, and what a token of theirs is.
+
+    Args:
+        data: a file or folder of text or tokens; Python's standard library if None.
+        sequence: tokens an example.
+        batch_size: examples a step.
+        vocabulary: of the model.
+        token_dtype: of the numbers in `.bin` files.
+    """
+    if data is not None:
+        train, test = tokens(data, sequence, dtype=token_dtype, vocabulary=vocabulary).held_out()
+        test = test.spread(max(1, NUM_HELD_OUT_BYTES // sequence))
+        return train, test, "byte" if train[:1]["tokens"].dtype == np.uint8 else "token"
+    train, held_out = python_sources(sequence)
+    if batch_size > len(train):  # as many as are there are read again: a batch so large is there to be priced
+        train = np.resize(train, (batch_size, *train.shape[1:]))
+    every = max(1, held_out.size // NUM_HELD_OUT_BYTES)
+    return {"tokens": train}, {"tokens": held_out[::every]}, "byte"
 
 
 def _changed(usual: TransformerConfig, changes: dict[str, Any], how: dict[str, Any]) -> TransformerConfig:
@@ -225,11 +257,12 @@ ROWS = ("attention.output", "feed_forward.down")
 TWO_AXES = "data=-1,model=2"
 
 
-def lm_layouts(config: TransformerConfig) -> tuple[dict[str, Layout], dict[str, str]]:
+def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[str, Layout], dict[str, str]]:
     """Layouts and meshes by name: `dp`, `zero1`, `fsdp`, `tp`, `fsdp+tp` and `fsdp+tp+sp`.
 
     Args:
         config: the transformer, for which of its parts there are to split.
+        root: what holds the transformer's own parameters in the state.
     """
     by_sample = inside("residual", P("data")) + data_parallel()
     heads = inside("queries", P("data", None, "model"))
@@ -238,32 +271,34 @@ def lm_layouts(config: TransformerConfig) -> tuple[dict[str, Layout], dict[str, 
     # What gives logits is gathered once: left to itself, the compiler moves the logits of all samples instead.
     whole = inside("table" if config.tied else "head", P())
     vocabulary = inside("table", P("model")) + inside("head", P(None, "model"))
-    two_axes = megatron(config) + _kernels(fsdp, "params") + vocabulary
+    in_heads = megatron(config, root)
+    two_axes = in_heads + _kernels(fsdp, root) + vocabulary
     layouts = {
         "dp": samples + data_parallel(),
         "zero1": _kernels(zero1, "opt_state") + samples + data_parallel(),
-        "fsdp": _kernels(fsdp, "params") + whole + samples + by_sample,
-        "tp": megatron(config) + heads + by_sample,
+        "fsdp": _kernels(fsdp, root) + whole + samples + by_sample,
+        "tp": in_heads + heads + by_sample,
         "fsdp+tp": two_axes + heads + by_sample,
         "fsdp+tp+sp": two_axes + heads + sequence_parallel() + data_parallel(),
     }
     return layouts, {name: TWO_AXES for name in layouts if "tp" in name}
 
 
-def megatron(config: TransformerConfig) -> Layout:
+def megatron(config: TransformerConfig, root: str = "params") -> Layout:
     """Split heads, hidden features and the vocabulary over `model`: one all-reduce a branch and direction.
 
     Source: Shoeybi et al., Megatron-LM (arXiv:1909.08053), section 3.
 
     Args:
         config: the transformer, for which of its parts there are to split.
+        root: as for `lm_layouts`.
     """
     columns = [name for name in COLUMNS if config.gated or name != "feed_forward.gate"]
-    kernels = [(f"params.layers.{name}.kernel", P(None, None, "model")) for name in columns]
-    biases = [(f"params.layers.{name}.bias", P(None, "model")) for name in columns if config.biases]
-    rows = [(f"params.layers.{name}.kernel", P(None, "model")) for name in ROWS]
-    head = [] if config.tied else [("params.head.kernel", P(None, "model"))]
-    return Layout([*kernels, *biases, *rows, ("params.embedding.embedding", P("model")), *head])
+    kernels = [(f"{root}.layers.{name}.kernel", P(None, None, "model")) for name in columns]
+    biases = [(f"{root}.layers.{name}.bias", P(None, "model")) for name in columns if config.biases]
+    rows = [(f"{root}.layers.{name}.kernel", P(None, "model")) for name in ROWS]
+    head = [] if config.tied else [(f"{root}.head.kernel", P(None, "model"))]
+    return Layout([*kernels, *biases, *rows, (f"{root}.embedding.embedding", P("model")), *head])
 
 
 def sequence_parallel() -> Layout:

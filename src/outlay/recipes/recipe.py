@@ -42,6 +42,8 @@ class Recipe:
         evaluate: `evaluate(program, state)` gives numbers on data that training has not seen; None to leave it out.
         sample: `sample(program, state)` gives text to show after a run, such as what a language model writes; None to
             leave it out.
+        begin: `begin(program, state)` gives the state that training begins with, of one that `program.init` made: it
+            may read weights that somebody else trained. A run that is continued does not call it.
         seed: of the state's PRNG key.
         mode: the mode that the step is written for, see `outlay.program`.
 
@@ -62,6 +64,7 @@ class Recipe:
     modes: Mapping[str, Mode] = field(default_factory=dict)
     evaluate: Callable[[Program, Any], dict[str, float]] | None = None
     sample: Callable[[Program, Any], str] | None = None
+    begin: Callable[[Program, Any], Any] | None = None
     seed: int = 0
     mode: Mode = "auto"
 
@@ -83,26 +86,31 @@ class Recipe:
         batch_size: int,
         num_steps: int,
         accumulate: int = 1,
+        model_state: bool = False,
         layouts: Mapping[str, Layout] | None = None,
         meshes: Mapping[str, str] | None = None,
         sample: Callable[[Program, Any], str] | None = None,
+        begin: Callable[[Program, Any], Any] | None = None,
         seed: int = 0,
     ) -> Recipe:
         """A recipe that trains any model by a per-sample loss.
 
         Args:
             name: what runs of it are called.
-            init_params: `init_params(key) -> params`.
+            init_params: `init_params(key) -> params`, or with `model_state` a pair of both.
             loss: `loss(params, batch, keys) -> (losses, metrics)`; see `outlay.train_step`.
             optimizer: any optax optimizer.
-            train: the training examples, a tree of numpy arrays with one entry per example.
+            train: the training examples, a tree of numpy arrays with one entry per example, or examples in files, as
+                `outlay.datasets` opens them.
             test: the held-out examples, alike.
             batch_size: examples a step.
             num_steps: how many steps.
             accumulate: microbatches a step.
+            model_state: the loss takes and returns a state of the model, such as the averages of BatchNorm.
             layouts: layouts by name, the default first; without them `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
             meshes: meshes of layouts that need another than `data=-1`.
             sample: as for `Recipe`.
+            begin: as for `Recipe`.
             seed: of the parameters, the dropout and the order of the examples.
 
         Example:
@@ -118,14 +126,15 @@ class Recipe:
         """
         return cls(
             name=name,
-            init=init_state(init_params, optimizer),
-            step=train_step(loss, optimizer, accumulate=accumulate),
+            init=init_state(init_params, optimizer, model_state=model_state),
+            step=train_step(loss, optimizer, accumulate=accumulate, model_state=model_state),
             data=TrainData(train, batch_size=batch_size, seed=seed),
             num_steps=num_steps,
             layouts=training_layouts() if layouts is None else layouts,
             meshes=meshes or {},
             evaluate=lambda program, state: evaluate(program, state, test, loss=loss),
             sample=sample,
+            begin=begin,
             seed=seed,
         )
 
@@ -149,7 +158,7 @@ def _problems(recipe: Recipe):
     for field_name in ("init", "step"):
         if not callable(getattr(recipe, field_name)):
             yield f"{field_name} must be a function, not a {type(getattr(recipe, field_name)).__name__}"
-    for field_name in ("evaluate", "sample"):
+    for field_name in ("evaluate", "sample", "begin"):
         found = getattr(recipe, field_name)
         if found is not None and not callable(found):
             yield f"{field_name} must be a function or None, not a {type(found).__name__}"

@@ -28,7 +28,8 @@ from outlay.recipes.result import Result, RunResult, result_not_lost
 from outlay.report.show import show
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import refuse_unrecordable
-from outlay.train.loop import fit
+from outlay.train.data import TrainData
+from outlay.train.loop import Data, fit
 from outlay.train.run_folder import RunFolder
 from outlay.train.together import is_first
 
@@ -137,9 +138,12 @@ def _train(prepared: Prepared, folder: RunFolder, num_steps: int | None, checkpo
     refuse_before_beginning(program, folder, saves=checkpoints is not None)
     folder.write_config(config)
     folder.write_plan(program.plan)
+    resumed_after = start[0] if start else 0
+    if start is None and recipe.begin is not None:
+        start = (0, recipe.begin(program, program.init(jax.random.key(recipe.seed))))
     done = fit(
         program,
-        recipe.data,
+        _data(recipe, program),
         num_steps=num_steps,
         key=jax.random.key(recipe.seed),
         metrics_path=folder.metrics_path,
@@ -158,7 +162,7 @@ def _train(prepared: Prepared, folder: RunFolder, num_steps: int | None, checkpo
         devices=str(mesh),
         simulated=mesh.kind == "simulated",
         num_steps=num_steps,
-        resumed_after=start[0] if start else 0,
+        resumed_after=resumed_after,
         seconds=done.seconds,
         num_samples=done.num_samples,
         training=done.history[-1] if done.history else {},
@@ -181,6 +185,13 @@ def _train(prepared: Prepared, folder: RunFolder, num_steps: int | None, checkpo
         done_well = f"the training itself is done, and its metrics, plan and report are in {folder.path}; {saved}"
         raise RecipeError("\n".join([f"what follows the last step of {recipe.name!r} failed", *problems, done_well]))
     return result
+
+
+def _data(recipe: Recipe, program: Program) -> Data:
+    """The recipe's batches; of several processes, each reads its own part of them where the data can do that."""
+    if isinstance(recipe.data, TrainData) and jax.process_count() > 1:
+        return recipe.data.on(program)
+    return recipe.data
 
 
 def _held_out(recipe: Recipe, program: Program, state: Any, problems: list[str]) -> dict[str, float]:

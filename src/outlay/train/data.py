@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from outlay.arrays.bounds import blocks
+from outlay.arrays.callback import from_callback
+from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
+from outlay.datasets.examples import Examples
+from outlay.program.program import Program
 from outlay.train.contract import num_samples
 
 
@@ -19,9 +25,13 @@ class TrainData:
     Each epoch is shuffled anew. A batch may run over the end of an epoch, so no example is ever dropped.
 
     Args:
-        examples: a tree of numpy arrays, one entry per example.
+        examples: a tree of numpy arrays, one entry per example; or examples in files, as `outlay.datasets` opens them,
+            of which each batch reads its own.
         batch_size: examples a batch.
         seed: of the shuffling.
+
+    Raises:
+        ProgramError: there are fewer examples than a batch takes.
 
     Example:
         >>> data = outlay.TrainData({"x": np.arange(10)}, batch_size=4, seed=0)
@@ -33,17 +43,82 @@ class TrainData:
         # Grain takes seconds to import, and only training needs it.
         import grain
 
-        num_examples = num_samples(examples)
+        num_examples = num_of(examples)
         if not 0 < batch_size <= num_examples:
-            raise ProgramError(f"batch_size={batch_size} does not fit {num_examples} examples")
+            where = f" of {examples.source}" if isinstance(examples, Examples) else ""
+            fix = f"a batch of {num_examples} or fewer, or more examples" if num_examples else "give it examples"
+            raise ProgramError(f"batch_size={batch_size} does not fit {num_examples} examples{where}\n  fix: {fix}")
         self.examples = examples
         self.batch_size = batch_size
         self._order = grain.MapDataset.source(range(num_examples)).shuffle(seed=seed).repeat().batch(batch_size)
 
     def __getitem__(self, step: int) -> Any:
         """The batch of a global step, counted from 0."""
-        rows = self._order[operator.index(step)]
-        return jax.tree.map(lambda array: array[rows], self.examples)
+        return rows_of(self.examples, self.numbers(step))
+
+    def numbers(self, step: int) -> np.ndarray:
+        """The numbers of the examples of a global step."""
+        return np.asarray(self._order[operator.index(step)])
+
+    def on(self, program: Program) -> _Placed:
+        """The same batches where a program wants them; each process reads only the examples that its devices hold.
+
+        Args:
+            program: one whose batches are like these.
+
+        Example:
+            >>> data = outlay.TrainData({"x": np.arange(32.0, dtype=np.float32)}, batch_size=16)
+            >>> step = lambda state, batch: (state, {"mean": batch["x"].mean()})
+            >>> program = outlay.program(
+            ...     step, lambda key: 0.0, data[0], layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
+            >>> data.on(program)[0]["x"].sharding.spec
+            P('data',)
+        """
+        return _Placed(self, program)
+
+
+class _Placed:
+    """Batches by global step that live where a program's plan places them."""
+
+    def __init__(self, data: TrainData, program: Program) -> None:
+        self._data = data
+        self._shapes, structure = jax.tree.flatten(program.batch_shapes)
+        self._structure = structure
+        places = shardings(program.plan, program.batch_shapes, program.mesh, root="batch")
+        self._places = structure.flatten_up_to(places)
+        process = jax.process_index()
+        rows = [
+            range(*bounds[0])
+            for shape, place in zip(self._shapes, self._places, strict=True)
+            for bounds in blocks(shape.shape, place, process=process)
+        ]
+        self.own_rows = np.unique(np.concatenate(rows)).astype(int)
+        """The places in a batch of the examples that are read here."""
+
+    def __getitem__(self, step: int) -> Any:
+        numbers = self._data.numbers(step)[self.own_rows]
+        parts = self._structure.flatten_up_to(rows_of(self._data.examples, numbers))
+        leaves = [
+            from_callback(functools.partial(self._part, part), shape.shape, shape.dtype, place)
+            for part, shape, place in zip(parts, self._shapes, self._places, strict=True)
+        ]
+        return self._structure.unflatten(leaves)
+
+    def _part(self, part: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
+        first, last = np.searchsorted(self.own_rows, (index[0].start, index[0].stop - 1))
+        return part[(slice(first, last + 1), *index[1:])]
+
+
+def num_of(examples: Any) -> int:
+    """How many examples there are, in arrays or in files."""
+    return len(examples) if isinstance(examples, Examples) else num_samples(examples)
+
+
+def rows_of(examples: Any, numbers: np.ndarray) -> Any:
+    """The examples of some numbers, as a tree of arrays."""
+    if isinstance(examples, Examples):
+        return examples[numbers]
+    return jax.tree.map(lambda array: array[numbers], examples)
 
 
 def eval_batches(examples: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarray]]:
@@ -53,7 +128,7 @@ def eval_batches(examples: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarr
     dropped. The filling is real examples, not zeros: a loss that is not finite at zero would spoil the sum.
 
     Args:
-        examples: a tree of numpy arrays, one entry per example.
+        examples: a tree of numpy arrays, one entry per example; or examples in files.
         batch_size: examples a batch.
 
     Yields:
@@ -63,9 +138,9 @@ def eval_batches(examples: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarr
         >>> [(batch["x"].tolist(), weight.tolist()) for batch, weight in eval_batches({"x": np.arange(5)}, 3)]
         [([0, 1, 2], [1.0, 1.0, 1.0]), ([3, 4, 0], [1.0, 1.0, 0.0])]
     """
-    num_examples = num_samples(examples)
+    num_examples = num_of(examples)
     for start in range(0, num_examples, batch_size):
         numbers = np.arange(start, start + batch_size)
         rows = numbers % num_examples
         weights = (numbers < num_examples).astype(np.float32)
-        yield jax.tree.map(lambda array, rows=rows: array[rows], examples), weights
+        yield rows_of(examples, rows), weights

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.arrays.misfits import differences
@@ -17,7 +18,7 @@ from outlay.jobs.heartbeat import beat
 from outlay.program.host_memory import fetching
 from outlay.program.program import Program
 from outlay.train.contract import as_metrics, num_samples
-from outlay.train.data import eval_batches
+from outlay.train.data import eval_batches, num_of, rows_of
 from outlay.train.objective import Loss, Objective, sample_weights
 
 
@@ -31,7 +32,7 @@ def evaluate(program: Program, state: Any, examples: Any, *, loss: Loss | None =
         program: one that only reads (`outlay.program(..., donate=False)`), whose outputs are arrays with one entry per
             sample, such as losses and whether an answer was right; or, with `loss`, one of `outlay.train_step`.
         state: its state.
-        examples: a tree of numpy arrays like the batch, with any number of entries.
+        examples: a tree of numpy arrays like the batch, with any number of entries; or examples in files.
         loss: as for `train_step`; its `keys` are None, so that it leaves dropout out and uses the averages of its model
             state.
 
@@ -113,8 +114,10 @@ def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
 
 def _refuse_other_examples(program: Program, examples: Any, batch_size: int) -> None:
     """Raise where the examples cannot be cut into batches of the program."""
-    num_samples(examples)
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), jnp.result_type(x)), examples)
+    if num_of(examples) < 1:
+        raise ProgramError("there are no examples to evaluate on\n  fix: give one or more")
+    first = rows_of(examples, np.zeros(1, int))
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), jnp.result_type(x)), first)
     problems = differences(batch, program.plan.of_kind("batch"), root="batch")
     if problems:
         head = f"the examples are not like the program's batch: {counted(len(problems), 'difference')}"

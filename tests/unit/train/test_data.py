@@ -1,9 +1,12 @@
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import outlay
 from outlay.core.error_types import ProgramError
+from outlay.datasets.examples import Examples
 from outlay.train.data import TrainData, eval_batches
 
 EXAMPLES = {"x": np.arange(10), "y": np.arange(10) ** 2}
@@ -46,3 +49,37 @@ def test_evaluation_counts_every_example_once(num, batch_size):
     counted = np.concatenate([batch[weights == 1] for batch, weights in batches])
     assert counted.tolist() == list(range(num))
     assert len(batches) == -(-num // batch_size)
+
+
+def squares(num=10):
+    """As `EXAMPLES`, in no memory; it keeps what was read."""
+    read = []
+
+    def of(numbers):
+        read.append(sorted(numbers.tolist()))
+        return {"x": numbers.astype(np.int32), "y": (numbers**2).astype(np.int32)}
+
+    return Examples(num, of, "squares"), read
+
+
+def test_examples_in_files_are_those_in_memory_and_only_a_batch_is_read():
+    files, read = squares()
+    of_files, of_memory = TrainData(files, batch_size=4, seed=1), TrainData(EXAMPLES, batch_size=4, seed=1)
+    jax.tree.map(np.testing.assert_array_equal, of_files[7], of_memory[7])
+    assert read == [sorted(of_memory[7]["x"].tolist())]
+    batches = [list(eval_batches(examples, 4)) for examples in (files, EXAMPLES)]
+    jax.tree.map(np.testing.assert_array_equal, *batches)
+    with pytest.raises(ProgramError, match=r"batch_size=11 does not fit 10 examples of squares\n  fix: a batch of 10"):
+        TrainData(files, batch_size=11)
+
+
+def test_batches_on_a_program_are_placed_and_read_once():
+    files, read = squares(64)
+    data = TrainData(files, batch_size=16)
+    layout, mesh = outlay.Layout([("batch.x", outlay.replicate())]) + outlay.data_parallel(), outlay.mesh(data=8)
+    program = outlay.program(lambda s, b: (s, {"x": b["x"].sum()}), lambda k: 0.0, data[0], layout=layout, mesh=mesh)
+    read.clear()
+    batch = data.on(program)[3]
+    assert len(read) == 1
+    assert batch["y"].sharding.shard_shape((16,)) == (2,)
+    jax.tree.map(np.testing.assert_array_equal, batch, data[3])

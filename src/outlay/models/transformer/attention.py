@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from outlay.core.constrain import ruled_spec
 from outlay.models.attention.dot_product import attention
+from outlay.models.transformer.adapters import projection
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.norm import cheap
 from outlay.models.transformer.rotary import Angles, rotate
@@ -28,13 +28,7 @@ class Attention(nnx.Module):
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        made = functools.partial(
-            nnx.LinearGeneral,
-            use_bias=config.biases,
-            dtype=jnp.dtype(config.dtype),
-            param_dtype=jnp.dtype(config.param_dtype),
-            rngs=rngs,
-        )
+        made = projection(config, nnx.LinearGeneral, rngs)
         heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         self.query, self.key, self.value = (made(config.width, (number, config.head_dim)) for number in heads)
         self.output = made(

@@ -47,6 +47,8 @@ class TransformerConfig:
             heads' mixing; `full`: all of the layer. Or names of values that are kept, all else being computed again:
             some of `KEPT`, as in `queries,keys,values`.
         loss_chunks: the loss takes a sequence in this many pieces, so that only one piece's logits are there at a time.
+        adapter_rank: features of the low-rank adapters beside the projections of a layer; 0 for none.
+        is_int8: with adapters, the projections' own kernels are 8-bit integers.
 
     Raises:
         ValueError: parts do not fit together; all that do not are listed.
@@ -78,6 +80,8 @@ class TransformerConfig:
     dtype: Dtype = "bfloat16"
     remat: str = "none"
     loss_chunks: int = 1
+    adapter_rank: int = 0
+    is_int8: bool = False
 
     def __post_init__(self) -> None:
         problems = [*self._sizes_that_cannot_be(), *self._words_that_are_unknown()]
@@ -88,6 +92,10 @@ class TransformerConfig:
         dims = ("vocabulary", "width", "num_layers", "num_heads", "num_kv_heads", "head_dim", "hidden", "num_positions")
         too_small = [name for name in (*dims, "loss_chunks") if getattr(self, name) < 1]
         yield from (f"{name}={getattr(self, name)}: make it 1 or more" for name in too_small)
+        if self.adapter_rank < 0:
+            yield f"adapter_rank={self.adapter_rank}: make it 1 or more, or 0 for no adapters"
+        if self.is_int8 and (self.biases or not self.adapter_rank):
+            yield "is_int8 is for projections with adapters and without biases: give adapter_rank, and biases=False"
         if self.window is not None and self.window < 1:
             yield f"window={self.window}: a token sees itself, so make it 1 or more"
         if "num_kv_heads" not in too_small and self.num_heads % self.num_kv_heads:

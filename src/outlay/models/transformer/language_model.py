@@ -11,18 +11,22 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from outlay.models.transformer.adapters import Adapter
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.model import Transformer
 
 
-def language_model(config: TransformerConfig) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
+def language_model(
+    config: TransformerConfig, token: str = "byte"
+) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
     """A `Transformer` as the two pure functions that training takes.
 
-    Batches are dictionaries of `tokens` (B, T): bytes, of any integer type. Every one of the T is predicted, the first
+    Batches are dictionaries of `tokens` (B, T), of any integer type. Every one of the T is predicted, the first
     from nothing.
 
     Args:
         config: the dims.
+        token: what a token is, which the metric is named by.
 
     Returns:
         `init_params(key) -> params`, and `loss(params, batch, keys) -> (losses, {"bits_per_byte": ...})` for
@@ -42,12 +46,52 @@ def language_model(config: TransformerConfig) -> tuple[Callable[[jax.Array], Any
         return nnx.state(Transformer(config, rngs=nnx.Rngs(key)), nnx.Param)
 
     def loss(params: Any, batch: Any, keys: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        model, tokens = nnx.merge(definition, params), batch["tokens"]
-        table = model.embedding.table()
-        losses = chunked_loss(model.hidden(tokens, table), model.head_kernel(table), tokens, config.loss_chunks)
-        return losses, {"bits_per_byte": losses / math.log(2)}
+        losses = _losses(nnx.merge(definition, params), batch["tokens"])
+        return losses, {f"bits_per_{token}": losses / math.log(2)}
 
     return init_params, loss
+
+
+def adapted_language_model(
+    config: TransformerConfig, token: str = "byte"
+) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
+    """The same where only adapters are trained: the model itself is the model state, and stays as it is.
+
+    So it has no gradients and no moments, and may be integers.
+
+    Args:
+        config: the dims, with an `adapter_rank`.
+        token: as for `language_model`.
+
+    Returns:
+        `init(key) -> (adapters, model)` and `loss(adapters, model, batch, keys)`, for `train_step(model_state=True)`.
+
+    Example:
+        >>> config = TransformerConfig(256, 16, 2, 2, 2, 8, 32, dtype="float32", adapter_rank=2, is_int8=True)
+        >>> init, loss = adapted_language_model(config)
+        >>> adapters, model = jax.eval_shape(init, jax.random.key(0))
+        >>> adapters["layers"]["attention"]["query"]["down"].shape
+        (2, 16, 2)
+        >>> model["layers"]["attention"]["query"]["kernel"].dtype
+        dtype('int8')
+    """
+    definition = definition_of(config)
+
+    def init(key: jax.Array) -> tuple[Any, Any]:
+        _, adapters, model = nnx.split(Transformer(config, rngs=nnx.Rngs(key)), Adapter, nnx.Param)
+        return adapters, model
+
+    def loss(adapters: Any, model: Any, batch: Any, keys: jax.Array | None) -> tuple[jax.Array, dict[str, Any], Any]:
+        losses = _losses(nnx.merge(definition, adapters, model), batch["tokens"])
+        return losses, {f"bits_per_{token}": losses / math.log(2)}, model
+
+    return init, loss
+
+
+def _losses(model: Transformer, tokens: jax.Array) -> jax.Array:
+    """The mean loss of each sequence, (B,)."""
+    table = model.embedding.table()
+    return chunked_loss(model.hidden(tokens, table), model.head_kernel(table), tokens, model.config.loss_chunks)
 
 
 def definition_of(config: TransformerConfig) -> Any:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from outlay.core.constrain import constrain
+from outlay.models.transformer.adapters import projection
 from outlay.models.transformer.attention import Attention, branch_init
 from outlay.models.transformer.config import TransformerConfig
 from outlay.models.transformer.norm import Norm, cheap
@@ -156,13 +157,7 @@ class FeedForward(nnx.Module):
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        made = functools.partial(
-            nnx.Linear,
-            use_bias=config.biases,
-            dtype=jnp.dtype(config.dtype),
-            param_dtype=jnp.dtype(config.param_dtype),
-            rngs=rngs,
-        )
+        made = projection(config, nnx.Linear, rngs)
         self.gate = made(config.width, config.hidden) if config.gated else None
         self.up = made(config.width, config.hidden)
         self.down = made(config.hidden, config.width, kernel_init=branch_init(config))

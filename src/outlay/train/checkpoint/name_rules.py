@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ class NameRule:
     Attributes:
         name: pattern of names in the file; `*` stands for a part of a name, or a piece of one, `**` for any text.
         path: the leaf's path, with the name's stars in their order; None leaves these arrays where they are.
-        dims: the file's dims in the leaf's order; None for the same order.
+        dims: of each dim of the leaf, the file's; one that stands twice is split over the two. None for the same order.
     """
 
     name: str
@@ -82,13 +83,24 @@ def name_rules(rules: NameRules) -> list[NameRule]:
     return read
 
 
+def _is_order(dims: object) -> bool:
+    """Whether these are all dims of an array, those that stand more than once next to themselves."""
+    if not isinstance(dims, tuple) or not all(isinstance(dim, int) for dim in dims):
+        return False
+    once = [dim for dim, _ in itertools.groupby(dims)]
+    return sorted(once) == list(range(len(once)))
+
+
 def _fault(rule: object) -> str:
     """What is wrong with the writing of a rule; empty if nothing is."""
     if not isinstance(rule, tuple) or len(rule) not in (2, 3) or not isinstance(rule[0], str):
         return "a rule is (name in the file, path of the leaf) or (name, path, order of dims)"
     name, path, *dims = rule
-    if dims and (not isinstance(dims[0], tuple) or sorted(dims[0]) != list(range(len(dims[0])))):
-        return f"{dims[0]!r} is no order of dims, such as (1, 0) for a matrix that is stored transposed"
+    if dims and not _is_order(dims[0]):
+        return (
+            f"{dims[0]!r} is no order of dims, such as (1, 0) for a matrix that is stored transposed, or "
+            "(1, 0, 0) where its first dim is two neighbouring ones of the leaf"
+        )
     if path is None:
         return "what is left out has no dims to order" if dims else ""
     if not isinstance(path, str):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,8 +38,9 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
         into: the state, as from `program.init`; used up, since what is read takes the memory of what was there.
         names: rules (name in the file, path of the leaf): a star in the name stands for one part of it, and the path
             takes the stars in their order. Stars that the path lacks count along its leading dims, as where layers are
-            stacked. A third entry is the order of the file's dims, (1, 0) for a matrix that is stored transposed. The
-            path None leaves arrays out.
+            stacked. A third entry is the order of the file's dims, (1, 0) for a matrix that is stored transposed; a dim
+            that stands twice, as in (1, 0, 0), is split over neighbouring dims of the leaf, such as heads and their
+            features. The path None leaves arrays out.
         only: patterns of the leaves that are read; without it, all that the files have.
 
     Returns:
@@ -101,9 +104,25 @@ class _Source:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the leaf that they make."""
+        """The shape of the leaf that they make, but for dims of the file that are several of it."""
         each = next(iter(self.arrays.values()))[1].shape
-        return (*self.stacked, *(each if self.rule.dims is None else [each[dim] for dim in self.rule.dims]))
+        return (*self.stacked, *(each[run[0]] for run in self._runs(len(each))))
+
+    def _runs(self, ndim: int) -> list[tuple[int, list[int]]]:
+        """Each dim of an array in the leaf's order, with the places in the leaf of those that it is."""
+        dims = range(ndim) if self.rule.dims is None else self.rule.dims
+        return [
+            (dim, [place for place, _ in run])
+            for dim, run in itertools.groupby(enumerate(dims), key=operator.itemgetter(1))
+        ]
+
+    def is_of(self, shape: tuple[int, ...]) -> bool:
+        """Whether they make a leaf of this shape."""
+        each, num = next(iter(self.arrays.values()))[1].shape, len(self.stacked)
+        inside, runs = shape[num:], self._runs(len(each))
+        if shape[:num] != self.stacked or len(inside) != sum(len(places) for _, places in runs):
+            return False
+        return all(each[dim] == math.prod(inside[place] for place in places) for dim, places in runs)
 
     def fault(self) -> str:
         """What keeps them from being one array; empty if nothing does."""
@@ -114,32 +133,40 @@ class _Source:
         if len(kinds) > 1:
             return f"they differ: {' and '.join(sorted(f'{shape} {dtype}' for shape, dtype in kinds))}"
         ndim = len(next(iter(kinds))[0])
-        if self.rule.dims is not None and len(self.rule.dims) != ndim:
-            return f"{self.rule.dims} orders {len(self.rule.dims)} dims, and it has {ndim}"
+        if self.rule.dims is not None and len(set(self.rule.dims)) != ndim:
+            return f"{self.rule.dims} orders {len(set(self.rule.dims))} dims, and it has {ndim}"
         return ""
 
     def onto(self, leaf: jax.Array) -> jax.Array:
         """The leaf, read to where it lives."""
         dtype = np.dtype(leaf.dtype)
         return from_callback(
-            lambda index: self._read(index).astype(dtype, copy=False), leaf.shape, dtype, leaf.sharding
+            lambda index: self._read(index, leaf.shape).astype(dtype, copy=False), leaf.shape, dtype, leaf.sharding
         )
 
-    def _read(self, index: tuple[slice, ...]) -> np.ndarray:
+    def _read(self, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
         num = len(self.stacked)
         counted, inside = index[:num], index[num:]
         places = itertools.product(*(range(piece.start, piece.stop) for piece in counted))
-        pieces = [self._piece(self.arrays[place][1], inside) for place in places]
+        pieces = [self._piece(self.arrays[place][1], inside, shape[num:]) for place in places]
         if not num:
             return pieces[0]
         return np.stack(pieces).reshape(*(piece.stop - piece.start for piece in counted), *pieces[0].shape)
 
-    def _piece(self, stored: Stored, index: tuple[slice, ...]) -> np.ndarray:
-        dims = self.rule.dims
-        if dims is None:
-            return stored.read(index)
-        in_file = tuple(index[dims.index(dim)] for dim in range(len(dims)))
-        return stored.read(in_file).transpose(dims)
+    def _piece(self, stored: Stored, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
+        """A slice of one array, as the leaf has it: read in whole rows of the first dim that a dim of the file is."""
+        runs = self._runs(len(stored.shape))
+        in_file: dict[int, slice] = {}
+        for dim, (first, *others) in runs:
+            size = math.prod(shape[place] for place in others)
+            in_file[dim] = slice(index[first].start * size, index[first].stop * size)
+        array = stored.read(tuple(in_file[dim] for dim in range(len(runs)))).transpose([dim for dim, _ in runs])
+        rows = [piece.stop - piece.start for piece in (index[first] for _, (first, *_) in runs)]
+        split = [
+            size for num, (_, places) in zip(rows, runs, strict=True) for size in (num, *(shape[p] for p in places[1:]))
+        ]
+        inside = [piece for _, places in runs for piece in (slice(None), *(index[p] for p in places[1:]))]
+        return array.reshape(split)[tuple(inside)]
 
 
 def _placed_leaves(into: Any) -> tuple[list[tuple[str, jax.Array]], Any]:
@@ -230,7 +257,7 @@ def _misfit(path: str, source: _Source, leaf: jax.Array) -> list[Problem]:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
         return [Problem("no weights", path, f"it holds keys ({leaf.dtype})", "leave it to program.init")]
     problems = []
-    if source.shape != leaf.shape:
+    if not source.is_of(leaf.shape):
         what = f"{name} makes {source.shape}, the leaf is {leaf.shape}"
         turned = source.rule.dims is None and not source.stacked and source.shape[::-1] == leaf.shape
         order = tuple(reversed(range(leaf.ndim)))

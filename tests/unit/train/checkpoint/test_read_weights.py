@@ -91,6 +91,24 @@ def test_layers_that_are_stacked_here(model):
             np.testing.assert_array_equal(found["params"]["layers"][name][n], expected)
 
 
+def test_a_dim_of_the_file_is_several_of_the_leaf(tmp_path):
+    """Heads and their features, which files have in one dim; each device reads the rows of its heads."""
+    into, out = RANDOM.normal(size=(3, 24, 16)), RANDOM.normal(size=(16, 24))
+    weights = {f"h.{n}.q": np.ascontiguousarray(x, np.float32) for n, x in enumerate(into)}
+    save_file(weights | {"o": np.float32(out)}, tmp_path / "w.safetensors")
+    leaves = {"q": jnp.zeros((3, 16, 4, 6)), "o": jnp.zeros((4, 6, 16))}
+    state = placed(leaves, [("q", P(None, None, "data", "model")), ("o", P("data", "model"))])
+    names = [("h.*.q", "q", (1, 0, 0)), ("o", "o", (1, 1, 0))]
+    read = outlay.read_weights(tmp_path / "w.safetensors", state, names)
+    np.testing.assert_array_equal(read["q"], np.float32(into).transpose(0, 2, 1).reshape(3, 16, 4, 6))
+    np.testing.assert_array_equal(read["o"], np.float32(out).T.reshape(4, 6, 16))
+    state = placed({"q": jnp.zeros((3, 16, 4, 5)), "o": leaves["o"]}, [])
+    with pytest.raises(CheckpointError, match=r"h\.0\.q and 2 more makes \(3, 16, 24\), the leaf is \(3, 16, 4, 5\)"):
+        outlay.read_weights(tmp_path / "w.safetensors", state, names)
+    with pytest.raises(CheckpointError, match=r"\(0, 1, 0\) is no order of dims"):
+        outlay.read_weights(tmp_path / "w.safetensors", state, [("o", "o", (0, 1, 0))])
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_npz(order, tmp_path):
     values = {"w": np.asarray(RANDOM.normal(size=(16, 8)), order=order), "empty": np.zeros((0, 3)), "scalar": np.pi}

@@ -1,0 +1,4 @@
+from .examples import Examples as Examples
+from .tokens import tokens as tokens
+from .images import images as images
+from .images import arrays as arrays

@@ -1,0 +1,105 @@
+"""Examples that lie in files: how many there are, and those of any numbers, read when they are asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outlay.core.error_types import DataError
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples by number, counted from 0. What `outlay.datasets` opens, and what `outlay.TrainData` takes.
+
+    A class of your own needs no more than these two attributes.
+
+    Attributes:
+        num: how many there are.
+        read: from the numbers of some, an array of ints, to a tree of arrays with one entry for each of them.
+        source: where they are from, for messages.
+        classes: the names of their labels, in order; empty where labels have no names.
+
+    Example:
+        >>> squares = outlay.datasets.Examples(10, lambda numbers: {"x": numbers**2})
+        >>> squares[[3, 1]]["x"].tolist(), len(squares)
+        ([9, 1], 10)
+    """
+
+    num: int
+    read: Callable[[np.ndarray], Any]
+    source: str = "the examples"
+    classes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.num
+
+    def __getitem__(self, numbers: Any) -> Any:
+        """The examples of some numbers, or of a slice of all."""
+        which = np.arange(self.num)[numbers] if isinstance(numbers, slice) else np.asarray(numbers)
+        return self.read(which)
+
+    def held_out(self, one_in: int = 10) -> tuple[Examples, Examples]:
+        """Those to train on, and those that are held out: every tenth, always the same.
+
+        Args:
+            one_in: of how many one is held out.
+
+        Raises:
+            DataError: there are fewer than that.
+
+        Example:
+            >>> train, test = outlay.datasets.Examples(20, lambda numbers: {"x": numbers}).held_out()
+            >>> test[:]["x"].tolist(), len(train)
+            ([9, 19], 18)
+        """
+        if one_in < 2 or self.num < one_in:
+            raise DataError(
+                f"of {self.num} examples in {self.source} one in {one_in} cannot be held out\n  fix: more examples"
+            )
+        every = np.arange(self.num)
+        is_held_out = every % one_in == one_in - 1
+        return self._of(every[~is_held_out]), self._of(every[is_held_out])
+
+    def spread(self, most: int) -> Examples:
+        """At most so many of them, evenly spread over all.
+
+        >>> Examples(10, lambda numbers: numbers).spread(4)[:].tolist()
+        [0, 3, 6, 9]
+        """
+        return self._of(np.arange(self.num)[:: -(-self.num // most)])
+
+    def _of(self, which: np.ndarray) -> Examples:
+        return dataclasses.replace(self, num=len(which), read=lambda numbers: self.read(which[numbers]))
+
+
+def files_of(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
+    """A file, or those of a folder and its folders that end so, in the order of their paths.
+
+    Args:
+        path: the file or folder.
+        endings: such as `(".png",)`.
+        kind: what they hold, for messages.
+
+    Raises:
+        DataError: there is no such file, or none in the folder.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise DataError(
+            f"there is no {path}\n  fix: the file or folder of your {kind}; this is in {path.parent.resolve()}"
+        )
+    there = sorted(file for file in path.rglob("*") if file.is_file())
+    if files := [file for file in there if file.suffix.lower() in endings]:
+        return files
+    raise DataError(
+        f"{path} holds no {kind}: none of its {len(there)} files ends in {', '.join(endings)}"
+        + (f"; there is {there[0].relative_to(path)}" if there else "")
+        + f"\n  fix: the folder with your {kind}"
+    )

@@ -1,0 +1,142 @@
+"""Images with labels: a folder for each class, or arrays in `.npz` and `.npy` files."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outlay.core.error_types import DataError
+from outlay.core.suggest import did_you_mean
+from outlay.datasets.examples import Examples, files_of
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+def images(path: str | Path, *, size: tuple[int, int] | None = None, channels: int = 3) -> Examples:
+    """Images by class, from a folder that has a folder for each class.
+
+    A batch reads its own images, with Pillow. Classes are numbered in the order of their names.
+
+    Args:
+        path: the folder, as in `photos/cat/1.jpg`.
+        size: (height, width) that all are scaled to; that of the first if None.
+        channels: 3 for colours, 1 for grey.
+
+    Returns:
+        Examples of `image` (n, height, width, channels) uint8 and `label` (n,) int32.
+
+    Raises:
+        DataError: the folder is not there or holds no images, its images lie in no folders of classes, or one of a
+            batch cannot be read.
+
+    Example:
+        >>> import PIL.Image
+        >>> folder = getfixture("tmp_path")
+        >>> for name, grey in {"day": 200, "night": 10}.items():
+        ...     (folder / name).mkdir()
+        ...     PIL.Image.new("L", (6, 4), grey).save(folder / name / "1.png")
+        >>> batch = outlay.datasets.images(folder, channels=1)[:]
+        >>> batch["image"].shape, batch["image"][:, 0, 0, 0].tolist(), batch["label"].tolist()
+        ((2, 4, 6, 1), [200, 10], [0, 1])
+    """
+    folder = Path(path)
+    files = files_of(folder, IMAGES, "images")
+    if loose := [file.name for file in files if file.parent == folder or file == folder]:
+        raise DataError(
+            f"{len(loose)} of {len(files)} images in {path} have no class, such as {loose[0]}: a class is a folder"
+            f"\n  fix: {folder.name}/CLASS/{loose[0]}"
+        )
+    classes = sorted({file.relative_to(folder).parts[0] for file in files})
+    labels = np.array([classes.index(file.relative_to(folder).parts[0]) for file in files], np.int32)
+    if size is None:
+        with _opened(files[0]) as first:
+            size = (first.height, first.width)
+
+    def read(numbers: np.ndarray) -> dict[str, np.ndarray]:
+        pixels = np.empty((len(numbers), *size, channels), np.uint8)
+        for row, number in enumerate(numbers.tolist()):
+            pixels[row] = _pixels(files[number], size, channels)
+        return {"image": pixels, "label": labels[numbers]}
+
+    return Examples(len(files), read, str(path), tuple(classes))
+
+
+def _opened(file: Path) -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError("images are read with Pillow, which is not installed\n  fix: pip install pillow") from error
+    try:
+        return Image.open(file)
+    except OSError as error:
+        raise DataError(
+            f"{file} is no image that Pillow can read: {error}\n  fix: take it out of the folder"
+        ) from error
+
+
+def _pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
+    """One image (height, width, channels) uint8."""
+    height, width = size
+    with _opened(file) as image:
+        try:
+            scaled = image.convert("L" if channels == 1 else "RGB").resize((width, height))
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(f"{file} is no whole image: {error}\n  fix: take it out of the folder") from error
+    return np.asarray(scaled).reshape(height, width, channels)
+
+
+def arrays(path: str | Path, *names: str) -> Examples:
+    """Arrays with one entry per example: those of an `.npz` file, or the `.npy` files of a folder.
+
+    Files of a folder are memory-mapped, so that a batch reads its own entries; an `.npz` file is read whole.
+
+    Args:
+        path: the file or the folder.
+        names: which of them; all if none is named.
+
+    Raises:
+        DataError: the files are not there or were cut short, there is no array of a name, or they differ in length.
+
+    Example:
+        >>> path = getfixture("tmp_path") / "digits.npz"
+        >>> np.savez(path, image=np.zeros((5, 8, 8, 1), np.uint8), label=np.arange(5))
+        >>> examples = outlay.datasets.arrays(path, "image", "label")
+        >>> len(examples), examples[[4]]["label"].tolist()
+        (5, [4])
+    """
+    there = _loaded(Path(path))
+    if missing := [name for name in names if name not in there]:
+        lines = [f"  {name!r}: {did_you_mean(name, there)}" for name in missing]
+        raise DataError("\n".join([f"{path} lacks {len(missing)} of the {len(names)} arrays asked for:", *lines]))
+    columns = {name: there[name] for name in names or there}
+    lengths = {array.shape[:1] for array in columns.values()}
+    if len(lengths) != 1 or () in lengths:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in columns.items())
+        raise DataError(
+            f"the arrays in {path} have no common length: {shapes}"
+            "\n  fix: one entry per example in each, or name those that have"
+        )
+    num = next(iter(columns.values())).shape[0]
+    return Examples(num, lambda numbers: {name: array[numbers] for name, array in columns.items()}, str(path))
+
+
+def _loaded(path: Path) -> dict[str, np.ndarray]:
+    files = files_of(path, (".npy",), "arrays")
+    by_name: dict[str, np.ndarray] = {}
+    problems = []
+    for file in files:
+        try:
+            if file.suffix == ".npz":
+                with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+                    by_name |= {name: archive[name] for name in archive.files}
+            else:
+                by_name[file.stem] = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            problems.append(f"  {file}: {error}; it may have been cut short")
+    if problems:
+        raise DataError("\n".join([f"{path} cannot be read as arrays:", *problems, "  fix: write them again"]))
+    return by_name

@@ -1,0 +1,116 @@
+"""Text and token files as sequences of one length; token files are memory-mapped and never read whole."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from outlay.core.error_types import DataError
+from outlay.datasets.examples import Examples, files_of
+
+TokenDtype = Literal["uint8", "uint16", "uint32", "int32"]
+
+TEXT = (".txt", ".md", ".rst", ".py", ".json", ".jsonl", ".csv", ".html")
+"""How files end that are read as bytes, one token a byte."""
+
+TOKENS = (".bin", ".npy")
+"""How files of token numbers end."""
+
+
+def tokens(path: str | Path, sequence: int, *, dtype: TokenDtype = "uint16", vocabulary: int | None = None) -> Examples:
+    """Sequences of tokens from a file or from all files of a folder.
+
+    Files of numbers end in `.bin` (nothing but the numbers) or `.npy` (one dim). They are memory-mapped: a batch reads
+    its own sequences. Any other file that is named, and `.txt`, `.md`, `.py` and the like in a folder, is text: each
+    byte is a token. Sequences do not run from file to file; what is left at the end of each is dropped.
+
+    Args:
+        path: the file or the folder.
+        sequence: tokens an example.
+        dtype: of the numbers in `.bin` files; `.npy` files say it themselves.
+        vocabulary: how many tokens there are; a batch with another one is refused when it is read.
+
+    Returns:
+        Examples of `tokens` (n, sequence).
+
+    Raises:
+        DataError: there are no such files, a file was cut short or holds something else, or all are shorter than a
+            sequence; every file is listed.
+
+    Example:
+        >>> path = getfixture("tmp_path") / "corpus.bin"
+        >>> np.arange(100, dtype=np.uint16).tofile(path)
+        >>> examples = outlay.datasets.tokens(path, 8)
+        >>> len(examples), examples[[2]]["tokens"].tolist()
+        (12, [[16, 17, 18, 19, 20, 21, 22, 23]])
+    """
+    if sequence < 1:
+        raise DataError(f"a sequence of {sequence} tokens holds nothing to learn\n  fix: 1 or more, such as 128")
+    files = files_of(Path(path), (*TEXT, *TOKENS), "text or token files")
+    mapped: list[np.ndarray] = []
+    problems: list[str] = []
+    for file in files:
+        try:
+            mapped.append(_mapped(file, np.dtype(dtype)))
+        except ValueError as problem:
+            problems.append(f"  {file}: {problem}")
+    kinds = {array.dtype for array in mapped}
+    if len(kinds) > 1:
+        words = ", ".join(f"{file.name} ({array.dtype})" for file, array in zip(files, mapped, strict=False))
+        problems.append(f"  they hold different numbers: {words}; give a folder of one kind")
+    if problems:
+        raise DataError("\n".join([f"{path} cannot be read as tokens:", *problems]))
+    starts = [0, *itertools.accumulate(len(array) // sequence for array in mapped)]
+    if not starts[-1]:
+        longest = max(len(array) for array in mapped)
+        raise DataError(
+            f"no file in {path} is as long as a sequence of {sequence}; the longest has {longest} tokens"
+            f"\n  fix: a sequence of {longest} or fewer, or one longer file"
+        )
+
+    def one(number: int) -> np.ndarray:
+        which = bisect.bisect_right(starts, number) - 1
+        first = (number - starts[which]) * sequence
+        return mapped[which][first : first + sequence]
+
+    def read(numbers: np.ndarray) -> dict[str, np.ndarray]:
+        rows = np.empty((len(numbers), sequence), mapped[0].dtype)
+        for row, number in enumerate(numbers.tolist()):
+            rows[row] = one(number)
+        if vocabulary is not None and rows.size and not 0 <= rows.min() <= rows.max() < vocabulary:
+            raise DataError(
+                f"{path} has the token {rows.max() if rows.max() >= vocabulary else rows.min()}, and the vocabulary is "
+                f"of {vocabulary}\n  fix: the vocabulary of the tokenizer that wrote it, or another dtype than "
+                f"{rows.dtype} if it is of one"
+            )
+        return {"tokens": rows}
+
+    return Examples(starts[-1], read, str(path))
+
+
+def _mapped(file: Path, dtype: np.dtype) -> np.ndarray:
+    """The tokens of a file, one dim.
+
+    Raises:
+        ValueError: it holds no whole number of tokens, or something else.
+    """
+    size = file.stat().st_size
+    if file.suffix == ".npy":
+        try:
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise ValueError(f"no whole .npy file of {size} bytes ({error}); it may have been cut short") from error
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise ValueError(f"it holds {array.dtype} {array.shape}; save one dim of whole numbers")
+        return array
+    dtype = dtype if file.suffix == ".bin" else np.dtype(np.uint8)
+    if size % dtype.itemsize:
+        raise ValueError(
+            f"{size} bytes are {size // dtype.itemsize} tokens of {dtype} and {size % dtype.itemsize} bytes more: it "
+            "was cut short, or its tokens are of another dtype; write it again, or give dtype= (--token-dtype)"
+        )
+    return np.memmap(file, dtype, "r") if size else np.zeros(0, dtype)

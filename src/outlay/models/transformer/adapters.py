@@ -1,0 +1,84 @@
+"""Low-rank adapters beside projections that stay as they are, which may be 8-bit integers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from outlay.models.transformer.config import TransformerConfig
+
+
+class Adapter(nnx.Param):
+    """A parameter of an adapter; what is trained where the model itself is frozen."""
+
+
+class AdaptedLinear(nnx.LinearGeneral):
+    """A projection, and beside it one through a few features. Source: Hu et al. (2021), arXiv:2106.09685.
+
+    The way back up begins at zero, so that the model begins as it was. With 8-bit kernels each output feature has a
+    scale, by which the product is multiplied: no kernel is ever there in floats.
+
+    Args:
+        inputs: dims of the input that are contracted, or one.
+        outputs: dims of the output, or one.
+        rank: features between.
+        is_int8: keep the kernel as 8-bit integers with a scale for each output feature.
+        rngs: source of the initial parameters.
+        other: as for `nnx.LinearGeneral`.
+    """
+
+    def __init__(self, inputs: Any, outputs: Any, *, rank: int, is_int8: bool, rngs: nnx.Rngs, **other: Any) -> None:
+        super().__init__(inputs, outputs, rngs=rngs, **other)
+        num_inputs, num_outputs = math.prod(self.in_features), math.prod(self.out_features)
+        dtype = self.param_dtype
+        down = jax.random.normal(rngs.params(), (num_inputs, rank), jnp.float32) / math.sqrt(num_inputs)
+        self.down, self.up = Adapter(down.astype(dtype)), Adapter(jnp.zeros((rank, num_outputs), dtype))
+        kernel, scale = quantise(self.kernel[...], len(self.in_features)) if is_int8 else (self.kernel[...], None)
+        self.kernel = nnx.Param(kernel)
+        self.scale = None if scale is None else nnx.Param(scale)
+
+    def __call__(self, x: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """From (…, *inputs) to (…, *outputs)."""
+        out = super().__call__(x, out_sharding)
+        if self.scale is not None:
+            scale = self.scale[...].astype(out.dtype)
+            out = out * jnp.expand_dims(scale, range(out.ndim - scale.ndim))
+        flat = x.reshape(*x.shape[: x.ndim - len(self.in_features)], -1).astype(out.dtype)
+        low = flat @ self.down[...].astype(out.dtype)
+        return out + (low @ self.up[...].astype(out.dtype)).reshape(out.shape)
+
+
+def projection(config: TransformerConfig, plain: Any, rngs: nnx.Rngs) -> Any:
+    """What makes the projections of a layer: `plain`, or with adapters where the config asks for them."""
+    if config.adapter_rank:
+        plain = functools.partial(AdaptedLinear, rank=config.adapter_rank, is_int8=config.is_int8)
+    return functools.partial(
+        plain,
+        use_bias=config.biases,
+        dtype=jnp.dtype(config.dtype),
+        param_dtype=jnp.dtype(config.param_dtype),
+        rngs=rngs,
+    )
+
+
+def quantise(kernel: jax.Array, num_inputs: int) -> tuple[jax.Array, jax.Array]:
+    """A kernel as 8-bit integers, and the scale of each output feature, float32: the largest weight of it is 127.
+
+    Args:
+        kernel: (*inputs, *outputs).
+        num_inputs: how many of its dims are inputs.
+
+    Example:
+        >>> kernel = jnp.array([[1.0, -4.0], [0.5, 2.0]])
+        >>> exact, scale = quantise(kernel, 1)
+        >>> exact.dtype, bool(np.abs(exact * scale[None] - kernel).max() <= 4 / 127 / 2)
+        (dtype('int8'), True)
+    """
+    floats = kernel.astype(jnp.float32)
+    scale = jnp.maximum(jnp.abs(floats).max(axis=tuple(range(num_inputs))), 1e-12) / 127
+    return jnp.round(floats / jnp.expand_dims(scale, range(num_inputs))).astype(jnp.int8), scale
