@@ -58,7 +58,7 @@ class RunFolder:
     ) -> None:
         self.path = path
         self._on_begin = on_begin
-        if path == Path():
+        if path == Path() or not str(path).strip():
             raise RunFolderError(
                 "the run folder is the current folder, or given by a variable that is empty"
                 "\n  fix: --run-dir with the name of a folder that is for this run alone"

@@ -140,7 +140,7 @@ def test_after_an_exception_the_metrics_of_every_step_before_it_are_there(tmp_pa
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("name", ["", ".", "./"])
+@pytest.mark.parametrize("name", ["", ".", "./", " "])
 def test_the_current_folder_is_no_run_folder(tmp_path, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "checkpoints").mkdir()

@@ -87,7 +87,9 @@ class Causes:
             (check.kind, check.path): np.asarray(old[check.path] if check.kind == "state" else 0.0) for check in wrong
         }
         floats = {key for key, leaf in self._right.leaves.items() if np.issubdtype(leaf.dtype, np.inexact)}
-        self._keys = [(check.kind, check.path) for check in wrong if (check.kind, check.path) in floats]
+        keys = [(check.kind, check.path) for check in wrong if (check.kind, check.path) in floats]
+        # What moves by its sign alone, as with Lion or the first step of Adam, moves alike for many reasons.
+        self._keys = [key for key in keys if not _is_sign(self._change(key, self._right))] or keys
         self._shares = shares(program, batch)
 
     def named(self) -> list[str]:
@@ -320,6 +322,11 @@ class Causes:
                 )
             return f"the devices' copies of {path} drift apart along {over}: something of each device's own enters them"
         return ""
+
+
+def _is_sign(change: np.ndarray) -> bool:
+    sizes = np.abs(change[change != 0])
+    return sizes.size > 1 and bool(np.median(sizes) > (1 - _NEAR) * sizes.max())
 
 
 def _first(place: tuple[int, ...], dim: int) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ class Checkpoints:
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3) -> None:
         if not isinstance(keep, int) or keep < 1:
             raise CheckpointError(f"keep={keep!r}: 1 checkpoint or more must stay to restore from")
-        if Path(folder) == Path():
+        if Path(folder) == Path() or not os.fspath(folder).strip():
             raise CheckpointError(
                 f"Checkpoints({os.fspath(folder)!r}) is the current folder, or a variable that is empty"
                 "\n  fix: name a folder that is for checkpoints alone"

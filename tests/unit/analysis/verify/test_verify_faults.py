@@ -234,6 +234,17 @@ def test_a_fault_behind_what_begins_at_zero_is_found() -> None:
     assert found.wrong[0].fault.startswith("8.0x: summed where a mean was meant")
 
 
+def test_what_moves_by_its_sign_alone_names_no_cause() -> None:
+    def signed(params: Any, batch: Any, key: Any) -> Any:
+        """The bias moves by a sign, that of some device's own samples; the weights by a sum for a mean."""
+        sign = jnp.sign(jax.lax.pmax(jnp.mean(batch["x"]) - 0.05, "data"))
+        grads = jax.lax.psum(programs.local_gradients(params, batch)["w"], "data")
+        return {"b": params["b"] - 1e-3 * sign, "w": params["w"] - 1e-3 * grads}, {}
+
+    found = outlay.verify(programs.program({"a": signed}, jnp.float32), steps=1, batches=programs.batches(1))
+    assert "are summed, where their mean was meant" in found.causes[0]
+
+
 def rows(key: Any) -> Any:
     return {"w": jax.random.normal(key, (16, 4))}
 

@@ -31,7 +31,7 @@ def save(checkpoints, *steps, state=STATE):
     checkpoints.wait()
 
 
-@pytest.mark.parametrize("folder", ["", ".", "./"])
+@pytest.mark.parametrize("folder", ["", ".", "./", " "])
 def test_the_current_folder_is_refused(folder):
     with pytest.raises(CheckpointError, match="is the current folder, or a variable that is empty"):
         Checkpoints(folder)
