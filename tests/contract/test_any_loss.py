@@ -36,13 +36,15 @@ def with_batch_norm(params: Any, state: Any, batch: Any, keys: Any) -> Any:
     mean, var = hidden.mean(0), hidden.var(0)
     new = {"mean": 0.9 * state["mean"] + 0.1 * mean, "seen": state["seen"] + 1}
     normal = (hidden - mean[None]) * jax.lax.rsqrt(var + 1e-3)[None]
-    return ((jax.nn.relu(normal) @ params["b"].T - batch["y"]) ** 2).mean(1), {}, new
+    errors = (jax.nn.relu(normal) @ params["b"].T - batch["y"]) ** 2
+    return errors.mean(1), {"by_output": errors}, new
 
 
 def contrastive(params: Any, batch: Any, keys: Any) -> Any:
     x, y = batch["x"] @ params["a"], batch["y"] @ params["b"]
     scores = (x / jnp.linalg.norm(x, axis=1, keepdims=True)) @ outlay.whole_batch(y).T
-    return optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(x))), {}
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(x)))
+    return losses, {"nearest": jax.nn.one_hot(scores.argmax(1) % 4, 4), "norm": jnp.linalg.norm(x, axis=1)}
 
 
 def masked_mean(params: Any, batch: Any, keys: Any) -> Any:

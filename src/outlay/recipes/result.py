@@ -103,9 +103,10 @@ def result_not_lost(result: Any) -> Iterator[None]:
         raise ResultNotWritten(f"the run ended well, but {error}", result) from error
 
 
-def _in_words(metrics: Mapping[str, float]) -> str:
+def _in_words(metrics: Mapping[str, Any]) -> str:
+    """The numbers; a metric of several is left to the metrics file."""
     return ", ".join(
         f"{name} {value:.2%}" if name == "accuracy" else f"{name} {value:.4f}"
         for name, value in metrics.items()
-        if name not in ("step", "seconds")
+        if name not in ("step", "seconds") and not isinstance(value, list)
     )

@@ -30,6 +30,7 @@ from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import refuse_unrecordable
 from outlay.train.data import TrainData
 from outlay.train.loop import Data, fit
+from outlay.train.metrics_file import as_numbers
 from outlay.train.run_folder import RunFolder
 from outlay.train.together import is_first
 
@@ -200,7 +201,7 @@ def _held_out(recipe: Recipe, program: Program, state: Any, problems: list[str])
         return {}
     try:
         found = recipe.evaluate(program, state)
-        return {name: float(value) for name, value in found.items()}
+        return {name: as_numbers(value) for name, value in found.items()}
     except Exception as error:
         problems.append(_failed(recipe.evaluate, "evaluate", "a dictionary of numbers", error))
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import inspect
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -144,7 +145,8 @@ def called(
         raise ProgramError(f"the metrics {taken} have names that the step gives itself {RESERVED}: rename them")
     _refuse_other_shapes(losses, metrics, expected)
     values = {"loss": losses}
-    values |= {name: jnp.broadcast_to(jnp.asarray(value), expected) for name, value in metrics.items()}
+    rows = {name: jnp.shape(value)[len(expected) :] for name, value in metrics.items()}
+    values |= {name: jnp.broadcast_to(value, (*expected, *rows[name])) for name, value in metrics.items()}
     return values, _as_before(result[2], state[0]) if state else None
 
 
@@ -188,12 +190,15 @@ _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 def _refuse_other_shapes(losses: Any, metrics: Mapping[str, Any], expected: tuple[int, ...]) -> None:
-    """Raise when there is not one number per sample, or per batch; a number known to Python is the same for all."""
+    """Raise when there is not one number per sample, or per batch; a number known to Python is the same for all.
+
+    A metric may be a row of numbers per sample, as a histogram is.
+    """
     arrays = (jax.Array, np.ndarray)
     odd = {
         f"metric {name!r}": value
         for name, value in metrics.items()
-        if not (isinstance(value, _NUMBERS) or (isinstance(value, arrays) and value.shape == expected))
+        if not (isinstance(value, _NUMBERS) or (isinstance(value, arrays) and _is_metric(value.shape, expected)))
     }
     if not (isinstance(losses, arrays) and losses.shape == expected):
         odd = {"the losses": losses, **odd}
@@ -204,6 +209,10 @@ def _refuse_other_shapes(losses: Any, metrics: Mapping[str, Any], expected: tupl
     what = f"one number per sample, shape {expected}" if expected else "one number for the batch, as it has a reduction"
     fixes = _fixes(shapes, expected, holds_none=any(value is None for value in odd.values()))
     raise ProgramError(f"the loss must return {what}; {len(odd)} are other:{lines}\n  fix: " + "; ".join(fixes))
+
+
+def _is_metric(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    return shape == expected or (bool(expected) and shape[:1] == expected and len(shape) == 2)
 
 
 def _fixes(shapes: Mapping[str, tuple[int, ...]], expected: tuple[int, ...], *, holds_none: bool) -> Iterator[str]:
@@ -232,6 +241,10 @@ def _in_words(value: Any) -> str:
     return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
 
 
+MOST_NUMBERS = 256
+"""Numbers that one metric may hold, such as the counts of a histogram: each stands in every line of the metrics."""
+
+
 def as_metrics(outputs: Any) -> dict[str, Any]:
     """A step's outputs by name: those of nested dictionaries by path, and without what is None."""
     parts = [(split_path(path), path, leaf) for path, leaf in flatten_paths(outputs)[0]]
@@ -256,11 +269,12 @@ def refuse_unrecordable(outputs: Any) -> None:
     for name, leaf in as_metrics(outputs).items():
         if name in OF_A_RUN:
             problems.append(Problem("taken name", name, "a run writes this itself", "rename it"))
-        elif leaf.shape or not _is_real(leaf.dtype):
-            what = f"a metric of a run is one real number; this is of shape {tuple(leaf.shape)}, {leaf.dtype}"
-            one = f'{{"{name}.0": {name}[0], ...}}'
-            fix = f"return a number, such as its mean or one entry by name: {one}; or leave it out"
-            problems.append(Problem("no number", name, what, fix))
+        elif not _is_real(leaf.dtype) or len(leaf.shape) > (name != "loss") or math.prod(leaf.shape) > MOST_NUMBERS:
+            what = (
+                f"a metric of a run is a real number, or up to {MOST_NUMBERS} in a row but for the loss; this is of "
+                f"shape {tuple(leaf.shape)}, {leaf.dtype}"
+            )
+            problems.append(Problem("no metric", name, what, "return its mean, or a histogram of it, or leave it out"))
     if problems:
         head = f"{counted(len(problems), 'output')} of the step cannot be metrics of a run:"
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))

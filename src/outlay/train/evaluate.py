@@ -19,7 +19,8 @@ from outlay.program.host_memory import fetching
 from outlay.program.program import Program
 from outlay.train.contract import as_metrics, num_samples
 from outlay.train.data import eval_batches, num_of, rows_of
-from outlay.train.objective import Loss, Objective, sample_weights
+from outlay.train.metrics_file import as_numbers
+from outlay.train.objective import Loss, Objective, sample_weights, weighted_sum
 
 
 def evaluate(program: Program, state: Any, examples: Any, *, loss: Loss | None = None) -> dict[str, float]:
@@ -83,9 +84,9 @@ def evaluate(program: Program, state: Any, examples: Any, *, loss: Loss | None =
         # One batch at a time: nothing runs ahead, and the sums are added in float64 on the host.
         with program.context():
             found.append(jax.device_get(compiled(state, *_placed((batch, weights), (in_batch, whole)))))
-    totals = {name: sum(float(sums[name]) for sums in found) for name in found[0]}
+    totals = {name: sum(np.asarray(sums[name], np.float64) for sums in found) for name in found[0]}
     metrics = sorted(totals.keys() - {"loss", "weight"})
-    return {name: totals[name] / totals["weight"] for name in ("loss", *metrics) if name in totals}
+    return {name: as_numbers(totals[name] / totals["weight"]) for name in ("loss", *metrics) if name in totals}
 
 
 def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
@@ -99,7 +100,7 @@ def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
     problems = [
         Problem("not per sample", path or "the output", f"shape {leaf.shape}, wanted {weights.shape}", fix)
         for path, leaf in named.items()
-        if leaf.shape != weights.shape
+        if leaf.shape[:1] != weights.shape or leaf.ndim > 2
     ]
     if "weight" in named:
         problems.append(Problem("taken name", "weight", "what each sample counts is called so", "rename it"))
@@ -108,7 +109,7 @@ def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
             message(f"{counted(len(problems), 'output')} of the program without a mean over samples:", problems)
         )
     dtype = jnp.promote_types(weights.dtype, jnp.float32)
-    sums = {path: jnp.sum(weights.astype(dtype) * leaf.astype(dtype)) for path, leaf in named.items()}
+    sums = {path: weighted_sum(weights.astype(dtype), leaf.astype(dtype)) for path, leaf in named.items()}
     return {**sums, "weight": jnp.sum(weights.astype(dtype))}
 
 

@@ -18,7 +18,7 @@ from outlay.jobs.job_folder import AFTER_THE_LAST
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, refuse_unrecordable
-from outlay.train.metrics_file import MetricsFile
+from outlay.train.metrics_file import MetricsFile, as_numbers
 from outlay.train.progress import Progress
 from outlay.train.stop import StopTogether, end_on_request, last_checkpoint_in_words, on_request
 from outlay.train.together import is_first
@@ -52,7 +52,7 @@ class Fit:
     """
 
     state: Any
-    history: list[dict[str, float]]
+    history: list[dict[str, Any]]
     seconds: float
     num_samples: int
 
@@ -106,7 +106,7 @@ class Interrupted(KeyboardInterrupt):
     """
 
     def __init__(
-        self, history: list[dict[str, float]], step: int, num_steps: int, metrics_path: Path | None, saved: int | None
+        self, history: list[dict[str, Any]], step: int, num_steps: int, metrics_path: Path | None, saved: int | None
     ) -> None:
         self.history = history
         self.saved = saved
@@ -135,7 +135,8 @@ def fit(
     processes it ran on before: with the same batches, and in the same metrics file.
 
     Args:
-        program: its step returns a dictionary of numbers; those of dictionaries in it are recorded by path.
+        program: its step returns a dictionary of numbers, or of rows of them such as histograms; those of dictionaries
+            in it are recorded by path.
         data: `data[step]` is the batch of a step, such as `TrainData`, or a list.
         num_steps: how many steps in all.
         key: what `program.init` takes.
@@ -211,7 +212,7 @@ def fit(
             oldest = in_flight.popleft()
             try:
                 fetched = as_metrics(jax.device_get(oldest))
-                metrics = {name: float(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
+                metrics = {name: as_numbers(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
             except Exception:
                 in_flight.clear()  # or the metrics of later ones would be taken for those of this step
                 raise
@@ -288,7 +289,7 @@ def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, fl
             "evaluate(program, state) used up the state that training goes on with"
             "\n  fix: a program that only reads: outlay.program(..., donate=False)"
         )
-    return {f"evaluate.{name}": float(value) for name, value in found.items()}
+    return {f"evaluate.{name}": as_numbers(value) for name, value in found.items()}
 
 
 def _batch(data: Data, step: int, num_steps: int) -> Any:

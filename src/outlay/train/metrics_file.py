@@ -10,7 +10,9 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
 
 from outlay.core.error_types import CheckpointError, OutputError
 from outlay.core.output_file import whole_file
@@ -55,7 +57,7 @@ class MetricsFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, metrics: Mapping[str, float]) -> None:
+    def write(self, metrics: Mapping[str, Any]) -> None:
         """Add one line; a value that is not finite is written as null.
 
         Raises:
@@ -80,13 +82,35 @@ class MetricsFile:
         )
 
 
-def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+def as_numbers(value: Any) -> Any:
+    """A metric as Python has it: a float, or a list of them.
+
+    >>> as_numbers(np.float32(0.5)), as_numbers(np.array([1, 2]))
+    (0.5, [1.0, 2.0])
+    """
+    return np.asarray(value, np.float64).tolist()
+
+
+def finite(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics as JSON can hold them: it knows neither NaN nor infinity, so such a value becomes None.
 
-    >>> finite({"loss": math.nan, "step": 3})
-    {'loss': None, 'step': 3}
+    >>> finite({"loss": math.nan, "step": 3, "counts": [1.0, math.inf]})
+    {'loss': None, 'step': 3, 'counts': [1.0, None]}
     """
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    return {name: _finite(value) for name, value in metrics.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return value if math.isfinite(value) else None
+
+
+def _read_number(value: Any) -> Any:
+    """What `_finite` wrote; whatever could not be written is NaN."""
+    if isinstance(value, list):
+        return [_read_number(each) for each in value]
+    return math.nan if value is None else value
 
 
 def _refuse_other(path: Path) -> None:
@@ -105,7 +129,7 @@ def _refuse_other(path: Path) -> None:
         raise OutputError(f"{path} exists and holds no metrics of a run; nothing was written\n  fix: another file")
 
 
-def _read(path: Path, num_steps: int) -> list[dict[str, float]]:
+def _read(path: Path, num_steps: int) -> list[dict[str, Any]]:
     """The metrics of the first steps. What comes after them is not read: a killed run may end in half a line."""
     try:
         with path.open(encoding="utf-8") as file:
@@ -121,7 +145,7 @@ def _read(path: Path, num_steps: int) -> list[dict[str, float]]:
             f"and {which}\n"
             f"{_FIX}"
         )
-    return [{name: math.nan if value is None else value for name, value in metrics.items()} for metrics in found]
+    return [{name: _read_number(value) for name, value in metrics.items()} for metrics in found]
 
 
 _FIX = "  fix: put the file of this run back, or begin the run anew"

@@ -75,7 +75,8 @@ class Objective:
         sums = {}
         for name, value in values.items():
             dtype = at_least(weights.dtype, value.dtype)
-            sums[name] = jnp.sum(weights.astype(dtype) * jnp.broadcast_to(value, weights.shape).astype(dtype))
+            each = jnp.broadcast_to(value, (*weights.shape, *value.shape[1:])).astype(dtype)
+            sums[name] = weighted_sum(weights.astype(dtype), each)
         return {**sums, "weight": jnp.sum(weights.astype(sums["loss"].dtype))}, new_state
 
     def _called(self, whole: Any, samples: Any) -> tuple[dict[str, Any], Any]:
@@ -113,7 +114,10 @@ class Objective:
             ) from error
         state = jax.tree.map(lambda x, axis: x if axis is None else x.mean(0), states, axes, is_leaf=_is_none)
         each = num_samples // num
-        values = {name: (x.reshape(num_samples) if x.ndim == 2 else jnp.repeat(x, each)) for name, x in values.items()}
+        values = {
+            name: x.reshape(num_samples, *x.shape[2:]) if x.ndim > 1 else jnp.repeat(x, each)
+            for name, x in values.items()
+        }
         return values, state if spread is None else spread.mean(state)
 
 
@@ -123,6 +127,11 @@ def sample_weights(batch: Any, num: int) -> jax.Array:
         weights = jnp.asarray(batch["weight"])
         return weights.astype(at_least(weights.dtype))
     return jnp.ones(num, jnp.float32)
+
+
+def weighted_sum(weights: jax.Array, each: jax.Array) -> jax.Array:
+    """The sum over samples of a number of each, or of a row of numbers of each."""
+    return jnp.sum((weights[:, None] if each.ndim > 1 else weights) * each, axis=0)
 
 
 def at_least(*dtypes: Any) -> Any:

@@ -47,7 +47,8 @@ def train_step(
     Args:
         loss: `loss(params, batch, keys) -> (losses, metrics)`. The batch is any tree of arrays with leading dim B;
             `keys` are B PRNG keys, or None in evaluation. `losses` has shape (B,), one loss per sample, and
-            `metrics` names further arrays of shape (B,), or Python numbers.
+            `metrics` names further arrays of shape (B,), or (B, K) for rows of numbers such as one-hot classes, or
+            Python numbers.
         optimizer: any optax optimizer. One that asks for more than gradients, such as `optax.lbfgs`, is given `value`
             (the mean loss), `grad`, and `value_fn`, the mean loss of other parameters over the same batch.
         accumulate: take the gradients in this many microbatches, one after the other, for a fraction of the memory.
@@ -67,7 +68,7 @@ def train_step(
             and `learning_rate`, which an optimizer knows that is made by `optax.inject_hyperparams`.
 
     Returns:
-        `step(state, batch) -> (state, metrics)`: metrics are scalars, the mean `loss` and the mean of each metric.
+        `step(state, batch) -> (state, metrics)`: the mean `loss`, a scalar, and the mean of each metric.
 
     Raises:
         ProgramError: when the program is built: the batch does not divide, the loss takes or returns something else,

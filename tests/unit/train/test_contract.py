@@ -34,9 +34,9 @@ def test_a_loss_that_is_a_mean_already():
 
 def test_all_wrong_metrics_are_named():
     def loss(params, batch, keys):
-        return losses(params, batch), {"mean": batch.mean(), "good": batch[:, 0], "wide": batch}
+        return losses(params, batch), {"mean": batch.mean(), "good": batch[:, 0], "wide": batch[:, None]}
 
-    with pytest.raises(ProgramError, match=r"(?s)2 are other.*'mean': shape \(\).*'wide': shape \(16, 3\)"):
+    with pytest.raises(ProgramError, match=r"(?s)2 are other.*'mean': shape \(\).*'wide': shape \(16, 1, 3\)"):
         build(loss)
 
 

@@ -187,11 +187,29 @@ def test_outputs_are_recorded_whatever_kind_of_number_they_are():
 
 def test_outputs_that_are_no_numbers_are_all_named_before_the_first_step():
     program = returning(
-        lambda batch: {"loss": batch.mean(), "each": batch, "step": 1, "wave": 1j, "key": jax.random.key(0)}
+        lambda batch: {
+            "loss": batch.mean(),
+            "each": jnp.ones((8, 8)),
+            "step": 1,
+            "wave": 1j,
+            "key": jax.random.key(0),
+            "many": jnp.ones(300),
+        }
     )
-    message = r"(?s)4 outputs.*: each\n.*shape \(8,\), float32\n.*each\.0.*: key\n.*: step\n.*rename it.*: wave\n"
+    message = (
+        r"(?s)5 outputs.*: each\n.*shape \(8, 8\), float32\n.*a histogram.*: key\n.*: many\n.*: step\n.*rename it"
+        r".*: wave\n"
+    )
     with pytest.raises(ProgramError, match=message):
         run(program)
+
+
+def test_a_row_of_numbers_is_a_metric_in_memory_and_in_the_file(tmp_path):
+    program = returning(lambda batch: {"loss": batch.mean(), "counts": jnp.array([1.0, jnp.nan])})
+    path = tmp_path / "metrics.jsonl"
+    done = run(program, metrics_path=path)
+    assert done.history[0]["counts"][0] == 1.0
+    assert json.loads(path.read_text().splitlines()[0])["counts"] == [1.0, None]
 
 
 def test_outputs_without_names():
