@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import re
 import tomllib
@@ -25,6 +26,7 @@ from outlay.layout.toml_lines import TomlLines
 from outlay.layout.toml_strategies import strategy_problems, strategy_rules
 
 _FREE = "-"
+_LARGEST = 2**24  # characters of a layout's file; a device may never end
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,11 @@ def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
 
 def _read_text(path: str | os.PathLike[str]) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
+        with Path(path).open(encoding="utf-8-sig") as file:  # some editors begin a file with a byte order mark
+            text = file.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise OSError(errno.EFBIG, f"it has more than {_LARGEST:,} characters")
+        return text
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
         problem = Problem("unreadable file", os.fspath(path), str(what), "name a TOML file that you can read")

@@ -123,7 +123,7 @@ def _refuse_other(path: Path) -> None:
         is_metrics = not first or "step" in json.loads(first)
     except OSError as error:
         raise OutputError(f"{path} cannot be read: {error.strerror}\n  fix: another file") from error
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         is_metrics = False
     if not is_metrics:
         raise OutputError(f"{path} exists and holds no metrics of a run; nothing was written\n  fix: another file")
@@ -132,10 +132,12 @@ def _refuse_other(path: Path) -> None:
 def _read(path: Path, num_steps: int) -> list[dict[str, Any]]:
     """The metrics of the first steps. What comes after them is not read: a killed run may end in half a line."""
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device might never end
+            raise ValueError("it is no plain file")
         with path.open(encoding="utf-8") as file:
             found = [json.loads(line) for line in itertools.islice(file, num_steps)]
         steps = [metrics["step"] for metrics in found]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be continued after step {num_steps}: {error}\n{_FIX}") from error
     if steps != list(range(1, num_steps + 1)):
         missing = sorted(set(range(1, num_steps + 1)) - set(steps))

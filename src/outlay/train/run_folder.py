@@ -207,6 +207,8 @@ def _cannot_be_written(path: Path, error: OSError) -> RunFolderError:
 
 def _config_of(path: Path) -> dict[str, Any] | None:
     try:
+        if (path / _CONFIG).exists() and not (path / _CONFIG).is_file():  # a pipe or a device might never end
+            raise ValueError("it is no plain file")
         config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
         _refuse_no_config(config)
     except FileNotFoundError:

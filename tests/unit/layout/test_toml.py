@@ -307,3 +307,8 @@ def test_an_error_of_the_plan_names_a_rule_by_its_line_and_its_place_among_those
     uneven, typo = error.value.problems
     assert typo.where.startswith('layout.toml:8, [[rule]] 3 (fsdp) ("params.dwon", ')
     assert "asked by rule (\"params.up\", P('data',)) of layout.toml:4, [[rule]] 2" in uneven.what
+
+
+def test_a_file_without_end_is_refused():
+    with pytest.raises(outlay.errors.LayoutError, match="it has more than 16,777,216 characters"):
+        outlay.read_layout("/dev/zero")

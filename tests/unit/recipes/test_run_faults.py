@@ -165,6 +165,15 @@ def test_a_folder_of_others_is_refused_without_advice_to_force(tmp_path, options
 
 
 @pytest.mark.compiles
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
+def test_a_device_in_the_place_of_a_file_is_not_read(earlier, name):
+    (earlier / name).unlink()
+    (earlier / name).symlink_to("/dev/zero")
+    with pytest.raises(OutlayError, match=rf"{name} .*: it is no plain file\n  fix: "):
+        run_prepared(prepare(small.line()), RunFolder(earlier, resume=True), num_steps=9)
+
+
+@pytest.mark.compiles
 def test_force_removes_what_is_listed_and_nothing_else(earlier):
     foreign = {
         "checkpoints/best_model.bin": "thesis",

@@ -60,7 +60,7 @@ def told_flops(instruction: Instruction) -> float | None:
     try:
         config = json.loads(instruction.attributes.get("backend_config", ""))
         return float(config["custom_call_config"]["cost_estimate"]["flops"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None
 
 

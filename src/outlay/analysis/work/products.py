@@ -116,7 +116,7 @@ def _config(instruction: Instruction) -> Mapping[str, Any]:
     text = instruction.attributes.get("backend_config", "")
     try:
         found = json.loads(text)
-    except ValueError:  # protocol text, or what is no longer there
+    except (ValueError, RecursionError):  # protocol text, or what is no longer there
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from outlay.brain.brain import Brain
-from outlay.brain.files.scfg.plain import is_scfg
+from outlay.brain.files.scfg.plain import LARGEST, is_scfg
 from outlay.brain.files.scfg.read_scfg import read_scfg, read_scfg_neuron
 from outlay.brain.files.toml_read import read_toml
 from outlay.brain.neuron import Neuron
@@ -92,7 +93,11 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
 
 def _content(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        with file.open("rb") as opened:
+            content = opened.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise OSError(errno.EFBIG, f"it is larger than {LARGEST:,} bytes")
+        return content
     except OSError as error:
         raise _unreadable(str(file), "no file", error.strerror or str(error), "a file that you can read") from error
 

@@ -88,7 +88,7 @@ def read_report(path: Path) -> Report:
     fix = f"outlay explain RECIPE --json > {path.name}"
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ExplainError(f"{path} cannot be read as a report: {error}\n  fix: {fix}") from error
     missing = [key for key in _NEEDED if not isinstance(found, dict) or key not in found]
     if missing:

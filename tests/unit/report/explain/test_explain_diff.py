@@ -58,6 +58,7 @@ def test_as_many_bytes_in_other_runs_differ(reports):
         ("{}", r"x\.json is no report of outlay explain: it lacks name, .*\n  fix: outlay explain RECIPE --json > x"),
         ("[]", "it lacks name"),
         ("{", "cannot be read as a report"),
+        ("[" * 100_000, "cannot be read as a report"),
     ],
 )
 def test_other_files_are_no_reports(tmp_path, text, message):

@@ -67,7 +67,7 @@ class Recording(Mapping[str, np.ndarray]):
                 raise ValueError("an address leads out of the folder")
             root = Path(path).resolve()
             steps = open_array(root / STEPS).read().result()
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise BrainError(f"{path} is no recording of a Brain\n  fix: the folder recording.zarr of a run") from error
         readers = {name: (lambda name=name: open_array(root / name).read().result()[: len(steps)]) for name in names}
         return cls(np.asarray(steps), dt, readers)
