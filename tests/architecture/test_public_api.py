@@ -15,7 +15,7 @@ INNER = ("architecture", "the_cost_model", "conf", "language_model", "make_caugh
 """Pages about the inside, or scripts that make pages."""
 PACKAGE = Path(outlay.__file__).parent
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
-FACADES = ("arrays", "brain", "collectives", "errors", "graph")
+FACADES = ("arrays", "brain", "collectives", "datasets", "errors", "graph")
 
 
 def public_names() -> dict[str, str]:

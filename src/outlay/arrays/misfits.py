@@ -62,13 +62,15 @@ def misfits(path: str, shape: Shape, sharding: NamedSharding) -> list[Problem]:
     return problems
 
 
-def refuse_mismatch(tree: Any, leaves: Iterable[LeafPlan], what: str, *, root: str = "") -> None:
-    """Raise when a tree's paths, shapes or dtypes are not those of the leaves.
+def refuse_mismatch(tree: Any, leaves: Iterable[LeafPlan], what: str, *, root: str = "", part: bool = False) -> None:
+    """Raise when a tree's paths, shapes or dtypes are not those of the leaves, or with `part` of some of them.
 
     Raises:
         LayoutError: with one problem per difference.
     """
-    problems = differences(tree, leaves, root=root)
+    problems = [
+        problem for problem in differences(tree, leaves, root=root) if not (part and problem.kind == "missing leaf")
+    ]
     if problems:
         raise LayoutError(
             f"these arrays are not the ones {what} was made for: {counted(len(problems), 'difference')}", problems

@@ -22,7 +22,9 @@ from outlay.devices.made import refuse_to_run
 from outlay.layout.plan import Plan
 
 
-def put(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None, *, check_equal: bool = False) -> Any:
+def put(
+    tree: Any, where: Plan | Sharding, mesh: Mesh | None = None, *, check_equal: bool = False, part: bool = False
+) -> Any:
     """Place host or device arrays as a plan says, or all of them under one sharding.
 
     An array that lives there already is not copied: give the result to a program, and the array is used up too.
@@ -36,6 +38,7 @@ def put(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None, *, check_eq
         where: where each leaf lives.
         mesh: the mesh that the plan was made for; a sharding has its own.
         check_equal: compare what the processes give, by a hash of every host array, before anything is placed.
+        part: the tree has only some of the plan's leaves, such as `{"params": params}` of a whole state.
 
     Returns:
         The tree as JAX arrays, each committed to its place.
@@ -54,7 +57,7 @@ def put(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None, *, check_eq
         >>> outlay.put(np.ones(8), jax.NamedSharding(mesh, P("data"))).sharding.spec
         P('data',)
     """
-    wanted = _wanted(tree, where, mesh)
+    wanted = _wanted(tree, where, mesh, part=part)
     if check_equal:
         refuse_different_values(tree)
     leaves, structure = jax.tree.flatten(tree)
@@ -95,7 +98,7 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
     return jax.device_put(tree, wanted)
 
 
-def _wanted(tree: Any, where: Plan | Sharding, mesh: Mesh | None) -> Any:
+def _wanted(tree: Any, where: Plan | Sharding, mesh: Mesh | None, *, part: bool = False) -> Any:
     """The tree with each leaf replaced by the sharding that it shall have, if it can."""
     if isinstance(where, Sharding):
         refuse_misfits([(path, jnp.shape(leaf)) for path, leaf in flatten_paths(tree)[0]], where)
@@ -106,7 +109,7 @@ def _wanted(tree: Any, where: Plan | Sharding, mesh: Mesh | None) -> Any:
         )
     check_mesh(where, mesh)
     refuse_to_run(mesh, "arrays cannot be put")
-    refuse_mismatch(tree, where.state, "the plan")
+    refuse_mismatch(tree, where.state, "the plan", part=part)
     return shardings(where, tree, mesh)
 
 

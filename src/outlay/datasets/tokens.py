@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Literal
@@ -81,15 +82,32 @@ def tokens(path: str | Path, sequence: int, *, dtype: TokenDtype = "uint16", voc
         rows = np.empty((len(numbers), sequence), mapped[0].dtype)
         for row, number in enumerate(numbers.tolist()):
             rows[row] = one(number)
-        if vocabulary is not None and rows.size and not 0 <= rows.min() <= rows.max() < vocabulary:
-            raise DataError(
-                f"{path} has the token {rows.max() if rows.max() >= vocabulary else rows.min()}, and the vocabulary is "
-                f"of {vocabulary}\n  fix: the vocabulary of the tokenizer that wrote it, or another dtype than "
-                f"{rows.dtype} if it is of one"
-            )
         return {"tokens": rows}
 
-    return Examples(starts[-1], read, str(path))
+    examples = Examples(starts[-1], read, str(path))
+    return examples if vocabulary is None else below(vocabulary, examples)
+
+
+def below(vocabulary: int, examples: Examples) -> Examples:
+    """Sequences of tokens of which a batch with one beyond the vocabulary is refused when it is read.
+
+    Args:
+        vocabulary: how many tokens there are.
+        examples: of `tokens`.
+    """
+
+    def read(numbers: np.ndarray) -> dict[str, np.ndarray]:
+        batch = examples[numbers]
+        rows = batch["tokens"]
+        if rows.size and not 0 <= rows.min() <= rows.max() < vocabulary:
+            beyond = rows.max() if rows.max() >= vocabulary else rows.min()
+            raise DataError(
+                f"{examples.source} has the token {beyond}, and the vocabulary is of {vocabulary}\n  fix: the "
+                f"vocabulary of the tokenizer that wrote it, or another dtype than {rows.dtype} if it is of one"
+            )
+        return batch
+
+    return dataclasses.replace(examples, read=read)
 
 
 def _mapped(file: Path, dtype: np.dtype) -> np.ndarray:
@@ -110,7 +128,7 @@ def _mapped(file: Path, dtype: np.dtype) -> np.ndarray:
     dtype = dtype if file.suffix == ".bin" else np.dtype(np.uint8)
     if size % dtype.itemsize:
         raise ValueError(
-            f"{size} bytes are {size // dtype.itemsize} tokens of {dtype} and {size % dtype.itemsize} bytes more: it "
-            "was cut short, or its tokens are of another dtype; write it again, or give dtype= (--token-dtype)"
+            f"{size} bytes are {size // dtype.itemsize} tokens of {dtype} and {size % dtype.itemsize} bytes more: "
+            "it was cut short, or its tokens are of another dtype; write it again, or give dtype= (--token-dtype)"
         )
     return np.memmap(file, dtype, "r") if size else np.zeros(0, dtype)

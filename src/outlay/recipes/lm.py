@@ -14,7 +14,9 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
-from outlay.datasets.tokens import TokenDtype, tokens
+from outlay.datasets.examples import Examples
+from outlay.datasets.tables import table
+from outlay.datasets.tokens import TokenDtype, below, tokens
 from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule
 from outlay.layout.strategies import data_parallel, fsdp, zero1
@@ -71,6 +73,7 @@ def lm(
     loss_chunks: int = 1,
     data: str | None = None,
     token_dtype: TokenDtype = "uint16",
+    column: str | None = None,
     from_: str | None = None,
 ) -> Recipe:
     """A decoder-only transformer that learns to write Python, byte by byte, or what it is given.
@@ -106,6 +109,7 @@ def lm(
         data: a file or a folder of text, whose bytes are the tokens, or of token numbers (`.bin`, `.npy`); one sequence
             in ten is held out. Without it, the sources of Python's standard library.
         token_dtype: of the numbers in `.bin` files.
+        column: of a Parquet or Arrow table that the data are, with sequences of token numbers.
         from_: weights to begin with: a `.safetensors` file or the folder of a model of Llama's kind, by the names that
             Hugging Face's have.
 
@@ -148,7 +152,7 @@ def lm(
         {"remat": remat, "loss_chunks": loss_chunks, "num_positions": sequence},
     )
     batch_size = usual.batch if batch is None else batch
-    train, test, token = corpus(data, sequence, batch_size, config.vocabulary, token_dtype)
+    train, test, token = corpus(data, sequence, batch_size, config.vocabulary, token_dtype, column)
     init_params, loss = language_model(config, token)
     layouts, meshes = lm_layouts(config)
     return Recipe.training(
@@ -169,7 +173,12 @@ def lm(
 
 
 def corpus(
-    data: str | None, sequence: int, batch_size: int, vocabulary: int, token_dtype: TokenDtype
+    data: str | None,
+    sequence: int,
+    batch_size: int,
+    vocabulary: int,
+    token_dtype: TokenDtype = "uint16",
+    column: str | None = None,
 ) -> tuple[Any, Any, str]:
     """Sequences to train on, those held out, and what a token of theirs is.
 
@@ -179,9 +188,19 @@ def corpus(
         batch_size: examples a step.
         vocabulary: of the model.
         token_dtype: of the numbers in `.bin` files.
+        column: of a table that holds the sequences.
+
+    Raises:
+        RecipeError: sequences of a table have another length.
     """
+    if column is not None and data is None:
+        raise RecipeError(f"--column {column} is of a table, and there is none\n  fix: --data with its file or folder")
     if data is not None:
-        train, test = tokens(data, sequence, dtype=token_dtype, vocabulary=vocabulary).held_out()
+        if column is None:
+            examples = tokens(data, sequence, dtype=token_dtype, vocabulary=vocabulary)
+        else:
+            examples = _sequences_of_table(data, column, sequence, vocabulary)
+        train, test = examples.held_out()
         test = test.spread(max(1, NUM_HELD_OUT_BYTES // sequence))
         return train, test, "byte" if train[:1]["tokens"].dtype == np.uint8 else "token"
     train, held_out = python_sources(sequence)
@@ -189,6 +208,15 @@ def corpus(
         train = np.resize(train, (batch_size, *train.shape[1:]))
     every = max(1, held_out.size // NUM_HELD_OUT_BYTES)
     return {"tokens": train}, {"tokens": held_out[::every]}, "byte"
+
+
+def _sequences_of_table(data: str, column: str, sequence: int, vocabulary: int) -> Examples:
+    rows = table(data, [column])
+    examples = dataclasses.replace(rows, read=lambda numbers: {"tokens": rows[numbers][column]})
+    length = examples[:1]["tokens"].shape[-1] if len(rows) else sequence
+    if length != sequence:
+        raise RecipeError(f"column {column!r} of {data} has sequences of {length} tokens\n  fix: --sequence {length}")
+    return below(vocabulary, examples)
 
 
 def _changed(usual: TransformerConfig, changes: dict[str, Any], how: dict[str, Any]) -> TransformerConfig:

@@ -28,6 +28,7 @@ def lora(
     from_: str | None = None,
     data: str | None = None,
     token_dtype: TokenDtype = "uint16",
+    column: str | None = None,
     rank: int = 8,
     int8: bool = False,
     sequence: int | None = None,
@@ -45,6 +46,7 @@ def lora(
             random model without it, which is good for prices only.
         data: a file or folder of text or tokens, as for `lm`; without it, the sources of Python's standard library.
         token_dtype: of the numbers in `.bin` files.
+        column: as for `lm`.
         rank: features of an adapter.
         int8: keep the projections of the model as 8-bit integers.
         sequence: tokens an example.
@@ -75,7 +77,7 @@ def lora(
     if rank < 1:
         raise RecipeError(f"lora cannot be made: rank={rank}: adapters have 1 feature or more")
     batch_size = usual.batch if batch is None else batch
-    train, test, token = corpus(data, sequence, batch_size, config.vocabulary, token_dtype)
+    train, test, token = corpus(data, sequence, batch_size, config.vocabulary, token_dtype, column)
     init, loss = adapted_language_model(config, token)
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, NUM_WARMUP, NUM_STEPS, learning_rate / 10)
     layouts, meshes = lm_layouts(config, "model_state")

@@ -54,6 +54,18 @@ def test_put_leaves_the_original_alone(mesh: Any) -> None:
     np.testing.assert_array_equal(given["w"], tree()["w"])
 
 
+def test_a_part_of_a_planned_tree_is_put_where_the_whole_would_be(mesh: Any) -> None:
+    plan = LAYOUTS["rows"].plan(tree(), mesh)
+    part = outlay.put({"w": tree()["w"]}, plan, mesh, part=True)
+    assert list(part) == ["w"]
+    assert part["w"].sharding.spec == P("data", None)
+    np.testing.assert_array_equal(part["w"], tree()["w"])
+    with pytest.raises(outlay.errors.LayoutError, match=r"1 difference\n  extra leaf: ww\n.*\n.*did you mean 'w'"):
+        outlay.put({"ww": tree()["w"]}, plan, mesh, part=True)
+    with pytest.raises(outlay.errors.LayoutError, match="2 differences\n  missing leaf: "):
+        outlay.put({"w": tree()["w"]}, plan, mesh)
+
+
 @pytest.mark.parametrize("verb", [outlay.put, outlay.reshard])
 def test_a_wrong_tree_is_refused_with_every_difference(verb: Any, mesh: Any) -> None:
     plan = LAYOUTS["rows"].plan(tree(), mesh)

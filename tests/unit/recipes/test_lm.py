@@ -1,10 +1,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 import outlay
-from outlay.core.error_types import RecipeError
+from outlay.core.error_types import DataError, ProgramError, RecipeError
 from outlay.models.transformer.published import MODELS
 from outlay.program.program import Program
 from outlay.recipes.lm import lm
@@ -113,3 +115,24 @@ def test_a_sample_is_drawn_where_the_state_lives(monkeypatch):
 def test_a_batch_of_more_than_there_is_reads_it_again():
     recipe = lm("tiny", sequence=2**16, batch=512)
     assert recipe.data[0]["tokens"].shape == (512, 2**16)
+
+
+def test_text_and_tables_of_ones_own(tmp_path):
+    (tmp_path / "mine.txt").write_bytes(bytes(range(100, 200)) * 20)
+    recipe = lm("tiny", sequence=20, batch=8, data=str(tmp_path / "mine.txt"))
+    assert set(recipe.data[0]["tokens"].ravel().tolist()) <= set(range(100, 200))
+    assert recipe.sample is not None
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"input_ids": [[n, n + 300] for n in range(40)]}), path)
+    recipe = lm("tiny", vocabulary=400, sequence=2, batch=8, data=str(path), column="input_ids")
+    tokens = recipe.data[0]["tokens"]
+    assert (tokens[:, 1] - tokens[:, 0] == 300).all()
+    assert recipe.sample is None  # numbers are no bytes to show
+    with pytest.raises(DataError, match=r"rows\.parquet has the token 3\d\d, and the vocabulary is of 256"):
+        lm("tiny", sequence=2, batch=36, data=str(path), column="input_ids").data[0]
+    with pytest.raises(RecipeError, match="has sequences of 2 tokens\n  fix: --sequence 2"):
+        lm("tiny", data=str(path), column="input_ids")
+    with pytest.raises(RecipeError, match="--column x is of a table, and there is none"):
+        lm("tiny", column="x")
+    with pytest.raises(ProgramError, match=r"batch_size=91 does not fit 90 examples of .*mine\.txt"):
+        lm("tiny", sequence=20, batch=91, data=str(tmp_path / "mine.txt"))

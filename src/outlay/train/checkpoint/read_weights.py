@@ -34,7 +34,8 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
 
     Args:
         files: `.safetensors` files (extra `outlay[safetensors]`), the folder or the `.safetensors.index.json` of a
-            model in several of them, or NumPy's `.npz`, not compressed.
+            model in several of them; NumPy's `.npz`, not compressed; or the folder of a tree that Orbax saved, whose
+            names are its keys joined by dots.
         into: the state, as from `program.init`; used up, since what is read takes the memory of what was there.
         names: rules (name in the file, path of the leaf): a star in the name stands for one part of it, and the path
             takes the stars in their order. Stars that the path lacks count along its leading dims, as where layers are

@@ -1,4 +1,4 @@
-"""Files of weights, safetensors and `.npz`: their arrays by name, each read by slices and never whole."""
+"""Files of weights, safetensors, `.npz` and Orbax's: their arrays by name, each read by slices and never whole."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from outlay.train.checkpoint.background import in_short
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 _INDEX = ".safetensors.index.json"
+_TREE = "_METADATA"  # in the folder of a tree that Orbax saved
+_NO_ARRAYS = ("None", "Dict", "List", "Tuple", "NamedTuple", "string")  # what its trees hold beside arrays
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a member of a zip file; it ends with the lengths of name and extra field
 
 
@@ -29,7 +32,7 @@ def open_weights(files: Paths) -> dict[str, Stored]:
 
     Args:
         files: one or several `.safetensors` or `.npz` files, the `.safetensors.index.json` of a model in several
-            files, or the folder of a model.
+            files, the folder of a model, or the folder of a tree that Orbax saved.
 
     Raises:
         CheckpointError: with one problem per file that cannot be read, or name that stands in two of them.
@@ -40,7 +43,8 @@ def open_weights(files: Paths) -> dict[str, Stored]:
     seen: dict[str, Path] = {}
     for path in (each for one in given for each in _files(Path(one), problems)):
         try:
-            found = dict(_npz(path) if path.suffix == ".npz" else _safetensors(path))
+            read = _orbax if path.is_dir() else _npz if path.suffix == ".npz" else _safetensors
+            found = dict(read(path))
         except _Unreadable as error:
             problems.append(Problem("cannot read", str(path), *error.args))
             continue
@@ -69,10 +73,16 @@ class _Unreadable(Exception):
 def _files(path: Path, problems: list[Problem]) -> list[Path]:
     """The files that a path stands for."""
     if path.is_dir():
+        if checkpoint := next((folder for folder in (path, path / "default") if (folder / _TREE).is_file()), None):
+            return [checkpoint]
         indices = sorted(path.glob(f"*{_INDEX}"))
         found = indices[:1] or sorted([*path.glob("*.safetensors"), *path.glob("*.npz")])
         if not found:
-            problems.append(Problem("no weights", str(path), "no .safetensors or .npz is in it", "the model's folder"))
+            problems.append(
+                Problem(
+                    "no weights", str(path), "no .safetensors, .npz or Orbax checkpoint is in it", "the model's folder"
+                )
+            )
         return [file for each in found for file in _files(each, problems)]
     if not path.name.endswith(_INDEX):
         return [path]
@@ -138,6 +148,40 @@ def _npz(path: Path) -> Iterator[tuple[str, Stored]]:
                 yield member.filename.removesuffix(".npy"), _mapped(path, file)
     except (zipfile.BadZipFile, OSError, ValueError, struct.error, EOFError) as error:
         raise _Unreadable(f"no whole .npz file: {in_short(error)}", "write it again with np.savez") from error
+
+
+def _orbax(path: Path) -> Iterator[tuple[str, Stored]]:
+    """The arrays of a tree that Orbax saved, by the keys that lead to them, joined by dots."""
+    try:
+        import tensorstore
+    except ImportError as error:
+        raise _Unreadable("Orbax's arrays are read through TensorStore", "pip install tensorstore") from error
+    try:
+        tree = json.loads((path / _TREE).read_text(encoding="utf-8"))
+        leaves = [
+            (".".join(str(key["key"]) for key in leaf["key_metadata"]), leaf["value_metadata"]["value_type"])
+            for leaf in tree["tree_metadata"].values()
+        ]
+        driver = "zarr3" if tree.get("use_zarr3") else "zarr"
+        for name, kind in leaves:
+            if kind in _NO_ARRAYS:
+                continue
+            if "/" in name:
+                raise ValueError(f"its tree has the key {name!r}, which is no name")
+            folder = {"driver": "file", "path": f"{path.resolve()}/"}
+            if tree.get("use_ocdbt"):
+                kvstore = {"driver": "ocdbt", "base": folder, "path": f"{name}/"}
+            else:
+                kvstore = {**folder, "path": f"{folder['path']}{name}/"}
+            store = tensorstore.open({"driver": driver, "kvstore": kvstore}, open=True, read=True).result()
+            yield name, Stored(tuple(store.shape), np.dtype(store.dtype.numpy_dtype), partial(_read_store, store))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"no whole checkpoint of Orbax: {in_short(error)}"
+        raise _Unreadable(what, "the folder of one step as it was saved, with all its files") from error
+
+
+def _read_store(store: Any, index: tuple[slice, ...]) -> np.ndarray:
+    return np.asarray(store[index].read().result())
 
 
 def _mapped(path: Path, file: Any) -> Stored:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import orbax.checkpoint as orbax
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -119,6 +120,28 @@ def test_npz(order, tmp_path):
         np.testing.assert_array_equal(found[name], np.float32(x))
 
 
+@pytest.mark.parametrize(("is_one_store", "is_zarr3"), [(True, False), (False, True)])
+def test_what_orbax_saved_elsewhere(is_one_store, is_zarr3, tmp_path):
+    kernels = [RANDOM.normal(size=(16, 8)).astype(ml_dtypes.bfloat16) for _ in range(2)]
+    tree = {"model": {"h": [{"kernel": kernel} for kernel in kernels], "name": "m", "none": None}, "step": np.int32(9)}
+    handler = orbax.PyTreeCheckpointHandler(use_ocdbt=is_one_store, use_zarr3=is_zarr3)
+    with orbax.Checkpointer(handler) as checkpointer:
+        checkpointer.save(tmp_path / "5" / "default", tree)  # as its manager of checkpoints lays them out
+    into = placed({"layers": jnp.zeros((2, 16, 8)), "step": jnp.int32(0)}, [("layers", P(None, "data", "model"))])
+    names = [("model.h.*.kernel", "layers"), ("step", "step")]
+    read = outlay.read_weights(tmp_path / "5", into, names)
+    np.testing.assert_array_equal(read["layers"], np.stack(kernels).astype(np.float32))
+    assert int(read["step"]) == 9
+    metadata = tmp_path / "5" / "default" / "_METADATA"
+    text = metadata.read_text()
+    metadata.write_text(text.replace('"key": "kernel"', '"key": "../../kernel"'))
+    with pytest.raises(CheckpointError, match=r"no whole checkpoint of Orbax: .*\.\./\.\./kernel', which is no name"):
+        outlay.read_weights(tmp_path / "5", placed({"layers": jnp.zeros((2, 16, 8))}), names)
+    metadata.write_text(text[:200])
+    with pytest.raises(CheckpointError, match="no whole checkpoint of Orbax"):
+        outlay.read_weights(tmp_path / "5", placed({"layers": jnp.zeros((2, 16, 8))}), names)
+
+
 @pytest.mark.parametrize("suffix", ["safetensors", "npz"])
 def test_each_device_reads_its_slice_and_nothing_twice(suffix, tmp_path, monkeypatch):
     path, value = tmp_path / f"w.{suffix}", np.ones((64, 16), np.float32)
@@ -228,7 +251,7 @@ def test_an_index_that_leads_nowhere(weight_map, match, tmp_path):
 
 
 def test_a_folder_without_weights_and_leaves_without_a_place(tmp_path):
-    with pytest.raises(CheckpointError, match=r"no .safetensors or .npz is in it"):
+    with pytest.raises(CheckpointError, match=r"no \.safetensors, \.npz or Orbax checkpoint is in it"):
         outlay.read_weights(tmp_path, {"w": jnp.ones(3)}, [("**", "**")])
     with pytest.raises(CheckpointError, match="a ndarray has no place to read to"):
         outlay.read_weights(tmp_path, {"w": np.ones(3)}, [("**", "**")])

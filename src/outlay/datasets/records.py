@@ -1,0 +1,125 @@
+"""Records of bytes: ArrayRecord, read through grain, and TFRecord, of which an index is made when it is opened."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import mmap
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from outlay.core.error_types import DataError
+from outlay.core.quantities import counted
+from outlay.datasets.examples import Examples, files_of
+
+ARRAY_RECORD = (".array_record", ".arrayrecord")
+TF_RECORD = (".tfrecord", ".tfrecords")
+
+_LENGTH = struct.Struct("<Q4x")  # of a TFRecord's data; four bytes are its checksum, and four more follow the data
+_CHECKSUM = 4
+
+
+def records(path: str | Path, parse: Callable[[bytes], Any]) -> Examples:
+    """Examples from a file of records, or from all such files of a folder.
+
+    ArrayRecord files (`.array_record`) are read through grain. TFRecord files (`.tfrecord`) have no index: one is made
+    of the lengths of their records, which reads none of their data. Compressed ones cannot be read by number.
+
+    Args:
+        path: the file or the folder.
+        parse: from the bytes of one record to one example, a tree of arrays and numbers; such as
+            `lambda record: {"x": np.frombuffer(record, np.float32)}`.
+
+    Raises:
+        DataError: there are no such files, or one was cut short; every file is listed. Or examples have other shapes.
+
+    Example:
+        >>> from array_record.python.array_record_module import ArrayRecordWriter
+        >>> path = getfixture("tmp_path") / "x.array_record"
+        >>> writer = ArrayRecordWriter(str(path), "group_size:1")
+        >>> for number in range(5):
+        ...     _ = writer.write(np.full(2, number, np.float32).tobytes())
+        >>> writer.close()
+        >>> examples = outlay.datasets.records(path, lambda record: {"x": np.frombuffer(record, np.float32)})
+        >>> len(examples), examples[[3, 1]]["x"].tolist()
+        (5, [[3.0, 3.0], [1.0, 1.0]])
+    """
+    files = files_of(Path(path), (*ARRAY_RECORD, *TF_RECORD), "records")
+    sources: list[Sequence[bytes]] = []
+    problems = []
+    for file in files:
+        try:
+            sources.append(_array_records(file) if file.suffix.lower() in ARRAY_RECORD else TFRecords(file))
+        except (ValueError, OSError, RuntimeError) as error:
+            problems.append(f"  {file}: {error}")
+    if problems:
+        raise DataError("\n".join([f"{counted(len(problems), 'file')} of {len(files)} cannot be read:", *problems]))
+    starts = [0, *itertools.accumulate(len(source) for source in sources)]
+
+    def one(number: int) -> Any:
+        which = bisect.bisect_right(starts, number) - 1
+        return parse(sources[which][number - starts[which]])
+
+    def read(numbers: np.ndarray) -> Any:
+        examples = [one(number) for number in numbers.tolist()]
+        try:
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *examples)
+        except ValueError as error:
+            raise DataError(
+                f"the examples in {path} are not alike: {error}\n  fix: let parse pad or cut them"
+            ) from error
+
+    return Examples(starts[-1], read, str(path))
+
+
+def _array_records(file: Path) -> Sequence[bytes]:
+    import grain
+
+    return grain.sources.ArrayRecordDataSource([str(file)])
+
+
+class TFRecords(Sequence):
+    """The records of a TFRecord file by number.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: it was cut short, or is compressed or something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        size = path.stat().st_size
+        self._starts: list[int] = []
+        self._lengths: list[int] = []
+        self._map = b""
+        if not size:
+            return
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        place = 0
+        while place < size:
+            whole = place + _LENGTH.size <= size
+            length = _LENGTH.unpack_from(self._map, place)[0] if whole else 0
+            start = place + _LENGTH.size
+            place = start + length + _CHECKSUM
+            if place > size:
+                raise ValueError(
+                    f"after {counted(len(self._lengths), 'record')} one goes beyond its {size:,} bytes: it was cut "
+                    "short, or is compressed or no TFRecord; write it again, uncompressed"
+                )
+            self._starts.append(start)
+            self._lengths.append(length)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, number: Any) -> Any:
+        """The bytes of one record."""
+        start = self._starts[number]
+        return bytes(self._map[start : start + self._lengths[number]])

@@ -1,0 +1,138 @@
+"""Tables of Parquet and Arrow, such as Hugging Face's datasets on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outlay.core.error_types import DataError
+from outlay.core.quantities import counted
+from outlay.core.suggest import did_you_mean
+from outlay.datasets.examples import Examples, files_of
+
+ENDINGS = (".parquet", ".arrow", ".feather")
+
+
+def table(path: str | Path, columns: Sequence[str] | None = None) -> Examples:
+    """Rows of a table: a Parquet or Arrow file, or the folder of a Hugging Face dataset.
+
+    Arrow files, which `datasets` writes in `save_to_disk` and in its cache, are memory-mapped. Of Parquet files the
+    columns that are asked for are read whole when they are opened. It takes pyarrow (extra `outlay[parquet]`).
+
+    Args:
+        path: the file or the folder.
+        columns: which columns, each an entry of the batch; all if None. Numbers, and lists of as many numbers in every
+            row, are arrays.
+
+    Raises:
+        DataError: there are no such files, a file was cut short, there is no such column, or it holds what is no array.
+
+    Example:
+        >>> import pyarrow, pyarrow.parquet
+        >>> path = getfixture("tmp_path") / "train.parquet"
+        >>> rows = {"input_ids": [[1, 2], [3, 4], [5, 6]], "label": [0, 1, 0], "text": ["a", "b", "c"]}
+        >>> pyarrow.parquet.write_table(pyarrow.table(rows), path)
+        >>> batch = outlay.datasets.table(path, ["input_ids", "label"])[[2, 0]]
+        >>> batch["input_ids"].tolist(), batch["label"].tolist()
+        ([[5, 6], [1, 2]], [0, 0])
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise DataError(
+            "tables are read with pyarrow, which is not installed\n  fix: pip install 'outlay[parquet]'"
+        ) from error
+    files = files_of(Path(path), ENDINGS, "tables")
+    opened, problems = [], []
+    for file in files:
+        try:
+            opened.append(_opened(file, columns))
+        except (pyarrow.ArrowException, OSError) as error:
+            problems.append(f"  {file}: {str(error).splitlines()[0]}; it may have been cut short")
+    if problems:
+        raise DataError("\n".join([f"{counted(len(problems), 'file')} of {len(files)} cannot be read:", *problems]))
+    try:
+        whole = pyarrow.concat_tables(opened)
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"the files of {path} have other columns: {error}\n  fix: a folder of one table") from error
+    _refuse_others(path, whole.schema)
+
+    def read(numbers: np.ndarray) -> dict[str, np.ndarray]:
+        rows = whole.take(pyarrow.array(numbers))
+        return {name: _array(path, name, rows.column(name)) for name in rows.column_names}
+
+    return Examples(whole.num_rows, read, str(path))
+
+
+def _opened(file: Path, columns: Sequence[str] | None) -> Any:
+    """The columns of one file, as a table of Arrow.
+
+    Raises:
+        DataError: it lacks some of them.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    if file.suffix.lower() == ".parquet":
+        schema = pyarrow.parquet.read_schema(file)
+        _refuse_missing(file, columns, schema.names)
+        return pyarrow.parquet.read_table(file, columns=columns and list(columns))
+    mapped = pyarrow.memory_map(str(file))
+    try:
+        rows = pyarrow.ipc.open_stream(mapped).read_all()  # as `datasets` writes it
+    except pyarrow.ArrowInvalid:
+        rows = pyarrow.ipc.open_file(mapped).read_all()
+    _refuse_missing(file, columns, rows.column_names)
+    return rows if columns is None else rows.select(list(columns))
+
+
+def _refuse_missing(file: Path, columns: Sequence[str] | None, there: Sequence[str]) -> None:
+    if missing := [name for name in columns or () if name not in there]:
+        lines = [f"  {name!r}: {did_you_mean(name, there)}" for name in missing]
+        raise DataError("\n".join([f"{file} has no {counted(len(missing), 'column')} of this name:", *lines]))
+
+
+def _refuse_others(path: str | Path, schema: Any) -> None:
+    """Raise for columns whose values are neither numbers nor lists of them."""
+    import pyarrow.types as types
+
+    def is_number(kind: Any) -> bool:
+        return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+    def is_array(kind: Any) -> bool:
+        lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+        return is_number(kind) or (any(test(kind) for test in lists) and is_array(kind.value_type))
+
+    if odd := [field for field in schema if not is_array(field.type)]:
+        good = [field.name for field in schema if is_array(field.type)]
+        lines = [f"  {field.name!r}: {field.type}" for field in odd]
+        fix = f"columns={good}" if good else "turn them into numbers, such as tokens, first"
+        raise DataError(
+            "\n".join([f"{counted(len(odd), 'column')} of {path} cannot be arrays:", *lines, f"  fix: {fix}"])
+        )
+
+
+def _array(path: str | Path, name: str, column: Any) -> np.ndarray:
+    """Values of some rows as one array.
+
+    Raises:
+        DataError: a value is missing, or lists have other lengths.
+    """
+    if column.null_count:
+        raise DataError(
+            f"column {name!r} of {path} lacks {counted(column.null_count, 'value')} of a batch\n  fix: fill them"
+        )
+    values, shape = column.combine_chunks(), [len(column)]
+    while hasattr(values.type, "value_type"):
+        num, flat = len(values), values.flatten()
+        if flat.null_count or len(flat) % max(num, 1) or len(set(map(len, values))) > 1:
+            raise DataError(
+                f"the lists in column {name!r} of {path} differ in length\n  fix: pad or cut them to one length, and "
+                "write the table again"
+            )
+        shape.append(len(flat) // max(num, 1))
+        values = flat
+    return values.to_numpy(zero_copy_only=False).reshape(shape)
