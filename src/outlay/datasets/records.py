@@ -77,7 +77,7 @@ def records(path: str | Path, parse: Callable[[bytes], Any]) -> Examples:
     return Examples(starts[-1], read, str(path))
 
 
-def _array_records(file: Path) -> Sequence[bytes]:
+def _array_records(file: Path) -> Any:
     import grain
 
     return grain.sources.ArrayRecordDataSource([str(file)])
