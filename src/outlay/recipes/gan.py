@@ -59,24 +59,11 @@ def gan(data: str | None = None, *, width: int = 128, batch: int = 128) -> Recip
             "discriminator": _dense_layers(of_discriminator, (num_pixels, width, width, 1)),
         }
 
-    def loss(params: Any, batch: Any, keys: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        real = as_floats(batch["image"]).reshape(-1, num_pixels)
-        keys = jax.random.split(jax.random.key(0), len(real)) if keys is None else keys
-        fake = generated(params["generator"], jax.vmap(lambda key: jax.random.normal(key, (NUM_NOISE,)))(keys))
-        frozen = jax.lax.stop_gradient
-        # Each network's gradients are of its own loss alone: what it must not change is frozen.
-        on_real = _judged(params["discriminator"], real)
-        on_fake = _judged(params["discriminator"], frozen(fake))
-        of_discriminator = jax.nn.softplus(-on_real) + jax.nn.softplus(on_fake)
-        of_generator = jax.nn.softplus(-_judged(frozen(params["discriminator"]), fake))
-        metrics = {"generator": of_generator, "discriminator": of_discriminator, "called_real": on_fake > 0}
-        return of_discriminator + of_generator, metrics
-
     adam = optax.adam(2e-4, b1=0.5)  # Source: Radford et al. (2016), arXiv:1511.06434, section 4
     return Recipe.training(
         "gan",
         init_params=init_params,
-        loss=loss,
+        loss=adversarial_loss,
         optimizer=optax.partition({"generator": adam, "discriminator": adam}, _labels),
         train=train,
         test=test,
@@ -84,6 +71,28 @@ def gan(data: str | None = None, *, width: int = 128, batch: int = 128) -> Recip
         num_steps=NUM_STEPS,
         sample=lambda program, state: _drawing(program, state, shape),
     )
+
+
+def adversarial_loss(params: Any, batch: Any, keys: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The losses of both networks added up; each changes by its own alone, since what it must not change is frozen.
+
+    Source: Goodfellow et al. (2014), arXiv:1406.2661, with the generator's loss of section 3.
+
+    Args:
+        params: of `generator` and `discriminator`.
+        batch: of `image`.
+        keys: one for the noise of each sample; in evaluation always the same ones.
+    """
+    real = as_floats(batch["image"])
+    real = real.reshape(len(real), -1)
+    keys = jax.random.split(jax.random.key(0), len(real)) if keys is None else keys
+    fake = generated(params["generator"], jax.vmap(lambda key: jax.random.normal(key, (NUM_NOISE,)))(keys))
+    frozen = jax.lax.stop_gradient
+    on_real, on_fake = (_judged(params["discriminator"], pixels) for pixels in (real, frozen(fake)))
+    of_discriminator = jax.nn.softplus(-on_real) + jax.nn.softplus(on_fake)
+    of_generator = jax.nn.softplus(-_judged(frozen(params["discriminator"]), fake))
+    metrics = {"generator": of_generator, "discriminator": of_discriminator, "called_real": on_fake > 0}
+    return of_discriminator + of_generator, metrics
 
 
 def generated(layers: Any, noise: jax.Array) -> jax.Array:
