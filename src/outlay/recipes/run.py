@@ -28,7 +28,7 @@ from outlay.recipes.result import Result, RunResult, result_not_lost
 from outlay.report.show import show
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import refuse_unrecordable
-from outlay.train.data import TrainData
+from outlay.train.data import TrainData, num_of
 from outlay.train.loop import Data, fit
 from outlay.train.metrics_file import as_numbers
 from outlay.train.run_folder import RunFolder
@@ -132,7 +132,8 @@ def _train(prepared: Prepared, folder: RunFolder, num_steps: int | None, checkpo
     checkpoints = Checkpoints(folder.checkpoints_path) if checkpoint_every else None
     start = None
     if folder.earlier is not None:
-        refuse_other_run(folder, config, _IDENTITY)
+        are_counted = config["examples"] and folder.earlier.get("examples")  # not where data are the user's own class
+        refuse_other_run(folder, config, (*_IDENTITY, "examples") if are_counted else _IDENTITY)
         start = _restored(checkpoints, program)
         refuse_past_the_end(folder, start[0] if start else 0, num_steps)
     refuse_unrecordable(program.lowered.out_info[1])
@@ -246,6 +247,7 @@ def _config(
             leaf.path: {"shape": list(leaf.shape), "dtype": leaf.dtype}
             for leaf in prepared.program.plan.of_kind("batch")
         },
+        "examples": num_of(prepared.recipe.data.examples) if isinstance(prepared.recipe.data, TrainData) else None,
         "versions": {
             "python": platform.python_version(),
             **versions(("outlay", "jax", "jaxlib")),

@@ -13,6 +13,7 @@ from tests.unit.recipes import small
 from outlay.core.error_types import CheckpointError
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
+from outlay.train.data import TrainData
 from outlay.train.loop import Interrupted
 from outlay.train.run_folder import RunFolder
 from outlay.train.step import init_state, train_step
@@ -161,3 +162,11 @@ def test_a_metrics_file_with_gaps_is_refused(tmp_path):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
     with pytest.raises(CheckpointError, match=r"cannot be continued after step 4: it begins with 1 line, and step 2"):
         run_prepared(prepare(small.line()), RunFolder(tmp_path, resume=True), num_steps=6)
+
+
+def test_a_run_does_not_go_on_with_other_examples(tmp_path):
+    """Their order follows from how many there are: with others it would be another run, of batches of one shape."""
+    run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=2, checkpoint_every=2)
+    fewer = dataclasses.replace(small.line(), data=TrainData(small.line().data[0], batch_size=16))
+    with pytest.raises(CheckpointError, match=r"1 difference\n  examples: 72 there, 16 now"):
+        run_prepared(prepare(fewer), RunFolder(tmp_path, resume=True), num_steps=4)
