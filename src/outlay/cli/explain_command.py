@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
 
     from outlay.analysis.hlo.collective import CollectiveKind
+    from outlay.recipes.prepare import Prepared
     from outlay.report.explain.explanation import Explanation
 
 
@@ -74,6 +75,7 @@ def explain(
     refuse_output(trace, force=force)
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
     kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
+    prepared = None
     if recipe.endswith((".hlo", ".txt")):
         found = _of_file(context, recipe, devices, target, mesh, layout, mode, xla)
     else:
@@ -88,8 +90,9 @@ def explain(
         print_json(found.to_dict())
     else:
         print_picture(found)
-        if target is not None and getattr(found, "fits", None) is False:
-            say(_what_would_fit(recipe, context.args, target), err=True)
+        if prepared is not None and target is not None and getattr(found, "fits", None) is False:
+            for line in _what_would_fit(prepared, found, recipe, context.args, target, xla):
+                say(line, err=True)
     if html is not None:
         write_page(html, found.to_html(), force=force)
     if trace is not None:
@@ -103,10 +106,29 @@ def explain(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _what_would_fit(recipe: str, words: Sequence[str], target: str) -> str:
-    """Where to look for a layout, an accumulation or a recomputation with which the recipe fits."""
+def _what_would_fit(
+    prepared: Prepared, found: Explanation, recipe: str, words: Sequence[str], target: str, xla: str
+) -> Iterator[str]:
+    """The changes with which the recipe should fit, each as a command, and the command that compiles them all."""
+    from outlay.devices.target import Target
+    from outlay.recipes.ways_to_fit import ways_to_fit
+
+    hardware, memory = Target.parse(target), found.memory
+    failed = [finding.cost_bytes for finding in found.findings if finding.kind == "out-of-memory"]
+    ways = ways_to_fit(
+        prepared,
+        recipe,
+        words,
+        hardware,
+        peak=memory.needed if memory else max(failed, default=0),
+        capacity=memory.pool if memory else hardware.hardware.memory_bytes,
+        xla=xla,
+    )
+    if ways:
+        yield "what should fit, by arithmetic:"
+    yield from (f"  {way}" for way in ways)
     command = shlex.join(["outlay", "choose", recipe, *words, "--target", target])
-    return f"what would fit, by layout, microbatches and recomputation: {command}"
+    yield f"what fits and is fastest, compiled: {command}"
 
 
 def _of_file(

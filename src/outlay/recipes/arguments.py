@@ -6,7 +6,7 @@ import inspect
 import keyword
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal
 
 from outlay.core.error_types import RecipeError
@@ -57,6 +57,20 @@ def parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters
     return {name: hints.get(name, str) for name, parameter in parameters.items() if parameter.kind in named}
+
+
+def without_options(words: Sequence[str], names: Collection[str]) -> list[str]:
+    """The words of a command line without some options, which are named as parameters are.
+
+    >>> without_options(["--model", "tiny", "--batch=64", "--no-remat"], ["batch", "remat"])
+    ['--model', 'tiny']
+    """
+    left: list[str] = []
+    for option, value in _pairs(words):
+        name = option.removeprefix("--").replace("-", "_")
+        if name not in names and name.removeprefix("no_") not in names:
+            left += [option] if value is None else [option, value]
+    return left
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:

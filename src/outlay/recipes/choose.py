@@ -165,7 +165,7 @@ def ask(
         key = (candidate.options, tuple(MeshSpec.parse(candidate.mesh).axis_sizes))
         if key not in workloads:
             its = find_recipe(recipe, (*words, *candidate.words)) if candidate.options else made
-            microbatches = {**_defaults(function), **given, **dict(candidate.options)}.get("accumulate", 1)
+            microbatches = {**defaults(function), **given, **dict(candidate.options)}.get("accumulate", 1)
             spec, its_mode = MeshSpec.parse(candidate.mesh), cast(Mode, its.mode if mode is None else mode)
             workloads[key] = workload(its.step, its.init, its.data[0], spec, mode=its_mode, microbatches=microbatches)
         return workloads[key]
@@ -206,16 +206,23 @@ def _shapes(own: str, meshes: Sequence[str] | None, target: Target) -> list[str]
 
 def _option_sets(function: Callable[..., Any], given: Mapping[str, Any]) -> list[tuple[tuple[str, Any], ...]]:
     """Every set of values of the options that are varied; a value that is the default anyway is left out."""
-    types, defaults = parameter_types(function), _defaults(function)
-    varied = {name: values[types[name]] for name, values in VARIED.items() if types.get(name) in values}
+    usual = defaults(function)
+    varied = option_values(function)
     varied = {name: values for name, values in varied.items() if name not in given}
     return [
-        tuple((name, value) for name, value in zip(varied, values, strict=True) if value != defaults.get(name))
+        tuple((name, value) for name, value in zip(varied, values, strict=True) if value != usual.get(name))
         for values in itertools.product(*varied.values())
     ]
 
 
-def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+def option_values(function: Callable[..., Any]) -> dict[str, Sequence[Any]]:
+    """The options of a recipe function that are varied, with their values, those that take most memory first."""
+    types = parameter_types(function)
+    return {name: values[types[name]] for name, values in VARIED.items() if types.get(name) in values}
+
+
+def defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of a recipe function's parameters, by name."""
     parameters = inspect.signature(function).parameters.values()
     return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 

@@ -1,0 +1,185 @@
+"""What would fit where a recipe does not: one change after the other, by the arithmetic that `choose` begins with."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlay.core.error_types import OutlayError
+from outlay.core.quantities import format_bytes
+from outlay.devices.spec import MeshSpec
+from outlay.devices.target import Target
+from outlay.program.program import Program
+from outlay.recipes.arguments import recipe_arguments, without_options
+from outlay.recipes.choose import VARIED, defaults, option_values
+from outlay.recipes.find import find_function, find_recipe
+from outlay.recipes.prepare import Prepared, layout_of, on_devices
+from outlay.search.candidate import Candidate
+from outlay.search.expect import Expectation, expect
+from outlay.search.mesh_shapes import mesh_shapes
+from outlay.search.screening import Rejected, plan_of
+from outlay.search.workload import Workload, workload
+
+
+@dataclass(frozen=True)
+class WayToFit:
+    """A change with which a program should fit.
+
+    Attributes:
+        candidate: the layout, its mesh and the options that change.
+        num_bytes: what a device is expected to need then.
+        command: compiles it, to see that it is so.
+    """
+
+    candidate: Candidate
+    num_bytes: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"about {format_bytes(self.num_bytes)}: {self.command}"
+
+
+def ways_to_fit(
+    prepared: Prepared,
+    recipe: str,
+    words: Sequence[str],
+    target: Target,
+    *,
+    peak: int,
+    capacity: int,
+    xla: str = "preset",
+) -> list[WayToFit]:
+    """What would fit: a smaller batch, recomputation, more microbatches or another layout, each alone.
+
+    Where none of them keeps the batch they are taken together, too. Nothing is compiled. What the arithmetic expects of
+    a change is taken times as much more as the compiler needed for the program that does not fit.
+
+    Args:
+        prepared: what does not fit.
+        recipe: the recipe as the user named it.
+        words: its options, as words of a command line.
+        target: the hardware.
+        peak: what the compiler says that the program needs on a device.
+        capacity: what a device gives to programs.
+        xla: options of the compiler, for the commands.
+    """
+    trial = _Trial(prepared, recipe, tuple(words), target, peak, capacity, xla)
+    own = Candidate(prepared.layout_name, _mesh_text(prepared.program))
+    alone = [way for each in _one_change(trial, own) if (way := trial.first(each))]
+    if any(not way.candidate.options or way.candidate.options[0][0] != "batch" for way in alone):
+        return alone
+    together = trial.first(_all_changes(trial, own))
+    return [*alone, together] if together else alone
+
+
+def _one_change(trial: _Trial, own: Candidate) -> Iterator[Iterator[Candidate]]:
+    """For each thing that can change, its values, the least change first."""
+    for name in ("batch", *VARIED):
+        yield (Candidate(own.layout, own.mesh, ((name, value),)) for value in trial.values(name))
+    yield (each for each in trial.layouts() if each.layout != own.layout or each.mesh != own.mesh)
+
+
+def _all_changes(trial: _Trial, own: Candidate) -> Iterator[Candidate]:
+    """As much recomputed as can be, with more and more microbatches: in its own layout, then in all."""
+    strongest = tuple((name, values[-1]) for name in ("remat",) if (values := trial.values(name)))
+    microbatches = [(("accumulate", value),) for value in trial.values("accumulate")]
+    for layouts in ([own], trial.layouts()):
+        for options in ((), *microbatches):
+            for each in layouts:
+                yield Candidate(each.layout, each.mesh, (*strongest, *options))
+
+
+class _Trial:
+    """Tries changes of one program by arithmetic."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        recipe: str,
+        words: tuple[str, ...],
+        target: Target,
+        peak: int,
+        capacity: int,
+        xla: str,
+    ) -> None:
+        self._prepared = prepared
+        self._recipe = recipe
+        self._words = words
+        self._target = target
+        self._capacity = capacity
+        self._xla = () if xla == "preset" else ("--xla", xla)
+        self._function = find_function(recipe)
+        self._arguments = {**defaults(self._function), **recipe_arguments(self._function, recipe, words)}
+        self._workloads: dict[object, Workload] = {}
+        own = self._workload(Candidate(prepared.layout_name, _mesh_text(prepared.program)))
+        self._num_samples = own.num_samples
+        # As much more as the compiler needed, and never less than the arithmetic says.
+        self._factor = max(1.0, peak / max(1, expect(own, prepared.program.plan, target).num_bytes))
+
+    def values(self, name: str) -> list[Any]:
+        """The values of an option that take less memory than its present one, the nearest first."""
+        if name not in self._arguments:
+            return []
+        if name == "batch":
+            return [self._num_samples >> n for n in range(1, max(1, self._num_samples).bit_length())]
+        if name == "accumulate":
+            most = range(1, max(1, self._num_samples).bit_length())
+            return [1 << n for n in most if 1 << n > self._arguments[name]]
+        values = list(option_values(self._function).get(name, ()))
+        present = self._arguments.get(name)
+        return values[values.index(present) + 1 :] if present in values else []
+
+    def layouts(self) -> list[Candidate]:
+        """Every layout of the recipe on every mesh of the target."""
+        recipe = self._prepared.recipe
+        return [
+            Candidate(name, str(mesh))
+            for name in recipe.layouts
+            if recipe.mode_of(name) == recipe.mode_of(self._prepared.layout_name)
+            for mesh in mesh_shapes(MeshSpec.parse(layout_of(recipe, name)[1]), self._target)
+        ]
+
+    def first(self, candidates: Iterator[Candidate]) -> WayToFit | None:
+        """The first that should fit."""
+        for candidate in candidates:
+            expected = self._expected(candidate)
+            if expected is not None and expected.num_bytes * self._factor <= self._capacity:
+                return WayToFit(candidate, int(expected.num_bytes * self._factor), self._command(candidate))
+        return None
+
+    def _expected(self, candidate: Candidate) -> Expectation | None:
+        """What the arithmetic expects; None for what cannot run."""
+        layout, _ = layout_of(self._prepared.recipe, candidate.layout)
+        try:
+            work = self._workload(candidate)
+            fixed = on_devices(layout, self._target.num_devices)
+            return expect(work, plan_of(work, fixed, MeshSpec.parse(candidate.mesh), self._target), self._target)
+        except (Rejected, OutlayError):
+            return None
+
+    def _workload(self, candidate: Candidate) -> Workload:
+        key = (candidate.options, tuple(MeshSpec.parse(candidate.mesh).axis_sizes))
+        if key not in self._workloads:
+            options, mode = dict(candidate.options), self._prepared.program.mode
+            made = find_recipe(self._recipe, (*self._words, *candidate.words)) if options else self._prepared.recipe
+            microbatches = {**self._arguments, **options}.get("accumulate", 1)
+            spec = MeshSpec.parse(candidate.mesh)
+            self._workloads[key] = workload(
+                made.step, made.init, made.data[0], spec, mode=mode, microbatches=microbatches
+            )
+        return self._workloads[key]
+
+    def _command(self, candidate: Candidate) -> str:
+        words = without_options(self._words, [name for name, _ in candidate.options])
+        where = ("--target", str(self._target), "--layout", candidate.layout, "--mesh", candidate.mesh)
+        mode = self._prepared.program.mode
+        mode_words = () if self._prepared.recipe.mode_of(candidate.layout) == mode else ("--mode", mode)
+        return shlex.join(
+            ["outlay", "explain", self._recipe, *words, *candidate.words, *where, *mode_words, *self._xla]
+        )
+
+
+def _mesh_text(program: Program) -> str:
+    return ",".join(f"{name}={size}" for name, size in program.mesh.shape.items())

@@ -1,0 +1,35 @@
+import shlex
+
+from outlay.devices.target import Target
+from outlay.recipes.find import find_recipe
+from outlay.recipes.prepare import prepare
+from outlay.recipes.ways_to_fit import ways_to_fit
+
+PEAK = 2**30
+WORDS = ("--sequence", "128", "--batch", "16", "--layers", "2")
+
+
+def ways(share):
+    """What would fit into a share of what a program needs."""
+    prepared = prepare(find_recipe("lm", WORDS), layout="fsdp")
+    capacity = int(share * PEAK)
+    found = ways_to_fit(prepared, "lm", WORDS, Target.parse("cpu:8"), peak=PEAK, capacity=capacity)
+    assert all(way.num_bytes <= capacity for way in found)
+    return found
+
+
+def test_each_way_makes_the_least_change_of_one_kind_and_is_a_command():
+    found = ways(0.9)
+    changes = [way.candidate.options for way in found]
+    assert changes == [(("batch", 8),), (("remat", "full"),), (("accumulate", 2),)]
+    for way in found:
+        words = shlex.split(way.command)
+        assert words[:3] == ["outlay", "explain", "lm"]
+        assert words.count("--batch") == 1
+        assert words[words.index("--target") :] == ["--target", "cpu:8", "--layout", "fsdp", "--mesh", "data=8"]
+        find_recipe("lm", words[3 : words.index("--target")])
+
+
+def test_what_no_change_alone_brings_they_bring_together():
+    (way,) = ways(0.5)
+    assert way.candidate.options == (("remat", "full"), ("accumulate", 2))
