@@ -53,6 +53,7 @@ def _view(selection: Selection) -> dict[str, Any]:
         "plot": _plot(selection.compiled, front, colours, tried) if any(each.price for each in tried) else None,
         "colours": colours,
         "rows": [_row(number, each, front, colours) for number, each in enumerate(tried, 1)],
+        "parts": {name: f"s{at % _NUM_COLOURS}" for at, (name, part) in enumerate(price.parts.items()) if part},
         "left_out": [*_left_out(selection)],
         "commands": selection.commands(),
         "toml": selection.toml,

@@ -67,6 +67,8 @@ def test_the_page_shows_every_candidate_and_why_it_lost(selection):
     assert "tp data=4,model=2: 1.5 s a step, 10.0 GiB" in page
     assert "2 × 7 layers do not divide" in page
     assert "1 candidate that the arithmetic ranks below, not compiled" in page
+    legend = page.partition('aria-label="Candidates"')[2].partition('<ul class="legend">')[2].partition("</ul>")[0]
+    assert legend == '<li><i class="s0"></i>products</li><li><i class="s2"></i>communication</li>'
     assert selection.commands()[0] in page
 
 
