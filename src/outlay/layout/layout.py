@@ -39,7 +39,8 @@ class Layout:
     """
 
     def __init__(self, rules: Iterable[Any] = ()) -> None:
-        self._rules: tuple[Rule, ...] = tuple(Rule.of(item) for item in rules)
+        items = rules if isinstance(rules, Iterable) else [rules]
+        self._rules: tuple[Rule, ...] = tuple(Rule.of(item) for item in items)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -55,6 +56,9 @@ class Layout:
 
     def __add__(self, other: Any) -> Layout:
         return Layout([*self.rules, *Layout.of(other).rules])
+
+    def __radd__(self, other: Any) -> Layout:
+        return Layout.of(other) + self
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)

@@ -94,3 +94,11 @@ def test_a_policy_function_is_printed_by_its_name():
         return P()
 
     assert str(outlay.Rule("w", by_hand)) == "w  policy by_hand"
+
+
+def test_rules_stand_before_a_layout_too_and_what_is_no_rule_is_named():
+    rules, batches = [("params.w", P("data"))], outlay.data_parallel()
+    assert rules + batches == outlay.Layout(rules) + batches
+    for wrong in (lambda: outlay.Layout(None), lambda: None + batches, lambda: 3 + batches):
+        with pytest.raises(outlay.errors.LayoutError, match=r"not a rule: (None|3)"):
+            wrong()
