@@ -28,7 +28,7 @@ help:
 	@echo 'make clean      remove what these targets made'
 
 demo: $(VENV)
-	@$(BIN)/outlay run digits --devices 8 --layout fsdp --run-dir runs/demo --force
+	@$(BIN)/outlay run digits --devices 8 --layout fsdp --run-folder runs/demo --force
 
 # Every test that starts no process, compiles little and builds no page; CONTRIBUTING.md says what runs where.
 check: lint

@@ -111,7 +111,7 @@ assert "fix: start the processes with srun" in printed
 printed = terminal.run("""
 outlay slurm run line.py:recipe --gpus-per-node 0 --tasks-per-node 2 --env JAX_PLATFORMS=cpu \\
   --env XLA_FLAGS=--xla_force_host_platform_device_count=4 \\
-  --layout fsdp --steps 20 --checkpoint-every 10 --run-dir run > job.sh
+  --layout fsdp --steps 20 --checkpoint-every 10 --run-folder run > job.sh
 bash job.sh > job.out
 grep -e 'ran  ' -e 'training  ' -e 'held out' job.out
 outlay checkpoint show run | head -n 1

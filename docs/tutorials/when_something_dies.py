@@ -43,7 +43,7 @@ terminal.work_in_a_new_folder("mistake.py", "stuck.py")
 # %%
 start = time.monotonic()
 printed = terminal.run("""
-outlay run digits --devices 1 --layout dp --steps 30 --run-dir undisturbed 2> progress.txt |
+outlay run digits --devices 1 --layout dp --steps 30 --run-folder undisturbed 2> progress.txt |
   grep -e 'ran  ' -e 'training  '
 """)
 seconds_of_a_run = time.monotonic() - start
@@ -55,7 +55,7 @@ seconds_of_a_run = time.monotonic() - start
 
 # %%
 job = subprocess.Popen(
-    "exec outlay run digits --processes 2 --devices 8 --layout fsdp --steps 300 --checkpoint-every 5 --run-dir run"
+    "exec outlay run digits --processes 2 --devices 8 --layout fsdp --steps 300 --checkpoint-every 5 --run-folder run"
     " > job.out 2>&1",
     shell=True,
 )
@@ -99,7 +99,7 @@ assert all(step % 5 == 0 for step in saved)
 
 # %%
 printed = terminal.run("""
-outlay run digits --devices 4 --layout fsdp --steps 30 --run-dir run --resume 2> progress.txt |
+outlay run digits --devices 4 --layout fsdp --steps 30 --run-folder run --resume 2> progress.txt |
   grep -e 'ran  ' -e 'training  '
 """)
 

@@ -1,10 +1,12 @@
 """The command line is a promise: a new or changed option is a decision, accepted with `make snapshots`."""
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import typer
 
+import outlay
 from outlay.cli.main import app
 
 SNAPSHOT = Path(__file__).with_name("cli_options.txt")
@@ -27,6 +29,15 @@ def _lines(command, name: str) -> Iterator[str]:
 
 def test_the_options_of_every_command_are_those_of_the_snapshot():
     assert described() == SNAPSHOT.read_text(), "the command line changed: if that is intended, run `make snapshots`"
+
+
+def test_what_python_calls_a_choice_of_a_run_the_command_line_does_too():
+    options = {line.split()[2] for line in described().splitlines() if line.startswith("outlay run --")}
+    keywords = [
+        each.name for each in inspect.signature(outlay.run).parameters.values() if each.kind is each.KEYWORD_ONLY
+    ]
+    assert "run_folder" in keywords
+    assert not [name for name in keywords if f"--{name.replace('_', '-')}" not in options]
 
 
 if __name__ == "__main__":

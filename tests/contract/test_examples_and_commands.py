@@ -75,7 +75,7 @@ def test_it_computes_what_one_device_computes(name, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "ab_brain.toml"])
 def test_it_runs(name, tmp_path):
-    run(tmp_path, "run", name, "--steps", "2", "--run-dir", "run")
+    run(tmp_path, "run", name, "--steps", "2", "--run-folder", "run")
     assert any((tmp_path / "run").iterdir())
 
 

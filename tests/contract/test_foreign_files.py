@@ -111,9 +111,9 @@ def operations(folder, prepared, dice):
                 ["brain", "show", BRAIN, "--picture", str(folder / dice.choice([*files, "a.png"]))],
                 ["choose", LINE, "--target", "cpu:4", "--output", str(folder / "chosen.toml")],
                 ["calibrate", "--output", str(folder / dice.choice([*FOREIGN]))],
-                ["slurm", "run", LINE, "--gpus-per-node", "0", "--run-dir", str(folder)],
+                ["slurm", "run", LINE, "--gpus-per-node", "0", "--run-folder", str(folder)],
                 ["checkpoint", "show", str(folder / dice.choice(names))],
-                ["run", LINE, "--run-dir", dice.choice(["", ".", str(folder)]), "--force", "--steps", "1"],
+                ["run", LINE, "--run-folder", dice.choice(["", ".", str(folder)]), "--force", "--steps", "1"],
             ]
         )
         assert command_here(*arguments, cwd=folder).exit_code in (0, 1, 2), arguments

@@ -31,7 +31,7 @@ def losses(folder):
 def uninterrupted(folder):
     """What nothing happens to."""
     done = outlay_command(
-        *("run", LINE, "--devices", "2", "--layout", "fsdp", "--run-dir", "uninterrupted", *STEPS), cwd=folder
+        *("run", LINE, "--devices", "2", "--layout", "fsdp", "--run-folder", "uninterrupted", *STEPS), cwd=folder
     )
     assert done.returncode == 0, done.stderr
     return folder / "uninterrupted"
@@ -39,8 +39,8 @@ def uninterrupted(folder):
 
 def test_two_processes_train_as_one_and_leave_one_run_folder(folder):
     common = (LINE, "--devices", "4", "--layout", "fsdp", "--steps", "4", "--checkpoint-every", "2")
-    alone = outlay_command("run", *common, "--run-dir", "alone", cwd=folder)
-    together = outlay_command("run", *common, "--run-dir", "together", "--processes", "2", cwd=folder)
+    alone = outlay_command("run", *common, "--run-folder", "alone", cwd=folder)
+    together = outlay_command("run", *common, "--run-folder", "together", "--processes", "2", cwd=folder)
     assert alone.returncode == together.returncode == 0, together.stderr
     assert losses(folder / "together") == pytest.approx(losses(folder / "alone"), rel=1e-6)
     assert together.stdout.count("held out") == 1
@@ -50,7 +50,7 @@ def test_two_processes_train_as_one_and_leave_one_run_folder(folder):
 
 def test_a_run_goes_on_in_another_number_of_processes(folder, uninterrupted):
     resumed = outlay_command(
-        *("run", LINE, "--devices", "4", "--layout", "dp", "--steps", "6", "--run-dir", "together", "--resume"),
+        *("run", LINE, "--devices", "4", "--layout", "dp", "--steps", "6", "--run-folder", "together", "--resume"),
         *("--processes", "4"),
         cwd=folder,
     )
@@ -60,7 +60,7 @@ def test_a_run_goes_on_in_another_number_of_processes(folder, uninterrupted):
 
 def test_a_run_folder_that_is_full_ends_all_processes_with_the_reason(folder):
     again = outlay_command(
-        *("run", LINE, "--devices", "4", "--steps", "1", "--run-dir", "alone", "--processes", "2"), cwd=folder
+        *("run", LINE, "--devices", "4", "--steps", "1", "--run-folder", "alone", "--processes", "2"), cwd=folder
     )
     assert again.returncode == 2
     assert "the run folder alone exists" in again.stderr
@@ -70,7 +70,7 @@ def test_recipes_that_differ_are_refused_before_the_run_folder_is_touched(folder
     (folder / "taken").mkdir()
     (folder / "taken" / "metrics.jsonl").write_text("{}")
     refused = outlay_command(
-        *("run", f"{FRAGILE}:confused", "--devices", "2", "--processes", "2", "--run-dir", "taken", "--force"),
+        *("run", f"{FRAGILE}:confused", "--devices", "2", "--processes", "2", "--run-folder", "taken", "--force"),
         cwd=folder,
     )
     assert refused.returncode == 2
@@ -90,7 +90,7 @@ def test_a_run_whose_process_is_killed_starts_again_from_its_last_checkpoint(fol
     shutil.copytree(folder / "alone", folder / "killed")
     killed = outlay_command(
         *("run", f"{FRAGILE}:killed_once", "--devices", "2", "--layout", "fsdp", "--processes", "2"),
-        *("--steps", "12", "--checkpoint-every", "2", "--max-restarts", "2", "--run-dir", "killed", "--force"),
+        *("--steps", "12", "--checkpoint-every", "2", "--max-restarts", "2", "--run-folder", "killed", "--force"),
         cwd=folder,
     )
     assert killed.returncode == 0, killed.stderr
@@ -128,7 +128,7 @@ def as_slurm_does(process, port, folder):
     variables |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2"}
     command = [*OUTLAY, "run", f"{FRAGILE}:unhurried", "--layout", "fsdp", "--checkpoint-every", "100", "--resume"]
     return subprocess.Popen(
-        [*command, "--run-dir", "slurm", *STEPS],
+        [*command, "--run-folder", "slurm", *STEPS],
         cwd=folder,
         env=environment(**variables, SLURM_NODEID="0", OUTLAY_COORDINATOR=f"127.0.0.1:{port}", JAX_PLATFORMS="cpu"),
         stderr=subprocess.PIPE,
@@ -171,7 +171,7 @@ def test_a_signal_before_the_time_limit_saves_and_the_next_job_goes_on(uninterru
 def test_a_signal_to_the_launcher_has_the_run_saved(tmp_path, number, code):
     command = [*OUTLAY, "run", f"{FRAGILE}:unhurried", "--devices", "2", "--processes", "2", "--steps", "2000"]
     job = subprocess.Popen(
-        [*command, "--checkpoint-every", "10000", "--max-restarts", "1", "--run-dir", "saved", "--stuck-after", "off"],
+        [*command, "--run-folder=saved", "--checkpoint-every=10000", "--max-restarts=1", "--stuck-after=off"],
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.DEVNULL,

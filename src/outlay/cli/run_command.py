@@ -40,8 +40,8 @@ def run(
     steps: Annotated[
         int | None, typer.Option("--steps", min=1, metavar="N", help="Steps to take; the recipe's own number without.")
     ] = None,
-    run_dir: Annotated[
-        Path | None, typer.Option("--run-dir", metavar="DIR", help="The run folder; runs/RECIPE without.")
+    run_folder: Annotated[
+        Path | None, typer.Option("--run-folder", metavar="DIR", help="The run folder; runs/RECIPE without.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the run that is in the run folder.")] = False,
     checkpoint_every: Annotated[
@@ -103,14 +103,14 @@ def run(
     from outlay.train.run_folder import RunFolder
     from outlay.train.together import is_first
 
-    path = own_folder_of(prepared.recipe.name) if run_dir is None else run_dir
+    path = own_folder_of(prepared.recipe.name) if run_folder is None else run_folder
     prepared.program.agree(
         recipe=prepared.recipe.name,
         layout=prepared.layout_name,
         seed=prepared.recipe.seed,
         steps=steps,
         checkpoint_every=checkpoint_every,
-        run_dir=path,
+        run_folder=path,
         resume=resume,
     )
     folder = RunFolder(path, force=force, resume=resume or has_begun(), on_begin=mark_begun)

@@ -64,7 +64,7 @@ def refuse_other_run(folder: RunFolder, config: Mapping[str, Any], identity: Seq
         raise CheckpointError(
             f"the run in {folder.path} is another one and cannot be continued: "
             f"{counted(len(other), 'difference')}{lines}"
-            "\n  fix: another --run-dir, or the recipe and options of that run"
+            "\n  fix: another --run-folder, or the recipe and options of that run"
         )
 
 

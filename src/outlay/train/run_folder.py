@@ -61,9 +61,9 @@ class RunFolder:
         if path == Path() or not str(path).strip():
             raise RunFolderError(
                 "the run folder is the current folder, or given by a variable that is empty"
-                "\n  fix: --run-dir with the name of a folder that is for this run alone"
+                "\n  fix: --run-folder with the name of a folder that is for this run alone"
             )
-        self._own = OwnFolder(path, "run folder", RunFolderError, lambda: f"--run-dir {_free(path)} for a new one")
+        self._own = OwnFolder(path, "run folder", RunFolderError, lambda: f"--run-folder {_free(path)} for a new one")
         self._own.refuse_foreign()
         with self._own.as_error():
             self.earlier: dict[str, Any] | None = _config_of(path) if resume else None
@@ -165,7 +165,7 @@ class RunFolder:
             with contextlib.suppress(OSError):  # somebody else's files are in it
                 path.rmdir()
         except OSError as error:
-            raise RunFolderError(f"{path} cannot be removed: {error.strerror}\n  fix: another --run-dir") from error
+            raise RunFolderError(f"{path} cannot be removed: {error.strerror}\n  fix: another --run-folder") from error
 
     def close(self) -> None:
         """Let other runs have the folder."""
@@ -179,7 +179,7 @@ class RunFolder:
         if strange:
             raise RunFolderError(
                 f"{self.path} is a run folder, but Outlay did not write {', '.join(strange)}, which a run would replace"
-                f"\n  fix: rename {strange[0]}, or --run-dir {_free(self.path)} for a new one"
+                f"\n  fix: rename {strange[0]}, or --run-folder {_free(self.path)} for a new one"
             )
         found = sorted(entry.name for entry in self.path.iterdir() if entry.name != MARK)
         if not found or force:
@@ -187,7 +187,7 @@ class RunFolder:
         listed = ", ".join(found[:6]) + (", …" if len(found) > 6 else "")
         raise RunFolderError(
             f"the run folder {self.path} exists and holds {counted(len(found), 'file')}: {listed}\n"
-            f"  fix: --run-dir {_free(self.path)} for a new one, or --force to replace the run in it"
+            f"  fix: --run-folder {_free(self.path)} for a new one, or --force to replace the run in it"
         )
 
 

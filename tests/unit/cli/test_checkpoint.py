@@ -12,7 +12,9 @@ from tests.unit.cli.command import LINE, OUTLAY, command_here, environment, outl
 def folder(tmp_path_factory):
     """With one run that kept two checkpoints."""
     path = tmp_path_factory.mktemp("runs")
-    done = outlay_command("run", LINE, "--devices=8", "--steps=4", "--checkpoint-every=2", "--run-dir=line", cwd=path)
+    done = outlay_command(
+        "run", LINE, "--devices=8", "--steps=4", "--checkpoint-every=2", "--run-folder=line", cwd=path
+    )
     assert done.returncode == 0, done.stderr
     return path
 
@@ -75,7 +77,7 @@ def losses(path):
 
 @pytest.mark.processes
 def test_a_killed_run_is_continued_on_fewer_devices_with_the_same_losses(folder):
-    options = ["--steps", "120", "--checkpoint-every", "5", "--run-dir"]
+    options = ["--steps", "120", "--checkpoint-every", "5", "--run-folder"]
     killed = subprocess.Popen(
         [*OUTLAY, "run", LINE, "--devices", "8", "--layout", "fsdp", *options, "killed"],
         cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -90,12 +92,12 @@ def test_a_killed_run_is_continued_on_fewer_devices_with_the_same_losses(folder)
         killed.wait()
     assert len(losses(folder / "killed")) < 120
     resumed = outlay_command(
-        "run", LINE, "--devices", "4", "--layout", "dp", "--resume", "--run-dir", "killed", cwd=folder
+        "run", LINE, "--devices", "4", "--layout", "dp", "--resume", "--run-folder", "killed", cwd=folder
     )
     assert resumed.returncode == 0, resumed.stderr
     assert ", continued after step " in resumed.stdout
     whole = outlay_command(
-        "run", LINE, "--devices", "4", "--layout", "dp", "--steps", "120", "--run-dir", "whole", cwd=folder
+        "run", LINE, "--devices", "4", "--layout", "dp", "--steps", "120", "--run-folder", "whole", cwd=folder
     )
     assert whole.returncode == 0
     assert losses(folder / "killed") == pytest.approx(losses(folder / "whole"), rel=1e-5, abs=1e-5)

@@ -48,7 +48,7 @@ def test_a_second_run_is_refused_before_anything_is_touched(run):
 
 def test_ctrl_c_keeps_the_metrics_so_far(tmp_path):
     with subprocess.Popen(
-        [*OUTLAY, "run", LINE, "--devices", "2", "--steps", "1000000", "--run-dir", "long"],
+        [*OUTLAY, "run", LINE, "--devices", "2", "--steps", "1000000", "--run-folder", "long"],
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,

@@ -87,7 +87,7 @@ def test_a_fault_of_our_own_says_how_to_report_it(tmp_path, monkeypatch):
 def test_the_machine_is_no_fault_of_ours(tmp_path):
     assert failures.failure_of(PermissionError(13, "Permission denied", "/proc/x")).exit_code == 2
     assert failures.failure_of(MemoryError()).exit_code == 2
-    failed = ends(tmp_path, "run", LINE, "--steps", "1", "--run-dir", "n" * 300)
+    failed = ends(tmp_path, "run", LINE, "--steps", "1", "--run-folder", "n" * 300)
     assert failed.exit_code == 2
     assert "File name too long" in failed.stderr
 
@@ -147,7 +147,7 @@ def test_version_and_traceback_can_be_asked_for(tmp_path):
 def test_a_command_of_its_own_outlives_its_readers(tmp_path):
     """In one process after another: nobody reads, no room, no stdout at all, processes of a job, noise of a child."""
     words = [f"{RECIPES}:noisy", "--steps", "3"]
-    command = [sys.executable, "-m", "outlay", "run", *words, "--run-dir", str(tmp_path / "piped")]
+    command = [sys.executable, "-m", "outlay", "run", *words, "--run-folder", str(tmp_path / "piped")]
     (tmp_path / "json.py").write_text("raise SystemExit('shadows the standard library')\n")
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout

@@ -41,7 +41,7 @@ def test_a_page_that_cannot_be_written(tmp_path):
 
 @pytest.mark.compiles
 def test_run_as_json_is_one_document(tmp_path):
-    finished = outlay("run", LINE, "--steps", "2", "--run-dir", str(tmp_path / "run"), "--json")
+    finished = outlay("run", LINE, "--steps", "2", "--run-folder", str(tmp_path / "run"), "--json")
     assert finished.exit_code == 0, finished.output
     assert json.loads(finished.stdout)["num_steps"] == 2
 

@@ -19,7 +19,7 @@ def test_a_run_that_is_there_is_not_touched(tmp_path):
     RunFolder(path).write_config({})
     (path / "notes.txt").write_text("mine")
     (tmp_path / "run-2").mkdir()
-    message = r"run exists and holds 2 files: config.json, notes.txt\n  fix: --run-dir .*run-3 .* --force"
+    message = r"run exists and holds 2 files: config.json, notes.txt\n  fix: --run-folder .*run-3 .* --force"
     with pytest.raises(RunFolderError, match=message):
         RunFolder(path)
     assert sorted(entry.name for entry in path.iterdir()) == ["config.json", "notes.txt", "outlay.txt"]

@@ -154,7 +154,7 @@ def _continues(script: Script) -> Iterator[str]:
     if "--force" in script.arguments:
         yield (
             "--requeue with --force: every time that the job starts again, it would replace the run that it is to "
-            "continue\n    fix: a run folder of its own: --run-dir DIR"
+            "continue\n    fix: a run folder of its own: --run-folder DIR"
         )
 
 
