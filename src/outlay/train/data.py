@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -107,6 +108,38 @@ class _Placed:
     def _part(self, part: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
         first, last = np.searchsorted(self.own_rows, (index[0].start, index[0].stop - 1))
         return part[(slice(first, last + 1), *index[1:])]
+
+
+class ReadAhead:
+    """Batches by global step, the next of them read by a thread while the devices work; as a context, it ends then.
+
+    Args:
+        data: `data[step]` is the batch of a step.
+        num_batches: how many are read before they are asked for, 1 or more.
+        num_steps: of which steps there are batches; those after them are never read.
+    """
+
+    def __init__(self, data: Any, num_batches: int, num_steps: int) -> None:
+        self._data = data
+        self._num_batches = num_batches
+        self._num_steps = num_steps
+        # One thread: steps are read in order, and data need not be safe to read from several at once.
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outlay-read-ahead")
+        self._batches: dict[int, Future[Any]] = {}
+
+    def __enter__(self) -> ReadAhead:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # Waits for a batch that is being read: after the run its data may be read elsewhere.
+        self._reader.shutdown(cancel_futures=True)
+
+    def __getitem__(self, step: int) -> Any:
+        """The batch of a global step; what reading it raised is raised here."""
+        for number in range(step, min(step + self._num_batches + 1, self._num_steps)):
+            if number not in self._batches:
+                self._batches[number] = self._reader.submit(operator.getitem, self._data, number)
+        return self._batches.pop(step).result()
 
 
 def num_of(examples: Any) -> int:

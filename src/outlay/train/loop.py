@@ -18,6 +18,7 @@ from outlay.jobs.job_folder import AFTER_THE_LAST
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, refuse_unrecordable
+from outlay.train.data import ReadAhead
 from outlay.train.metrics_file import MetricsFile, as_numbers
 from outlay.train.progress import Progress
 from outlay.train.stop import StopTogether, end_on_request, last_checkpoint_in_words, on_request
@@ -128,6 +129,7 @@ def fit(
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
     on_step: OnStep | None = None,
+    read_ahead: int = 0,
 ) -> Fit:
     """Make the state and run a program's step over batches by global step.
 
@@ -151,6 +153,8 @@ def fit(
         evaluate_every: after how many steps, and after the last one; None for the last step only.
         on_step: `on_step(metrics)` is called with the metrics of each step, in order. Where it returns True training
             ends early: after that step if it was evaluated, else at most two steps later, which are begun by then.
+        read_ahead: how many batches a thread reads before their steps, for data that take long to read now and then;
+            0 reads each batch between two steps. With `data.on(program)` they are on the devices by then.
 
     With `checkpoints`, SIGUSR1 or SIGTERM to one process or to all asks for a stop: the state is saved after the next
     steps, and the program ends with exit code 75, so that it can be continued, or after SIGTERM with 143. A second
@@ -177,6 +181,8 @@ def fit(
     """
     first, state = start or (0, None)
     _refuse_impossible(num_steps, first, checkpoints, every)
+    if read_ahead < 0:
+        raise ProgramError(f"read_ahead={read_ahead}: a number of batches, 0 to read each when its step is next")
     if evaluate_every is not None and (evaluate is None or evaluate_every < 1):
         raise ProgramError(
             f"evaluate_every={evaluate_every} with evaluate={evaluate}: evaluations are 1 step or more apart"
@@ -203,6 +209,8 @@ def fit(
         beat(None, "compiling", num_steps)
         program.compiled  # noqa: B018  compiled here, so that the clock below times steps only
         state = program.init(key) if state is None else state
+        if read_ahead:
+            data = stack.enter_context(ReadAhead(data, read_ahead, num_steps))
         is_enough = False
         finished, began = first, time.perf_counter() - before["seconds"]
         beat(None, f"step {first + 1}")

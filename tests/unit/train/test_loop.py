@@ -1,5 +1,6 @@
 import itertools
 import json
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -266,3 +267,43 @@ def test_evaluations_that_cannot_be(program):
         run(program, evaluate=held_out, evaluate_every=0)
     with pytest.raises(ProgramError, match=r"used up the state.*\n  fix: a program that only reads"):
         run(program, evaluate=lambda program, state: program(state, BATCHES[0])[1])
+
+
+class Read:
+    """Batches that remember when they were read, and by which thread."""
+
+    def __init__(self, batches=BATCHES):
+        self.batches = batches
+        self.is_read = [threading.Event() for _ in range(9)]
+        self.threads = set()
+
+    def __getitem__(self, step):
+        self.threads.add(threading.current_thread().name)
+        self.is_read[step].set()
+        return self.batches[step]
+
+
+def test_a_thread_reads_so_many_batches_ahead_and_no_more(program):
+    data = Read()
+    after_the_first = []
+
+    def evaluate(program, state):
+        if not after_the_first:
+            after_the_first.extend([data.is_read[2].wait(timeout=60), data.is_read[3].is_set()])
+        return {}
+
+    done = run(program, data, read_ahead=2, evaluate=evaluate, evaluate_every=1)
+    assert after_the_first == [True, False]
+    assert [metrics["loss"] for metrics in done.history] == [0, 1, 2, 3, 4, 5]
+    assert [event.is_set() for event in data.is_read] == [True] * 6 + [False] * 3
+    assert data.threads == {"outlay-read-ahead_0"}
+    assert not data.threads & {thread.name for thread in threading.enumerate()}
+
+
+def test_what_is_wrong_with_a_batch_is_told_at_its_step(program, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(ProgramError, match=r"the data ends early: data\[3\] is not there"):
+        run(program, Read(BATCHES[:3]), read_ahead=4, metrics_path=path)
+    assert [json.loads(line)["loss"] for line in path.read_text().splitlines()] == [0, 1, 2]
+    with pytest.raises(ProgramError, match="read_ahead=-1: a number of batches"):
+        run(program, read_ahead=-1)
