@@ -97,3 +97,15 @@ def test_a_saved_program_has_no_recipes_options(saved, tmp_path):
     found = command_here("explain", saved, "--layout", "fsdp", cwd=tmp_path)
     assert found.exit_code == 2
     assert "is compiled already: --layout is for recipes" in found.stderr
+
+
+def test_what_does_not_fit_ends_with_commands_that_should(tmp_path):
+    (tmp_path / "targets.toml").write_text("[cpu]\nmemory_bytes = 72000\n")
+    recipe = f"{ROOT}/tests/unit/recipes/varied.py:varied"
+    asked = ("explain", recipe, "--target", "cpu:8", "--layout", "dp")
+    found = outlay_command(*asked, cwd=tmp_path, OUTLAY_TARGETS="targets.toml")
+    assert "does not fit: peak " in found.stdout, found.stderr
+    head, way, last = found.stderr.splitlines()
+    assert head == "what should fit, by arithmetic:"
+    assert way.endswith(f": outlay explain {recipe} --target cpu:8 --layout fsdp --mesh data=8")
+    assert last == f"what fits and is fastest, compiled: outlay choose {recipe} --target cpu:8"
