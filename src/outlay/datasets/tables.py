@@ -92,7 +92,7 @@ def _opened(file: Path, columns: Sequence[str] | None) -> Any:
 def _refuse_missing(file: Path, columns: Sequence[str] | None, there: Sequence[str]) -> None:
     if missing := [name for name in columns or () if name not in there]:
         lines = [f"  {name!r}: {did_you_mean(name, there)}" for name in missing]
-        raise DataError("\n".join([f"{file} has no {counted(len(missing), 'column')} of this name:", *lines]))
+        raise DataError("\n".join([f"{file} lacks {counted(len(missing), 'column')}:", *lines]))
 
 
 def _refuse_others(path: str | Path, schema: Any) -> None:

@@ -39,7 +39,7 @@ def test_a_dataset_of_several_files_is_one_table(dataset, tmp_path):
 
 def test_a_column_that_is_not_there_is_named_with_the_nearest(dataset, tmp_path):
     for path in (dataset, parquet(tmp_path / "x.parquet", ROWS)):
-        with pytest.raises(DataError, match=r"has no 1 column of this name:\n  'lable': did you mean 'label'"):
+        with pytest.raises(DataError, match=r"lacks 1 column:\n  'lable': did you mean 'label'"):
             table(path, ["input_ids", "lable"])
 
 
