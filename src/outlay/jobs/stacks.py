@@ -13,6 +13,8 @@ from outlay.jobs.proc_files import send
 
 _PATIENCE = 5.0  # seconds; a process that was stopped on a busy machine needs more than one
 _QUIET = 0.5  # seconds without growth after which a file is whole
+_LAST = "Current thread "
+"""How the part of the thread begins that took the signal, the main thread; faulthandler writes it last."""
 _LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages|dist-packages)")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+ in ')
 
@@ -36,13 +38,10 @@ def collect_stacks(folder: JobFolder, processes: Collection[int]) -> dict[int, s
         seen = {number: _size(folder.stacks_path(number)) for number in before}
         if seen != sizes:
             sizes, grown_at = seen, now
-        if all(seen[number] > before[number] for number in before) and now - grown_at > _QUIET:
+        if now - grown_at > _QUIET and all(_LAST in _since(folder, number, start) for number, start in before.items()):
             break
-    return {
-        number: folder.stacks_path(number).read_bytes()[start:].decode(errors="replace").strip() + "\n"
-        for number, start in before.items()
-        if sizes[number] > start
-    }
+    answers = {number: _since(folder, number, start) for number, start in before.items()}
+    return {number: text.strip() + "\n" for number, text in answers.items() if text}
 
 
 def waits_outside_python(stacks: str) -> bool:
@@ -54,6 +53,14 @@ def waits_outside_python(stacks: str) -> bool:
     main = stacks.strip().split("\n\n")[-1]  # faulthandler writes the main thread last
     frames = [match["file"] for match in map(_FRAME.match, main.splitlines()) if match]
     return bool(frames) and not _LIBRARY.search(frames[0])
+
+
+def _since(folder: JobFolder, number: int, start: int) -> str:
+    """What a process wrote of its stacks after a position in its file."""
+    try:
+        return folder.stacks_path(number).read_bytes()[start:].decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def _size(path: Path) -> int:
