@@ -16,6 +16,7 @@ from outlay.arrays.fits_in_memory import too_large
 from outlay.arrays.misfits import differences
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
+from outlay.core.fresh_traces import fresh_traces
 from outlay.core.jax_compat import is_tracing, memory_of, without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.devices.made import refuse_to_run
@@ -236,9 +237,10 @@ class Program:
         )
         shapes = (typed(self.state_shapes, self.plan, self.mesh), self.batch_shapes)
         if is_explicit(self.mesh):
-            return lowered_with_types(jitted, run, shapes, (state, batch), self.mesh)
+            with fresh_traces():
+                return lowered_with_types(jitted, run, shapes, (state, batch), self.mesh)
         callbacks = lowering_callbacks(self.mesh.devices.flat[0])
-        with refusing_in_words(named(self.step), self.mesh, self.mode), self.context(), callbacks:
+        with refusing_in_words(named(self.step), self.mesh, self.mode), self.context(), callbacks, fresh_traces():
             return jitted.lower(*shapes)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:

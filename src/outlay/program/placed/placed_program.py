@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from outlay.arrays.shardings import ROWS, shardings
 from outlay.core.error_types import ProgramError
+from outlay.core.fresh_traces import fresh_traces
 from outlay.core.jax_compat import is_tracing, without_compilation_cache
 from outlay.devices.info import MeshInfo
 from outlay.devices.made import refuse_to_run
@@ -111,7 +112,8 @@ class PlacedProgram(Program):
     @_without_mesh
     def lowered(self) -> Mapping[str, jax.stages.Lowered]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The steps of each dispatch lowered, by the names of the parts, joined by `+` where they share a place."""
-        return {"+".join(place.names): place.steps(self.num_steps_at_once) for place in self.places}
+        with fresh_traces():
+            return {"+".join(place.names): place.steps(self.num_steps_at_once) for place in self.places}
 
     @functools.cached_property
     @_without_mesh

@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from outlay.analysis.findings.messages import is_message
 from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.error_types import ExplainError
+from outlay.core.fresh_traces import fresh_traces
 from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.paths import flatten_paths
@@ -129,7 +130,8 @@ def _of_function(
     name = getattr(function, "__name__", "the function")
     # The mesh is set only where it was given: then the function may name axes without saying of which mesh.
     if mesh is None:
-        traced = trace(function, args, kwargs)
+        with fresh_traces():
+            traced = trace(function, args, kwargs)
         subject = Subject(name, mesh=_mesh_in((args, kwargs)))
         subject = replace(subject, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
         return _compile(subject, traced.lower, wanted)
@@ -138,7 +140,7 @@ def _of_function(
             f"{name} cannot be compiled for an abstract mesh, which has no devices\n"
             '  fix: a mesh from outlay.mesh(...); with target="h100:32x8" its devices need not be here'
         )
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), fresh_traces():
         traced = trace(function, args, kwargs)
         subject = Subject(name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
         return _compile(subject, traced.lower, wanted)
@@ -152,7 +154,7 @@ def _compile(subject: Subject, lower: Any, how: Wanted | CompilerOptions | Progr
     failure, compiled = "", None
     # A program from JAX's persistent cache would have no messages, and the source lines of whoever compiled it first.
     with watching(is_message) as printed, without_compilation_cache():
-        with lowering_callbacks(device) if device else contextlib.nullcontext():
+        with lowering_callbacks(device) if device else contextlib.nullcontext(), fresh_traces():
             lowered = lower()
         start = time.perf_counter()
         try:

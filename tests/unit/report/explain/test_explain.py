@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import runpy
 from pathlib import Path
 
 import jax
@@ -49,6 +50,23 @@ def test_a_loop_multiplies():
     (gather,) = found.collectives
     assert gather.leaves == ("w",)
     assert found.bytes_per_step == 5 * gather.bytes_moved
+
+
+def test_lines_are_the_programs_own_though_another_was_explained_before(tmp_path):
+    source = "import jax\n{}def step(x, w):\n    return jax.lax.scan(lambda h, w: (h + h @ w, None), x, w)[0]\n"
+    on = mesh(data=8)
+    for name, lines_above in [("first", ""), ("second", "\n" * 7)]:
+        file = tmp_path / f"{name}.py"
+        file.write_text(source.format(lines_above))
+        step = runpy.run_path(str(file))["step"]
+        found = explain_on(
+            on,
+            jax.grad(lambda x, w, step=step: step(x, w).sum(), 1),
+            ((64, 64), P("data")),
+            ((4, 64, 64), P(None, "data")),
+        )
+        named = {(Path(one.source.file).name, one.source.line) for one in found.collectives if one.source}
+        assert named == {(file.name, 3 + len(lines_above))}
 
 
 def test_an_exchange():
