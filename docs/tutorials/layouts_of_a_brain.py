@@ -141,7 +141,7 @@ print(note)
 # exchanged in one all-gather a step, two bits for each neuron.
 
 # %%
-by_neuron = program(outlay.by_neuron("neurons"), outlay.mesh(neurons=6), mode="manual")
+by_neuron = program(outlay.by_rows("neurons"), outlay.mesh(neurons=6), mode="manual")
 kernel = by_neuron.plan["B_ex.synapses.kernel"]
 print(kernel.local_shape, "of", kernel.shape, "on each device:", kernel.reason)
 assert kernel.local_shape == (43, 832)

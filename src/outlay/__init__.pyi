@@ -27,7 +27,7 @@ from .layout.strategies import zero1 as zero1
 from .layout.strategies import zero2 as zero2
 from .layout.strategies import tensor_parallel as tensor_parallel
 from .layout.strategies import by_module as by_module
-from .layout.strategies import by_neuron as by_neuron
+from .layout.strategies import by_rows as by_rows
 from .layout.from_annotations import from_annotations as from_annotations
 
 # -> plan

@@ -1,9 +1,9 @@
 """Every error and warning that Outlay raises."""
 
+from outlay.brain.brain_error import BrainError
 from outlay.core.error_types import (
     BackendError,
     BackendStartedError,
-    BrainError,
     CheckpointError,
     CheckpointWarning,
     ChooseError,

@@ -17,12 +17,25 @@ def test_no_two_files_have_the_same_name():
 def test_nothing_below_it_imports_the_brain():
     importers = [
         str(path.relative_to(SRC))
-        for path in SRC.rglob("*.py")
+        for path in (SRC / "outlay").glob("*/**/*.py")
         if "brain" not in path.parts
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("outlay.brain")
     ]
     assert not importers
+
+
+def test_nothing_below_it_speaks_of_the_brain():
+    """What the line offers a spiking network, it offers every graph; `plugins.py` is the registry of what plugs in."""
+    words = re.compile("neuron|spike|spiking|brain|soma|synap", re.IGNORECASE)
+    offenders = [
+        f"{path.relative_to(SRC)}:{number}"
+        for path in (SRC / "outlay").glob("*/**/*")
+        if path.suffix in (".py", ".toml", ".j2", ".css") and "brain" not in path.parts and path.name != "plugins.py"
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if words.search(line.replace("JetBrains", ""))
+    ]
+    assert not offenders
 
 
 def test_messages_count_in_words():

@@ -16,7 +16,7 @@ from tests.contract.placed_as_planned import blocks
 import outlay
 from outlay.brain.files.read_brain import read_brain
 from outlay.graph.rollout import Rollout
-from outlay.layout.strategies import by_neuron
+from outlay.layout.strategies import by_rows
 from outlay.report.placed.measure_parts import measure_parts
 
 MODEL = Path(__file__).parents[1] / "data/example_ab_model.scfg"
@@ -135,7 +135,7 @@ def test_s0_17_the_cache_is_shown_by_path(placed, explained) -> None:
 
 def test_by_neuron_one_all_gather_a_step(brain) -> None:
     mesh = outlay.mesh(devices=jax.devices()[:6], neurons=6)
-    layout = by_neuron("neurons")
+    layout = by_rows("neurons")
     found = outlay.explain(
         outlay.program(Rollout(brain.graph), brain.init, INPUTS, layout=layout, mesh=mesh, mode="manual")
     )

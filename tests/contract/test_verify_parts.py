@@ -10,7 +10,7 @@ from tests.unit.program.waves import graph, init_of, inputs
 
 import outlay
 from outlay.graph.rollout import Rollout
-from outlay.layout.strategies import by_neuron
+from outlay.layout.strategies import by_rows
 
 
 def test_a_part_that_draws_for_all_its_rows_at_once_is_named():
@@ -26,7 +26,7 @@ def test_a_part_that_draws_for_all_its_rows_at_once_is_named():
     parts = {**whole.parts, "b": dataclasses.replace(whole.parts["b"], step=noisy)}
     step = Rollout(type(whole)(parts, whole.outputs))
     mesh = outlay.mesh(devices=jax.devices()[:2], n=2)
-    program = outlay.program(step, init_of(step.graph), inputs(), layout=by_neuron("n"), mesh=mesh, mode="manual")
+    program = outlay.program(step, init_of(step.graph), inputs(), layout=by_rows("n"), mesh=mesh, mode="manual")
     found = outlay.verify(program, steps=1, batches=[inputs()])
     assert found.verdict == "different"
     (cause,) = found.causes

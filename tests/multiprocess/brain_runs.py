@@ -21,7 +21,7 @@ from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
 from outlay.brain.synapses.synapses import LinearSynapses
 from outlay.graph.rollout import Rollout
-from outlay.layout.strategies import by_neuron
+from outlay.layout.strategies import by_rows
 
 Run = tuple[Rollout, Callable[[Any], Any], dict[str, np.ndarray]]
 NUM_STEPS = 100
@@ -72,7 +72,7 @@ def by_neuron_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
     """Over all devices of the job."""
     rollout, init, inputs = run
     mesh = outlay.mesh(neurons=jax.device_count())
-    return outlay.program(rollout, init, inputs, layout=by_neuron(), mesh=mesh, mode="manual"), inputs
+    return outlay.program(rollout, init, inputs, layout=by_rows(), mesh=mesh, mode="manual"), inputs
 
 
 def on_one_device(run: Run) -> Any:

@@ -1,4 +1,4 @@
-"""The same spikes in two and three processes as on one device, bit for bit. One process: test_by_neuron.py."""
+"""The same spikes in two and three processes as on one device, bit for bit. One process: test_by_rows.py."""
 
 import pickle
 import sys

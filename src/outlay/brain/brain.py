@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.check_connections import (
     broken_connections,
     origin_problems,
@@ -27,7 +28,7 @@ from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import Module, State
 from outlay.brain.port import Connection, Port, Shape, split_end
 from outlay.brain.shapes import Reads, port_of, resolve_shapes
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import CACHE, Part, Source, StepGraph

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.port import Port
-from outlay.core.error_types import BrainError, OutlayError, Problem
+from outlay.core.error_types import OutlayError, Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches
 from outlay.core.quantities import counted

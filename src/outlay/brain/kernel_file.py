@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.initializers import Initializer
 from outlay.brain.registry import register
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.component import Component
 from outlay.brain.delays.delays import Delays, NoDelays
 from outlay.brain.learning_rules.learning_rule import LearningRule
@@ -19,7 +20,6 @@ from outlay.brain.registry import register
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.brain.somas.soma import Soma
 from outlay.brain.synapses.synapses import LinearSynapses, Synapses
-from outlay.core.error_types import BrainError
 
 RULE = "learning_rule"
 

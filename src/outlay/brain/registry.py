@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from outlay.core.error_types import BrainError
+from outlay.brain.brain_error import BrainError
 from outlay.core.suggest import did_you_mean
 
 Cls = TypeVar("Cls", bound=type)

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.module import Module, State
 from outlay.brain.port import Kind, Port, Shape
 from outlay.brain.registry import register
 from outlay.brain.spikers.spiker_settings import not_positive
-from outlay.core.error_types import BrainError
 
 
 @register("concat")

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.check_modules import checked_ports, naming
 from outlay.brain.check_settings import is_shape
 from outlay.brain.port import Port, Shape
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 from outlay.graph.step_graph import INPUTS, Source
 
 if TYPE_CHECKING:

@@ -53,19 +53,19 @@ def choose(
 ) -> None:
     """Choose a layout and a mesh for a target, with its own compiler and without the hardware.
 
-    What was compiled is kept, so that the same command goes on where it was stopped. Of a Brain it is chosen which
-    modules go to which devices; on a cpu target they are measured.
+    What was compiled is kept, so that the same command goes on where it was stopped. Of a graph it is chosen which
+    parts go to which devices; on a cpu target they are measured.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans; what is attached stays free
     refuse_output(output, force=force)
     refuse_output(html, force=force)
     from outlay.devices.target import Target
-    from outlay.recipes.choose import ask, choose_for_brain
+    from outlay.recipes.choose import ask, choose_for_graph
     from outlay.search.search import search
 
     known, hardware = own_options(context, recipe), Target.parse(target)
     narrowed = {"--layout": layout, "--mesh": mesh, "--mode": mode}
-    selection: Selection | PlacementChoice | None = choose_for_brain(
+    selection: Selection | PlacementChoice | None = choose_for_graph(
         recipe, context.args, hardware, known=known, narrowed=narrowed
     )
     if selection is None:

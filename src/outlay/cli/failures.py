@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from outlay.cli import interrupt, output
 from outlay.core.error_types import OutlayError
 from outlay.core.user_code import users_traceback
+from outlay.recipes.plugins import EXTRAS
 
 CHECK_FAILED = 1
 WRONG_USE = 2
@@ -38,8 +39,8 @@ _CLOSED_PIPE = 141  # 128 + SIGPIPE
 # What the extras install, as it is imported, and the extra.
 _EXTRA = {
     **dict.fromkeys(("flax", "grain", "matplotlib", "orbax", "sklearn"), "train"),
-    **dict.fromkeys(("gymnasium", "nir"), "brain"),
     "tensorstore": "zarr",
+    **EXTRAS,
 }
 # Of XLA's errors, those that speak of the machine.
 _MACHINE = ("RESOURCE_EXHAUSTED", "Out of memory", "Unable to initialize backend")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outlay.cli.interrupt import watch
+from outlay.recipes.plugins import FILE_WORDS
 
 if TYPE_CHECKING:
     from outlay.recipes.prepare import Prepared
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 
 RecipeArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="RECIPE", help="A recipe by name (digits), path/to/file.py:function, or the file of a Brain."
-    ),
+    typer.Argument(metavar="RECIPE", help=f"A recipe by name (digits), path/to/file.py:function, or {FILE_WORDS}."),
 ]
 DevicesOption = Annotated[
     int | None,

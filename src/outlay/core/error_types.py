@@ -115,18 +115,6 @@ class CheckpointError(OutlayError, ValueError):
         super().__init__(message(headline, self.problems))
 
 
-class BrainError(OutlayError, ValueError):
-    """A Brain that cannot be built, read from its file, or run. `problems` lists every offender.
-
-    Attributes:
-        problems: one `Problem` per module, port, connection or setting at fault; empty where the fault is one.
-    """
-
-    def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
-        self.problems = tuple(problems)
-        super().__init__(message(headline, self.problems))
-
-
 class CheckpointWarning(UserWarning):
     """An older checkpoint than the newest was restored, an old one cannot be removed, or a folder cannot be locked."""
 

@@ -17,7 +17,7 @@ from outlay.core.error_types import OutputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# How everything begins that Outlay writes: pages, traces, layouts and Brains as TOML, pictures.
+# How everything begins that Outlay writes: pages, traces, layouts and other files as TOML, pictures.
 _OUR_BEGINNINGS = (
     re.compile(rb'\s*<!doctype html>.*<meta name="generator" content="outlay">', re.DOTALL),
     re.compile(rb'\{"otherData": \{"generator": "outlay"'),

@@ -37,11 +37,11 @@ def _side_by_side(rows: jax.Array) -> jax.Array:
     return by_step.reshape(by_step.shape[0], -1, *by_step.shape[3:])
 
 
-_SPIKES_A_WORD = 16
+_SIGNS_A_WORD = 16
 
 
-def is_spikes(dtype: jnp.dtype) -> bool:
-    """Whether values of this dtype are spikes: int8, of which only -1, 0 and 1 are used."""
+def is_signs(dtype: jnp.dtype) -> bool:
+    """Whether values of this dtype are signs: int8, of which only -1, 0 and 1 are used."""
     return dtype == jnp.int8
 
 
@@ -51,8 +51,8 @@ def pack(x: jax.Array) -> jax.Array:
     >>> pack(jnp.array([1, -1, 0, 1], "int8")).tolist() == [1 + (3 << 2) + (1 << 6)]
     True
     """
-    if is_spikes(x.dtype):
-        codes = _filled((x.reshape(-1) & 3).astype(jnp.uint32), _SPIKES_A_WORD)
+    if is_signs(x.dtype):
+        codes = _filled((x.reshape(-1) & 3).astype(jnp.uint32), _SIGNS_A_WORD)
         return (codes << _shifts()).sum(1, dtype=jnp.uint32)
     bare = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
     octets = jax.lax.bitcast_convert_type(bare, jnp.uint8).reshape(-1)
@@ -66,7 +66,7 @@ def unpack(words: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
     [1, -1, 0, 1]
     """
     size = math.prod(like.shape)
-    if is_spikes(like.dtype):
+    if is_signs(like.dtype):
         codes = (words[:, None] >> _shifts()) & 3
         return ((codes.reshape(-1)[:size] ^ 2).astype(jnp.int8) - jnp.int8(2)).reshape(like.shape)
     octets = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(-1)[: size * like.dtype.itemsize]
@@ -80,7 +80,7 @@ def unpack(words: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
 def num_words(like: jax.ShapeDtypeStruct) -> int:
     """How many words an array takes."""
     size = math.prod(like.shape)
-    return -(-size // _SPIKES_A_WORD) if is_spikes(like.dtype) else -(-size * like.dtype.itemsize // 4)
+    return -(-size // _SIGNS_A_WORD) if is_signs(like.dtype) else -(-size * like.dtype.itemsize // 4)
 
 
 def _filled(flat: jax.Array, multiple: int) -> jax.Array:
@@ -89,4 +89,4 @@ def _filled(flat: jax.Array, multiple: int) -> jax.Array:
 
 
 def _shifts() -> jax.Array:
-    return jnp.arange(0, 2 * _SPIKES_A_WORD, 2, dtype=jnp.uint32)[None]
+    return jnp.arange(0, 2 * _SIGNS_A_WORD, 2, dtype=jnp.uint32)[None]

@@ -89,8 +89,8 @@ class OneDim:
 
 
 @dataclass(frozen=True)
-class ByNeuron:
-    """Split the rows of what has a row a neuron; everything else is whole on every device.
+class SplitRows:
+    """Split the rows of what a graph names; everything else is whole on every device.
 
     Attributes:
         axis: the mesh axis.
@@ -110,23 +110,23 @@ class ByNeuron:
         """Choose for one leaf."""
         if self.rows is None:
             raise CannotPlace(
-                "only a graph knows which leaves have a row a neuron",
+                "only a graph knows which leaves have rows to split",
                 'outlay.program(outlay.graph.Rollout(graph), init, inputs, layout=..., mesh=mesh, mode="manual")',
             )
         num = next((num for pattern, num in self.rows if matches(pattern, leaf.path)), None)
         if num is None:
-            return Choice(P(), "has no row a neuron, or all are read: whole everywhere")
+            return Choice(P(), "has no rows to split, or all are read: whole everywhere")
         if self.axis not in leaf.free_axes or 0 not in leaf.free_dims:
             return Choice(P(), f"dim 0 or axis {self.axis!r} is taken", blocked=True)
         size, padded = leaf.free_axes[self.axis], leaf.shape[0]
-        reason = f"{padded // size} neurons a device"
+        reason = f"{padded // size} rows a device"
         if padded > num:
             more = num_bytes(leaf.shape, leaf.dtype) // padded * (padded - num)
             reason += f"; {num} filled up to {padded}, +{format_bytes(more)} in all"
         return Choice(_split(0, self.axis), reason)
 
     def __str__(self) -> str:
-        return f"by neuron over {self.axis!r}"
+        return f"by rows over {self.axis!r}"
 
 
 def fitting_spec(shape: Sequence[int], axes: Sequence[tuple[str, int]]) -> P:

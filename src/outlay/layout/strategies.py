@@ -11,7 +11,7 @@ from outlay.core.error_types import LayoutError, Problem
 from outlay.graph.step_graph import CACHE
 from outlay.layout.layout import Layout
 from outlay.layout.placement import on
-from outlay.layout.policies import ByNeuron, LargestDim, OneDim
+from outlay.layout.policies import LargestDim, OneDim, SplitRows
 from outlay.layout.rule import Otherwise, Rule
 
 MIN_SIZE = 2**18
@@ -154,21 +154,21 @@ def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
     return _of("by_module", [*modules, *read])
 
 
-def by_neuron(axis: str = "neurons") -> Layout:
-    """Split the neurons of all populations over an axis; modules without neurons run on every device.
+def by_rows(axis: str = "rows") -> Layout:
+    """Split the rows of a graph's parts over an axis; parts without rows run on every device.
 
-    For a `Rollout` in mode manual. Each device computes some neurons, of every population the same number, and all
-    learn of all spikes. Where the devices do not divide a population, neurons that do nothing fill it up.
+    For a `Rollout` in mode manual. Each device computes some rows, of every part the same number, and what a part
+    sends is gathered. Where the devices do not divide a part's rows, rows that do nothing fill it up.
 
     Args:
         axis: the mesh axis.
 
     Example:
-        >>> print(outlay.by_neuron())
-        1. **        by neuron over 'neurons'
+        >>> print(outlay.by_rows())
+        1. **        by rows over 'rows'
         2. batch.**  P() (optional)
     """
-    return _of("by_neuron", [Rule("**", ByNeuron(axis)), Rule("batch.**", P(), optional=True)])
+    return _of("by_rows", [Rule("**", SplitRows(axis)), Rule("batch.**", P(), optional=True)])
 
 
 def _of(strategy: str, rules: Sequence[Rule]) -> Layout:

@@ -11,10 +11,10 @@ from outlay.core.error_types import Problem
 from outlay.core.suggest import did_you_mean
 from outlay.layout.layout import Layout
 from outlay.layout.rule import OTHERWISE, Otherwise
-from outlay.layout.strategies import by_module, by_neuron, data_parallel, fsdp, tensor_parallel, zero1, zero2
+from outlay.layout.strategies import by_module, by_rows, data_parallel, fsdp, tensor_parallel, zero1, zero2
 from outlay.layout.toml_lines import TomlLines
 
-_ALL = (data_parallel, fsdp, zero1, zero2, tensor_parallel, by_module, by_neuron)
+_ALL = (data_parallel, fsdp, zero1, zero2, tensor_parallel, by_module, by_rows)
 STRATEGIES: dict[str, Callable[..., Layout]] = {strategy.__name__: strategy for strategy in _ALL}
 
 

@@ -19,7 +19,7 @@ from outlay.graph.section import Section
 from outlay.graph.step_graph import CACHE
 from outlay.layout.layout import Layout
 from outlay.layout.placement import On
-from outlay.layout.policies import ByNeuron
+from outlay.layout.policies import SplitRows
 
 
 @dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for
@@ -50,7 +50,7 @@ class ByRows:
         )
         return Layout(
             dataclasses.replace(rule, placement=dataclasses.replace(rule.placement, rows=numbers))
-            if isinstance(rule.placement, ByNeuron)
+            if isinstance(rule.placement, SplitRows)
             else rule
             for rule in self.user_layout
         )
@@ -58,7 +58,7 @@ class ByRows:
     def init(self, key: Any) -> Any:
         """The state, each device making all of it and keeping its rows.
 
-        What is drawn for one neuron may depend on all others, as a kernel that is divided by its sum over them does;
+        What is drawn for one row may depend on all others, as a kernel that is divided by its sum over them does;
         were the sum taken piece by piece, it would be rounded differently on every number of devices.
         """
 
@@ -85,13 +85,13 @@ class ByRows:
 
 
 def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, mode: str) -> ByRows | None:
-    """What a program runs where its layout splits neurons; None where it does not.
+    """What a program runs where its layout splits rows; None where it does not.
 
     Raises:
-        ProgramError: neurons are split, but the step is no rollout in mode manual; or it is one, and they are not; or
+        ProgramError: rows are split, but the step is no rollout in mode manual; or it is one, and they are not; or
             the rules put its parts on devices of their own.
     """
-    axes = [rule.placement.axis for rule in layout if isinstance(rule.placement, ByNeuron)]
+    axes = [rule.placement.axis for rule in layout if isinstance(rule.placement, SplitRows)]
     if not (axes and mode == "manual" and isinstance(step, Rollout)):
         _refuse_half(bool(axes), any(isinstance(rule.placement, On) for rule in layout), step, mode)
         return None
@@ -112,11 +112,11 @@ def _refuse_half(splits: bool, places: bool, step: Any, mode: str) -> None:
         )
     if splits:
         raise ProgramError(
-            "outlay.by_neuron lays out a rollout in mode manual: only its graph says which leaves have a row a neuron\n"
-            '  fix: outlay.program(outlay.graph.Rollout(graph), ..., layout=outlay.by_neuron(), mode="manual")'
+            "outlay.by_rows lays out a rollout in mode manual: only its graph says which leaves have rows\n"
+            '  fix: outlay.program(outlay.graph.Rollout(graph), ..., layout=outlay.by_rows(), mode="manual")'
         )
     if mode == "manual" and isinstance(step, Rollout):
         raise ProgramError(
             "a rollout in mode manual is split by the rows of its parts, and no rule of the layout says so\n"
-            '  fix: layout=outlay.by_neuron("neurons"), or mode="auto" or mode="placed"'
+            '  fix: layout=outlay.by_rows("rows"), or mode="auto" or mode="placed"'
         )

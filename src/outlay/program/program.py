@@ -89,10 +89,10 @@ class Program:
         self.mesh = mesh
         self.layout = layout
         self.mode: Mode = mode
-        by_neuron = by_rows(step, init, layout, mesh, mode)
-        self.rows: tuple[Rows, ...] = (by_neuron.rows,) if by_neuron else ()
-        if by_neuron:
-            step, init, layout = by_neuron, by_neuron.init, by_neuron.layout
+        split = by_rows(step, init, layout, mesh, mode)
+        self.rows: tuple[Rows, ...] = (split.rows,) if split else ()
+        if split:
+            step, init, layout = split, split.init, split.layout
         self._laid_out = step
         # In the context of the mesh, models may name its axes in their own constraints.
         enter = functools.partial(jax.set_mesh, mesh)

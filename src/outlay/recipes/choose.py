@@ -15,6 +15,8 @@ from outlay.devices.simulated import simulate
 from outlay.devices.spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.graph.rollout import Rollout
+from outlay.layout.layout import Layout
+from outlay.layout.policies import SplitRows
 from outlay.program.modes import Mode
 from outlay.recipes.arguments import parameter_types, recipe_arguments
 from outlay.recipes.find import find_function, find_recipe
@@ -60,9 +62,9 @@ def choose(
     same question is answered faster the next time, and after Ctrl-C the search goes on where it was. State and batch
     stay abstract. Progress goes to stderr.
 
-    Of a Brain the question is which modules go to which devices, and whether one device is best. Where the target's
-    devices are attached, as those of `cpu:6` are, the modules and the best arrangements of them are measured here;
-    elsewhere they are estimated. Options that narrow a search are not for Brains.
+    Of a recipe whose step is a `Rollout` the question is which parts go to which devices, and whether one device is
+    best. Where the target's devices are attached, as those of `cpu:6` are, the parts and the best arrangements of them
+    are measured here; elsewhere they are estimated. Options that narrow a search are not for these.
 
     Args:
         recipe: a recipe by name or `path/to/file.py:function`, or the function, which other processes must be able to
@@ -91,7 +93,7 @@ def choose(
     """
     words = words_of(options or {})
     narrowed = {"layouts": layouts, "meshes": meshes, "mode": mode}
-    chosen = choose_for_brain(_named(recipe), words, Target.parse(target), narrowed=narrowed)
+    chosen = choose_for_graph(_named(recipe), words, Target.parse(target), narrowed=narrowed)
     if chosen is not None:
         return chosen
     question = ask(_named(recipe), words, Target.parse(target), layouts=layouts, meshes=meshes, mode=mode, xla=xla)
@@ -99,13 +101,13 @@ def choose(
     return search(question, num_candidates=num_candidates, num_processes=processes, timeout=timeout)
 
 
-def choose_for_brain(
+def choose_for_graph(
     recipe: str, words: Sequence[str], target: Target, *, known: Sequence[str] = (), narrowed: Mapping[str, Any]
 ) -> PlacementChoice | None:
-    """How to run a Brain on a target; None for a recipe that is none.
+    """How to run a recipe's graph on a target; None for a recipe whose step is no `Rollout`.
 
     Args:
-        recipe: the recipe by name, as the file of a Brain or as `path/to/file.py:function`.
+        recipe: the recipe by name, as a file that is one, or as `path/to/file.py:function`.
         words: the recipe's options, as words of a command line.
         target: the hardware.
         known: the command's own options, which a mistyped word may have meant.
@@ -120,12 +122,17 @@ def choose_for_brain(
     given = [name for name, value in narrowed.items() if value]
     if given:
         raise RecipeError(
-            f"{recipe} is a Brain, whose ways to run are all compared: {', '.join(given)} cannot be given"
+            f"{recipe} is a graph of parts, whose ways to run are all compared: {', '.join(given)} cannot be given"
             "\n  fix: leave it out"
         )
     if target.hardware.kind == "cpu" and not backend_is_started():
         simulate(target.num_devices)
-    return choose_placement(made.step, made.init, made.data[0], target, recipe=recipe, words=words)
+    by_rows = next((name for name, layout in made.layouts.items() if _splits_rows(layout)), "")
+    return choose_placement(made.step, made.init, made.data[0], target, recipe=recipe, words=words, by_rows=by_rows)
+
+
+def _splits_rows(layout: Layout | Callable[[int], Layout]) -> bool:
+    return isinstance(layout, Layout) and any(isinstance(rule.placement, SplitRows) for rule in layout)
 
 
 def ask(

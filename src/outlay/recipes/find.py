@@ -1,4 +1,4 @@
-"""Find a recipe by what the user typed: the name of one of ours, `path/to/file.py:function`, or the file of a Brain."""
+"""Find a recipe by what the user typed: the name of one of ours, `path/to/file.py:function`, or a file that is one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
 from outlay.recipes.arguments import recipe_arguments
 from outlay.recipes.load_file import RAISED, last_line_in, load_file
-from outlay.recipes.plugins import FILES, RECIPES, load
+from outlay.recipes.plugins import FILE_WORDS, FILES, RECIPES, load
 from outlay.recipes.recipe import Recipe
 
 
 def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ()) -> Recipe:
-    """The recipe of a name, of `path/to/file.py:function` or of the file of a Brain, made with its own options.
+    """The recipe of a name, of `path/to/file.py:function` or of a file that is one, made with its own options.
 
     Args:
         text: what the user typed.
@@ -60,8 +60,8 @@ def find_function(text: str) -> Callable[..., Any]:
     if text not in RECIPES:
         raise RecipeError(
             f"there is no recipe {text!r}: {did_you_mean(text, RECIPES)}"
-            "\n  fix: name one of these, a function of your own as path/to/file.py:function, or the .toml or .scfg of "
-            "a Brain"
+            "\n  fix: name one of these, a function of your own as path/to/file.py:function, or "
+            f"{FILE_WORDS}"
         )
     return load(RECIPES[text])
 

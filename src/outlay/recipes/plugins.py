@@ -23,8 +23,12 @@ FILES = {
     ".scfg": "outlay.brain.run.from_file:recipe_of",
 }
 """Files that are recipes by themselves: how they end, to what gives the function for such a path."""
+FILE_WORDS = "the file of a Brain (.toml, .scfg)"
+"""The same in words, for help and messages."""
 COMMANDS = ("outlay.brain.brain_command:brain",)
 """Groups of commands besides those of `cli/`."""
+EXTRAS = {"gymnasium": "brain", "nir": "brain"}
+"""What these import besides: package to the extra that installs it."""
 
 
 def load(reference: str) -> Any:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.module import Module
 from outlay.brain.port import Connection, Port
-from outlay.core.error_types import BrainError
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.brain import plain_equations as plain
 
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.delays.delays import NoDelays
 from outlay.brain.delays.drawn import N2NDelays, NDelays
 from outlay.brain.initializers import Constant, SparseUniform
@@ -31,7 +32,6 @@ from outlay.brain.somas.leaky import (
 from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.synapses.fading import RDTracedSynapses, RFSTracedSynapses, TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.error_types import BrainError
 from outlay.core.patterns import matches
 
 UNITS, INPUTS, STEPS = 5, 7, 40

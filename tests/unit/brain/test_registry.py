@@ -1,9 +1,9 @@
 import pytest
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.registry import kind_of, name_of, register, registered, registered_names
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.brain.somas.soma import Soma
-from outlay.core.error_types import BrainError
 
 
 def test_a_class_is_found_by_its_name_and_its_name_by_the_class():

@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.port import Port
 from outlay.brain.reshape import Concat, Sampler
-from outlay.core.error_types import BrainError
 
 
 def test_concat_is_flat_or_of_the_shape_asked_for():

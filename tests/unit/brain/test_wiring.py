@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.initializers import SparseUniform, Uniform
 from outlay.brain.integrator import ExponentialIntegrator
@@ -17,7 +18,6 @@ from outlay.brain.reshape import Concat
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.error_types import BrainError
 
 
 @dataclass(frozen=True)

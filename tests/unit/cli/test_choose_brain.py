@@ -72,7 +72,7 @@ def test_the_layout_it_writes_runs(folder, chosen):
 
 
 def test_what_narrows_a_search_of_layouts_is_not_for_brains(folder):
-    with pytest.raises(RecipeError, match="is a Brain, whose ways to run are all compared: layouts, mode cannot be"):
+    with pytest.raises(RecipeError, match="a graph of parts, whose ways to run are all compared: layouts, mode cannot"):
         outlay.choose(str(folder / "small.toml"), target="cpu:3", layouts=["copies"], mode="auto")
 
 

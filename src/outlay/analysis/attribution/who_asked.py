@@ -18,13 +18,13 @@ _INSTALLED = re.compile(
     r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<frozen|[/\\]outlay[/\\]core[/\\]"
 )
 _STANDARD_LIBRARY = tuple({sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "platstdlib")})
-# Of Outlay itself, models and recipes are programs like a user's; the rest is machinery.
+# Of Outlay itself this is machinery; models, recipes and applications are programs like a user's.
 _OUTLAY = re.compile(r"[/\\]outlay[/\\](\w+)[/\\]")
-_PROGRAMS = ("brain", "models", "recipes")
 _MACHINERY = (
     *("analysis", "arrays", "cli", "core", "devices", "graph", "layout", "program", "report", "search"),
     "train",
 )
+_PROGRAMS = frozenset(path.name for path in Path(__file__).parents[2].iterdir()).difference(_MACHINERY)
 # Rows are exchanged because a layout splits them: no line of the user's asks for it, so it is the one that does it.
 _EXCHANGE = re.compile(r"[/\\]outlay[/\\]graph[/\\]exchange_rows\.py$")
 # What calls these is the script that drives a program, not the program.

@@ -72,5 +72,5 @@ def _words(name: str, leaves: list[str], step: int, by_rows: tuple[str, ...], mo
     return (
         f"{what}It says that it works on some of its rows as on all, and does not: random numbers must be drawn for "
         "each row by the row's number (jax.random.fold_in), not for the shape of all rows, and nothing may be summed "
-        "over its rows. Fix that, or leave it out of the split: an empty by_rows, by_neuron in a Brain's module"
+        "over its rows. Fix that, or leave it out of the split: an empty by_rows"
     )

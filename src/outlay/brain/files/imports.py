@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from outlay.core.error_types import BrainError
+from outlay.brain.brain_error import BrainError
 
 
 def import_file(folder: Path, name: str, *, trust: bool) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path as File
 from typing import Any
 
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.files.connection_text import FORM, parse_connection
 from outlay.brain.files.imports import import_file
 from outlay.brain.files.settings import read_table
@@ -23,7 +24,7 @@ from outlay.brain.library import LIBRARY
 from outlay.brain.module import Module
 from outlay.brain.port import Connection, split_end
 from outlay.brain.registry import MODULE
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import INPUTS

@@ -12,13 +12,14 @@ from pathlib import Path as File
 from typing import Any
 
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.files.connection_text import connection_text
 from outlay.brain.files.settings import TYPE, file_key
 from outlay.brain.files.templates import TEMPLATES, USE
 from outlay.brain.kernel_file import GivenKernel, KernelFile
 from outlay.brain.library import LIBRARY
 from outlay.brain.registry import MODULE, kind_of, name_of
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 
 _OWN = {file.__name__ for file in LIBRARY}

@@ -13,12 +13,13 @@ import numpy as np
 
 from outlay.brain.address import port_addresses, select_addresses
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.port import Shape
 from outlay.brain.run.inputs.closed_loop import ClosedLoop
 from outlay.brain.run.inputs.feed import Feed, Stimulus
 from outlay.brain.run.layouts import MESHES, MODES, brain_layouts, goes_with
 from outlay.brain.run.recording.moments import Moments
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.rollout import Rollout

@@ -11,8 +11,8 @@ from outlay.brain.brain import Brain
 from outlay.graph.step_graph import INPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.placement import On, replicate
-from outlay.layout.policies import ByNeuron
-from outlay.layout.strategies import by_module, by_neuron
+from outlay.layout.policies import SplitRows
+from outlay.layout.strategies import by_module, by_rows
 from outlay.program.modes import Mode
 from outlay.recipes.recipe import DEFAULT_MESH
 
@@ -26,7 +26,7 @@ def brain_layouts(brain: Brain) -> dict[str, Layout | Callable[[int], Layout]]:
     """Layouts by name: `copies`, `by-neuron`, and `by-module`, which depends on the number of devices."""
     return {
         COPIES: Layout([("**", replicate()), ("batch.**", replicate())]),
-        BY_NEURON: by_neuron("neurons"),
+        BY_NEURON: by_rows("neurons"),
         BY_MODULE: lambda num_devices: by_module(balanced(brain, num_devices)),
     }
 
@@ -34,7 +34,7 @@ def brain_layouts(brain: Brain) -> dict[str, Layout | Callable[[int], Layout]]:
 def goes_with(layout: Layout) -> tuple[str, Mode]:
     """The mesh, as text, and the mode that the rules of a layout ask for."""
     for rule in layout:
-        if isinstance(rule.placement, ByNeuron):
+        if isinstance(rule.placement, SplitRows):
             return f"{rule.placement.axis}=-1", MODES[BY_NEURON]
         if isinstance(rule.placement, On):
             return MESHES[BY_MODULE], MODES[BY_MODULE]

@@ -16,6 +16,7 @@ from outlay.arrays.gather import gather
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.files.nir.read_nir import NirBrain, read_nir
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe, refuse_no_count
@@ -25,7 +26,7 @@ from outlay.brain.run.layouts import COPIES, MESHES
 from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.simulate import simulate
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 from outlay.core.jax_compat import attached_devices
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted

@@ -13,6 +13,7 @@ import numpy as np
 
 from outlay.arrays.fits_in_memory import too_large
 from outlay.arrays.gather import gather
+from outlay.brain.brain_error import BrainError
 from outlay.brain.run.activity import population_names
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.brain_run import BrainRun
@@ -23,7 +24,7 @@ from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.saves import Saved, Saves
 from outlay.brain.run.simulated_progress import BrainProgress
 from outlay.brain.run.stopped import BrainInterrupted, BrainStopped, first_not_finite, not_finite_problems
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat

@@ -8,8 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.run.recording.recording import Recording
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
 from outlay.train.stop import last_checkpoint_in_words
 

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.port import Shape
 from outlay.brain.registry import register
 from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.spikers.poisson import PoissonSpiker
 from outlay.brain.spikers.spiker_settings import not_positive
-from outlay.core.error_types import BrainError
 
 Each = float | tuple[float, ...]
 """One number for all numbers of the signal, or one for each."""

@@ -200,11 +200,11 @@ def _refuse(step: Any, mesh: Mesh) -> None:
     if not isinstance(step, Rollout):
         raise ProgramError(
             f"mode placed runs a graph of parts, and {named(step)} is none\n"
-            "  fix: outlay.graph.Rollout(graph), where graph is a StepGraph or brain.graph; or mode auto or manual"
+            "  fix: outlay.graph.Rollout(graph), where graph is a StepGraph; or mode auto or manual"
         )
     processes = {device.process_index for device in mesh.devices.flat}
     if len(processes) > 1:
         raise ProgramError(
             f"mode placed sends off the steps of all parts from one process, and this mesh is of {len(processes)}\n"
-            '  fix: the devices of one process, or outlay.by_neuron in mode="manual", which runs in any number of them'
+            '  fix: the devices of one process, or outlay.by_rows in mode="manual", which runs in any number of them'
         )

@@ -184,7 +184,7 @@ def _dominant(found: PlacedExplanation) -> Iterator[Finding]:
         "dominant-part",
         f"{largest(found)}, whatever number of devices there are",
         f'split it over several devices: outlay.by_module({{..., "{part.name}": [0, 1]}}), or everything: '
-        "outlay.by_neuron()",
+        "outlay.by_rows()",
         int(part.bytes_accessed),
     )
 

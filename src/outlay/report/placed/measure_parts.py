@@ -86,7 +86,7 @@ def measure_parts(
     """Measure a step of each part of a graph, alone on one device.
 
     All parts are run together first. Each is then run by itself with the state that it has after that, and reads what
-    the others put out in that run: what a part costs may depend on what it reads, as plasticity does on spikes.
+    the others put out in that run: what a part costs may depend on what it reads, as a sparse one does.
 
     Args:
         rollout: the graph's rollout.

@@ -75,7 +75,7 @@ class CachedFacts:
     """One output as it is kept for those that read it in the next step.
 
     Attributes:
-        path: in the state, such as `cache.A_ex.out_spikes`.
+        path: in the state, such as `cache.encoder.out`.
         shape: of the array.
         dtype: of the array.
         num_bytes: of it.

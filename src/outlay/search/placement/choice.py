@@ -19,7 +19,7 @@ class Way:
     """One way to run a graph.
 
     Attributes:
-        layout: `one device`, `by-module`, `by-neuron` or `copies`.
+        layout: `one device`, `by-module`, `by-rows` (or what the recipe calls it) or `copies`.
         num_devices: how many devices it takes.
         expected: what a step would take.
         placement: the device of each part, where each has its own.
@@ -54,7 +54,7 @@ class Way:
 
 @dataclass(frozen=True)
 class PlacementChoice:
-    """The arrangement chosen for a graph, and what it was compared with; made by `outlay.choose` of a Brain.
+    """The arrangement chosen for a graph, and what it was compared with; made by `outlay.choose`.
 
     Attributes:
         recipe: the recipe as the user named it.
@@ -63,6 +63,7 @@ class PlacementChoice:
         costs: what the parts cost.
         ways: everything that was compared, the fastest first, and those first that were measured.
         together: measured seconds of a step of all parts in one program on one device; None where nothing was measured.
+        by_rows: what the recipe calls its layout that splits rows; empty where it has none.
         toml: the layout of the best placement, one device included, with its mesh, as the text of a layout file.
         seconds: how long it took to choose.
     """
@@ -73,6 +74,7 @@ class PlacementChoice:
     costs: Costs
     ways: tuple[Way, ...]
     together: float | None
+    by_rows: str
     toml: str
     seconds: float
 
@@ -97,8 +99,8 @@ class PlacementChoice:
             file: where the layout was written; `THIS_FILE` stands for it without.
         """
         found = [["--layout", file or "THIS_FILE", "--mode", "placed", *self._devices(self.placed)]]
-        if self.chosen.layout == "by-neuron":
-            found.insert(0, ["--layout", "by-neuron", *self._devices(self.chosen)])
+        if self.by_rows and self.chosen.layout == self.by_rows:
+            found.insert(0, ["--layout", self.by_rows, *self._devices(self.chosen)])
         return tuple(shlex.join(["outlay", "run", self.recipe, *self.words, *options]) for options in found)
 
     def _devices(self, way: Way) -> list[str]:

@@ -24,7 +24,7 @@ from outlay.search.placement.costs import Costs, Read
 
 _LAUNCH = 10e-6
 """Seconds assumed, where nothing is measured, for sending off a program or an array."""
-_SPIKES_A_BYTE = 4
+_SIGNS_A_BYTE = 4
 
 
 def attached(target: Target) -> list[jax.Device]:
@@ -91,7 +91,7 @@ def _costs(rollout: Rollout, init: Callable[[Any], Any], target: Target, **known
 def _gathers(rollout: Rollout, init: Callable[[Any], Any], target: Target) -> dict[int, float]:
     state = _state(init)
     split = _rows(rollout, state)
-    gathered = sum(size for (part, _), size in _sizes(state).items() if part in split) / _SPIKES_A_BYTE
+    gathered = sum(size for (part, _), size in _sizes(state).items() if part in split) / _SIGNS_A_BYTE
     several = range(2, target.num_devices + 1)
     return {num: collective_seconds("all-gather", gathered, [range(num)], target) for num in several}
 

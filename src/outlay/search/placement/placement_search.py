@@ -19,7 +19,7 @@ from outlay.graph.rollout import Rollout, count_steps
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.rule import Rule
-from outlay.layout.strategies import by_module, by_neuron
+from outlay.layout.strategies import by_module, by_rows
 from outlay.layout.write_layout import write_layout
 from outlay.program.make import program
 from outlay.program.program import Program
@@ -36,6 +36,7 @@ def choose_placement(
     *,
     recipe: str,
     words: Sequence[str] = (),
+    by_rows: str = "",
 ) -> PlacementChoice:
     """Choose how to run a graph on a target: which parts go to which of its devices, or whether one device is best.
 
@@ -49,6 +50,7 @@ def choose_placement(
         target: the hardware.
         recipe: what the user calls it.
         words: the options that the user gave it.
+        by_rows: what the recipe calls its layout that splits rows; empty where it has none.
     """
     start = time.monotonic()
     devices, together = attached(target), None
@@ -57,7 +59,7 @@ def choose_placement(
         together = times.together
     else:
         costs = estimated_costs(rollout, init, inputs, target)
-    ways = compare(costs, target.num_devices)
+    ways = compare(costs, target.num_devices, by_rows or "by-rows")
     if devices:
         ways = measured_ways(ways, rollout, init, inputs, devices)
     best = next(way for way in ways if way.placement is not None)
@@ -68,17 +70,19 @@ def choose_placement(
         costs=costs,
         ways=ways,
         together=together,
+        by_rows=by_rows,
         toml=_toml(best, recipe, words, target),
         seconds=time.monotonic() - start,
     )
 
 
-def compare(costs: Costs, num_devices: int) -> tuple[Way, ...]:
+def compare(costs: Costs, num_devices: int, by_rows: str = "by-rows") -> tuple[Way, ...]:
     """Every way to run a graph on up to so many devices, the fastest first; of equals that with fewer devices.
 
     Args:
         costs: what its parts cost.
         num_devices: how many devices there are.
+        by_rows: what to call the split of all parts' rows.
     """
     everything = dict.fromkeys(costs.seconds, 0)
     ways = [Way("one device", 1, expect_placed(costs, everything), everything)]
@@ -87,7 +91,7 @@ def compare(costs: Costs, num_devices: int) -> tuple[Way, ...]:
             placement = balance(costs, num)
             ways.append(Way("by-module", num, expect_placed(costs, placement), placement))
         if costs.rows:
-            ways.append(Way("by-neuron", num, expect_by_rows(costs, num)))
+            ways.append(Way(by_rows, num, expect_by_rows(costs, num)))
     if num_devices > 1:
         ways.append(Way("copies", num_devices, expect_copies(costs, num_devices)))
     return tuple(sorted(ways, key=lambda way: (way.seconds, way.num_devices)))
@@ -222,8 +226,8 @@ def _program(way: Way, rollout: Rollout, init: Any, inputs: Any, devices: Sequen
     def over(axis: str) -> Mesh:
         return Mesh(np.array(devices[: way.num_devices]), (axis,), axis_types=(AxisType.Auto,))
 
-    if way.layout == "by-neuron":
-        return program(rollout, init, inputs, layout=by_neuron("neurons"), mesh=over("neurons"), mode="manual")
+    if way.placement is None:  # copies are never run
+        return program(rollout, init, inputs, layout=by_rows("rows"), mesh=over("rows"), mode="manual")
     if way.num_devices == 1:
         whole = Layout([("**", replicate()), ("batch.**", replicate())])
         return program(rollout, init, inputs, layout=whole, mesh=over("devices"))

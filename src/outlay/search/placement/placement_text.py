@@ -94,8 +94,8 @@ def notes(choice: PlacementChoice) -> Iterator[str]:
             "devices of their "
             f"own the best placement could be up to {costs.best_gain:.1f}x as fast as one"
         )
-    if choice.chosen.layout == "by-neuron":
-        yield "the layout file holds the best placement of whole parts; by-neuron needs no file"
+    if choice.by_rows and choice.chosen.layout == choice.by_rows:
+        yield f"the layout file holds the best placement of whole parts; {choice.by_rows} needs no file"
 
 
 def _bound(choice: PlacementChoice) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.files.convert import convert_brain
 from outlay.brain.files.nir.read_nir import read_nir
@@ -23,7 +24,6 @@ from outlay.brain.reshape import Concat
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma
 from outlay.brain.synapses.fading import TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.error_types import BrainError
 
 BRAIN = Brain(
     {

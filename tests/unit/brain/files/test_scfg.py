@@ -11,6 +11,7 @@ import pytest
 import outlay
 import outlay.brain.run
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.files.convert import write_brain
 from outlay.brain.files.read_brain import read_brain
@@ -25,7 +26,6 @@ from outlay.brain.somas.composed import ComposedLeakySoma
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma, RefractoryLeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
 from outlay.brain.synapses.fading import TracedSynapses
-from outlay.core.error_types import BrainError
 
 DATA = Path(__file__).parents[3] / "data"
 OLDER, NEWEST = DATA / "example_ab_model.scfg", DATA / "spark_1_2.scfg"

@@ -5,6 +5,7 @@ import textwrap
 import pytest
 
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.initializers import Constant
@@ -14,7 +15,6 @@ from outlay.brain.registry import registered_names
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma
 from outlay.brain.spikers.topological import TopologicalLinearSpiker
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.error_types import BrainError
 
 SMALL = """\
     dt = "0.5 ms"

@@ -9,6 +9,7 @@ import pytest
 
 import outlay.brain.run
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.delays.drawn import NDelays
 from outlay.brain.files.convert import write_brain
 from outlay.brain.files.read_brain import read_brain
@@ -29,7 +30,6 @@ from outlay.brain.spikers.linear import LinearSpiker
 from outlay.brain.spikers.topological import TopologicalPoissonSpiker
 from outlay.brain.synapses.fading import TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses
-from outlay.core.error_types import BrainError
 
 AB_BRAIN = Path(outlay.brain.run.__path__[0]) / "ab_brain.toml"
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.run.brain_recipe import waves
 from outlay.brain.run.from_file import read_inputs
 from outlay.brain.run.inputs.feed import Stimulus, refuse_not_finite
-from outlay.core.error_types import BrainError
 
 FLOAT = np.dtype("float32")
 SHAPES = {"light": (2,)}

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.run.recording.events import Filter
 from outlay.brain.run.recording.moments import Moments, Trigger, Window
-from outlay.core.error_types import BrainError
 
 
 def test_windows_as_text():

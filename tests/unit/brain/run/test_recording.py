@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.run_brain import MemoryRecorder
-from outlay.core.error_types import BrainError
 
 ROWS = {
     "A:out_spikes": ((3,), np.dtype("int8")),

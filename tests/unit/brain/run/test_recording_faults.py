@@ -10,9 +10,10 @@ from tests.unit.brain.run.tiny import tiny
 from tests.unit.recipes.test_run_faults import disk_that_may_fill_up
 
 import outlay
+from outlay.brain.brain_error import BrainError
 from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
-from outlay.core.error_types import BrainError, CheckpointError, RunFolderError
+from outlay.core.error_types import CheckpointError, RunFolderError
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
 from outlay.train.run_folder import RunFolder

@@ -12,6 +12,7 @@ from tests.unit.brain.run.tiny import tiny
 
 import outlay
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.delays.drawn import N2NDelays
 from outlay.brain.files.convert import write_brain
 from outlay.brain.files.nir.read_nir import read_nir
@@ -20,7 +21,6 @@ from outlay.brain.port import Connection
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.run_brain import run_brain
 from outlay.brain.spikers.linear import LinearSpiker
-from outlay.core.error_types import BrainError
 from outlay.recipes.prepare import prepare
 
 LIGHT = np.random.default_rng(0).random((40, 2)).astype(np.float32)
@@ -64,12 +64,12 @@ def test_everything_runs_after_a_user_has_set_a_mesh(plain, kind, num):
 
 
 def test_a_layout_brings_its_mode_and_its_mesh(plain):
-    for layout in (BY_MODULE, outlay.by_neuron("rows"), outlay.by_module({"eye": 3, "count": 0})):
+    for layout in (BY_MODULE, outlay.by_rows("rows"), outlay.by_module({"eye": 3, "count": 0})):
         assert np.array_equal(run(layout=layout)["eye:out_spikes"], plain[:20])
 
 
 def test_a_state_goes_on_under_any_other_layout(plain):
-    layouts = [None, outlay.by_neuron("rows"), BY_MODULE, "copies", "by-neuron", None]
+    layouts = [None, outlay.by_rows("rows"), BY_MODULE, "copies", "by-neuron", None]
     devices = jax.devices()
     for before, after in itertools.pairwise(layouts):
         state = run(layout=before).state

@@ -11,12 +11,13 @@ import pytest
 from tests.unit.brain.run.tiny import tiny
 
 import outlay
+from outlay.brain.brain_error import BrainError
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.collected import Collected
 from outlay.brain.run.inputs.closed_loop import ClosedLoop
 from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.stopped import BrainInterrupted, BrainStopped
-from outlay.core.error_types import BrainError, CheckpointError
+from outlay.core.error_types import CheckpointError
 from outlay.jobs import stop_request
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared

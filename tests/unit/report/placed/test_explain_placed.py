@@ -16,7 +16,7 @@ from outlay.core.error_types import ExplainError
 from outlay.core.table import to_text
 from outlay.graph.rollout import Rollout
 from outlay.graph.step_graph import Part, Source, StepGraph
-from outlay.layout.strategies import by_neuron
+from outlay.layout.strategies import by_rows
 from outlay.report.explain.budgets import broken_budgets
 
 APART = {"source": 0, "a": 1, "b": 2, "sum": 3}
@@ -250,7 +250,7 @@ def test_there_is_no_estimate_of_the_whole(apart):
 def test_figures_of_a_rollout_come_to_one_step_of_its_graph():
     waves = graph()
     mesh = outlay.mesh(devices=jax.devices()[:2], neurons=2)
-    program = outlay.program(Rollout(waves), init_of(waves), inputs(), layout=by_neuron(), mesh=mesh, mode="manual")
+    program = outlay.program(Rollout(waves), init_of(waves), inputs(), layout=by_rows("neurons"), mesh=mesh, mode="manual")
     found = outlay.explain(program)
     (gather,) = [one for one in found.collectives if one.kind == "all-gather" and one.count == NUM_STEPS]
     assert gather.source is not None

@@ -27,7 +27,7 @@ def names(ways):
 def test_all_ways_are_compared_the_fastest_first():
     ways = compare(ring(), 3)
     assert sorted(names(ways)) == sorted(
-        [("one device", 1), ("by-module", 2), ("by-module", 3), ("by-neuron", 2), ("by-neuron", 3), ("copies", 3)]
+        [("one device", 1), ("by-module", 2), ("by-module", 3), ("by-rows", 2), ("by-rows", 3), ("copies", 3)]
     )
     assert [way.seconds for way in ways] == sorted(way.seconds for way in ways)
 
@@ -43,14 +43,14 @@ def test_one_device_wins_where_exchange_costs_more_than_it_saves():
     assert names(compare(ring(rows={}, num_cores=1, per_place=0.01), 3))[0] == ("one device", 1)
 
 
-def test_neurons_win_where_they_can_be_split():
+def test_rows_win_where_they_can_be_split():
     seconds = {"a": 8.0, "b": 1.0, "c": 0.0}
-    assert names(compare(ring(seconds=seconds, rows={"a": 300, "b": 300}), 3))[0] == ("by-neuron", 3)
+    assert names(compare(ring(seconds=seconds, rows={"a": 300, "b": 300}), 3))[0] == ("by-rows", 3)
 
 
 def choice(costs, num_devices=3):
-    ways = compare(costs, num_devices)
-    return PlacementChoice("net", ("--size", "2"), f"cpu:{num_devices}", costs, ways, None, "", 0.0)
+    ways = compare(costs, num_devices, "by-neuron")
+    return PlacementChoice("net", ("--size", "2"), f"cpu:{num_devices}", costs, ways, None, "by-neuron", "", 0.0)
 
 
 def test_the_answer_in_words():
@@ -80,7 +80,7 @@ def test_on_attached_devices_the_best_of_each_kind_is_run(measured):
     assert measured.costs.num_cores
     assert measured.together > 0
     run = [way.layout for way in measured.ways if way.measured is not None]
-    assert sorted(run) == ["by-module", "by-neuron", "one device"]
+    assert sorted(run) == ["by-module", "by-rows", "one device"]
     assert run == [way.layout for way in measured.ways[:3]]
     assert measured.chosen.seconds == min(way.measured for way in measured.ways[:3])
     assert "measured" in str(measured)

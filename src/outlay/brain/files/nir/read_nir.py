@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.files.nir.write_nir import MS_PER_S
 from outlay.brain.kernel_file import GivenKernel
 from outlay.brain.module import State
@@ -22,7 +23,7 @@ from outlay.brain.port import Connection
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.synapses.fading import TracedSynapses
 from outlay.brain.synapses.synapses import LinearSynapses, Synapses
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.graph.step_graph import INPUTS
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.core.error_types import BrainError, Problem
+from outlay.brain.brain_error import BrainError
+from outlay.core.error_types import Problem
 
 XZ = b"\xfd7zXZ\x00"
 TYPE = "__type__"

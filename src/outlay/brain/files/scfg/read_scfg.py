@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outlay.brain.brain import Brain
+from outlay.brain.brain_error import BrainError
 from outlay.brain.files.scfg.components import Path, Table, Wrong, not_here, own_settings
 from outlay.brain.files.scfg.names import MODULES, NEURONS, ONE_PORT, known_names
 from outlay.brain.files.scfg.neurons import CALL, SPECS, class_of, count_of, neuron_table, ports_of
@@ -19,7 +20,7 @@ from outlay.brain.module import Module
 from outlay.brain.neuron import Neuron
 from outlay.brain.port import Connection, Shape, split_end
 from outlay.brain.registry import MODULE
-from outlay.core.error_types import BrainError, Problem
+from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import INPUTS

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.port import Shape
 from outlay.brain.run.inputs.feed import Batch, Outputs, Stimulus
-from outlay.core.error_types import BrainError
 
 
 class Environment(Protocol):

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from outlay.brain.brain_error import BrainError
 from outlay.brain.run.recording.recording import STEPS, Recording, create_array, open_array
-from outlay.core.error_types import BrainError
 from outlay.core.quantities import counted
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from outlay.core.error_types import BrainError
+from outlay.brain.brain_error import BrainError
 from outlay.core.suggest import did_you_mean
 
 STEPS = "steps"

@@ -11,7 +11,7 @@ from tests.unit.program.waves import NUM_STEPS, assert_same, graph, init_of, inp
 import outlay
 from outlay.core.error_types import LayoutError, ProgramError
 from outlay.graph.rollout import Rollout
-from outlay.layout.strategies import by_neuron
+from outlay.layout.strategies import by_rows
 
 
 @functools.cache
@@ -28,7 +28,7 @@ def program_on(num, near=1, far=1):
 def new_program_on(num, near=1, far=1, layout=None, mode="manual"):
     step = rollout(near=near, far=far)
     mesh = outlay.mesh(devices=jax.devices()[:num], n=num)
-    return outlay.program(step, init_of(step.graph), inputs(), layout=layout or by_neuron("n"), mesh=mesh, mode=mode)
+    return outlay.program(step, init_of(step.graph), inputs(), layout=layout or by_rows("n"), mesh=mesh, mode=mode)
 
 
 @pytest.mark.parametrize(("num", "near", "far"), [(1, 1, 1), (2, 2, 3), (3, 1, 1), (3, 3, 4), (6, 2, 3)])
@@ -55,7 +55,7 @@ def test_the_plan_says_which_rows_are_where_and_what_filling_up_costs():
     plan = program_on(6).plan
     kernel = plan["b.kernel"]
     assert (kernel.shape, kernel.local_shape, kernel.spec) == ((12, 24), (2, 24), P("n", None))
-    assert "2 neurons a device; 10 filled up to 12, +192 B in all" in kernel.reason
+    assert "2 rows a device; 10 filled up to 12, +192 B in all" in kernel.reason
     assert plan["cache.b.tops"].spec == plan["b.seen"].spec == plan["batch.x"].spec == P()
     assert "filled" not in program_on(2).plan["b.kernel"].reason
 
@@ -89,14 +89,14 @@ def test_a_difference_is_found(monkeypatch):
 
 
 def test_what_fits_together_only_by_half_is_refused():
-    with pytest.raises(ProgramError, match="by_neuron lays out a rollout in mode manual"):
+    with pytest.raises(ProgramError, match="by_rows lays out a rollout in mode manual"):
         new_program_on(2, mode="auto")
     with pytest.raises(ProgramError, match="is split by the rows of its parts"):
         new_program_on(2, layout=[("**", P()), ("batch.**", P())])
-    with pytest.raises(LayoutError, match="axis 'neurons' is not in"):
-        new_program_on(2, layout=by_neuron())
+    with pytest.raises(LayoutError, match="axis 'rows' is not in"):
+        new_program_on(2, layout=by_rows())
     with pytest.raises(LayoutError, match="only a graph knows"):
-        by_neuron("n").plan({"w": np.ones((4, 2))}, outlay.mesh(n=8))
+        by_rows("n").plan({"w": np.ones((4, 2))}, outlay.mesh(n=8))
     with pytest.raises(ProgramError, match='against="one-device"'):
         outlay.verify(program_on(2), against="auto")
 
@@ -109,4 +109,4 @@ def test_leaves_by_rows_have_the_same_number_of_rows():
     step = Rollout(type(whole)({**whole.parts, "a": wrong}, whole.outputs))
     mesh = outlay.mesh(devices=jax.devices()[:2], n=2)
     with pytest.raises(ProgramError, match=r"a that are said to be by rows differ in their rows: \[7, 15\]"):
-        outlay.program(step, init_of(whole), inputs(), layout=by_neuron("n"), mesh=mesh, mode="manual")
+        outlay.program(step, init_of(whole), inputs(), layout=by_rows("n"), mesh=mesh, mode="manual")
