@@ -72,7 +72,7 @@ def by_neuron_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
     """Over all devices of the job."""
     rollout, init, inputs = run
     mesh = outlay.mesh(neurons=jax.device_count())
-    return outlay.program(rollout, init, inputs, layout=by_rows(), mesh=mesh, mode="manual"), inputs
+    return outlay.program(rollout, init, inputs, layout=by_rows("neurons"), mesh=mesh, mode="manual"), inputs
 
 
 def on_one_device(run: Run) -> Any:

@@ -178,4 +178,5 @@ def _mirrored(leaves: Mapping[str, str]) -> str:
 
 
 def _axis_fix(axis: str, mesh: MeshInfo) -> str:
-    return f"{did_you_mean(axis, mesh.axis_sizes)} Or add it to the mesh: outlay.mesh({axis}=...)"
+    hint = did_you_mean(axis, mesh.axis_sizes)
+    return f"{hint}{'' if hint.endswith('?') else '.'} Or add it to the mesh: outlay.mesh({axis}=...)"

@@ -250,7 +250,9 @@ def test_there_is_no_estimate_of_the_whole(apart):
 def test_figures_of_a_rollout_come_to_one_step_of_its_graph():
     waves = graph()
     mesh = outlay.mesh(devices=jax.devices()[:2], neurons=2)
-    program = outlay.program(Rollout(waves), init_of(waves), inputs(), layout=by_rows("neurons"), mesh=mesh, mode="manual")
+    program = outlay.program(
+        Rollout(waves), init_of(waves), inputs(), layout=by_rows("neurons"), mesh=mesh, mode="manual"
+    )
     found = outlay.explain(program)
     (gather,) = [one for one in found.collectives if one.kind == "all-gather" and one.count == NUM_STEPS]
     assert gather.source is not None
