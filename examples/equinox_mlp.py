@@ -1,4 +1,4 @@
-"""An Equinox model, laid out over eight devices: its arrays are the state, its functions stay in the step."""
+"""An Equinox model, laid out over eight devices: the module goes in as it is, functions and all."""
 
 import equinox as eqx
 import jax
@@ -15,31 +15,21 @@ def make_model(key):
 
 
 def init(key):
-    """The whole training state. An Equinox module holds functions among its leaves: keep the arrays only."""
-    params = eqx.filter(make_model(key), eqx.is_array)
-    return {"params": params, "opt_state": optimizer.init(params)}
-
-
-def predict(params, x):
-    # The functions of the model; its arrays are only traced as shapes here, and come from the state.
-    _, static = eqx.partition(eqx.filter_eval_shape(make_model, jax.random.key(0)), _is_shape)
-    return jax.vmap(eqx.combine(params, static))(x)
+    """The whole training state, with the module as it is: Outlay lays out its arrays."""
+    model = make_model(key)
+    return {"params": model, "opt_state": optimizer.init(eqx.filter(model, eqx.is_array))}
 
 
 def step(state, batch):
     """One training step, written for one device: it names no mesh."""
 
-    def loss_of(params):
-        logits = predict(params, batch["x"])
+    def loss_of(model):
+        logits = jax.vmap(model)(batch["x"])
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean()
 
-    loss, grads = jax.value_and_grad(loss_of)(state["params"])
-    updates, opt_state = optimizer.update(grads, state["opt_state"], state["params"])
-    return {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}, {"loss": loss}
-
-
-def _is_shape(leaf):
-    return isinstance(leaf, jax.ShapeDtypeStruct)
+    loss, grads = eqx.filter_value_and_grad(loss_of)(state["params"])
+    updates, opt_state = optimizer.update(grads, state["opt_state"])
+    return {"params": eqx.apply_updates(state["params"], updates), "opt_state": opt_state}, {"loss": loss}
 
 
 def make_batch(num_samples=32):
@@ -51,15 +41,15 @@ def make_batch(num_samples=32):
 def recipe():
     """For the command line: `outlay run examples/equinox_mlp.py:recipe --devices 4`."""
 
-    def loss(params, batch, keys):
-        logits = predict(params, batch["x"])
+    def loss(model, batch, keys):
+        logits = jax.vmap(model)(batch["x"])
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
         return losses, {"accuracy": logits.argmax(axis=1) == batch["y"]}
 
     examples = make_batch(1024)
     return outlay.Recipe.training(
         "equinox_mlp",
-        init_params=lambda key: eqx.filter(make_model(key), eqx.is_array),
+        init_params=make_model,
         loss=loss,
         optimizer=optimizer,
         train=jax.tree.map(lambda x: x[:768], examples),

@@ -61,18 +61,11 @@ def with_equinox() -> Any:
         norm = eqx.nn.BatchNorm(8, axis_name="batch", mode="batch")
         return eqx.nn.Sequential([eqx.nn.Linear(8, 8, key=key), norm])
 
-    static = eqx.partition(eqx.nn.make_with_state(make)(jax.random.key(0))[0], eqx.is_inexact_array)[1]
-
-    def init(key: Any) -> Any:
-        model, state = eqx.nn.make_with_state(make)(key)
-        return eqx.filter(model, eqx.is_inexact_array), state
-
-    def loss(params: Any, state: Any, batch: Any, keys: Any) -> Any:
-        model = eqx.combine(params, static)
+    def loss(model: Any, state: Any, batch: Any, keys: Any) -> Any:
         out, state = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(batch["x"], state)
         return _errors(out, batch), {}, state
 
-    return init, loss
+    return eqx.nn.make_with_state(make), loss
 
 
 def with_haiku() -> Any:
@@ -132,6 +125,15 @@ def test_it_trains_as_on_one_device(name: str) -> None:
         state, metrics = program(state, BATCH)
         expected, wanted = jax.jit(step)(expected, BATCH)
     _same((state.params, state.model_state, metrics), (expected.params, expected.model_state, wanted))
+
+
+def test_a_sum_over_an_axis_of_vmap_is_refused_in_mode_manual() -> None:
+    init_params, loss = with_equinox()
+    init = outlay.init_state(init_params, OPTIMIZER, model_state=True)
+    step = outlay.train_step(loss, OPTIMIZER, model_state=True)
+    program = outlay.program(step, init, BATCH, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8), mode="manual")
+    with pytest.raises(outlay.errors.ProgramError, match=r"an axis that jax.vmap names \(.*_batch_norm.py:\d+\)"):
+        program(program.init(jax.random.key(0)), BATCH)
 
 
 def test_two_networks_with_two_optimizers() -> None:

@@ -18,6 +18,7 @@ from outlay.arrays.misfits import refuse_misfits, refuse_mismatch
 from outlay.arrays.shardings import check_mesh, shardings
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.paths import flatten_paths
+from outlay.core.static_leaves import arrays_only
 from outlay.devices.made import refuse_to_run
 from outlay.layout.plan import Plan
 
@@ -41,7 +42,8 @@ def put(
         part: the tree has only some of the plan's leaves, such as `{"params": params}` of a whole state.
 
     Returns:
-        The tree as JAX arrays, each committed to its place.
+        The tree as JAX arrays, each committed to its place; of an Equinox module its arrays alone, as the state of a
+        program holds it: `outlay.as_model` makes it whole.
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
@@ -57,6 +59,7 @@ def put(
         >>> outlay.put(np.ones(8), jax.NamedSharding(mesh, P("data"))).sharding.spec
         P('data',)
     """
+    tree = arrays_only(tree)
     wanted = _wanted(tree, where, mesh, part=part)
     if check_equal:
         refuse_different_values(tree)

@@ -15,6 +15,7 @@ from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import flatten_paths, join_parts, split_path
 from outlay.core.patterns import pattern_parts
 from outlay.core.quantities import counted
+from outlay.core.static_leaves import arrays_only
 from outlay.devices.info import MeshInfo
 from outlay.layout.apply import Application, apply_rule, claim
 from outlay.layout.check_leaves import check_leaves, copies_at_odds
@@ -37,6 +38,7 @@ def resolve(
     rules: Sequence[Rule], state: Any, mesh: MeshInfo, batch: Any, intermediates: Any, max_whole_bytes: int
 ) -> Plan:
     """The plan of these rules for these trees; see `Layout.plan`."""
+    state = arrays_only(state)
     problems = unknown_axes(rules, mesh)
     if problems:  # every later check would only repeat it
         raise LayoutError(f"the layout names {counted(len(problems), 'axis', 'axes')} that {mesh} lacks:", problems)

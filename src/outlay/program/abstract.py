@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from outlay.core.constrain import Gradient, Sums, resolving, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
+from outlay.core.static_leaves import arrays_only, as_model
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
 
@@ -135,6 +137,28 @@ class OnlyReads:
                 "  fix: return the outputs alone; or leave donate=False out, and the state it returns is the next"
             )
         return None, outputs
+
+
+def over_arrays(step: Any, init: Callable[[Any], Any]) -> tuple[Any, Callable[[Any], Any]]:
+    """Step and init of a state that holds arrays only, where the user's own hold whole Equinox modules.
+
+    Args:
+        step: the user's step, given whole modules.
+        init: the user's init, which returns whole modules.
+    """
+    if "equinox" not in sys.modules or not (callable(step) and callable(init)):
+        return step, init
+
+    @functools.wraps(step, updated=())
+    def run(state: Any, batch: Any) -> Any:
+        return arrays_only(step(as_model(state), batch))
+
+    @functools.wraps(init, updated=())
+    def start(key: Any) -> Any:
+        return arrays_only(init(key))
+
+    run.__name__ = getattr(step, "__name__", type(step).__name__)
+    return run, start
 
 
 def as_shapes(tree: Any) -> Any:

@@ -9,7 +9,9 @@ from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
 from outlay.devices.build import mesh as make_mesh
+from outlay.graph.rollout import Rollout
 from outlay.layout.layout import Layout
+from outlay.program.abstract import over_arrays
 from outlay.program.compiler_options import Wanted
 from outlay.program.modes import Mode, Step
 from outlay.program.placed.placed_program import PlacedProgram
@@ -79,4 +81,6 @@ def program(
             )
         # Which refuses a step that is no rollout.
         return PlacedProgram(step, init, inputs, Layout.of(layout), mesh)  # pyright: ignore[reportArgumentType]
+    if not isinstance(step, Rollout):
+        step, init = over_arrays(step, init)
     return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -67,6 +68,15 @@ def refusing_in_words(what: str, mesh: Mesh, mode: str = "auto") -> Iterator[Non
     """
     try:
         yield
+    except AssertionError as error:
+        # JAX asserts without a word: the call is among the last frames.
+        called = "\n".join(frame.line or "" for frame in traceback.extract_tb(error.__traceback__)[-10:])
+        if str(error) or mode != "manual" or not re.search(r"\bp(sum|mean)\(", called):
+            raise
+        raise ProgramError(
+            f"{what} sums over an axis that jax.vmap names ({place_of_error(error)}), as Equinox's BatchNorm does, "
+            'which JAX does not trace in mode manual\n  fix: mode="auto", under the same layout'
+        ) from error
     except (ValueError, RuntimeError) as error:
         if isinstance(error, ProgramError) or not _REFUSED.search(str(error)):
             raise

@@ -16,7 +16,7 @@ from outlay.analysis.work.traced import count_flops
 from outlay.core.paths import flatten_paths
 from outlay.core.sizes import num_bytes
 from outlay.devices.spec import MeshSpec
-from outlay.program.abstract import Traced, abstract_init, abstract_inputs, abstract_step
+from outlay.program.abstract import Traced, abstract_init, abstract_inputs, abstract_step, over_arrays
 from outlay.program.modes import Mode
 from outlay.program.own_meshes import in_context
 
@@ -73,6 +73,7 @@ def workload(
         mode: how the step is executed.
         microbatches: how many microbatches the step takes its batch in.
     """
+    step, init = over_arrays(step, init)
     names, sizes = zip(*mesh.axes, strict=True)
     abstract = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
     enter = functools.partial(jax.sharding.use_abstract_mesh, abstract)

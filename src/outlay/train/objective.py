@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
+from outlay.core.static_leaves import arrays_only, as_model
 from outlay.core.whole_batch import current_spread, gathering
 from outlay.train.contract import called
 
@@ -80,10 +81,10 @@ class Objective:
         return {**sums, "weight": jnp.sum(weights.astype(sums["loss"].dtype))}, new_state
 
     def _called(self, whole: Any, samples: Any) -> tuple[dict[str, Any], Any]:
-        (params, model_state), (batch, keys, weights) = whole, samples
+        (params, model_state), (batch, keys, weights) = as_model(whole), samples
         expected = weights.shape if self.reduction is None else ()
         state = (model_state,) if self.has_state else ()
-        return called(self.loss, params, state, batch, keys, expected)
+        return arrays_only(called(self.loss, params, state, batch, keys, expected))
 
     def _by_groups(self, whole: Any, samples: Any) -> tuple[dict[str, Any], Any]:
         """Each group of neighbouring samples as a batch of its own; of their states the mean."""

@@ -17,6 +17,7 @@ import optax
 from outlay.core.constrain import constrain, gradient_of_sums, per_device
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
+from outlay.core.static_leaves import arrays_only
 from outlay.train.contract import (
     num_samples,
     refuse_fixed_params,
@@ -92,6 +93,7 @@ def train_step(
     optimizer = optax.with_extra_args_support(optimizer)
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+        state = arrays_only(state)
         refuse_fixed_params(state.params)
         refuse_model_state(state.model_state, taken=model_state)
         num = num_samples(batch)
@@ -308,7 +310,7 @@ def init_state(
                 f"init_params must return a pair (params, model_state), and returned a {type(made).__name__}\n"
                 "  fix: return params, model_state; or leave model_state=True out"
             )
-        params, kept = made if model_state else (made, None)
+        params, kept = arrays_only(made if model_state else (made, None))
         return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key_samples, kept)
 
     return init

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import re
 import time
@@ -22,6 +23,7 @@ from outlay.core.jax_compat import source_lines_may_be_of_another, without_compi
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
+from outlay.core.static_leaves import arrays_only, as_model
 from outlay.devices.compile_only import target_of
 from outlay.program.compiler_options import CompilerOptions, Wanted, compile_with, compiler_options
 from outlay.program.program import Program
@@ -80,6 +82,8 @@ def subject_of(
         ExplainError: it is nothing that can be explained, cannot be traced with these arguments, or the compiler
             refuses it for another reason than memory.
     """
+    if hasattr(x, "lower") and callable(x) and not isinstance(x, jax.stages.Traced) and not hasattr(x, "trace"):
+        return _of_function(_over_arrays(x), arrays_only(args), arrays_only(kwargs), mesh, wanted)
     if (args or kwargs) and not hasattr(x, "trace"):
         raise ExplainError(f"arguments are for a jitted function; {_kind(x)} has its own")
     if wanted != "preset" and not hasattr(x, "lower"):
@@ -144,6 +148,15 @@ def _of_function(
         traced = trace(function, args, kwargs)
         subject = Subject(name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
         return _compile(subject, traced.lower, wanted)
+
+
+def _over_arrays(function: Any) -> Any:
+    """A function under `eqx.filter_jit`, which takes whole modules, as a jitted one of their arrays."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return arrays_only(function(*as_model(args), **as_model(kwargs)))
+
+    return jax.jit(functools.wraps(function, updated=())(run))
 
 
 def _compile(subject: Subject, lower: Any, how: Wanted | CompilerOptions | Program) -> Subject:
@@ -273,10 +286,12 @@ def trace(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ja
         if not wrong or "abstract array" not in str(error):
             raise
         lines = "".join(f"\n  {path}: {what}" for path, what in wrong)
+        name, given = _name(function), _first(wrong[0][0])
+        fix = f"pass arrays or jax.ShapeDtypeStruct, or make it static: jax.jit({name}, static_argnames={given!r})"
+        if wrong[0][0] != given:
+            fix = f"pass the arrays of {given} alone; a function of Equinox modules goes under eqx.filter_jit({name})"
         raise ExplainError(
-            f"{counted(len(wrong), 'argument')} of {_name(function)} with leaves that are not arrays:{lines}\n"
-            f"  fix: pass arrays or jax.ShapeDtypeStruct, or make it static: "
-            f"jax.jit({_name(function)}, static_argnames={_first(wrong[0][0])!r})"
+            f"{counted(len(wrong), 'argument')} of {name} with leaves that are not arrays:{lines}\n  fix: {fix}"
         ) from error
 
 
