@@ -89,7 +89,6 @@ def compiled_of(run: Run):
     import outlay.models.transformer.attention as transformer
     from outlay.devices.build import mesh as make_mesh
     from outlay.devices.info import MeshInfo
-    from outlay.program.compiler_options import compiler_options
     from outlay.program.make import program as make_program
     from outlay.recipes.find import find_recipe
 
@@ -97,12 +96,7 @@ def compiled_of(run: Run):
         transformer.attention = scores_in_memory
     recipe = find_recipe("lm", list(run.words))
     mesh = make_mesh(run.layout.text, target=run.target)
-    options = dict(compiler_options("preset", mesh).values)
-    if run.num_microbatches > 1:
-        # It would peel the loop over microbatches, too, and hold the activations of two or three of them at once.
-        options = {name: value for name, value in options.items() if "pipelined" not in name}
-    layout = layout_of(run)
-    made = make_program(recipe.step, recipe.init, recipe.data[0], layout=layout, mesh=mesh, compiler_options=options)
+    made = make_program(recipe.step, recipe.init, recipe.data[0], layout=layout_of(run), mesh=mesh)
     start = time.perf_counter()
     compiled = made.compiled
     stats = compiled.memory_analysis()
@@ -183,9 +177,7 @@ def _facts(compiled, run):
 
 def _asked(run):
     """What is compiled, as a short name: a row that is built in another way is compiled again."""
-    asked = json.dumps(
-        [run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, run.num_microbatches > 1]
-    )
+    asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores])
     return hashlib.sha256(asked.encode()).hexdigest()[:10]
 
 

@@ -106,11 +106,6 @@ class Run:
         return float(text) * 2**30 if text else None
 
     @property
-    def num_microbatches(self) -> int:
-        """Pieces that a batch is taken in."""
-        return int(self.words[self.words.index("--accumulate") + 1])
-
-    @property
     def writes_scores(self) -> bool:
         """Whether its attention wrote scores to memory, as all did before there were fused kernels."""
         return self.row["attention"].startswith("not ")

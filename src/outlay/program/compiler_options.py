@@ -26,9 +26,14 @@ from outlay.core.suggest import did_you_mean
 Wanted = Mapping[str, Value] | Path | str
 """`preset`, `none`, options by name, or a file of them, one `--name=value` after another."""
 
+MICROBATCHES = "microbatches"
+"""The scope that `outlay.train_step` opens around its loop over microbatches, by which the loop is known."""
+
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _UNKNOWN = re.compile(r"No such compile option: '([^']*)'")
 _REFUSED = re.compile(r"While setting option|not a valid|[Ii]nvalid value|Could not parse|can't be parsed")
+# Before the loop the scope stands alone, or in what was done to it: "jit(step)/transpose(jvp(microbatches))/while"
+_OVER_MICROBATCHES = re.compile(rf'\b{MICROBATCHES}\)*/while"')
 # The Triton emitter finds no tiles for some shapes, such as heads of 96; cuBLAS has a kernel for any.
 _NO_TILES, _WAY_OUT = "Couldn't find output tile sizes", {"xla_gpu_enable_triton_gemm": False}
 
@@ -123,6 +128,9 @@ def compile_with(
 ) -> tuple[Any, CompilerOptions]:
     """Compile a program with options of its own.
 
+    A preset pipelines no collectives of a program that takes its batch in microbatches: the compiler would peel that
+    loop, too, and hold the activations of two or three microbatches at once.
+
     Where the GPU compiler finds no tiles for a product, it is asked once more to leave products to cuBLAS. What of a
     preset this compiler does not know is left out.
 
@@ -139,6 +147,7 @@ def compile_with(
     """
     if device is not None and is_compile_only(device):
         drop_callbacks(lowered)
+    options = _without_pipelines(lowered, options)
     try:
         values: dict[str, Any] = dict(options.values)
         return lowered.compile(compiler_options=values), options
@@ -157,6 +166,27 @@ def compile_with(
             raise
         platform = device.platform if device else ""
         raise ProgramError(_refused(options, message, unknown[1] if unknown else "", platform)) from error
+
+
+def _without_pipelines(lowered: jax.stages.Lowered, options: CompilerOptions) -> CompilerOptions:
+    remaining = {name: value for name, value in options.values.items() if "_pipelined_" not in name}
+    is_preset = options.source.startswith("preset")
+    if not is_preset or len(remaining) == len(options.values) or not _takes_microbatches(lowered):
+        return options
+    note = "no pipelined collectives: they would hold the activations of several microbatches at once"
+    return replace(options, values=remaining, notes=(*options.notes, note))
+
+
+def _takes_microbatches(lowered: jax.stages.Lowered) -> bool:
+    """Whether a loop of the program is the one over microbatches."""
+    module: Any = lowered.compiler_ir("stablehlo")
+    pending = [module.operation]
+    while pending:
+        operation = pending.pop()
+        if operation.name == "stablehlo.while" and _OVER_MICROBATCHES.search(str(operation.location)):
+            return True
+        pending += [one.operation for region in operation.regions for block in region for one in block]
+    return False
 
 
 def _refused(options: CompilerOptions, said: str, unknown: str, platform: str) -> str:

@@ -18,6 +18,7 @@ from outlay.core.constrain import constrain, gradient_of_sums, per_device
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.core.static_leaves import arrays_only
+from outlay.program.compiler_options import MICROBATCHES
 from outlay.train.contract import (
     num_samples,
     refuse_fixed_params,
@@ -232,7 +233,8 @@ def sum_over_microbatches(
     # From the values, not their shapes: on Explicit axes the sums' shardings are part of their types.
     found = jax.eval_shape(lambda m, c: sums(jax.tree.map(lambda x: x[0], m), c)[0], microbatches, carried)
     zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype, out_sharding=s.sharding), found))
-    return jax.lax.scan(add, (zeros, carried), microbatches)[0]
+    with jax.named_scope(MICROBATCHES):
+        return jax.lax.scan(add, (zeros, carried), microbatches)[0]
 
 
 def strided(x: jax.Array, num_microbatches: int) -> jax.Array:

@@ -14,6 +14,7 @@ from outlay.layout.layout import Layout
 from outlay.program.compiler_options import compile_with, compiler_options
 from outlay.program.make import program
 from outlay.report.explain.explain import explain
+from outlay.train.step import sum_over_microbatches
 
 
 def step(state, batch):
@@ -126,8 +127,35 @@ def test_callbacks_are_compiled_for_gpus_that_are_not_here():
     assert '"xla_ffi_python_gpu_callback"' in called or "xla_ffi_python_gpu_callback" in called
 
 
+class Compiles:
+    """A lowered program whose compiler gives back the options that it was asked for."""
+
+    def __init__(self, lowered):
+        self.compiler_ir = lowered.compiler_ir
+
+    def compile(self, compiler_options):
+        return compiler_options
+
+
+@pytest.mark.parametrize(("accumulate", "wrap"), [(1, lambda f: f), (2, lambda f: f), (2, jax.checkpoint)])
+def test_a_preset_pipelines_no_collectives_of_a_loop_over_microbatches(accumulate, wrap):
+    preset = compiler_options("preset", mesh(data=8, target="h100:1x8"))
+    total = wrap(lambda x: sum_over_microbatches(lambda x, _: (jnp.sum(jnp.sin(x)), None), x, accumulate)[0])
+    lowered = Compiles(
+        jax.jit(jax.grad(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: y + total(x), 0.0))).lower(jnp.ones(8))
+    )
+    values, options = compile_with(lowered, preset, None)
+    pipelined = [name for name in values if "pipelined" in name]
+    assert len(pipelined) == (3 if accumulate == 1 else 0)
+    assert any("no pipelined collectives" in note for note in options.notes) == (accumulate > 1)
+    given = compiler_options(dict(preset.values), None)
+    assert compile_with(lowered, given, None)[1] == given, "what is asked for by name stays"
+
+
 class KnowsNoPipelines:
     """A compiler of another version than the preset was written for."""
+
+    compiler_ir = staticmethod(jax.jit(jnp.sin).lower(1.0).compiler_ir)
 
     def compile(self, compiler_options):
         if "xla_gpu_enable_pipelined_all_gather" in compiler_options:

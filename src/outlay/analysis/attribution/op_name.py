@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from outlay.analysis.attribution.program_facts import Phase
+from outlay.program.compiler_options import MICROBATCHES
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _SCOPED = frozenset(("jvp", "transpose", "vmap", "remat", "checkpoint", "custom_jvp", "custom_vjp", "linearize"))
@@ -16,10 +17,10 @@ _MACHINERY = frozenset(
         *("while", "body", "cond", "closed_call", "core_call", "core_closed_call", "checkpoint", "remat"),
         *("remat2", "rematted_computation", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
         *("custom_lin", "shard_map", "shmap_body", "pjit", "eval_jaxpr", "scan", "run_state"),
-        *("optimization_barrier", "cond_body"),
+        *("optimization_barrier", "cond_body", MICROBATCHES),
     }
 )
-"""Steps that JAX puts on the path by itself."""
+"""Steps that JAX, or the step itself, puts on the path."""
 
 OPTIMIZER = "optimizer"
 """The scope that `outlay.train_step` opens around the optimizer's update."""
