@@ -92,7 +92,7 @@ def closed_loop(seed: int = 0) -> outlay.brain.ClosedLoop:
 def recipe(seed: int = 0) -> outlay.brain.BrainRecipe:
     """For `outlay run`."""
     return outlay.brain.BrainRecipe.of(
-        cart_pole_brain(), name="cart_pole", inputs=closed_loop(seed), num_steps=40_000, seed=seed
+        cart_pole_brain(), name="cart_pole", inputs=closed_loop(seed), steps=40_000, seed=seed
     )
 
 

@@ -55,7 +55,7 @@ def recipe():
         train=jax.tree.map(lambda x: x[:768], examples),
         test=jax.tree.map(lambda x: x[768:], examples),
         batch_size=64,
-        num_steps=100,
+        steps=100,
     )
 
 

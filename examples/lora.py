@@ -78,7 +78,7 @@ def recipe():
         train=jax.tree.map(lambda x: x[:768], examples),
         test=jax.tree.map(lambda x: x[768:], examples),
         batch_size=64,
-        num_steps=100,
+        steps=100,
     )
 
 
@@ -121,7 +121,7 @@ def main(path):
     state = outlay.read_weights(path, program.init(jax.random.key(0)), NAMES)
     for first, text in ((0, "what it was trained on"), (8, "what it is to learn")):
         print(f"{text}: {outlay.evaluate(program, state, make_examples(500, first), loss=loss)}")
-    done = outlay.fit(program, data, num_steps=100, key=None, start=(0, state), progress=False)
+    done = outlay.fit(program, data, steps=100, key=None, start=(0, state), progress=False)
     print(f"after 100 steps: {outlay.evaluate(program, done.state, make_examples(500, 8), loss=loss)}")
     return program, done
 

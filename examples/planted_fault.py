@@ -40,7 +40,7 @@ def recipe():
         init=init,
         step=step,
         data=outlay.TrainData({"x": x, "y": y}, batch_size=64),
-        num_steps=100,
+        steps=100,
         layouts={"dp": outlay.data_parallel()},
         mode="manual",
     )

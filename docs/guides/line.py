@@ -23,5 +23,5 @@ def recipe():
         train=samples,
         test=samples,
         batch_size=64,
-        num_steps=100,
+        steps=100,
     )

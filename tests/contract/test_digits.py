@@ -23,11 +23,11 @@ PART = 60
 def recipe():
     """The recipe, with its batches made once for all layouts."""
     made = digits()
-    return dataclasses.replace(made, data=[made.data[step] for step in range(made.num_steps)])
+    return dataclasses.replace(made, data=[made.data[step] for step in range(made.steps)])
 
 
 def train(recipe, program, num_steps):
-    done = fit(program, recipe.data, num_steps=num_steps, key=jax.random.key(recipe.seed), progress=False)
+    done = fit(program, recipe.data, steps=num_steps, key=jax.random.key(recipe.seed), progress=False)
     return done.history[-1]["loss"], recipe.evaluate(program, done.state)
 
 
@@ -37,7 +37,7 @@ def one_device(recipe):
     mesh = outlay.mesh(data=1, devices=jax.devices()[:1])
     whole = Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
     program = Program(recipe.step, recipe.init, recipe.data[0], whole, mesh)
-    return {num_steps: train(recipe, program, num_steps) for num_steps in (PART, recipe.num_steps)}
+    return {num_steps: train(recipe, program, num_steps) for num_steps in (PART, recipe.steps)}
 
 
 def test_it_has_the_layouts_that_it_promises(recipe):
@@ -45,7 +45,7 @@ def test_it_has_the_layouts_that_it_promises(recipe):
 
 
 def test_one_device_learns_it(recipe, one_device):
-    loss, held_out = one_device[recipe.num_steps]
+    loss, held_out = one_device[recipe.steps]
     assert loss < 0.05
     assert held_out["accuracy"] >= 0.97
 
@@ -54,7 +54,7 @@ def test_one_device_learns_it(recipe, one_device):
 def test_every_layout_learns_the_same(recipe, one_device, layout):
     program = prepare(recipe, layout=layout).program
     assert program.mesh.size == 8
-    num_steps = recipe.num_steps if layout == ALL_AXES else PART
+    num_steps = recipe.steps if layout == ALL_AXES else PART
     loss, held_out = train(recipe, program, num_steps)
     expected_loss, expected = one_device[num_steps]
     assert abs(loss - expected_loss) < 1e-4

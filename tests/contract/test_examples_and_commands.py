@@ -25,7 +25,7 @@ def as_recipe(name: str) -> outlay.Recipe:
     names = runpy.run_path(str(EXAMPLES / f"{name}.py"))
     layouts = {"fsdp": outlay.fsdp(min_size=64, otherwise="replicate") + outlay.data_parallel()}
     data = [names["make_batch"]()] * 4
-    return outlay.Recipe(name, names["init"], names["step"], data, num_steps=2, layouts=layouts)
+    return outlay.Recipe(name, names["init"], names["step"], data, steps=2, layouts=layouts)
 
 
 def plain_pytree() -> outlay.Recipe:

@@ -100,7 +100,7 @@ def operations(folder, prepared, dice):
     def run_there():
         place = folder / dice.choice(names)
         options = dice.choice([{}, {"force": True}, {"resume": True}])
-        run_prepared(prepared, RunFolder(place, **options), num_steps=2, checkpoint_every=dice.choice([None, 1]))
+        run_prepared(prepared, RunFolder(place, **options), steps=2, checkpoint_every=dice.choice([None, 1]))
 
     def command():
         page = ["--html", str(folder / dice.choice(files))]
@@ -125,7 +125,7 @@ def operations(folder, prepared, dice):
         outlay.fit(
             prepared.program,
             prepared.recipe.data,
-            num_steps=1,
+            steps=1,
             key=jax.random.key(0),
             metrics_path=folder / dice.choice(files),
             progress=False,
@@ -141,7 +141,7 @@ def test_a_hundred_random_operations_leave_what_others_put_there(tmp_path, prepa
     with outlay.Checkpoints(tmp_path / "saved") as checkpoints:
         checkpoints.save(0, {"w": jnp.ones(8)})
     for name in ("runs/a", "runs/b"):
-        run_prepared(prepared, RunFolder(tmp_path / name), num_steps=1, checkpoint_every=1)
+        run_prepared(prepared, RunFolder(tmp_path / name), steps=1, checkpoint_every=1)
     put(tmp_path, BESIDE_OURS)
     mine = {**FOREIGN, **BESIDE_OURS}
     monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path.parent / "targets.toml"))

@@ -64,7 +64,7 @@ def sample(recipe: Recipe, program: outlay.Program) -> str:
 def train(recipe: Recipe, program: outlay.Program) -> list[float]:
     """The losses of a run that nothing interrupts, and in which each process reads its own examples only."""
     done = outlay.fit(
-        program, recipe.data.on(program), num_steps=NUM_STEPS, key=jax.random.key(recipe.seed), progress=False
+        program, recipe.data.on(program), steps=NUM_STEPS, key=jax.random.key(recipe.seed), progress=False
     )
     return [metrics["loss"] for metrics in done.history]
 
@@ -77,12 +77,12 @@ def train_on(recipe: Recipe, program: outlay.Program, folder: Path, stop_at: int
         outlay.fit(
             program,
             CtrlC(recipe.data, stop_at),
-            num_steps=NUM_STEPS,
+            steps=NUM_STEPS,
             key=jax.random.key(recipe.seed),
             metrics_path=folder / "metrics.jsonl",
             progress=False,
             checkpoints=checkpoints,
-            every=SAVE_EVERY,
+            checkpoint_every=SAVE_EVERY,
             start=start,
         )
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.unit.cli.command import LINE, OUTLAY, environment, outlay_command
 
@@ -167,8 +168,11 @@ def test_a_signal_before_the_time_limit_saves_and_the_next_job_goes_on(uninterru
     assert losses(tmp_path / "slurm") == pytest.approx(losses(uninterrupted), rel=1e-6)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 75), (signal.SIGTERM, 143)])
-def test_a_signal_to_the_launcher_has_the_run_saved(tmp_path, number, code):
+@pytest.mark.parametrize(
+    ("number", "code", "to"),
+    [(signal.SIGUSR1, 75, "launcher"), (signal.SIGTERM, 143, "launcher"), (signal.SIGTERM, 143, "all")],
+)
+def test_a_signal_to_the_launcher_or_to_all_has_the_run_saved(tmp_path, number, code, to):
     command = [*OUTLAY, "run", f"{FRAGILE}:unhurried", "--devices", "2", "--processes", "2", "--steps", "2000"]
     job = subprocess.Popen(
         [*command, "--run-folder=saved", "--checkpoint-every=10000", "--max-restarts=1", "--stuck-after=off"],
@@ -184,7 +188,9 @@ def test_a_signal_to_the_launcher_has_the_run_saved(tmp_path, number, code):
             assert time.monotonic() < give_up
             assert job.poll() is None, job.communicate()
             time.sleep(0.02)
-        job.send_signal(number)
+        below = psutil.Process(job.pid).children(recursive=True) if to == "all" else []
+        for process in [*below, job]:  # as scancel does
+            process.send_signal(number)
         _, said = job.communicate(timeout=LONGEST)
     finally:
         job.kill()

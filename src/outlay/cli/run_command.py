@@ -118,7 +118,7 @@ def run(
         print_picture(show(prepared.program.plan))
         warn_unread(f"the run goes on, and what it comes to is in {path}")
     try:
-        result = run_prepared(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
+        result = run_prepared(prepared, folder, steps=steps, checkpoint_every=checkpoint_every)
     except ResultNotWritten as error:
         _print(error.result, as_json)
         raise

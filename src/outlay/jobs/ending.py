@@ -11,7 +11,7 @@ from outlay.jobs.aftermath import is_echo
 from outlay.jobs.job_folder import Failure, JobFolder
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.process import Process
-from outlay.jobs.stop_request import STOPPED
+from outlay.jobs.stop_request import STOPPED, STOPPING, TERMINATED
 
 STUCK = 1
 """Exit code where no process failed, but the job could not go on."""
@@ -99,9 +99,12 @@ def never_joined(processes: Sequence[Process], gone: Sequence[Process]) -> Endin
 
 def well(processes: Sequence[Process]) -> Ending:
     """The ending of a job in which all processes ended well, or saved and stopped because they were asked to."""
-    stopped = any(process.exit_code == STOPPED for process in processes)
-    text = "stopped on request; the exit code says that the job can be continued" if stopped else ""
-    return Ending(STOPPED if stopped else 0, text, is_failure=False)
+    stopped = max((process.exit_code for process in processes if process.exit_code in STOPPING), default=0)
+    text = {
+        STOPPED: "stopped on request; the exit code says that the job can be continued",
+        TERMINATED: "stopped by SIGTERM to a process: the state is saved, all processes ended",
+    }
+    return Ending(stopped, text.get(stopped, ""), is_failure=False)
 
 
 def stuck(

@@ -32,6 +32,7 @@ _EVERY = 1.0  # seconds between signs of life
 _AT_MOST_A_SECOND = 200  # messages to process 0 of all together
 _GRACE = 2.0  # seconds after a process has gone without a word: it may have been its way to end well, as it is others'
 _LAST_WORDS = 3.0  # seconds for process 0 to decide, when this process knows only that another one has gone
+_TO_TELL = 20.0  # seconds for process 0 to decide about its own failure, and to tell all
 _NEEDED = 60.0  # seconds of waiting in JAX, after which one that went after its last step is needed still
 _LEFT_EARLY = 3.0  # seconds in which those that remain wait for what cannot come
 _PAUSE = 5.0  # seconds between two looks after which this process was held itself, and knows nothing of the others
@@ -92,7 +93,8 @@ class Guard:
         if not self._acts or self._over.is_set():
             return code
         self._report({"failed": {"code": code, "reason": reason[:500], "echo": is_echo}})
-        self._over.wait(_LAST_WORDS if is_echo else _EVERY)  # process 0 answers by ending this process
+        # Process 0 answers by ending this process; in process 0 itself a thread has to tell the others first.
+        self._over.wait(_TO_TELL if self._me == 0 else _LAST_WORDS if is_echo else _EVERY)
         return code
 
     def _report(self, message: Message) -> None:

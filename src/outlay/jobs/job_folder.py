@@ -2,7 +2,8 @@
 
 Every process has up to four files: `0.who.json` once it has joined, `0.beat` while it works, `0.error.json` when it
 fails and `0.stacks` when it is asked where it is. A job that has taken what it continues after a restart leaves
-`begun`. `listens` says that the program saves and stops where there is a file `stop`. The folder is private to the
+`begun`. `listens` says that the program saves and stops where there is a file `stop`, and `ending` that
+SIGTERM comes from the launcher. The folder is private to the
 user, and `launcher` is locked as long as its launcher lives.
 """
 
@@ -131,6 +132,10 @@ class JobFolder:
     def _stop(self) -> Path:
         return self.path / "stop"
 
+    @property
+    def _ending(self) -> Path:
+        return self.path / "ending"
+
     def listen(self) -> None:
         """Say that the program looks for a request to stop, and saves its state before it does."""
         with contextlib.suppress(OSError):
@@ -147,6 +152,15 @@ class JobFolder:
     def is_asked_to_stop(self) -> bool:
         """Whether the launcher asks the program to stop."""
         return self._stop.exists()
+
+    def mark_ending(self) -> None:
+        """Say that the launcher ends the processes, so that SIGTERM is no request to save."""
+        with contextlib.suppress(OSError):
+            self._ending.touch()
+
+    def is_ending(self) -> bool:
+        """Whether the launcher ends the processes."""
+        return self._ending.exists()
 
     def mark_begun(self) -> None:
         """Say that the job has taken the folder that a restart is to continue."""

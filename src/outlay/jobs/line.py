@@ -72,13 +72,16 @@ class Line:
         Raises:
             Hung: there will be no more.
         """
-        has_gone = False
-        while not has_gone and (piece := self._receive()) is not None:
-            self._received += piece
-            has_gone = not piece
+        gone: Hung | None = None
+        try:
+            while piece := self._receive():
+                self._received += piece
+            gone = Hung("hung up") if piece is not None else None
+        except Hung as error:
+            gone = error
         *lines, self._received = self._received.split(b"\n")
-        if has_gone and not lines:  # where there are, they are its last words, and the next call raises
-            raise Hung("hung up")
+        if gone and not lines:  # where there are, they are its last words, and the next call raises
+            raise gone
         return [_message(line) for line in lines]
 
     def wait_for(self, deadline: float) -> Message | None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from outlay.jobs import proc_files
+from outlay.jobs.job_folder import JobFolder
 
 _PR_SET_PDEATHSIG = 1  # prctl.h
 _PATIENCE = 0.8  # seconds between asking a process to end and ending it
@@ -100,9 +101,16 @@ def guarded(mark: str) -> Iterator[None]:
         guard.communicate()
 
 
-def end_all(processes: Iterable[Process]) -> None:
-    """End all processes in about a second: ask with SIGTERM, then SIGKILL."""
+def end_all(processes: Iterable[Process], folder: JobFolder) -> None:
+    """End all processes in about a second: ask with SIGTERM, then SIGKILL.
+
+    Args:
+        processes: of a job.
+        folder: of the job, where it is told that they are to end, and not to save.
+    """
     running = [process for process in processes if process.look()]
+    if running:
+        folder.mark_ending()
     for process in running:
         process.signal(signal.SIGTERM)
         process.signal(signal.SIGCONT)  # a stopped process takes note of SIGTERM only when it goes on

@@ -18,7 +18,7 @@ from outlay.jobs.job_folder import JobFolder, new_job_folder
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.process import Process, end_all, guarded
 from outlay.jobs.screen import NobodyReads, Screen
-from outlay.jobs.stop_request import STOPPED
+from outlay.jobs.stop_request import STOPPING, TERMINATED
 from outlay.jobs.supervise import Supervisor
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
@@ -54,9 +54,10 @@ def run_job(job: Job) -> int:
         try:
             with _guarded(folder):
                 ending, keep = _with_restarts(job, folder, screen, signals)
-            if signals.asked == signal.SIGTERM and ending.exit_code == STOPPED:
-                code = 128 + signal.SIGTERM
-                ending = Ending(code, "stopped by SIGTERM: the state is saved, all processes ended", is_failure=False)
+            if signals.asked == signal.SIGTERM and ending.exit_code in STOPPING:
+                ending = Ending(
+                    TERMINATED, "stopped by SIGTERM: the state is saved, all processes ended", is_failure=False
+                )
             _show(screen, ending)
             if not screen.finish(_TO_READ if ending.is_failure else None):
                 screen.drop(f"nobody reads the rest of the output; it is in {folder.output_path}")
@@ -144,7 +145,7 @@ def _attempt(job: Job, folder: JobFolder, screen: Screen, restart: int) -> tuple
         supervisor = Supervisor(processes, folder, output, job.limits)
         return supervisor.watch(), supervisor.best
     finally:
-        end_all(processes)
+        end_all(processes, folder)
         output.close()
 
 

@@ -56,10 +56,11 @@ def listen() -> None:
 def listening() -> Iterator[None]:
     """Within this, SIGTERM asks too: a second one ends the process at once, as the first does before and after.
 
-    Where the program has a handler already, that stays; under `outlay launch` it is the launcher that is to be asked.
+    It may come to all processes of a job step together, launcher and all, as from `scancel`; from the launcher itself,
+    which ends the job, it is no request. Where the program has a handler already, that stays.
     """
     listen()
-    can = variables.JOB_DIR not in os.environ and threading.current_thread() is threading.main_thread()
+    can = threading.current_thread() is threading.main_thread()
     if not can or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -89,7 +90,8 @@ def agree_on(exit_code: int) -> None:
 def _request(number: int, frame: FrameType | None) -> None:
     global _is_requested
     if number == signal.SIGTERM:
-        if _is_requested and _exit_code == TERMINATED:
-            os._exit(TERMINATED)
+        if (_is_requested and _exit_code == TERMINATED) or (_folder is not None and _folder.is_ending()):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
         agree_on(TERMINATED)
     _is_requested = True

@@ -23,7 +23,7 @@ from outlay.jobs.process import Process, end_all
 from outlay.jobs.screen import is_writable
 from outlay.jobs.silence import BEFORE_THE_FIRST, Limits, Silence
 from outlay.jobs.stacks import collect_stacks
-from outlay.jobs.stop_request import STOPPED
+from outlay.jobs.stop_request import STOPPING
 
 _LOOK_EVERY = 0.1  # seconds
 _SUSPENDED = 3.0  # seconds between two looks after which this process itself did not run
@@ -102,7 +102,7 @@ class Supervisor:
         for process in self._processes:
             process.look()
             failure = self._folder.failure(process.number)
-            failed = failure or process.exit_code not in (None, 0, STOPPED)
+            failed = failure or process.exit_code not in (None, 0, *STOPPING)
             if process.number not in self._failed and failed:
                 ended = process.ended or time.time()
                 self._failed[process.number] = failure.time if failure else ended
@@ -198,7 +198,7 @@ class Supervisor:
         return ending.stuck(self._processes, why, stacks, waiting)
 
     def _end(self) -> None:
-        end_all(self._processes)
+        end_all(self._processes, self._folder)
         self._pipes.read_rest()
 
 

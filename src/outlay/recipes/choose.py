@@ -50,7 +50,7 @@ def choose(
     mode: str | None = None,
     xla: str = "preset",
     num_candidates: int = NUM_CANDIDATES,
-    num_processes: int | None = None,
+    processes: int | None = None,
     timeout: float = TIMEOUT,
 ) -> Selection | PlacementChoice:
     """Choose a layout and a mesh for a target, with the target's own compiler and without the hardware.
@@ -76,7 +76,7 @@ def choose(
         mode: how the step is executed; the recipe's own mode if None.
         xla: options of the compiler: `preset`, `none`, or the name of a file of them.
         num_candidates: how many to compile.
-        num_processes: how many at a time; if None, as many as there are cores and memory for.
+        processes: how many at a time; if None, as many as there are cores and memory for.
         timeout: seconds for each.
 
     Raises:
@@ -97,8 +97,8 @@ def choose(
     if chosen is not None:
         return chosen
     question = ask(_named(recipe), words, Target.parse(target), layouts=layouts, meshes=meshes, mode=mode, xla=xla)
-    processes = num_processes or default_processes()
-    return search(question, num_candidates=num_candidates, num_processes=processes, timeout=timeout)
+    num_processes = processes or default_processes()
+    return search(question, num_candidates=num_candidates, num_processes=num_processes, timeout=timeout)
 
 
 def choose_for_graph(

@@ -37,7 +37,7 @@ def digits() -> Recipe:
         train=train,
         test=test,
         batch_size=BATCH_SIZE,
-        num_steps=NUM_STEPS,
+        steps=NUM_STEPS,
         layouts=layouts,
         meshes={"fsdp+tp": "data=-1,model=2"},
     )

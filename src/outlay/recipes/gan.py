@@ -68,7 +68,7 @@ def gan(data: str | None = None, *, width: int = 128, batch: int = 128) -> Recip
         train=train,
         test=test,
         batch_size=batch,
-        num_steps=NUM_STEPS,
+        steps=NUM_STEPS,
         sample=lambda program, state: _drawing(program, state, shape),
     )
 

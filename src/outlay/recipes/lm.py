@@ -163,7 +163,7 @@ def lm(
         train=train,
         test=test,
         batch_size=batch_size,
-        num_steps=NUM_STEPS,
+        steps=NUM_STEPS,
         accumulate=accumulate,
         layouts=layouts,
         meshes=meshes,

@@ -90,7 +90,7 @@ def lora(
         train=train,
         test=test,
         batch_size=batch_size,
-        num_steps=NUM_STEPS,
+        steps=NUM_STEPS,
         accumulate=accumulate,
         model_state=True,
         layouts={name: adapters + layouts[name] for name in LAYOUTS},

@@ -34,7 +34,7 @@ class Recipe:
         init: `init(key) -> state`.
         step: `step(state, batch) -> (state, outputs)`, with outputs a dictionary of scalars.
         data: `data[step]` is the batch of a global step.
-        num_steps: how many steps a run takes unless it is told otherwise.
+        steps: how many steps a run takes unless it is told otherwise.
         layouts: the layouts it can be run under, by name; the first is the default. A function makes one for a number
             of devices.
         meshes: the mesh, as text, of each layout that needs another than `data=-1`, by the layout's name.
@@ -58,7 +58,7 @@ class Recipe:
     init: Callable[[Any], Any]
     step: Callable[[Any, Any], tuple[Any, dict[str, Any]]]
     data: Data
-    num_steps: int
+    steps: int
     layouts: Mapping[str, Layout | Callable[[int], Layout]]
     meshes: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, Mode] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Recipe:
         train: Any,
         test: Any,
         batch_size: int,
-        num_steps: int,
+        steps: int,
         accumulate: int = 1,
         model_state: bool = False,
         layouts: Mapping[str, Layout] | None = None,
@@ -104,7 +104,7 @@ class Recipe:
                 `outlay.datasets` opens them.
             test: the held-out examples, alike.
             batch_size: examples a step.
-            num_steps: how many steps.
+            steps: how many steps.
             accumulate: microbatches a step.
             model_state: the loss takes and returns a state of the model, such as the averages of BatchNorm.
             layouts: layouts by name, the default first; without them `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
@@ -120,7 +120,7 @@ class Recipe:
             >>> examples = {"x": x, "y": x @ np.ones(3, np.float32)}
             >>> recipe = outlay.Recipe.training(
             ...     "line", init_params=lambda key: {"w": jnp.zeros(3)}, loss=loss, optimizer=optax.sgd(0.1),
-            ...     train=examples, test=examples, batch_size=16, num_steps=10)
+            ...     train=examples, test=examples, batch_size=16, steps=10)
             >>> list(recipe.layouts)
             ['dp', 'replicated', 'zero1', 'zero2', 'fsdp']
         """
@@ -129,7 +129,7 @@ class Recipe:
             init=init_state(init_params, optimizer, model_state=model_state),
             step=train_step(loss, optimizer, accumulate=accumulate, model_state=model_state),
             data=TrainData(train, batch_size=batch_size, seed=seed),
-            num_steps=num_steps,
+            steps=steps,
             layouts=training_layouts() if layouts is None else layouts,
             meshes=meshes or {},
             evaluate=lambda program, state: evaluate(program, state, test, loss=loss),
@@ -164,8 +164,8 @@ def _problems(recipe: Recipe):
             yield f"{field_name} must be a function or None, not a {type(found).__name__}"
     if not hasattr(recipe.data, "__getitem__"):
         yield f"data must give the batch of a step as data[step]; a {type(recipe.data).__name__} does not"
-    if not isinstance(recipe.num_steps, int) or recipe.num_steps < 1:
-        yield f"num_steps must be a whole number of at least 1, not {recipe.num_steps!r}"
+    if not isinstance(recipe.steps, int) or recipe.steps < 1:
+        yield f"steps must be a whole number of at least 1, not {recipe.steps!r}"
     for where, mode in {
         "mode": recipe.mode,
         **{f"modes[{name!r}]": mode for name, mode in recipe.modes.items()},

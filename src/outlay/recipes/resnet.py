@@ -58,7 +58,7 @@ def resnet(
         train=train,
         test=test,
         batch_size=batch,
-        num_steps=NUM_STEPS,
+        steps=NUM_STEPS,
         model_state=True,
     )
 

@@ -78,7 +78,7 @@ def run(
     prepared = prepare(ready, layout=layout, mesh=mesh, mode=mode)
     path = own_folder_of(ready.name) if run_folder is None else Path(run_folder)
     folder = RunFolder(path, force=force, resume=resume)
-    return run_prepared(prepared, folder, num_steps=steps, checkpoint_every=checkpoint_every)
+    return run_prepared(prepared, folder, steps=steps, checkpoint_every=checkpoint_every)
 
 
 def own_folder_of(name: str) -> Path:
@@ -95,7 +95,7 @@ def own_folder_of(name: str) -> Path:
 
 
 def run_prepared(
-    prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None, checkpoint_every: int | None = None
+    prepared: Prepared, folder: RunFolder, *, steps: int | None = None, checkpoint_every: int | None = None
 ) -> Result:
     """Train a prepared recipe, or run it in its own way; evaluate it, and fill its run folder. Progress goes to stderr.
 
@@ -104,7 +104,7 @@ def run_prepared(
     Args:
         prepared: the recipe with its program.
         folder: where config, plan, metrics, checkpoints, picture and report go.
-        num_steps: how many steps in all; those of the earlier run, or else the recipe's own number, if None.
+        steps: how many steps in all; those of the earlier run, or else the recipe's own number, if None.
         checkpoint_every: save a checkpoint after so many steps, and after the last; as the earlier run did if None,
             and none at all in a new run.
 
@@ -116,26 +116,26 @@ def run_prepared(
     """
     try:
         if runner := prepared.recipe.runner:
-            return load(runner)(prepared, folder, num_steps=num_steps, checkpoint_every=checkpoint_every)
-        return _train(prepared, folder, num_steps, checkpoint_every)
+            return load(runner)(prepared, folder, steps=steps, checkpoint_every=checkpoint_every)
+        return _train(prepared, folder, steps, checkpoint_every)
     finally:
         folder.close()
 
 
-def _train(prepared: Prepared, folder: RunFolder, num_steps: int | None, checkpoint_every: int | None) -> RunResult:
+def _train(prepared: Prepared, folder: RunFolder, steps: int | None, checkpoint_every: int | None) -> RunResult:
     recipe, program, earlier = prepared.recipe, prepared.program, folder.earlier or {}
-    if num_steps is None:
-        num_steps = int(earlier.get("num_steps", recipe.num_steps))
+    if steps is None:
+        steps = int(earlier.get("num_steps", recipe.steps))
     if checkpoint_every is None:
         checkpoint_every = earlier.get("checkpoint_every")
-    config = _config(prepared, num_steps, checkpoint_every, earlier)
+    config = _config(prepared, steps, checkpoint_every, earlier)
     checkpoints = Checkpoints(folder.checkpoints_path) if checkpoint_every else None
     start = None
     if folder.earlier is not None:
         are_counted = config["examples"] and folder.earlier.get("examples")  # not where data are the user's own class
         refuse_other_run(folder, config, (*_IDENTITY, "examples") if are_counted else _IDENTITY)
         start = _restored(checkpoints, program)
-        refuse_past_the_end(folder, start[0] if start else 0, num_steps)
+        refuse_past_the_end(folder, start[0] if start else 0, steps)
     refuse_unrecordable(program.lowered.out_info[1])
     refuse_before_beginning(program, folder, saves=checkpoints is not None)
     folder.write_config(config)
@@ -146,12 +146,12 @@ def _train(prepared: Prepared, folder: RunFolder, num_steps: int | None, checkpo
     done = fit(
         program,
         _data(recipe, program),
-        num_steps=num_steps,
+        steps=steps,
         key=jax.random.key(recipe.seed),
         metrics_path=folder.metrics_path,
         progress=is_first(),
         checkpoints=checkpoints,
-        every=checkpoint_every,
+        checkpoint_every=checkpoint_every,
         start=start,
     )
     problems: list[str] = []
@@ -163,7 +163,7 @@ def _train(prepared: Prepared, folder: RunFolder, num_steps: int | None, checkpo
         layout=prepared.layout_name,
         devices=str(mesh),
         simulated=mesh.kind == "simulated",
-        num_steps=num_steps,
+        num_steps=steps,
         resumed_after=resumed_after,
         seconds=done.seconds,
         num_samples=done.num_samples,
@@ -180,7 +180,7 @@ def _train(prepared: Prepared, folder: RunFolder, num_steps: int | None, checkpo
             folder.write_report(report_page(result, program.plan, picture))
     if problems:
         saved = (
-            f"the state after step {num_steps} is in {folder.checkpoints_path}"
+            f"the state after step {steps} is in {folder.checkpoints_path}"
             if checkpoints
             else "its state was not saved: --checkpoint-every N saves it before they are called"
         )
@@ -231,16 +231,14 @@ _IDENTITY = ("recipe", "seed", "batch")
 """What must stay as it was, or another sequence of batches or losses would follow."""
 
 
-def _config(
-    prepared: Prepared, num_steps: int, checkpoint_every: int | None, earlier: Mapping[str, Any]
-) -> dict[str, Any]:
+def _config(prepared: Prepared, steps: int, checkpoint_every: int | None, earlier: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "recipe": prepared.recipe.name,
         "layout": prepared.layout_name,
         "mode": prepared.program.mode,
         "rules": [str(rule) for rule in prepared.program.layout],
         "mesh": prepared.program.plan.mesh.to_dict(),
-        "num_steps": num_steps,
+        "num_steps": steps,
         "checkpoint_every": checkpoint_every,
         "seed": prepared.recipe.seed,
         "batch": {

@@ -119,12 +119,12 @@ def fit(
     program: Program,
     data: Data,
     *,
-    num_steps: int,
+    steps: int,
     key: Any,
     metrics_path: Path | None = None,
     progress: bool = True,
     checkpoints: Checkpoints | None = None,
-    every: int | None = None,
+    checkpoint_every: int | None = None,
     start: tuple[int, Any] | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
@@ -140,13 +140,13 @@ def fit(
         program: its step returns a dictionary of numbers, or of rows of them such as histograms; those of dictionaries
             in it are recorded by path.
         data: `data[step]` is the batch of a step, such as `TrainData`, or a list.
-        num_steps: how many steps in all.
+        steps: how many steps in all.
         key: what `program.init` takes.
         metrics_path: a file that gets the metrics of each step as a line of JSON, as soon as they are there; of several
             processes the first writes it.
         progress: show loss, samples a second and the time left on stderr.
-        checkpoints: where the state is saved, beside the training, after the last step and `every` so many.
-        every: how many steps; None for the last step only.
+        checkpoints: where the state is saved, beside the training, after the last step and at `checkpoint_every`.
+        checkpoint_every: after how many steps; None for the last step only.
         start: the step and the state to continue after, as `checkpoints.restore(program)` gives them; used up.
         evaluate: `evaluate(program, state)` gives numbers on data that training has not seen, such as
             `outlay.evaluate(held_out, state, examples)`. They are metrics of the step, as `evaluate.NAME`.
@@ -175,12 +175,12 @@ def fit(
         >>> mesh = outlay.mesh(data=8)
         >>> step = lambda state, batch: (state + batch.sum(), {"loss": batch.mean()})
         >>> program = outlay.program(step, lambda key: 0.0, np.ones(8), layout=outlay.data_parallel(), mesh=mesh)
-        >>> done = outlay.fit(program, [np.ones(8), np.zeros(8)], num_steps=2, key=None, progress=False)
+        >>> done = outlay.fit(program, [np.ones(8), np.zeros(8)], steps=2, key=None, progress=False)
         >>> [metrics["loss"] for metrics in done.history], float(done.state)
         ([1.0, 0.0], 8.0)
     """
     first, state = start or (0, None)
-    _refuse_impossible(num_steps, first, checkpoints, every)
+    _refuse_impossible(steps, first, checkpoints, checkpoint_every)
     if read_ahead < 0:
         raise ProgramError(f"read_ahead={read_ahead}: a number of batches, 0 to read each when its step is next")
     if evaluate_every is not None and (evaluate is None or evaluate_every < 1):
@@ -188,7 +188,7 @@ def fit(
             f"evaluate_every={evaluate_every} with evaluate={evaluate}: evaluations are 1 step or more apart"
             "\n  fix: evaluate=lambda program, state: {...}, and evaluate_every=100, for example"
         )
-    _refuse_data(data, num_steps)
+    _refuse_data(data, steps)
     refuse_unrecordable(program.lowered.out_info[1])
     samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
     in_flight: collections.deque[Any] = collections.deque()
@@ -200,17 +200,17 @@ def fit(
             writer.kept.clear()  # the file has them
         before = history.last or {"step": first, "seconds": 0.0}
         since = 0 if history.last else first
-        shown = stack.enter_context(Progress(num_steps, samples_a_step, after=before)) if progress else None
+        shown = stack.enter_context(Progress(steps, samples_a_step, after=before)) if progress else None
         if checkpoints:
             stack.enter_context(on_request())
         stop = StopTogether(first) if checkpoints else None
         stops = False
-        program.agree(num_steps=num_steps, every=every, start=first, key=key)
-        beat(None, "compiling", num_steps)
+        program.agree(steps=steps, checkpoint_every=checkpoint_every, start=first, key=key)
+        beat(None, "compiling", steps)
         program.compiled  # noqa: B018  compiled here, so that the clock below times steps only
         state = program.init(key) if state is None else state
         if read_ahead:
-            data = stack.enter_context(ReadAhead(data, read_ahead, num_steps))
+            data = stack.enter_context(ReadAhead(data, read_ahead, steps))
         is_enough = False
         finished, began = first, time.perf_counter() - before["seconds"]
         beat(None, f"step {first + 1}")
@@ -225,7 +225,7 @@ def fit(
                 in_flight.clear()  # or the metrics of later ones would be taken for those of this step
                 raise
             finished += 1
-            beat(finished, f"step {finished + 1}" if finished < num_steps else AFTER_THE_LAST)
+            beat(finished, f"step {finished + 1}" if finished < steps else AFTER_THE_LAST)
             metrics = {"step": finished, **metrics, "seconds": round(time.perf_counter() - began, 4)}
             history.add(metrics)
             if writer:
@@ -242,14 +242,14 @@ def fit(
                     finish_oldest()
 
         try:
-            for step in range(first, num_steps):
+            for step in range(first, steps):
                 if checkpoints:
                     checkpoints.raise_if_failed()
                 if len(in_flight) >= _MAX_IN_FLIGHT:
                     finish_oldest()
-                state, metrics = program(state, _batch(data, step, num_steps))
+                state, metrics = program(state, _batch(data, step, steps))
                 in_flight.append(metrics)
-                is_last = step + 1 == num_steps or is_enough
+                is_last = step + 1 == steps or is_enough
                 if evaluate and (is_last or (evaluate_every and (step + 1) % evaluate_every == 0)):
                     while len(in_flight) > 1:
                         finish_oldest()
@@ -258,7 +258,7 @@ def fit(
                     finish_oldest()
                     is_last |= is_enough
                 stops = stop is not None and not is_last and stop.after(step + 1)
-                if checkpoints and (stops or is_last or (every and (step + 1) % every == 0)):
+                if checkpoints and (stops or is_last or (checkpoint_every and (step + 1) % checkpoint_every == 0)):
                     while in_flight:  # their metrics must be in the file before a checkpoint after them exists
                         finish_oldest()
                     beat(None, "saving")
@@ -271,11 +271,11 @@ def fit(
                 checkpoints.wait()
         except KeyboardInterrupt as interrupt:
             saved = checkpoints.last_saved() if checkpoints else None
-            raise Interrupted(list(history), finished, num_steps, metrics_path, saved) from interrupt
+            raise Interrupted(list(history), finished, steps, metrics_path, saved) from interrupt
         except OutputError as error:
             headline, _, fix = str(error).partition("\n")
             saved = last_checkpoint_in_words(checkpoints.last_saved() if checkpoints else None)
-            stopped = f"{headline}; the run stopped after step {finished} of {num_steps}{saved}"
+            stopped = f"{headline}; the run stopped after step {finished} of {steps}{saved}"
             raise OutputError(f"{stopped}\n{fix}") from error
         except Exception:
             finish_what_is_done()
@@ -284,7 +284,7 @@ def fit(
             if checkpoints:
                 checkpoints.close()
     if checkpoints and stops:
-        end_on_request(finished, num_steps, checkpoints, say=progress)
+        end_on_request(finished, steps, checkpoints, say=progress)
     seconds = history.last["seconds"] if history.last else 0.0
     return Fit(state, list(history), seconds, samples_a_step * (finished - since))
 
@@ -300,18 +300,18 @@ def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, fl
     return {f"evaluate.{name}": as_numbers(value) for name, value in found.items()}
 
 
-def _batch(data: Data, step: int, num_steps: int) -> Any:
+def _batch(data: Data, step: int, steps: int) -> Any:
     try:
         return data[step]
     except (IndexError, KeyError) as error:
-        raise _ends_early(step, num_steps) from error
+        raise _ends_early(step, steps) from error
 
 
-def _ends_early(num_batches: int, num_steps: int) -> ProgramError:
-    fewer = f"--steps {num_batches} (num_steps={num_batches}), or " if num_batches else ""
+def _ends_early(num_batches: int, steps: int) -> ProgramError:
+    fewer = f"--steps {num_batches} (steps={num_batches}), or " if num_batches else ""
     return ProgramError(
-        f"the data ends early: data[{num_batches}] is not there, and {num_steps} steps take data[0] to "
-        f"data[{num_steps - 1}]\n  fix: {fewer}data that begins again, such as data[step % len(data)]"
+        f"the data ends early: data[{num_batches}] is not there, and {steps} steps take data[0] to "
+        f"data[{steps - 1}]\n  fix: {fewer}data that begins again, such as data[step % len(data)]"
     )
 
 
@@ -319,23 +319,25 @@ def _are_ready(metrics: Any) -> bool:
     return all(leaf.is_ready() for leaf in jax.tree.leaves(metrics))
 
 
-def _refuse_impossible(num_steps: int, first: int, checkpoints: Checkpoints | None, every: int | None) -> None:
-    if num_steps < 1:
-        raise ProgramError(f"num_steps={num_steps}: a run takes 1 step or more")
-    if num_steps < first:
-        raise ProgramError(f"num_steps={num_steps}: the run to continue is after step {first} already")
-    if every is not None and every < 1:
-        raise ProgramError(f"every={every}: checkpoints are 1 step or more apart")
-    if every is not None and checkpoints is None:
-        raise ProgramError(f"every={every} and nowhere to save to\n  fix: checkpoints=outlay.Checkpoints(folder)")
+def _refuse_impossible(steps: int, first: int, checkpoints: Checkpoints | None, checkpoint_every: int | None) -> None:
+    if steps < 1:
+        raise ProgramError(f"steps={steps}: a run takes 1 step or more")
+    if steps < first:
+        raise ProgramError(f"steps={steps}: the run to continue is after step {first} already")
+    if checkpoint_every is not None and checkpoint_every < 1:
+        raise ProgramError(f"checkpoint_every={checkpoint_every}: checkpoints are 1 step or more apart")
+    if checkpoint_every is not None and checkpoints is None:
+        raise ProgramError(
+            f"checkpoint_every={checkpoint_every} and nowhere to save to\n  fix: checkpoints=outlay.Checkpoints(folder)"
+        )
 
 
-def _refuse_data(data: Any, num_steps: int) -> None:
+def _refuse_data(data: Any, steps: int) -> None:
     if not hasattr(data, "__getitem__"):
         raise ProgramError(
             f"data must give the batch of a global step as data[step], so that a run can go on where it stopped; a "
             f"{type(data).__name__} does not\n  fix: list(data) if it fits in memory, outlay.TrainData, or a class "
             "with __getitem__(self, step)"
         )
-    if isinstance(data, Sequence) and len(data) < num_steps:
-        raise _ends_early(len(data), num_steps)
+    if isinstance(data, Sequence) and len(data) < steps:
+        raise _ends_early(len(data), steps)

@@ -16,7 +16,7 @@ def made(name: str = "ok", **fields: Any) -> outlay.Recipe:
         "init": lambda key: {"w": jnp.zeros(3)},
         "step": lambda state, batch: (state, {"loss": batch["x"].mean()}),
         "data": [BATCH] * 3,
-        "num_steps": 3,
+        "steps": 3,
         "layouts": {"dp": outlay.Layout([*outlay.data_parallel(), ("w", outlay.replicate())])},
     }
     return outlay.Recipe(name, **{**given, **fields})
@@ -31,7 +31,7 @@ def vector() -> outlay.Recipe:
 
 
 def short() -> outlay.Recipe:
-    return made(num_steps=5)
+    return made(steps=5)
 
 
 def empty() -> outlay.Recipe:

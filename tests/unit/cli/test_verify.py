@@ -49,7 +49,7 @@ def recipe():
     data = {"x": x, "y": x.sum(-1)}
     return outlay.Recipe.training(
         "nan", init_params=lambda key: {"w": jnp.ones(4)}, optimizer=optax.sgd(0.1), train=data, test=data,
-        loss=lambda params, batch, keys: (batch["x"] @ params["w"] * jnp.nan, {}), batch_size=16, num_steps=3)
+        loss=lambda params, batch, keys: (batch["x"] @ params["w"] * jnp.nan, {}), batch_size=16, steps=3)
 """
 
 

@@ -85,6 +85,28 @@ def test_all_end_with_what_they_agree_on():
     assert exit_code() == 143
 
 
+@pytest.mark.processes
+def test_sigterm_of_all_processes_of_a_job_asks_too_and_that_of_their_launcher_ends_them(monkeypatch, tmp_path):
+    monkeypatch.setenv(variables.JOB_DIR, str(tmp_path))
+    with listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert is_requested()
+        assert exit_code() == 143
+    ended = subprocess.run(
+        [sys.executable, "-c", SECOND.replace("range(2)", "range(1)")],
+        env={**os.environ, variables.JOB_DIR: str(ending(tmp_path / "other"))},
+        timeout=280,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGTERM
+
+
+def ending(path):
+    path.mkdir()
+    JobFolder(path).mark_ending()
+    return path
+
+
 SECOND = """
 import os, signal, time
 from outlay.jobs.stop_request import listening
@@ -98,4 +120,4 @@ with listening():
 @pytest.mark.processes
 def test_a_second_sigterm_ends_at_once():
     done = subprocess.run([sys.executable, "-c", SECOND], timeout=280, check=False)
-    assert done.returncode == 143
+    assert done.returncode == -signal.SIGTERM

@@ -25,5 +25,5 @@ def line() -> Recipe:
         train=examples,
         test={name: array[:21] for name, array in examples.items()},
         batch_size=16,
-        num_steps=12,
+        steps=12,
     )

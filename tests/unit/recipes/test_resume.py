@@ -101,11 +101,9 @@ def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrup
 
 
 def test_where_there_is_no_run_yet_one_begins(tmp_path):
-    result = run_prepared(
-        prepare(small.line()), RunFolder(tmp_path / "new", resume=True), num_steps=2, checkpoint_every=2
-    )
+    result = run_prepared(prepare(small.line()), RunFolder(tmp_path / "new", resume=True), steps=2, checkpoint_every=2)
     assert (result.num_steps, result.resumed_after) == (2, 0)
-    more = run_prepared(prepare(small.line()), RunFolder(tmp_path / "new", resume=True), num_steps=3)
+    more = run_prepared(prepare(small.line()), RunFolder(tmp_path / "new", resume=True), steps=3)
     assert (more.num_steps, more.resumed_after) == (3, 2)
 
 
@@ -116,7 +114,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
 
 
 def test_forcing_a_new_run_removes_the_old_checkpoints(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=2, checkpoint_every=2)
+    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2, checkpoint_every=2)
     before = sorted(tmp_path.rglob("*"))
     folder = RunFolder(tmp_path, force=True)
     assert sorted(tmp_path.rglob("*")) == before  # nothing goes before the new run begins
@@ -137,14 +135,14 @@ def refused(path, match, recipe=None, **options):
 
 
 def test_what_cannot_be_continued_is_named_and_left_as_it_was(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=4, checkpoint_every=2)
+    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=4, checkpoint_every=2)
     other = dataclasses.replace(small.line(), name="plane", seed=3)
     refused(tmp_path, r"2 differences\n  recipe: line there, plane now\n  seed: 0 there, 3 now", other)
-    refused(tmp_path, "a checkpoint of step 4, and a run of 3 steps ends before it", num_steps=3)
+    refused(tmp_path, "a checkpoint of step 4, and a run of 3 steps ends before it", steps=3)
 
 
 def test_another_model_is_refused(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=2, checkpoint_every=2)
+    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2, checkpoint_every=2)
     momentum = init_state(lambda key: {"w": jax.random.normal(key, 32)}, optax.sgd(0.1, momentum=0.9))
     step = train_step(small.loss, optax.sgd(0.1, momentum=0.9))
     other = dataclasses.replace(small.line(), init=momentum, step=step)
@@ -152,21 +150,21 @@ def test_another_model_is_refused(tmp_path):
 
 
 def test_a_run_without_checkpoints_cannot_be_continued(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=2)
+    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2)
     refused(tmp_path, "kept no checkpoints.*\n  fix: --force to begin it anew, with --checkpoint-every N")
 
 
 def test_a_metrics_file_with_gaps_is_refused(tmp_path):
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=4, checkpoint_every=4)
+    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=4, checkpoint_every=4)
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
     with pytest.raises(CheckpointError, match=r"cannot be continued after step 4: it begins with 1 line, and step 2"):
-        run_prepared(prepare(small.line()), RunFolder(tmp_path, resume=True), num_steps=6)
+        run_prepared(prepare(small.line()), RunFolder(tmp_path, resume=True), steps=6)
 
 
 def test_a_run_does_not_go_on_with_other_examples(tmp_path):
     """Their order follows from how many there are: with others it would be another run, of batches of one shape."""
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=2, checkpoint_every=2)
+    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2, checkpoint_every=2)
     fewer = dataclasses.replace(small.line(), data=TrainData(small.line().data[0], batch_size=16))
     with pytest.raises(CheckpointError, match=r"1 difference\n  examples: 72 there, 16 now"):
-        run_prepared(prepare(fewer), RunFolder(tmp_path, resume=True), num_steps=4)
+        run_prepared(prepare(fewer), RunFolder(tmp_path, resume=True), steps=4)

@@ -49,7 +49,7 @@ def test_the_result_is_of_unseen_data_and_says_that_the_devices_were_simulated(f
 
 @pytest.mark.compiles
 def test_fewer_steps_can_be_asked_for(tmp_path):
-    result = run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=2)
+    result = run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2)
     assert result.num_steps == 2
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
 
@@ -59,7 +59,7 @@ def test_a_recipes_sample_is_shown_and_kept(tmp_path):
     def sample(program, state):
         return f"after {int(state.step)} steps on {program.mesh.size} devices <b>"
 
-    result = run_prepared(prepare(dataclasses.replace(small.line(), sample=sample)), RunFolder(tmp_path), num_steps=2)
+    result = run_prepared(prepare(dataclasses.replace(small.line(), sample=sample)), RunFolder(tmp_path), steps=2)
     assert "\n\nafter 2 steps on 8 devices <b>\n\nrun folder" in str(result)
     assert (tmp_path / "sample.txt").read_text() == result.sample == "after 2 steps on 8 devices <b>"
     assert "<pre>after 2 steps on 8 devices &lt;b&gt;</pre>" in (tmp_path / "report.html").read_text()

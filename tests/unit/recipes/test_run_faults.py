@@ -63,7 +63,7 @@ def contents(path):
 @pytest.fixture
 def earlier(tmp_path):
     """A finished run with checkpoints."""
-    run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=4, checkpoint_every=2)
+    run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=4, checkpoint_every=2)
     return tmp_path
 
 
@@ -78,7 +78,7 @@ def test_a_disk_that_is_full_before_the_run(tmp_path):
         may_hold(300)
         with pytest.raises(RunFolderError, match=r"config.json cannot be written: File too large"):
             run_prepared(prepared, folder)
-    assert run_prepared(prepare(small.line()), RunFolder(tmp_path), num_steps=2).num_steps == 2
+    assert run_prepared(prepare(small.line()), RunFolder(tmp_path), steps=2).num_steps == 2
 
 
 @pytest.mark.compiles
@@ -110,7 +110,7 @@ def test_a_disk_that_fills_up_after_the_run_loses_no_result(tmp_path):
 
         prepared = prepare(dataclasses.replace(small.line(), evaluate=evaluate))
         with pytest.raises(ResultNotWritten, match=r"the run ended well, but .*loss.png cannot be written") as error:
-            run_prepared(prepared, RunFolder(tmp_path), num_steps=2)
+            run_prepared(prepared, RunFolder(tmp_path), steps=2)
     assert (error.value.result.num_steps, error.value.result.held_out) == (2, {"loss": 0.5})
     assert sorted(os.listdir(tmp_path)) == ["config.json", "metrics.jsonl", "outlay.txt", "plan.json"]
 
@@ -170,7 +170,7 @@ def test_a_device_in_the_place_of_a_file_is_not_read(earlier, name):
     (earlier / name).unlink()
     (earlier / name).symlink_to("/dev/zero")
     with pytest.raises(OutlayError, match=rf"{name} .*: it is no plain file\n  fix: "):
-        run_prepared(prepare(small.line()), RunFolder(earlier, resume=True), num_steps=9)
+        run_prepared(prepare(small.line()), RunFolder(earlier, resume=True), steps=9)
 
 
 @pytest.mark.compiles
@@ -188,7 +188,7 @@ def test_force_removes_what_is_listed_and_nothing_else(earlier):
         RunFolder(earlier, force=True)
     (earlier / "sample.txt").unlink()
     del foreign["sample.txt"]
-    run_prepared(prepare(small.line()), RunFolder(earlier, force=True), num_steps=1)
+    run_prepared(prepare(small.line()), RunFolder(earlier, force=True), steps=1)
     assert {name: (earlier / name).read_text() for name in foreign} == foreign
     assert Checkpoints(earlier / "checkpoints").steps() == []
     assert len(lines(earlier)) == 1
@@ -206,7 +206,7 @@ def test_force_while_somebody_saves_there_replaces_nothing(earlier):
     with Checkpoints(earlier / "checkpoints") as checkpoints:
         checkpoints._folder.own.take()
         with pytest.raises(CheckpointError, match="being written to by another"):
-            run_prepared(prepare(small.line()), RunFolder(earlier, force=True), num_steps=1)
+            run_prepared(prepare(small.line()), RunFolder(earlier, force=True), steps=1)
     assert of_the_run(earlier) == before
 
 

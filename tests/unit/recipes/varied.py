@@ -33,7 +33,7 @@ def varied(width: int = 32, remat: bool = False, accumulate: int = 1) -> Recipe:
         train=examples,
         test=examples,
         batch_size=16,
-        num_steps=2,
+        steps=2,
         accumulate=accumulate,
         layouts=layouts,
         meshes={"tp": "data=-1,model=2"},

@@ -30,7 +30,7 @@ def program():
 
 
 def run(program, data=BATCHES, **options):
-    return fit(program, data, num_steps=6, key=jax.random.key(0), progress=False, **options)
+    return fit(program, data, steps=6, key=jax.random.key(0), progress=False, **options)
 
 
 def test_every_step_is_taken_in_order_and_remembered(program):
@@ -89,13 +89,13 @@ def test_ctrl_c_keeps_the_metrics_so_far_and_says_how_far_it_came(program, tmp_p
 
 
 def test_there_must_be_a_step_to_take(program):
-    with pytest.raises(ProgramError, match="num_steps=0: a run takes 1 step or more"):
-        fit(program, BATCHES, num_steps=0, key=jax.random.key(0))
+    with pytest.raises(ProgramError, match="steps=0: a run takes 1 step or more"):
+        fit(program, BATCHES, steps=0, key=jax.random.key(0))
 
 
 def test_a_run_is_saved_every_so_many_steps_and_at_the_end(program, tmp_path):
     checkpoints = Checkpoints(tmp_path / "saved", keep=9)
-    run(program, checkpoints=checkpoints, every=4)
+    run(program, checkpoints=checkpoints, checkpoint_every=4)
     assert checkpoints.steps() == [4, 6]
     for step, total in ((4, 48), (6, 120)):
         assert float(checkpoints.restore(program, step)[1]) == total
@@ -133,15 +133,15 @@ def test_before_a_checkpoint_is_there_its_metrics_are_in_the_file(program, tmp_p
             assert len(path.read_text().splitlines()) == step
             super().save(step, state)
 
-    run(program, metrics_path=path, checkpoints=Watching(tmp_path / "saved"), every=2)
+    run(program, metrics_path=path, checkpoints=Watching(tmp_path / "saved"), checkpoint_every=2)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"every": 0}, "every=0: checkpoints are 1 step or more apart"),
-        ({"every": 2}, "every=2 and nowhere to save to\n  fix: checkpoints=outlay.Checkpoints"),
-        ({"start": (7, None)}, "num_steps=6: the run to continue is after step 7 already"),
+        ({"checkpoint_every": 0}, "checkpoint_every=0: checkpoints are 1 step or more apart"),
+        ({"checkpoint_every": 2}, "checkpoint_every=2 and nowhere to save to\n  fix: checkpoints=outlay.Checkpoints"),
+        ({"start": (7, None)}, "steps=6: the run to continue is after step 7 already"),
     ],
 )
 def test_what_cannot_be_saved_or_continued_is_refused_first(program, options, message):
@@ -224,7 +224,7 @@ def test_data_that_is_no_function_of_the_step(program):
 
 
 def test_data_of_too_few_steps(program):
-    with pytest.raises(ProgramError, match=r"(?s)data\[4\] is not there, and 6 steps take .*num_steps=4"):
+    with pytest.raises(ProgramError, match=r"(?s)data\[4\] is not there, and 6 steps take .*steps=4"):
         run(program, BATCHES[:4])
 
 

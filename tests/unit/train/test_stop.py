@@ -47,7 +47,7 @@ def program():
 
 
 def run(program, data, **options):
-    return fit(program, data, num_steps=6, key=jax.random.key(0), **options)
+    return fit(program, data, steps=6, key=jax.random.key(0), **options)
 
 
 def test_a_run_that_is_asked_to_stop_saves_and_can_be_continued(program, tmp_path, monkeypatch, capsys):

@@ -78,7 +78,7 @@ class BrainRecipe(Recipe):
         *,
         name: str = "brain",
         inputs: Mapping[str, Any] | ClosedLoop | None = None,
-        num_steps: int | None = None,
+        steps: int | None = None,
         record: Sequence[str] = (),
         stride: int = 1,
         windows: Sequence[tuple[float, float] | str] = (),
@@ -93,7 +93,7 @@ class BrainRecipe(Recipe):
             name: what runs of it are called.
             inputs: for each input of the Brain an array with one entry a step, something constant, or a function of
                 the step; or a `ClosedLoop`. An input that is left out gets slow waves.
-            num_steps: steps a run takes unless it is told otherwise; as many as there are inputs for, or 1000.
+            steps: steps a run takes unless it is told otherwise; as many as there are inputs for, or 1000.
             record: patterns of what is recorded, such as `*_ex:out_spikes` or `**.soma.potential`.
             stride: record every so many steps.
             windows: record only in these pieces of time, as (from, to) in ms or as text, `"100..200"`.
@@ -109,17 +109,17 @@ class BrainRecipe(Recipe):
         moments = Moments.of(windows, triggers)
         _refuse_unknown_ports(brain, moments)
         feed = _feed(brain, inputs)
-        if num_steps is None:
-            num_steps = feed.num_steps or NUM_STEPS
+        if steps is None:
+            steps = feed.num_steps or NUM_STEPS
         chunk = _chunk(chunk, stride, inputs)
-        chunk = min(chunk, num_steps, feed.num_steps or num_steps)
+        chunk = min(chunk, steps, feed.num_steps or steps)
         chosen = select_addresses(brain, record)
         return cls(
             name=name,
             init=brain.init,
             step=Rollout(watched(brain, moments), record=chosen, stride=stride),
             data=Chunks(feed, chunk),
-            num_steps=num_steps,
+            steps=steps,
             layouts=brain_layouts(brain),
             meshes=MESHES,
             modes=MODES,

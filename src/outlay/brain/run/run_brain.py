@@ -112,7 +112,7 @@ def run_brain(
     recipe = BrainRecipe.of(
         found,
         inputs=inputs,
-        num_steps=steps,
+        steps=steps,
         record=record,
         stride=stride,
         windows=windows,

@@ -35,14 +35,14 @@ from outlay.train.together import is_first
 
 
 def run(
-    prepared: Prepared, folder: RunFolder, *, num_steps: int | None = None, checkpoint_every: int | None = None
+    prepared: Prepared, folder: RunFolder, *, steps: int | None = None, checkpoint_every: int | None = None
 ) -> BrainResult:
     """Run a prepared `BrainRecipe` and fill its run folder. Progress goes to stderr.
 
     Args:
         prepared: the recipe with its program.
         folder: the run folder.
-        num_steps: how many steps; the recipe's own number if None.
+        steps: how many steps; the recipe's own number if None.
         checkpoint_every: save a checkpoint after so many steps, and after the last; as the earlier run did if None,
             and none at all in a new run.
 
@@ -54,17 +54,17 @@ def run(
     """
     recipe, program, earlier = prepared.recipe, prepared.program, folder.earlier or {}
     assert isinstance(recipe, BrainRecipe)
-    if num_steps is None:
-        num_steps = int(earlier.get("num_steps", recipe.num_steps))
+    if steps is None:
+        steps = int(earlier.get("num_steps", recipe.steps))
     if checkpoint_every is None:
         checkpoint_every = earlier.get("checkpoint_every")
-    config = _config(prepared, recipe, num_steps, checkpoint_every, earlier)
+    config = _config(prepared, recipe, steps, checkpoint_every, earlier)
     saves = Saves(recipe, folder, checkpoint_every) if checkpoint_every else None
     start = None
     if folder.earlier is not None:
         refuse_other_run(folder, config, _IDENTITY)
         start = saves.restore(program) if saves else None
-        refuse_past_the_end(folder, start.step if start else 0, num_steps)
+        refuse_past_the_end(folder, start.step if start else 0, steps)
     refuse_before_beginning(program, folder, saves=saves is not None)
     folder.write_config(config)
     folder.write_plan(program.plan)
@@ -77,7 +77,7 @@ def run(
 
     done = simulate(
         prepared,
-        num_steps,
+        steps,
         recorder_of,
         progress=is_first(),
         kept_in=str(its.recording_path) if recipe.record else "",
@@ -146,7 +146,7 @@ _IDENTITY = ("recipe", "seed", "inputs", "dt", "dtype", "record", "stride", "win
 def _config(
     prepared: Prepared,
     recipe: BrainRecipe,
-    num_steps: int,
+    steps: int,
     checkpoint_every: int | None,
     earlier: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _config(
         "mode": program.mode,
         "rules": [str(rule) for rule in program.layout],
         "mesh": program.plan.mesh.to_dict(),
-        "num_steps": num_steps,
+        "num_steps": steps,
         "checkpoint_every": checkpoint_every,
         "inputs": recipe.feed.digest(),
         "dt": recipe.brain.dt,

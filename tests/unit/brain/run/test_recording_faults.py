@@ -71,15 +71,15 @@ def test_a_name_that_somebody_else_uses_in_the_run_folder(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "mine").write_text("x")
     with pytest.raises(RunFolderError, match=rf"{name} is not Outlay's"):
-        run_prepared(prepare(recipe()), folder, num_steps=20, checkpoint_every=20)
+        run_prepared(prepare(recipe()), folder, steps=20, checkpoint_every=20)
     assert (tmp_path / name / "mine").read_text() == "x"
 
 
 @pytest.mark.compiles
 def test_force_leaves_what_others_put_into_the_recording(tmp_path):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=20, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=20, checkpoint_every=20)
     (tmp_path / "collected" / "notes.npz").write_text("mine")
-    run_prepared(prepare(recipe()), RunFolder(tmp_path, force=True), num_steps=10)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path, force=True), steps=10)
     assert os.listdir(tmp_path / "collected") == ["notes.npz"]
     assert len(Recording.read(tmp_path / "recording.zarr").steps) == 5
 

@@ -44,7 +44,7 @@ def test_everything_runs_after_a_user_has_set_a_mesh(plain, kind, num):
         for layout in (None, "copies", "by-neuron", BY_MODULE):
             again = run_brain(tiny(), steps=20, inputs={"light": jnp.asarray(LIGHT)}, layout=layout, **ARGS)
             assert np.array_equal(again["eye:out_spikes"], plain[:20])
-        recipe = BrainRecipe.of(tiny(), inputs={"light": LIGHT}, num_steps=4).with_layout(BY_MODULE)
+        recipe = BrainRecipe.of(tiny(), inputs={"light": LIGHT}, steps=4).with_layout(BY_MODULE)
         program = prepare(recipe).program
         outlay.verify(program).raise_if_different()
         assert outlay.explain(program)
@@ -143,7 +143,7 @@ def test_sizes_are_weighed_before_anything_is_made(layout, units):
     back = Connection("net:out_spikes", "net:in_spikes")
     brain = Brain({"eye": LinearSpiker(), "net": neurons}, [*ends, back], inputs={"light": (3,)})
     assert str(units) in str(brain.inspect())
-    program = prepare(BrainRecipe.of(brain, num_steps=4), layout=layout).program
+    program = prepare(BrainRecipe.of(brain, steps=4), layout=layout).program
     assert str(outlay.show(program))
     with pytest.raises(BrainError, match=r"needs .*, and this machine has") as error:
         run_brain(brain, steps=4, layout=layout)

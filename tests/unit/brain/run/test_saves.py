@@ -31,7 +31,7 @@ TEXTS = ("rates.csv",)
 
 
 def recipe(light=LIGHT, **options):
-    given = {"record": RECORD, "stride": 2, "chunk": 8, "num_steps": 60, **options}
+    given = {"record": RECORD, "stride": 2, "chunk": 8, "steps": 60, **options}
     return BrainRecipe.of(tiny(), name="eye", inputs={"light": light}, **given)
 
 
@@ -136,14 +136,14 @@ def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrup
 
 
 def test_a_run_that_ended_between_two_recorded_steps_goes_on_with_the_same_ones(tmp_path, uninterrupted):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=45, checkpoint_every=20)
-    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=45, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
     assert left_in(tmp_path) == uninterrupted
 
 
 def test_a_finished_run_is_made_longer(tmp_path, uninterrupted):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
-    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
     assert left_in(tmp_path) == uninterrupted
     assert sorted(file.name for file in (tmp_path / "collected").iterdir()) == ["20.npz", "40.npz", "60.npz"]
 
@@ -188,26 +188,26 @@ def test_a_closed_loop_cannot_be_saved(tmp_path):
 
 
 def test_another_run_is_refused_and_left_as_it_was(tmp_path):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
     before = left_in(tmp_path)
     with pytest.raises(CheckpointError, match=r"2 differences\n  record: .*\n  stride: 2 there, 1 now"):
         run_prepared(prepare(recipe(record=["*:out_spikes"], stride=1)), RunFolder(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match=r"1 difference\n  inputs: \w+ there, \w+ now\n  fix: another --run"):
         run_prepared(prepare(recipe(0.5)), RunFolder(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match=r"has a checkpoint of step 40, and a run of 20 steps ends before it"):
-        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=20)
+        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=20)
     assert left_in(tmp_path) == before
 
 
 def test_the_recording_is_missed(tmp_path):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
     shutil.rmtree(tmp_path / "recording.zarr")
     with pytest.raises(BrainError, match=r"recording.zarr, which the run recorded to, is gone\n  fix: put it back"):
-        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
 
 
 def test_what_was_collected_is_missed(tmp_path):
-    run_prepared(prepare(recipe()), RunFolder(tmp_path), num_steps=40, checkpoint_every=20)
+    run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
     (tmp_path / "collected" / "40.npz").unlink()
     with pytest.raises(CheckpointError, match=r"40.npz, what the run had collected in its first 40 steps, cannot be"):
-        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), num_steps=60)
+        run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
