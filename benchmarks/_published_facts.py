@@ -108,8 +108,9 @@ def compiled_of(run: Run):
     }
 
 
-def scores_in_memory(query, key, value, *, causal, window):
+def scores_in_memory(query, key, value, *, causal, window, split):
     """Attention as it was before fused kernels: what Outlay's models do no longer, and older runs did."""
+    del split  # the compiler splits products by itself
     import jax
 
     return jax.nn.dot_product_attention(
@@ -136,6 +137,8 @@ def layout_of(run: Run):
     elif wanted.optimizer:
         rules += _kernels(zero1, wanted.optimizer, "opt_state")
     batch = wanted.batch if len(wanted.batch) > 1 else wanted.batch[0]
+    if run.target.startswith("tpu"):  # the compiler cannot split their attention kernel by itself
+        rules += inside("queries", P(batch, None, "model" if "model" in wanted.mesh else None))
     if wanted.sequence:
         rules += inside("residual", P(batch, "model")) + inside("branch_input", P(batch))
         rules += inside("branch_output", P(batch))
@@ -177,7 +180,8 @@ def _facts(compiled, run):
 
 def _asked(run):
     """What is compiled, as a short name: a row that is built in another way is compiled again."""
-    asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores])
+    fused = ["fused"] if run.target.startswith("tpu") else []
+    asked = json.dumps([run.words, run.layout.mesh, run.layout.name, run.target, run.writes_scores, *fused])
     return hashlib.sha256(asked.encode()).hexdigest()[:10]
 
 

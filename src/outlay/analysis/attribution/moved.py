@@ -21,6 +21,8 @@ from outlay.core.paths import join_parts, split_path
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
 
+_VIEWS = ("bitcast", "reshape", "copy", "convert")
+
 
 def collective_facts(
     module: HloModule,
@@ -55,6 +57,8 @@ def _facts(
     one = found.instruction
     origin = origin_of(module, found.computation, one)
     moved = _leaves(module, found, leaves)
+    sums = not moved and origin.phase == "backward" and found.kind in ("all-reduce", "reduce-scatter")
+    gradients = _gradient_of(module, found, leaves) if sums else ()
     return CollectiveFacts(
         kind=found.kind,
         name=one.name,
@@ -71,10 +75,11 @@ def _facts(
         module=origin.module,
         source=origin.source,
         leaves=moved,
-        value="" if moved else _in_words(module, found, leaves, origin),
+        value="" if moved else _in_words(gradients, origin),
         seconds=None
         if target is None
         else collective_seconds(found.kind, payload_bytes(found), found.groups, target, places=places or None),
+        gradients=tuple(gradients),
     )
 
 
@@ -111,39 +116,52 @@ def _leaves(module: HloModule, found: HloCollective, leaves: Mapping[int, Leaf])
     return tuple(paths) if all(paths) else ()
 
 
-def _in_words(module: HloModule, found: HloCollective, leaves: Mapping[int, Leaf], origin: Origin) -> str:
+def _in_words(gradients: Sequence[str], origin: Origin) -> str:
     """What is moved: gradients, where it is a parameter that they go into, or else the result of an operation."""
-    if origin.phase == "backward" and found.kind in ("all-reduce", "reduce-scatter"):
-        paths = _gradient_of(module, found, leaves)
-        if paths:
-            return (
-                f"gradient of {paths[0]}" if len(paths) == 1 else f"gradients of {len(paths)} leaves: {_below(paths)}"
-            )
+    if len(gradients) == 1:
+        return f"gradient of {gradients[0]}"
+    if gradients:
+        return f"gradients of {len(gradients)} leaves: {_below(gradients)}"
     return f"result of {origin.primitive}" if origin.primitive else "a computed value"
 
 
 def _below(paths: Sequence[str]) -> str:
-    """The path that several have in common."""
+    """The path that several have in common; else the first, which is the largest, and how many more."""
     parts = [split_path(path) for path in paths]
     common = [same[0] for same in itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))]
-    return ".".join([join_parts(tuple(common)), "**"] if common else ["**"])
+    return ".".join([join_parts(tuple(common)), "**"]) if common else f"{paths[0]} and {len(paths) - 1} more"
 
 
-def _gradient_of(module: HloModule, found: HloCollective, leaves: Mapping[int, Leaf]) -> list[str]:
-    """The parameters whose new value is computed from what is moved, element by element.
+def _gradient_of(module: HloModule, found: HloCollective, leaves: Mapping[int, Leaf]) -> tuple[str, ...]:
+    """The parameters whose new value is computed from what is moved, element by element, the largest first.
 
-    Activations' gradients go into many parameters from one array; those name nothing.
+    Activations' gradients go into many parameters from one array; those name nothing. Gradients that were joined into
+    one array go into all of theirs.
     """
     updated = {output: leaves[number] for output, number in module.input_output_alias if number in leaves}
     num = len(found.instruction.operands)
-    paths: list[str] = []
-    for element in range(num):
+    gradients: dict[str, int] = {}
+    for element, operand in enumerate(found.instruction.operands):
         reached = outputs_reached(module, found.computation, found.instruction.name, element if num > 1 else None)
         into = {
-            updated[output,].path
+            updated[output,].path: updated[output,].num_bytes
             for output in reached
             if (output,) in updated and updated[output,].part in ("params", "")
         }
-        if len(into) == 1:
-            paths += into
-    return list(dict.fromkeys(paths))
+        if len(into) == 1 or _is_joined(module, found.computation, operand):
+            gradients |= into
+    return tuple(sorted(gradients, key=lambda path: -gradients[path]))
+
+
+def _is_joined(module: HloModule, computation: str, value: str) -> bool:
+    """Whether a value is several arrays, one after another."""
+    one = module.computations[computation].instructions.get(value)
+    if one is None:
+        return False
+    if one.opcode == "fusion":
+        inside = module.computations.get(one.called("calls"))
+        root = inside.root if inside else None
+        return root is not None and _is_joined(module, inside.name, root.name)
+    if one.opcode in _VIEWS:
+        return _is_joined(module, computation, one.operands[0])
+    return one.opcode == "concatenate"

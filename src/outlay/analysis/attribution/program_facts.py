@@ -35,6 +35,7 @@ class CollectiveFacts:
         leaves: paths of the state's or batch's leaves that are moved; empty where it is a computed value, or unknown.
         value: what is moved, in words, where it is no leaf.
         seconds: estimated for one run on the target's links; None without a target.
+        gradients: paths of the leaves whose gradients are summed, the largest first; several where they are joined.
     """
 
     kind: CollectiveKind
@@ -54,6 +55,7 @@ class CollectiveFacts:
     leaves: tuple[str, ...]
     value: str
     seconds: float | None = None
+    gradients: tuple[str, ...] = ()
 
     @property
     def leaf(self) -> str:
