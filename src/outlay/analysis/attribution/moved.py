@@ -159,9 +159,10 @@ def _is_joined(module: HloModule, computation: str, value: str) -> bool:
     if one is None:
         return False
     if one.opcode == "fusion":
-        inside = module.computations.get(one.called("calls"))
+        name = one.called("calls")
+        inside = module.computations.get(name)
         root = inside.root if inside else None
-        return root is not None and _is_joined(module, inside.name, root.name)
+        return root is not None and _is_joined(module, name, root.name)
     if one.opcode in _VIEWS:
         return _is_joined(module, computation, one.operands[0])
     return one.opcode == "concatenate"
