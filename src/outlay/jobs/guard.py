@@ -238,7 +238,8 @@ class Guard:
     # All others
 
     def _follow(self) -> None:
-        line, said_at = self._lines[0], 0.0
+        line, said_at, own = self._lines[0], 0.0, self._silence[self._me]
+        heard_at = looked_at = time.monotonic()
         while not self._over.is_set():
             try:
                 message = line.wait_for(time.monotonic() + 0.2)
@@ -250,9 +251,24 @@ class Guard:
             if message and "end" in message and self._acts:
                 self._obey(message["end"])
             now = time.monotonic()
+            if now - looked_at > _PAUSE:  # this process was held itself
+                own.pause(now - looked_at)
+                heard_at += now - looked_at
+            heard_at, looked_at = now if message else heard_at, now
             if now - said_at > self._every:
                 said_at = now
                 line.send(_sign_of_life())
+                own.see(beat if (beat := last_beat()).doing else None, None)
+            self._look_for_process_0(now - heard_at)
+
+    def _look_for_process_0(self, silent: float) -> None:
+        """End where process 0 is held, by a signal such as SIGSTOP, and this process waits: nobody else can decide."""
+        is_waiting = seconds_waiting_in_jax() > self._together or (
+            self._explicit and self._silence[self._me].is_too_long()
+        )
+        if self._acts and silent > self._together and is_waiting:
+            text = f"the job is stuck\n{self._named(0)} has given no sign of life for {silent:.0f} s, and is waited for"
+            self._obey({"code": STUCK, "text": text, "stacks": [self._me]})
 
     def _without_process_0(self, why: str) -> None:
         if not self._acts:  # the launcher sees it, and this process must not look like the one that failed

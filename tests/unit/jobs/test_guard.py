@@ -91,11 +91,13 @@ def test_a_hang_is_seen_and_shown(process):
     assert "in happens" in done[process][1]
 
 
-def test_a_process_that_is_held_is_found_and_ends_when_it_goes_on():
-    done = run("stop")
-    assert done[0][0] == 1, done
-    assert "the job is stuck" in done[0][1]
-    assert done[1][0] in (1, LOST)
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_is_held_is_found_and_ends_when_it_goes_on(process):
+    done = run("stop" + "0" * (process == 0))
+    assert done[1 - process][0] == 1, done
+    assert "the job is stuck" in done[1 - process][1]
+    assert f"process {process} of 2 on " in done[1 - process][1]
+    assert done[process][0] in (1, LOST)
 
 
 def test_a_forked_worker_does_not_keep_the_line_of_its_parent_open():
