@@ -159,7 +159,7 @@ def _kernels(strategy, axis, root):
 def _facts(compiled, run):
     """What follows from a compiled program; importing what reads it starts no backend."""
     if "error" in compiled:
-        return compiled
+        return {**compiled, "asked": _asked(run)}
     from outlay.analysis.cost.schedule import schedule_of
     from outlay.analysis.hlo.parse import parse_hlo
     from outlay.analysis.hlo.peak import peak_bytes
@@ -169,6 +169,9 @@ def _facts(compiled, run):
 
     module = parse_hlo(compiled["hlo"])
     target, mesh = Target.parse(run.target), MeshInfo.from_dict(compiled["mesh"])
+    if module.num_devices != target.num_devices:
+        why = "it compiles, and is the program of one slice; what it sends to other slices is not read from it yet"
+        return {"error": why, "asked": _asked(run)}
     return {
         "asked": _asked(run),
         "schedule": schedule_of(module, compiled_work(module), target, mesh).to_dict(),

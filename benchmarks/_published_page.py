@@ -30,21 +30,22 @@ this table in seconds and needs no compiler; `--row ID` compiles a row again, an
 """
 
 MISSING = """\
-Of the rows of quality A and B, {expressed} can be expressed. Those here were compiled first, for variety and not by
-result: none that was compiled is left out. The others are still to be compiled;
-`python benchmarks/published.py --keep --page docs` does that and writes this page anew.
+Of the rows of quality A and B, {expressed} can be expressed. Those here were compiled first: for variety, and then
+group by group of what a source compares; never by result, and none that was compiled is left out. The others are still
+to be compiled; `python benchmarks/published.py --keep --page docs` does that and writes this page anew.
 
 """
 
 HEAD = "rows | median off by | within 1.35 | inside the range |\n|---|---|---|---|---|\n"
 
 
-def write_page(found, refused, docs):
+def write_page(found, refused, failed, docs):
     """Write the page and its plot.
 
     Args:
         found: the priced rows.
-        refused: why other rows are not priced, by name.
+        refused: why other rows cannot be expressed, by name.
+        failed: why the compiler gave up on a row, by name.
         docs: the folder of docs.
     """
     plot(found, docs / "_static" / f"{NAME}.svg")
@@ -55,7 +56,8 @@ def write_page(found, refused, docs):
     intro = INTRO.format(
         missing=missing, num=len(found), least=min(sizes), most=max(sizes), hardware=", ".join(hardware), name=NAME
     )
-    parts = [intro, *_figures(found), *_rows(found), *_experts(found), *_links(), *_refused(refused), *_commands(found)]
+    parts = [intro, *_figures(found), *_rows(found), *_failed(failed), *_experts(found), *_links(), *_refused(refused)]
+    parts += _commands(found)
     (docs / "concepts" / f"{NAME}.md").write_text("".join(parts), encoding="utf-8")
 
 
@@ -102,6 +104,14 @@ def _rows(found):
             memory += "" if one.fits else ", *does not fit*"
             yield f"| `{run.id}` | {run.layout.name} | {run.target} | {run.seconds:.4g} | {one.seconds:.4g} | "
             yield f"{one.low:.3g} to {one.high:.3g} | {off} | {memory} |\n"
+        yield "\n"
+
+
+def _failed(failed):
+    if failed:
+        yield "### Compiled, and not priced\n\nThese ran for those who published them, and are in no figure above.\n\n"
+        yield "| run | why |\n|---|---|\n"
+        yield from (f"| `{name}` | {reason.splitlines()[0]} |\n" for name, reason in failed.items())
         yield "\n"
 
 

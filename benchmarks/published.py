@@ -21,6 +21,8 @@ from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import Schedule
 from outlay.devices.target import Target
 
+NO_FACTS = "no facts in the repository"
+
 
 def main():
     options = _options()
@@ -37,10 +39,16 @@ def main():
     if options.fit and found:
         print_fit([one for one in found if one.run.row["quality"] in "AB"])
     if options.keep:
-        write_known({one.run.id: kept(one.run, options.cache) for one in found})
-        print(f"facts of {len(found)} runs kept in {KNOWN}")
+        facts = {run.id: facts for run in runs if (facts := kept(run, options.cache))}
+        write_known({**known_facts(), **facts})
+        print(f"facts of {len(facts)} runs kept in {KNOWN}")
     if options.page:
-        write_page(found, refused, options.page)
+        write_page(
+            found,
+            refused,
+            {run.id: failed[run.id] for run in runs if failed.get(run.id, NO_FACTS) != NO_FACTS},
+            options.page,
+        )
 
 
 def _options():
@@ -92,7 +100,7 @@ def priced(runs, options):
     for run in runs:
         facts = facts_in(known, run) if options.known else kept(run, options.cache)
         if facts is None:
-            failed[run.id] = "no facts in the repository"
+            failed[run.id] = NO_FACTS
         elif "error" in facts:
             failed[run.id] = facts["error"]
         elif run.seconds is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from outlay.analysis.cost.constants import Constants, Table, constants_of
 from outlay.analysis.cost.estimate import PARTS, Estimate, Transfer
@@ -71,6 +72,12 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
             '  fix: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
         )
     found = Target.parse(hardware) if isinstance(hardware, str) else hardware
+    if found.num_slices > 1 and found.num_devices == found.num_slices * schedule.num_devices:
+        raise ExplainError(
+            f"the program of {counted(found.num_slices, 'slice')} is that of one, and what it sends to the others is "
+            "not read from it yet\n"
+            f"  fix: an estimate of one slice, --target {replace(found, num_slices=1)}"
+        )
     if found.num_devices != schedule.num_devices:
         raise ExplainError(
             f"the program is for {counted(schedule.num_devices, 'device')}, but {found} has {found.num_devices}\n"

@@ -264,3 +264,9 @@ def test_an_empty_program_takes_nothing():
     found = priced()
     assert (found.seconds_low, found.seconds_high) == (0.0, 0.0)
     assert found.to_html()
+
+
+def test_a_program_of_several_slices_is_that_of_one():
+    one = schedule(product(1e12), target=Target.parse("tpu-v5e:4x4"))
+    with pytest.raises(ExplainError, match=r"of 2 slices is that of one(.|\n)*--target tpu-v5e:4x4$"):
+        price(one, "tpu-v5e:4x4*2")
