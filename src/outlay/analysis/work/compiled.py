@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from outlay.analysis.hlo.attributes import names_in
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.analysis.hlo.loops import runs_per_step, trip_count
 from outlay.analysis.work.products import custom_call_target, dtype_of_product, flops_of_product
-from outlay.analysis.work.traffic import AcrossRows, instruction_bytes, operand_shapes, read_across_rows
+from outlay.analysis.work.traffic import AcrossRows, fused_by, instruction_bytes, operand_shapes, read_across_rows
 
 _FREE = frozenset(
     (
@@ -119,19 +118,12 @@ def _operations(
         opcode = instruction.opcode
         if opcode in _FREE or opcode.startswith(_COMMUNICATION) or opcode.endswith("-done"):
             continue
-        fused = _fused(instruction, module)
+        fused = fused_by(instruction, module)
         flops, dtype = _products(instruction, computation, fused, module, unknown)
         if fused is not None and not flops and _communicates(fused):
             continue
-        num_bytes = instruction_bytes(instruction, computation, fused)
+        num_bytes = instruction_bytes(instruction, computation, module)
         yield Operation(instruction.name, flops, dtype, num_bytes, read_across_rows(fused), runs)
-
-
-def _fused(instruction: Instruction, module: HloModule) -> Computation | None:
-    """What a fusion runs."""
-    if instruction.opcode not in ("fusion", "fusion-start"):
-        return None
-    return module.computations.get("".join(names_in(instruction.attributes.get("calls", ""))[:1]))
 
 
 def _communicates(fused: Computation) -> bool:
@@ -152,5 +144,7 @@ def _products(
         if flops is None:
             unknown[f"custom call {custom_call_target(instruction)}: FLOPs unknown; not counted"] = None
         return (flops, dtype_of_product(instruction, operands)) if flops else (0.0, "")
-    inside = [_products(inner, fused, _fused(inner, module), module, unknown) for inner in fused.instructions.values()]
+    inside = [
+        _products(inner, fused, fused_by(inner, module), module, unknown) for inner in fused.instructions.values()
+    ]
     return sum(flops for flops, _ in inside), max(inside)[1]

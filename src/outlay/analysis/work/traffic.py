@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from outlay.analysis.hlo.attributes import names_in
 from outlay.analysis.hlo.dtypes import dtype_bits, total_bytes
 from outlay.analysis.hlo.fused import GOES_ON
-from outlay.analysis.hlo.hlo_module import Computation, Instruction, Shape
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape
 from outlay.analysis.work.products import numbers
 
 _ALIASES = re.compile(r"\{(\d*)\}: \((\d+)")
@@ -20,16 +21,17 @@ _SAME_BYTES = ("bitcast", "reshape", "get-tuple-element", "copy", "convert")
 """What hands its operand on inside a fusion, so that a slice of it is a slice of the operand."""
 
 
-def instruction_bytes(instruction: Instruction, computation: Computation, fused: Computation | None) -> int:
+def instruction_bytes(instruction: Instruction, computation: Computation, module: HloModule) -> int:
     """What an instruction reads and writes, once.
 
     Args:
         instruction: the instruction.
         computation: the one that it stands in.
-        fused: what it runs, if it is a fusion.
+        module: the program of both.
     """
+    fused = fused_by(instruction, module)
     if fused is not None:
-        return _fusion_bytes(instruction, computation, fused)
+        return _fusion_bytes(instruction, computation, fused, module)
     operands = operand_shapes(instruction, computation)
     if instruction.opcode in SLICES:
         return 2 * _moved(instruction.shapes) + _moved(operands[1:])
@@ -41,6 +43,13 @@ def instruction_bytes(instruction: Instruction, computation: Computation, fused:
     if instruction.opcode.endswith("-start"):  # a copy in the background; its result names the operand again
         return 2 * read
     return read + _moved(instruction.shapes)
+
+
+def fused_by(instruction: Instruction, module: HloModule) -> Computation | None:
+    """What a fusion runs; None of anything else."""
+    if instruction.opcode not in ("fusion", "fusion-start"):
+        return None
+    return module.computations.get("".join(names_in(instruction.attributes.get("calls", ""))[:1]))
 
 
 @dataclass(frozen=True)
@@ -105,22 +114,20 @@ def _scatter_bytes(operands: tuple[Shape, ...]) -> int:
     return 2 * _moved(operands[num_updated + 1 :]) + _moved(operands[num_updated : num_updated + 1])
 
 
-def _fusion_bytes(instruction: Instruction, computation: Computation, fused: Computation) -> int:
-    users = _users(fused)
-    parameters = {inner.value: inner for inner in fused.instructions.values() if inner.opcode == "parameter"}
+def _fusion_bytes(instruction: Instruction, computation: Computation, fused: Computation, module: HloModule) -> int:
     read, passed = 0, _handed_on(instruction, fused)
     for number, name in enumerate(instruction.operands):
         if name not in computation.instructions or name in instruction.operands[:number] or number in passed.values():
             continue
         whole = _moved(computation.instructions[name].shapes)
-        inner = parameters.get(str(number))
-        read += whole if inner is None else int(min(whole, _read_of(inner, fused, users)))
+        inner = fused.parameter(number)
+        read += whole if inner is None else int(min(whole, _read_of(inner, fused, module)))
     root = fused.root
     if root is None:  # the text was cut
         return read + _moved(instruction.shapes)
     results = zip(_results(root, fused), root.shapes, strict=False)
     kept = [part for number, (part, place) in enumerate(results) if number not in passed and not place.is_on_chip]
-    return read + sum(_written(part, fused) for part in kept)
+    return read + sum(_written(part, fused, module) for part in kept)
 
 
 def _handed_on(instruction: Instruction, fused: Computation) -> Mapping[int, int]:
@@ -131,25 +138,23 @@ def _handed_on(instruction: Instruction, fused: Computation) -> Mapping[int, int
     return {int(result or 0): int(operand) for result, operand in pairs}
 
 
-def _users(fused: Computation) -> Mapping[str, list[Instruction]]:
-    users: dict[str, list[Instruction]] = {}
-    for inner in fused.instructions.values():
-        for name in inner.operands:
-            users.setdefault(name, []).append(inner)
-    return users
+def _read_of(value: Instruction, fused: Computation, module: HloModule) -> float:
+    """What a fusion reads of one operand: all of it, unless every use is a slice or an update in place.
 
-
-def _read_of(value: Instruction, fused: Computation, users: Mapping[str, list[Instruction]]) -> float:
-    """What a fusion reads of one operand: all of it, unless every use is a slice or an update in place."""
+    A fusion inside of it, as TPUs' have them around their products, reads what it does of its own operand.
+    """
     read = 0.0
-    for user in users.get(value.name, ()):
+    for user in fused.users.get(value.name, ()):
         is_first = user.operands[0] == value.name
         if user.opcode in SLICES and is_first:
             read += _moved(user.shapes)
         elif user.opcode == "dynamic-update-slice" and is_first:
             continue
         elif user.opcode in _SAME_BYTES:
-            read += _read_of(user, fused, users)
+            read += _read_of(user, fused, module)
+        elif user.opcode == "fusion" and (inner := fused_by(user, module)) is not None:
+            parameters = (inner.parameter(i) for i, name in enumerate(user.operands) if name == value.name)
+            read += sum(_read_of(one, inner, module) if one else math.inf for one in parameters)
         else:
             return math.inf
     return read
@@ -162,11 +167,14 @@ def _results(root: Instruction, fused: Computation) -> Iterator[Instruction]:
         yield root
 
 
-def _written(result: Instruction, fused: Computation) -> int:
-    """What a fusion writes of one result: of an update in place only the update."""
+def _written(result: Instruction, fused: Computation, module: HloModule) -> int:
+    """What a fusion writes of one result: of an update in place, if by a fusion inside of it, only the update."""
     source = result
     while source.opcode in _SAME_BYTES and source.operands and source.operands[0] in fused.instructions:
         source = fused.instructions[source.operands[0]]
     if source.opcode == "dynamic-update-slice":
         return _moved(fused.instructions[source.operands[1]].shapes)
+    inner = fused_by(source, module)
+    if inner is not None and inner.root is not None and inner.root.opcode != "tuple":
+        return min(_moved(result.shapes), _written(inner.root, inner, module))
     return _moved(result.shapes)

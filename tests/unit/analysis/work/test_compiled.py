@@ -169,6 +169,21 @@ def test_a_fusion_that_reads_a_row_and_writes_one_moves_two_rows():
     assert work_in([*PARAMETERS, other, line], IN_PLACE).bytes_accessed == 2 * 1024 + 4
 
 
+AROUND = """
+%around (q0: f32[100,256], q1: s32[], q2: f32[100,256]) -> f32[100,256] {
+  %q0 = f32[100,256]{1,0} parameter(0)
+  %q1 = s32[] parameter(1)
+  %q2 = f32[100,256]{1,0} parameter(2)
+  ROOT %inner = f32[100,256]{1,0} fusion(%q0, %q1, %q2), kind=kLoop, calls=%update
+}"""
+
+
+def test_a_fusion_around_one_moves_what_that_moves():
+    other = "%other = f32[100,256]{1,0} parameter(8)"
+    line = "ROOT %f = f32[100,256]{1,0} fusion(%big, %i, %other), kind=kOutput, calls=%around"
+    assert work_in([*PARAMETERS, other, line], f"{IN_PLACE}\n{AROUND}").bytes_accessed == 2 * 1024 + 4
+
+
 def test_a_text_that_was_cut_is_still_counted():
     line = "%f = f32[100,256]{1,0} fusion(%big, %i), kind=kLoop, calls=%gone"
     found = work_in([*PARAMETERS, line], IN_PLACE.replace("ROOT ", ""))
