@@ -97,6 +97,7 @@ def own_devices(devices: int | None, *, is_shared: bool) -> int | None:
         return devices
     if devices is not None and not is_shared:
         raise typer.BadParameter(
-            f"in a job of {num_processes} processes, each has the devices that the job gives it", param_hint="--devices"
+            f"in a job of {num_processes} processes, each has the devices that the job gives it: leave this out",
+            param_hint="--devices",
         )
     return None
