@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -134,6 +135,47 @@ def test_a_sum_over_an_axis_of_vmap_is_refused_in_mode_manual() -> None:
     program = outlay.program(step, init, BATCH, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8), mode="manual")
     with pytest.raises(outlay.errors.ProgramError, match=r"an axis that jax.vmap names \(.*_batch_norm.py:\d+\)"):
         program(program.init(jax.random.key(0)), BATCH)
+
+
+def _loss_of(name: str) -> Any:
+    return lambda params, batch, keys: (_errors(batch["x"] @ params[name], batch), {})
+
+
+INIT_ONE = outlay.init_state(lambda key: {"w": jax.random.normal(key, (8, 8))}, OPTIMIZER)
+
+
+@pytest.mark.parametrize("layout", [outlay.data_parallel(), outlay.fsdp(min_size=16) + outlay.data_parallel()])
+def test_two_training_states_in_mode_manual(layout: Any) -> None:
+    train = outlay.train_step(_loss_of("w"), OPTIMIZER)
+
+    def init(key: Any) -> Any:
+        return {"gen": INIT_ONE(key), "disc": INIT_ONE(jax.random.fold_in(key, 1))}
+
+    def step(state: Any, batch: Any) -> Any:
+        (gen, of_gen), (disc, of_disc) = train(state["gen"], batch), train(state["disc"], batch)
+        return {"gen": gen, "disc": disc}, (of_gen["loss"], of_disc["loss"])
+
+    program = outlay.program(step, init, BATCH, layout=layout, mesh=outlay.mesh(data=8), mode="manual")
+    state, losses = program(program.init(jax.random.key(0)), BATCH)
+    expected, wanted = jax.jit(step)(init(jax.random.key(0)), BATCH)
+    _same(
+        (state["gen"].params, state["disc"].params, losses), (expected["gen"].params, expected["disc"].params, wanted)
+    )
+
+
+def test_parameters_that_stand_nowhere_in_the_state_are_named() -> None:
+    train = outlay.train_step(_loss_of("v"), optax.sgd(0.1))
+
+    def step(state: Any, batch: Any) -> Any:
+        params = {"v": state.params["w"]}
+        other = dataclasses.replace(state, params=params, opt_state=optax.sgd(0.1).init(params))
+        return state, train(other, batch)[1]
+
+    mesh = outlay.mesh(data=8)
+    program = outlay.program(step, INIT_ONE, BATCH, layout=outlay.data_parallel(), mesh=mesh, mode="manual")
+    state = program.init(jax.random.key(0))
+    with pytest.raises(outlay.errors.ProgramError, match=r"1 parameter such as v, and in the state they stand nowhere"):
+        program(state, BATCH)
 
 
 def test_two_networks_with_two_optimizers() -> None:

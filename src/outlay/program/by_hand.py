@@ -22,7 +22,8 @@ from outlay.arrays.shardings import under
 from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import varying_axes
-from outlay.core.paths import map_with_paths
+from outlay.core.paths import flatten_paths, join_parts, map_with_paths, split_path
+from outlay.core.quantities import counted
 from outlay.core.whole_batch import spreading
 from outlay.layout.placement import Dims, dims_spec
 from outlay.layout.plan import Plan
@@ -44,9 +45,10 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
     storing = Storing(plan)
 
     def run(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
-        dims = map_with_paths(lambda path, _: _Split(dims_of[under("params", path)]), params)
+        root = _root_of(params, plan)
+        dims = map_with_paths(lambda path, _: _Split(dims_of[under(root, path)]), params)
         grad_dims = map_with_paths(
-            lambda path, _: _Split(dims_of.get(under("grads", path), dims_of[under("params", path)])), params
+            lambda path, _: _Split(dims_of.get(under("grads", path), dims_of[under(root, path)])), params
         )
 
         left = _left_to_sum(dims, grad_dims, mesh)
@@ -82,6 +84,34 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
             raise ProgramError(_in_numbers_of_one_device(num, batch_axes, mesh) + str(error)) from error
 
     return run
+
+
+def _root_of(params: Any, plan: Plan) -> str:
+    """Where in the state the parameters stand of which gradients are taken: `params`, or `gen.params` and the like.
+
+    Raises:
+        ProgramError: nowhere, or in several places that are split in different ways.
+    """
+    shapes = {path: tuple(leaf.shape) for path, leaf in flatten_paths(params)[0]}
+    leaves = {leaf.path: leaf for leaf in plan.of_kind("state")}
+
+    def stand_below(root: str) -> bool:
+        found = (leaves.get(under(root, path)) for path in shapes)
+        return all(leaf and leaf.shape == shape for leaf, shape in zip(found, shapes.values(), strict=True))
+
+    if stand_below("params"):
+        return "params"
+    ends = split_path(next(iter(shapes)))
+    starts = [split_path(path)[: len(split_path(path)) - len(ends)] for path in leaves if split_path(path)]
+    roots = [root for root in dict.fromkeys(map(join_parts, starts)) if stand_below(root)]
+    roots = [root for root in roots if split_path(root)[-1:] == ("params",)] or roots
+    if len({tuple(leaves[under(root, path)].dims for path in shapes) for root in roots}) == 1:
+        return roots[0]
+    known = f"in {len(roots)} places, split in different ways: {', '.join(roots)}" if roots else "nowhere as these do"
+    raise ProgramError(
+        f"gradients are taken of {counted(len(shapes), 'parameter')} such as {next(iter(shapes)) or 'an array'}, and "
+        f'in the state they stand {known}\n  fix: mode="auto", or a state whose `params` they are'
+    )
 
 
 def _local(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
 
@@ -87,6 +87,8 @@ class Recipe:
         steps: int,
         accumulate: int = 1,
         model_state: bool = False,
+        groups: int | None = None,
+        metrics: Collection[str] = (),
         layouts: Mapping[str, Layout] | None = None,
         meshes: Mapping[str, str] | None = None,
         sample: Callable[[Program, Any], str] | None = None,
@@ -107,6 +109,8 @@ class Recipe:
             steps: how many steps.
             accumulate: microbatches a step.
             model_state: the loss takes and returns a state of the model, such as the averages of BatchNorm.
+            groups: how many groups of samples each have statistics of their own; see `outlay.train_step`.
+            metrics: what else to record of each step, such as `grad_norm`; see `outlay.train_step`.
             layouts: layouts by name, the default first; without them `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
             meshes: meshes of layouts that need another than `data=-1`.
             sample: as for `Recipe`.
@@ -127,7 +131,9 @@ class Recipe:
         return cls(
             name=name,
             init=init_state(init_params, optimizer, model_state=model_state),
-            step=train_step(loss, optimizer, accumulate=accumulate, model_state=model_state),
+            step=train_step(
+                loss, optimizer, accumulate=accumulate, model_state=model_state, groups=groups, metrics=metrics
+            ),
             data=TrainData(train, batch_size=batch_size, seed=seed),
             steps=steps,
             layouts=training_layouts() if layouts is None else layouts,
