@@ -265,17 +265,17 @@ class _Reading:
                 yield from (self._numbers[key] for key in keys if key in self._numbers)
 
     def _waited(
-        self, one: Instruction, block: Computation, began: Mapping[str, tuple[EventKind, int]]
+        self, one: Instruction, block: Computation, began: dict[str, tuple[EventKind, int]]
     ) -> Iterator[tuple[EventKind, int]]:
         """What an instruction waits for: that which the values it takes were handed on from."""
         is_fused = one.opcode == "fusion" and done_in(self._module, one)
         if not (one.opcode.endswith("-done") or is_fused):
             return
         pending, seen = list(one.operands), set()
-        while pending:
-            name = pending.pop()
+        while pending:  # the nearest first: further off stand what was started, and waited for, before
+            name = pending.pop(0)
             if name in began:
-                yield began[name]
+                yield began.pop(name)
                 return
             source = block.instructions.get(name)
             if source is not None and name not in seen and (source.opcode in _HANDS_ON or is_fused):

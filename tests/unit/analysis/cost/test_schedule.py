@@ -73,3 +73,43 @@ def test_starts_and_ends_and_what_runs_between():
     assert ("exchange", "again") in found, "a start that waits is no start"
     (copied,) = [event for event in schedule.blocks["main"] if event.kind == "copy-start"]
     assert copied.num_bytes == 2048
+
+
+def begins_and_ends(number):
+    """The two computations of a collective that a TPU starts in one fusion and waits for in another."""
+    gather = f"all-gather(%p), channel_id={number}, replica_groups={{{{0,1,2,3,4,5,6,7}}}}, dimensions={{0}}, "
+    return f"""
+%begin.{number} (p: f32[64]) -> f32[512] {{
+  %p = f32[64]{{0}} parameter(0)
+  %gather = f32[512]{{0}} {gather}use_global_device_ids=true
+  ROOT %begun = f32[512]{{0}} custom-call(%gather), custom_call_target="AsyncCollectiveStart"
+}}
+
+%end.{number} (p: f32[64], q: f32[512], r: f32[512]) -> f32[512] {{
+  %p = f32[64]{{0}} parameter(0)
+  %q = f32[512]{{0}} parameter(1)
+  %r = f32[512]{{0}} parameter(2)
+  %gather = f32[512]{{0}} {gather}use_global_device_ids=true
+  ROOT %ended = f32[512]{{0}} custom-call(%gather, %q), custom_call_target="AsyncCollectiveDone"
+}}
+"""
+
+
+ONE_AFTER_ANOTHER = f"""HloModule m, is_scheduled=true, num_partitions=8
+{begins_and_ends(1)}{begins_and_ends(2)}
+ENTRY %main (x: f32[64]) -> f32[512] {{
+  %x = f32[64]{{0}} parameter(0)
+  %start.1 = f32[512]{{0}} fusion(%x), kind=kCustom, calls=%begin.1
+  %done.1 = f32[512]{{0}} fusion(%x, %start.1, %start.1), kind=kCustom, calls=%end.1
+  %start.2 = f32[512]{{0}} fusion(%x), kind=kCustom, calls=%begin.2
+  ROOT %done.2 = f32[512]{{0}} fusion(%x, %start.2, %done.1), kind=kCustom, calls=%end.2
+}}
+"""
+
+
+def test_each_end_waits_for_its_own_start():
+    schedule, _ = read(ONE_AFTER_ANOTHER, "tpu-v5e:2x4")
+    found = [(event.kind, event.number) for event in schedule.blocks["main"] if event.kind in ("start", "wait")]
+    (_, first), _, (_, second), _ = found
+    assert found == [("start", first), ("wait", first), ("start", second), ("wait", second)]
+    assert first != second
