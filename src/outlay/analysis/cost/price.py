@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from outlay.analysis.cost.constants import Constants, Table, constants_of
 from outlay.analysis.cost.estimate import PARTS, Estimate, Transfer
-from outlay.analysis.cost.lanes import WAITED_FOR, Laid, Lanes, flattened
+from outlay.analysis.cost.lanes import WAITED_FOR, Laid, Lanes, Stretch, flattened
 from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, collective_seconds, crowding
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.analysis.cost.speeds import product_speed
@@ -15,6 +15,9 @@ from outlay.core.error_types import ExplainError
 from outlay.core.quantities import counted, format_seconds
 from outlay.devices.hardware import Hardware
 from outlay.devices.target import Target
+
+MOST_ROUNDS = 10
+"""How often a loop of unknown length runs at the upper end of a range; at the lower end it does not run."""
 
 
 def price(schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None) -> Estimate:
@@ -35,6 +38,7 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
     parts = {name: laid.parts.get(name, 0.0) for name in PARTS}
     parts["overhead"] += step if laid.seconds else 0.0
     seconds = sum(parts.values())
+    uncounted = _uncounted(schedule, laid.stretches)
     events = _events(schedule)
     done = [(events[one.name], one.runs) for one in flattened(laid.stretches) if one.lane == "compute"]
     transfers = _transfers(schedule, laid, events)
@@ -43,14 +47,14 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
         num_devices=hardware.num_devices,
         measured=hardware.hardware.measured is not None,
         seconds=seconds,
-        seconds_low=seconds / known.spread,
-        seconds_high=seconds * known.spread,
+        seconds_low=(seconds - uncounted) / known.spread,
+        seconds_high=(seconds + (MOST_ROUNDS - 1) * uncounted) * known.spread,
         parts=parts,
         hidden=max(0.0, sum(one.seconds for one in transfers) - parts["communication"]),
         flops=sum(event.flops * runs for event, runs in done),
         bytes_accessed=float(sum(event.num_bytes * runs for event, runs in done)),
         transfers=transfers,
-        assumptions=assumptions(schedule, hardware, known),
+        assumptions=(*assumptions(schedule, hardware, known), *_rounds(schedule, uncounted)),
     )
 
 
@@ -90,6 +94,16 @@ def _events(schedule: Schedule) -> dict[str, Event]:
     """Events that take time, by the name of their instruction."""
     timed = ("work", "exchange", "start", "copy", "copy-start", "fetch-start")
     return {event.name: event for events in schedule.blocks.values() for event in events if event.kind in timed}
+
+
+def _uncounted(schedule: Schedule, stretches: Sequence[Stretch], runs: int = 1) -> float:
+    """Seconds of one round each of the loops whose length the program does not tell."""
+    names = {event.name for block in schedule.blocks.values() for event in block if not event.is_counted}
+    seconds = 0.0
+    for one in stretches if names else ():
+        is_loop = one.name in names
+        seconds += one.seconds * runs if is_loop else _uncounted(schedule, one.inside, runs * one.runs)
+    return seconds
 
 
 def _costs(schedule: Schedule, target: Target, known: Constants) -> Callable[[Event], tuple[str, float, float]]:
@@ -208,6 +222,15 @@ def _overlap(schedule: Schedule) -> Iterator[str]:
         yield (
             f"the {num_async} asynchronous of {len(schedule.exchanges)} collectives run behind what the compiler put "
             "between their start and their end; the device waits for all others"
+        )
+
+
+def _rounds(schedule: Schedule, uncounted: float) -> Iterator[str]:
+    names = [event.name for block in schedule.blocks.values() for event in block if not event.is_counted]
+    if names:
+        yield (
+            f"{counted(len(names), 'loop')} of unknown length ({', '.join(names[:3])}{', ...' if names[3:] else ''}) "
+            f"counted once, {format_seconds(uncounted)}; the range goes from none to {MOST_ROUNDS} rounds"
         )
 
 

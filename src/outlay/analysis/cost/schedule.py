@@ -65,6 +65,7 @@ class Event:
         kernel: the function that a custom call runs; empty for all else.
         calls: names of blocks.
         runs: how often a loop runs.
+        is_counted: of a loop, whether the program tells how often; if not, it runs once here.
     """
 
     kind: EventKind
@@ -77,6 +78,7 @@ class Event:
     kernel: str = ""
     calls: tuple[str, ...] = ()
     runs: int = 1
+    is_counted: bool = True
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,9 @@ class _Reading:
                 yield Event("start" if is_async else "exchange", one.name, number)
             if one.opcode == "while":
                 calls = (one.called("body"), one.called("condition"))
-                yield Event("loop", one.name, calls=calls, runs=trip_count(self._module, block.name, one) or 1)
+                trips = trip_count(self._module, block.name, one)
+                runs = 1 if trips is None else trips
+                yield Event("loop", one.name, calls=calls, runs=runs, is_counted=trips is not None)
             elif one.opcode in ("call", "conditional"):
                 yield Event("branch" if one.opcode == "conditional" else "call", one.name, calls=one.calls)
             elif one.opcode == "async-start" and one.name not in began:

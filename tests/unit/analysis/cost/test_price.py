@@ -270,3 +270,19 @@ def test_a_program_of_several_slices_is_that_of_one():
     one = schedule(product(1e12), target=Target.parse("tpu-v5e:4x4"))
     with pytest.raises(ExplainError, match=r"of 2 slices is that of one(.|\n)*--target tpu-v5e:4x4$"):
         price(one, "tpu-v5e:4x4*2")
+
+
+def test_a_loop_of_unknown_length_widens_the_range_and_the_estimate_says_so():
+    loop = Event("loop", "while.7", calls=("body",), is_counted=False)
+    outer = Event("loop", "while.1", calls=("turns",), runs=3)
+    blocks = {"turns": (loop,), "body": (product(1e12),)}
+    known = priced(product(1e12), dataclasses.replace(outer), blocks={**blocks, "turns": (product(1e12, name="in"),)})
+    found = priced(product(1e12), outer, blocks=blocks)
+    rounds = found.seconds - priced(product(1e12)).seconds
+    assert found.seconds == pytest.approx(known.seconds)
+    assert found.seconds_low == pytest.approx((found.seconds - rounds) / KNOWN.spread)
+    assert found.seconds_high == pytest.approx((found.seconds + 9 * rounds) * KNOWN.spread)
+    (said,) = [one for one in found.assumptions if "unknown length" in one]
+    assert said.startswith("1 loop of unknown length (while.7) counted once")
+    assert said.endswith("the range goes from none to 10 rounds")
+    assert known.seconds_high == pytest.approx(known.seconds * KNOWN.spread)
