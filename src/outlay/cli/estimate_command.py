@@ -29,14 +29,23 @@ def estimate(
     xla: XlaOption = "preset",
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate the time of a step as a range, with all that it assumes; `outlay explain` says where it goes."""
+    """Estimate the time of a step as a range, with all that it assumes; `outlay explain` says where it goes.
+
+    Of what does not fit on the target it ends with changes that should.
+    """
     prepared = prepare_program(
         context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode, xla=xla
     )
+    from outlay.recipes.ways_to_fit import ways_for, what_would_fit
+    from outlay.report.explain.explain import explain as explain_program
     from outlay.report.step_time import estimate as estimate_program
 
-    estimated = estimate_program(prepared.program)
+    explained = explain_program(prepared.program)
+    ways = ways_for(prepared, explained, recipe, context.args, target, xla)
+    for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, target):
+        say(line, err=True)
+    estimated = estimate_program(explained)
     if as_json:
-        print_json(estimated.to_dict())
+        print_json({**estimated.to_dict(), "ways_to_fit": [way.to_dict() for way in ways]})
     else:
         say(str(estimated))

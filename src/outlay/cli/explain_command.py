@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
 
     from outlay.analysis.hlo.collective import CollectiveKind
-    from outlay.recipes.prepare import Prepared
+    from outlay.recipes.ways_to_fit import WayToFit
     from outlay.report.explain.explanation import Explanation
 
 
@@ -75,24 +73,27 @@ def explain(
     refuse_output(trace, force=force)
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
     kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
-    prepared = None
+    ways: list[WayToFit] = []
     if recipe.endswith((".hlo", ".txt")):
         found = _of_file(context, recipe, devices, target, mesh, layout, mode, xla)
     else:
         from outlay.cli.interrupt import watch
+        from outlay.recipes.ways_to_fit import ways_for
         from outlay.report.explain.explain import explain as explain_program
 
         choices = {"mesh": mesh, "layout": layout, "mode": mode}
         prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
         watch(patience=0.5)  # nothing is run, and nothing lost
         found = explain_program(prepared.program)
+        ways = ways_for(prepared, found, recipe, context.args, target, xla)
     if as_json:
-        print_json(found.to_dict())
+        print_json({**found.to_dict(), "ways_to_fit": [way.to_dict() for way in ways]})
     else:
         print_picture(found)
-        if prepared is not None and target is not None and getattr(found, "fits", None) is False:
-            for line in _what_would_fit(prepared, found, recipe, context.args, target, xla):
-                say(line, err=True)
+        from outlay.recipes.ways_to_fit import what_would_fit
+
+        for line in what_would_fit(found, ways, recipe, context.args, target):
+            say(line, err=True)
     if html is not None:
         write_page(html, found.to_html(), force=force)
     if trace is not None:
@@ -104,31 +105,6 @@ def explain(
         say(f"over budget: {limit}", err=True)
     if broken:
         raise typer.Exit(CHECK_FAILED)
-
-
-def _what_would_fit(
-    prepared: Prepared, found: Explanation, recipe: str, words: Sequence[str], target: str, xla: str
-) -> Iterator[str]:
-    """The changes with which the recipe should fit, each as a command, and the command that compiles them all."""
-    from outlay.devices.target import Target
-    from outlay.recipes.ways_to_fit import ways_to_fit
-
-    hardware, memory = Target.parse(target), found.memory
-    failed = [finding.cost_bytes for finding in found.findings if finding.kind == "out-of-memory"]
-    ways = ways_to_fit(
-        prepared,
-        recipe,
-        words,
-        hardware,
-        peak=memory.needed if memory else max(failed, default=0),
-        capacity=memory.pool if memory else hardware.hardware.memory_bytes,
-        xla=xla,
-    )
-    if ways:
-        yield "what should fit, by arithmetic:"
-    yield from (f"  {way}" for way in ways)
-    command = shlex.join(["outlay", "choose", recipe, *words, "--target", target])
-    yield f"what fits and is fastest, compiled: {command}"
 
 
 def _of_file(

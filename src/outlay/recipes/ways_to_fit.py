@@ -16,6 +16,7 @@ from outlay.recipes.arguments import recipe_arguments, without_options
 from outlay.recipes.choose import VARIED, defaults, option_values
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import Prepared, layout_of, on_devices
+from outlay.report.explain.explanation import Explanation
 from outlay.search.candidate import Candidate
 from outlay.search.expect import Expectation, expect
 from outlay.search.mesh_shapes import mesh_shapes
@@ -37,8 +38,52 @@ class WayToFit:
     num_bytes: int
     command: str
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        options = dict(self.candidate.options)
+        where = {"layout": self.candidate.layout, "mesh": self.candidate.mesh, "options": options}
+        return {**where, "num_bytes": self.num_bytes, "command": self.command}
+
     def __str__(self) -> str:
         return f"about {format_bytes(self.num_bytes)}: {self.command}"
+
+
+def ways_for(
+    prepared: Prepared, found: object, recipe: str, words: Sequence[str], target: str | None, xla: str = "preset"
+) -> list[WayToFit]:
+    """What would fit where a recipe was explained for a target and does not; nothing where it fits.
+
+    Args:
+        prepared: what was explained.
+        found: what `outlay.explain` says of it.
+        recipe: the recipe as the user named it.
+        words: its options, as words of a command line.
+        target: the hardware as text; None where no target was asked for.
+        xla: options of the compiler, for the commands.
+    """
+    if target is None or not isinstance(found, Explanation) or found.fits is not False:
+        return []
+    hardware, memory = Target.parse(target), found.memory
+    failed = [finding.cost_bytes for finding in found.findings if finding.kind == "out-of-memory"]
+    peak = memory.needed if memory else max(failed, default=0)
+    capacity = memory.pool if memory else hardware.hardware.memory_bytes
+    return ways_to_fit(prepared, recipe, words, hardware, peak=peak, capacity=capacity, xla=xla)
+
+
+def what_would_fit(
+    found: object, ways: Sequence[WayToFit], recipe: str, words: Sequence[str], target: str | None
+) -> Iterator[str]:
+    """Of what does not fit on a target: the changes that should, and the command that compiles every candidate.
+
+    The arguments are those of `ways_for`, and what that found.
+    """
+    if target is None or not isinstance(found, Explanation) or found.fits is not False:
+        return
+    if ways:
+        yield "what should fit, by arithmetic:"
+    yield from (f"  {way}" for way in ways)
+    command = shlex.join(["outlay", "choose", recipe, *words, "--target", target])
+    yield f"what fits and is fastest, compiled: {command}"
 
 
 def ways_to_fit(

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.unit.cli.command import LINE, command_here
+from tests.unit.cli.command import LINE, ROOT, command_here, outlay_command
 
 
 def test_the_time_of_a_step_is_a_range_with_what_it_assumes(tmp_path):
@@ -19,3 +19,15 @@ def test_as_json_it_is_one_document_whose_parts_add_up(tmp_path):
     facts = json.loads(found.stdout)
     assert facts["seconds_low"] < facts["seconds"] < facts["seconds_high"]
     assert sum(facts["parts"].values()) == pytest.approx(facts["seconds"])
+
+
+@pytest.mark.processes
+def test_what_does_not_fit_says_what_should_also_as_json(tmp_path):
+    (tmp_path / "targets.toml").write_text("[cpu]\nmemory_bytes = 72000\n")
+    recipe = f"{ROOT}/tests/unit/recipes/varied.py:varied"
+    asked = ("estimate", recipe, "--target", "cpu:8", "--layout", "dp", "--json")
+    found = outlay_command(*asked, cwd=tmp_path, OUTLAY_TARGETS="targets.toml")
+    (way,) = json.loads(found.stdout)["ways_to_fit"]
+    assert (way["layout"], way["mesh"], way["options"]) == ("fsdp", "data=8", {})
+    assert way["num_bytes"] <= 72000
+    assert way["command"] == f"outlay explain {recipe} --target cpu:8 --layout fsdp --mesh data=8"
