@@ -65,7 +65,7 @@ verdict = "within" if ratio <= BAR else "ABOVE"
 times = f"six devices {1e3 * ours / NUM_STEPS:.2f} ms a step, one device {1e3 * theirs / NUM_STEPS:.2f} ms"
 print(f"2,048-neuron populations, placed: {times}, ratio {ratio:.3f} ({verdict} the bar of {BAR}); the same action")
 
-exchange, found = measure_exchange(jax.devices()), outlay.explain(placed)
+exchange, found = measure_exchange(jax.devices()), outlay.explain(placed).by_parts
 spent = 6 * exchange.per_place + len(found.sent) * exchange.per_transfer
 print(
     f"exchange: {found.bytes_per_step:,.0f} bytes a step in {len(found.sent)} transfers; six places that do nothing "

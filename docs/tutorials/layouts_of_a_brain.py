@@ -198,10 +198,11 @@ shown
 
 # %%
 explained = outlay.explain(placed)
-sent = {(f"{one.part}:{one.port}", one.origin, one.target): one.num_bytes for one in explained.sent}
+parts = explained.by_parts
+sent = {(f"{one.part}:{one.port}", one.origin, one.target): one.num_bytes for one in parts.sent}
 assert len(sent) == 8
 assert sent["A_ex:out_spikes", (2,), (3,)] == 256
-assert explained.bytes_per_step == 2 * 512 + 4 * 256 + 2 * 64
+assert parts.bytes_per_step == 2 * 512 + 4 * 256 + 2 * 64
 explained
 
 # %% [markdown]
@@ -209,9 +210,9 @@ explained
 # are. On simulated devices, which share the cores of this machine, it is not even that.
 
 # %%
-assert 2 < explained.best_gain < 2.5
-assert explained.work_by_device[4] > 10 * explained.work_by_device[0]
-cached = {one.path: one for one in explained.cached}
+assert 2 < parts.best_gain < 2.5
+assert parts.work_by_device[4] > 10 * parts.work_by_device[0]
+cached = {one.path: one for one in parts.cached}
 assert cached["cache.spiker.spikes"].sent_to == (2, 4)
 
 # %% [markdown]

@@ -103,11 +103,15 @@ def test_s0_10_every_leaf_is_listed_by_its_path(brain, placed) -> None:
 
 
 def test_s0_16_the_best_possible_gain_of_the_placement_is_printed(explained) -> None:
-    assert explained.best_gain == pytest.approx(explained.work / max(part.cost for part in explained.parts))
-    assert 2 < explained.best_gain < 2.5
-    assert f"can be faster than {explained.best_gain:.1f}x one device (sum / max)" in str(explained)
-    assert explained["B_ex"].cost > 10 * explained["spiker"].cost
-    assert [part.devices for part in explained.parts] == [(PLACES[part.name],) for part in explained.parts]
+    assert explained.by_parts.best_gain == pytest.approx(
+        explained.by_parts.work / max(part.cost for part in explained.by_parts.parts)
+    )
+    assert 2 < explained.by_parts.best_gain < 2.5
+    assert f"can be faster than {explained.by_parts.best_gain:.1f}x one device (sum / max)" in str(explained)
+    assert explained.by_parts["B_ex"].cost > 10 * explained.by_parts["spiker"].cost
+    assert [part.devices for part in explained.by_parts.parts] == [
+        (PLACES[part.name],) for part in explained.by_parts.parts
+    ]
 
 
 def test_s0_16_the_cost_of_each_module_is_measured_and_shown(brain) -> None:
@@ -124,8 +128,8 @@ def test_s0_17_the_cache_is_shown_by_path(placed, explained) -> None:
     owners = {leaf.path: leaf.device_ids for leaf in placed.plan.state if leaf.path.startswith("cache.")}
     ports = {"spiker": "spikes", "integrator": "signal"}
     assert owners == {f"cache.{name}.{ports.get(name, 'out_spikes')}": (at,) for name, at in PLACES.items()}
-    assert {one.path: one.owners for one in explained.cached} == owners
-    copies = {one.path: one.sent_to for one in explained.cached}
+    assert {one.path: one.owners for one in explained.by_parts.cached} == owners
+    copies = {one.path: one.sent_to for one in explained.by_parts.cached}
     assert copies["cache.spiker.spikes"] == (2, 4)
     assert copies["cache.A_ex.out_spikes"] == (1, 3)
     assert copies["cache.integrator.signal"] == ()

@@ -44,7 +44,9 @@ def test_it_is_what_one_device_computes(num, near, far):
 def test_rows_are_exchanged_in_one_collective_a_block():
     def num_exchanges(**latencies):
         program = program_on(2, **latencies)
-        return str(jax.make_jaxpr(program._laid_out)(program.state_shapes, program.batch_shapes)).count("all_gather[")
+        return str(jax.make_jaxpr(program._execution.step)(program.state_shapes, program.batch_shapes)).count(
+            "all_gather["
+        )
 
     assert num_exchanges() == 1  # in the loop over steps
     assert num_exchanges(near=2, far=3) == 2  # in the loop over blocks of two, and after the last step

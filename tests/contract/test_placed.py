@@ -78,7 +78,7 @@ def test_state_is_born_on_its_device_and_nothing_of_it_elsewhere():
     state = program.init(jax.random.key(0))
     assert blocks(state["a"]["kernel"]) == [[1]]
     assert blocks(state["b"]["kernel"]) == blocks(state["cache"]["b"]["tops"]) == [[2]]
-    for number, make in enumerate(program._makers):
+    for number, make in enumerate(program._execution._makers):
         num_kernels = make.lower(jax.random.key(0)).compile().as_text().count("erf_inv") > 0
         assert num_kernels == (number in (1, 2)), "a place draws the kernel of another"
 
@@ -121,9 +121,13 @@ def test_the_proof_allows_no_rounding():
     assert {check.allowed for check in verification.checks} == {0.0}
 
 
-def test_there_is_one_program_a_place_by_the_names_of_its_parts():
-    assert list(program_at("each alone").compiled) == ["source", "a", "b", "sum"]
-    assert list(program_at("two together").lowered) == ["source+b", "a+sum"]
+def test_there_is_one_compiled_step_for_each_place():
+    assert len(program_at("each alone").compiled_parts) == 4
+    assert [place.names for place in program_at("two together").places] == [("source", "b"), ("a", "sum")]
+    with pytest.raises(ProgramError, match=r"2 compiled steps.*\n  fix: program.lowered_parts"):
+        program_at("two together").lowered  # noqa: B018 - a property that refuses
+    together = program_at("all together")
+    assert together.compiled is together.compiled_parts[0]
 
 
 def test_a_used_state_is_refused():

@@ -96,7 +96,7 @@ def facts_of(program: Program, config: Mapping[str, Any]) -> Facts:
     return Facts(
         {name: _shown(value) for name, value in (dict(config) | own).items()},
         {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves},
-        same_everywhere(program.lowered.as_text()),
+        same_everywhere("".join(part.as_text() for part in program.lowered_parts)),
         where_is(program.step),
     )
 

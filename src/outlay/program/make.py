@@ -7,14 +7,12 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from outlay.core.error_types import ProgramError
 from outlay.devices.build import mesh as make_mesh
 from outlay.graph.rollout import Rollout
 from outlay.layout.layout import Layout
 from outlay.program.abstract import over_arrays
 from outlay.program.compiler_options import Wanted
 from outlay.program.modes import Mode, Step
-from outlay.program.placed.placed_program import PlacedProgram
 from outlay.program.program import Program
 
 
@@ -69,18 +67,6 @@ def program(
         (1.0, P('data', None))
     """
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
-    if not donate and mode != "auto":
-        raise ProgramError(
-            f"donate=False with mode {mode}: a step that only reads runs in mode auto\n  fix: leave out mode="
-        )
-    if mode == "placed":
-        if compiler_options not in ("preset", "none"):
-            raise ProgramError(
-                "in mode placed there are many programs, each on one device, and compiler options are for one"
-                "\n  fix: XLA_FLAGS, or leave them out"
-            )
-        # Which refuses a step that is no rollout.
-        return PlacedProgram(step, init, inputs, Layout.of(layout), mesh)  # pyright: ignore[reportArgumentType]
     if not isinstance(step, Rollout):
         step, init = over_arrays(step, init)
     return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate)

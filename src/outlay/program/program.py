@@ -5,47 +5,76 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar, final
 
 import jax
 from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from outlay.arrays.born import born_sharded
 from outlay.arrays.fits_in_memory import too_large
-from outlay.arrays.misfits import differences
-from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.fresh_traces import fresh_traces
-from outlay.core.jax_compat import is_tracing, memory_of, without_compilation_cache
-from outlay.core.jax_kernels import lowering_callbacks
+from outlay.core.jax_compat import is_tracing, memory_of
+from outlay.core.quantities import counted
 from outlay.devices.made import refuse_to_run
 from outlay.graph.rows import Rows
-from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
-from outlay.program.abstract import (
-    OnlyReads,
-    abstract_init,
-    abstract_inputs,
-    abstract_step,
-    as_key,
-    named,
-    refuse_other_arguments,
-)
+from outlay.program.abstract import OnlyReads, as_key, refuse_other_arguments
 from outlay.program.agree import agree, meet_before
-from outlay.program.by_rows import by_rows
-from outlay.program.compiler_options import CompilerOptions, Wanted, compile_with, compiler_options
-from outlay.program.diagnose import check_outputs, diagnose, refuse_unplaceable, under_trace, used_up
-from outlay.program.explicit import is_explicit, lowered_with_types, state_shapes
+from outlay.program.compiler_options import CompilerOptions, Wanted
+from outlay.program.diagnose import check_outputs, diagnose, under_trace, used_up
 from outlay.program.fingerprint import facts_of, where_is
-from outlay.program.host_memory import out_shardings, refuse_without_host_memory, sending_back, typed
-from outlay.program.intermediates import refuse_unplaceable_values
-from outlay.program.modes import Mode, Step, check_mode, in_mode
-from outlay.program.outputs import plan_by_hand
-from outlay.program.own_meshes import in_context, refuse_other_devices, refusing_in_words
+from outlay.program.modes import Mode, Step, check_mode
+from outlay.program.one_step import OneStep
+from outlay.program.placed.device_groups import DeviceGroups
+from outlay.program.placed.place import Place
+
+T = TypeVar("T")
 
 
+class Execution(Protocol):
+    """A way to execute a program: one step over the whole mesh (`OneStep`), or a graph on `DeviceGroups`.
+
+    A program asks it everything that the ways differ in; what they share, checks above all, is the program's.
+    """
+
+    plan: Plan
+    state_shapes: Any
+    batch_shapes: Any
+    output_shapes: Any
+    compiler_options: CompilerOptions
+    rows: tuple[Rows, ...]
+    places: tuple[Place, ...]
+    num_steps_at_once: int
+    on_pieces: bool
+    steps_in_mesh: bool
+
+    def check_key(self, key: Any) -> None:
+        """Raise for a key whose state would not be the planned one."""
+        ...
+
+    def init(self, key: Any) -> Any:
+        """Make the state where the plan puts it."""
+        ...
+
+    def lower(self) -> tuple[jax.stages.Lowered, ...]:
+        """What is compiled, one for each place where there are some."""
+        ...
+
+    def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
+        """The same compiled."""
+        ...
+
+    def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], Any]:
+        """What a call runs: from state and batch to the new state and outputs, or outputs alone."""
+        ...
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """What the step is traced in."""
+        ...
+
+
+@final
 class Program:
     """A step laid out over a mesh; make one with `outlay.program`.
 
@@ -55,7 +84,11 @@ class Program:
         mesh: the mesh it runs on.
         layout: the rules it was planned with.
         mode: how it is executed, `auto`, `manual` or `placed`.
-        rows: of a rollout, the parts that are split by rows over the same devices.
+        by_hand: whether its collectives are written by hand, and not by the compiler.
+        on_pieces: whether the step as a whole runs on each device's pieces, and has a meaning there only.
+        rows: of a graph, the parts that are split by rows over the same devices.
+        places: of a graph in mode placed, the parts that share devices, and these; else empty.
+        num_steps_at_once: of a graph, how many of its steps are sent off at once; else 1.
         state_shapes: the state as shapes and dtypes.
         batch_shapes: the batch as shapes and dtypes.
         output_shapes: the step's outputs, likewise; None where the step only makes sense on pieces.
@@ -63,8 +96,6 @@ class Program:
         steps_in_mesh: whether the step is traced in the context of the mesh; not where it names another.
     """
 
-    steps_in_mesh = True
-    donate = True
     _returned: Sequence[int] = ()  # by `id`, the leaves of the state that the last call returned
 
     def __init__(
@@ -81,43 +112,29 @@ class Program:
     ) -> None:
         refuse_other_arguments(step, init, mesh)
         check_mode(mode, mesh)
-        self._options = compiler_options(options, mesh)
         refuse_without_jit()
-        step = step if donate else OnlyReads(step)
-        self.step: Step = step
+        if not donate and mode != "auto":
+            raise ProgramError(
+                f"donate=False with mode {mode}: a step that only reads runs in mode auto\n  fix: leave out mode="
+            )
+        self.step: Step = step if donate else OnlyReads(step)
         self.donate = donate
         self.mesh = mesh
         self.layout = layout
         self.mode: Mode = mode
-        split = by_rows(step, init, layout, mesh, mode)
-        self.rows: tuple[Rows, ...] = (split.rows,) if split else ()
-        if split:
-            step, init, layout = split, split.init, split.layout
-        self._laid_out = step
-        # In the context of the mesh, models may name its axes in their own constraints.
-        enter = functools.partial(jax.set_mesh, mesh)
-        with refusing_in_words(f"init {getattr(init, '__name__', type(init).__name__)}", mesh):
-            self.state_shapes, self._inits_in_mesh = in_context(enter, lambda: state_shapes(init, mesh))
-        self.batch_shapes = abstract_inputs(inputs)
-        with refusing_in_words(named(step), mesh, mode):
-            traced, self.steps_in_mesh = in_context(
-                enter, lambda: abstract_step(step, self.state_shapes, self.batch_shapes, by_hand=mode == "manual")
-            )
-        refuse_other_devices(traced.jaxpr, named(step), mesh)
-        self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
-        shapes = (self.state_shapes, self.batch_shapes)
-        if mode == "manual" and not traced.sums_over_batch:
-            self.plan: Plan = plan_by_hand(layout, step, *shapes, mesh)
+        self.by_hand = mode == "manual"
+        if mode == "placed":
+            way: Execution = DeviceGroups(step, init, inputs, layout, mesh, options)
         else:
-            self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
-        self._sums_over_batch = traced.sums_over_batch
-        refuse_unplaceable(self.plan)
-        reached = [memory.kind for memory in mesh.devices.flat[0].addressable_memories()]
-        refuse_without_host_memory(self.plan, reached)
-        refuse_unplaceable_values(traced, layout, self.plan)
-        self._user_init = init
-        self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
-        self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
+            way = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
+        self._execution = way
+        self.plan, self.rows, self.places = way.plan, way.rows, way.places
+        self.state_shapes, self.batch_shapes, self.output_shapes = way.state_shapes, way.batch_shapes, way.output_shapes
+        self.num_steps_at_once, self.on_pieces, self.steps_in_mesh = (
+            way.num_steps_at_once,
+            way.on_pieces,
+            way.steps_in_mesh,
+        )
         self._run: Callable[[Any, Any], Any] = self._first_run
         self._is_agreed = False
 
@@ -138,17 +155,9 @@ class Program:
         key = as_key(key)
         self.refuse_too_large()
         self.agree(key=key)
-        self._refuse_other_kind(key)
-        if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
-            key = jax.device_put(key, NamedSharding(self.mesh, PartitionSpec()))
+        self._execution.check_key(key)
         self._meet("init")
-        with refusing_in_words("init", self.mesh), self._context(self._inits_in_mesh):
-            try:
-                return self._init(key)
-            except TypeError as error:
-                if key is not None:
-                    raise
-                raise ProgramError("init draws from its key, and None is none\n  fix: jax.random.key(0)") from error
+        return self._execution.init(key)
 
     def refuse_too_large(self) -> None:
         """Raise where the state needs more than all memory of this machine, before any of it is made.
@@ -199,7 +208,8 @@ class Program:
         return f"<{type(self).__name__} of {name}: {num} leaves of state on {self.plan.mesh}, mode {self.mode}>"
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__ and not name.startswith("_"):
+        is_fact = name in vars(self) or isinstance(vars(Program).get(name), property | functools.cached_property)
+        if is_fact and not name.startswith("_"):
             raise ProgramError(
                 f"program.{name} cannot be changed: plan and compiled step were made with what it is"
                 f"\n  fix: make another program: outlay.program(..., {name}=...)"
@@ -222,46 +232,38 @@ class Program:
         return functools.reduce(lambda state, rows: _apart(rows.crop, state), self.rows, state)
 
     @functools.cached_property
+    def lowered_parts(self) -> tuple[jax.stages.Lowered, ...]:
+        """What is compiled, before the compiler: one step, or in mode placed those of a dispatch, as in `places`."""
+        return self._execution.lower()
+
+    @functools.cached_property
+    def compiled_parts(self) -> tuple[jax.stages.Compiled, ...]:
+        """The same compiled: exactly what a call runs."""
+        return self._execution.compile(self.lowered_parts)
+
+    @property
     def lowered(self) -> jax.stages.Lowered:
-        """The step lowered for the mesh, before the compiler."""
-        state = shardings(self.plan, self.state_shapes, self.mesh)
-        batch = shardings(self.plan, self.batch_shapes, self.mesh, root="batch")
-        run = in_mode(self.mode, self._laid_out, self.plan, self.mesh, sums_over_batch=self._sums_over_batch)
-        run = sending_back(run, self.plan, self.mesh) if self.donate else run
-        jitted = jax.jit(
-            run,
-            in_shardings=(state, batch),
-            # Where the outputs live is left to the compiler.
-            out_shardings=(out_shardings(state) if self.donate else None, None),
-            donate_argnums=0 if self.donate else (),
-        )
-        shapes = (typed(self.state_shapes, self.plan, self.mesh), self.batch_shapes)
-        if is_explicit(self.mesh):
-            with fresh_traces():
-                return lowered_with_types(jitted, run, shapes, (state, batch), self.mesh)
-        callbacks = lowering_callbacks(self.mesh.devices.flat[0])
-        with refusing_in_words(named(self.step), self.mesh, self.mode), self.context(), callbacks, fresh_traces():
-            return jitted.lower(*shapes)
+        """The step lowered for the mesh, where it is one program; else `lowered_parts` has them all."""
+        return self._only("lowered", self.lowered_parts)
+
+    @property
+    def compiled(self) -> jax.stages.Compiled:
+        """The compiled step: exactly what a call runs, where it is one program; else `compiled_parts` has them all."""
+        return self._only("compiled", self.compiled_parts)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the compiler has run; asking for `compiled_parts` makes it."""
+        return "compiled_parts" in vars(self)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """What the step is traced in: the mesh, so that a model may name its axes, unless the step names another."""
-        return self._context(self.steps_in_mesh)
-
-    def _context(self, in_mesh: bool) -> contextlib.AbstractContextManager[Any]:
-        return jax.set_mesh(self.mesh) if in_mesh else contextlib.nullcontext()
-
-    @functools.cached_property
-    def compiled(self) -> jax.stages.Compiled:
-        """The compiled step: exactly what a call runs."""
-        device = self.mesh.devices.flat[0]
-        with without_compilation_cache(device):
-            compiled, self._options = compile_with(self.lowered, self._options, device)
-            return compiled
+        return self._execution.context()
 
     @property
     def compiler_options(self) -> CompilerOptions:
         """What the compiler is asked for besides its defaults; once compiled, what it was compiled with."""
-        return self._options
+        return self._execution.compiler_options
 
     def agree(self, **config: Any) -> None:
         """Have all processes of the mesh compare this program, once, before any of them runs it.
@@ -293,23 +295,6 @@ class Program:
         if processes := self._processes():
             meet_before(first_run_of, where_is(self.step), jax.process_index(), processes)
 
-    def _refuse_other_kind(self, key: Any) -> None:
-        """Raise for a key whose state would hold other leaves than the plan does, such as keys of its own kind."""
-        if key is None or key.dtype == self._key_dtype:
-            return
-        with self._context(self._inits_in_mesh):
-            shapes = abstract_init(self._user_init, jax.ShapeDtypeStruct((), key.dtype))
-        problems = differences(shapes, self.plan.state)
-        if problems:
-            impl = jax.random.key_impl(key)
-            raise ProgramError(
-                f"from a key of another kind init makes another state: this one is {key.dtype}, planned was "
-                f"{self._key_dtype}\n"
-                + "\n".join(f"  {problem.where}: {problem.what}" for problem in problems)
-                + "\n  fix: jax.random.key(seed); or, before the program is made, "
-                f"jax.config.update('jax_default_prng_impl', '{impl}')"
-            )
-
     def _run_donating(self, state: Any, batch: Any, leaves: list[Any]) -> Any:
         """Run a step that uses up its state, of which no memory may be donated twice, or be the batch's too.
 
@@ -330,24 +315,27 @@ class Program:
         )
         return not state.isdisjoint(batch)
 
-    def _read(self, state: Any, batch: Any) -> Any:
-        """What a step returns that only reads."""
-        return self.compiled(state, batch)[1]
-
     def _first_run(self, state: Any, batch: Any) -> Any:
         """Compare, compile, run, and check once that the state came back where the plan says; then step aside."""
         refuse_to_run(self.mesh, "a step cannot run")
         refuse_without_jit()
         self.agree()
         self._meet("step")
-        if not self.donate:
-            outputs = self._read(state, batch)
-            self._run = self._read
-            return outputs
-        new_state, outputs = self.compiled(state, batch)
-        check_outputs(new_state, self.plan, self.mesh)
-        self._run = self.compiled
-        return new_state, outputs
+        run = self._execution.runner(self.compiled_parts)
+        result = run(state, batch)
+        if self.donate:
+            check_outputs(result[0], self.plan, self.mesh)
+        self._run = run
+        return result
+
+    def _only(self, what: str, parts: Sequence[T]) -> T:
+        if len(parts) == 1:
+            return parts[0]
+        raise ProgramError(
+            f"in mode {self.mode} this program has {counted(len(parts), 'compiled step')}, one for each of its "
+            "program.places"
+            f"\n  fix: program.{what}_parts"
+        )
 
 
 def refuse_without_jit() -> None:

@@ -12,7 +12,6 @@ from outlay.core.error_types import ExplainError
 from outlay.devices.target import Target
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
-from outlay.report.placed.placed_explanation import PlacedExplanation
 
 
 def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate:
@@ -43,8 +42,8 @@ def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate
         ('communication', True)
     """
     wanted = Target.parse(target) if isinstance(target, str) else target
-    found = x if isinstance(x, Explanation | PlacedExplanation) else explain(x, *args, target=wanted)
-    if isinstance(found, PlacedExplanation):
+    found = x if isinstance(x, Explanation) else explain(x, *args, target=wanted)
+    if found.by_parts is not None:
         raise ExplainError(
             "a program in mode placed has no estimate as a whole: its parts run side by side, each waiting for others\n"
             "  fix: outlay.explain(program), which estimates each part and what they exchange; or outlay choose, "

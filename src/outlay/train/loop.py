@@ -207,7 +207,7 @@ def fit(
         stops = False
         program.agree(steps=steps, checkpoint_every=checkpoint_every, start=first, key=key)
         beat(None, "compiling", steps)
-        program.compiled  # noqa: B018  compiled here, so that the clock below times steps only
+        program.compiled_parts  # noqa: B018  compiled here, so that the clock below times steps only
         state = program.init(key) if state is None else state
         if read_ahead:
             data = stack.enter_context(ReadAhead(data, read_ahead, steps))

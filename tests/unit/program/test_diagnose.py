@@ -226,6 +226,8 @@ def test_a_program_says_what_it_is_and_does_not_change(program):
         outlay.errors.ProgramError, match=r"program.layout cannot be changed.*\n  fix: make another program"
     ):
         program.layout = outlay.data_parallel()
+    with pytest.raises(outlay.errors.ProgramError, match=r"program.compiled_parts cannot be changed"):
+        program.compiled_parts = ()
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(outlay.errors.ProgramError, match="a program cannot be copied or pickled"):
             copied(program)

@@ -81,7 +81,7 @@ def repeated_work(evidence: Evidence) -> Iterator[Finding]:
         "split the batch over every axis that splits no parameter (data_parallel), and constrain the activations of "
         "the layers with collectives above"
     )
-    if evidence.program is not None and evidence.program.mode == "manual":
+    if evidence.program is not None and evidence.program.by_hand:
         fix = (
             "split the batch over every axis of the mesh: in mode manual devices along any other axis take the same "
             'samples and compute the same; or mode="auto", which splits the products'

@@ -28,7 +28,7 @@ def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
         meant = fsdp_axes(program)
         odd = [one for one in gathers if set(one.axes) - meant]
         if odd:
-            yield _whole_parameter(planned[path], odd, by_hand=program.mode == "manual")
+            yield _whole_parameter(planned[path], odd, by_hand=program.by_hand)
 
 
 def fsdp_axes(program: Program) -> set[str]:

@@ -44,7 +44,8 @@ def parts_that_differ(program: Program, state: Any, inputs: Any) -> list[str]:
         parts = _differing(by_path(got.state), by_path(right.state))
         if parts:
             return [
-                _words(name, leaves, step, graph.parts[name].by_rows, program.mode) for name, leaves in parts.items()
+                _words(name, leaves, step, graph.parts[name].by_rows if not program.places else ())
+                for name, leaves in parts.items()
             ]
         state = right.state
     return []
@@ -64,10 +65,10 @@ def _differing(got: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> dict
     return found
 
 
-def _words(name: str, leaves: list[str], step: int, by_rows: tuple[str, ...], mode: str) -> str:
+def _words(name: str, leaves: list[str], step: int, by_rows: tuple[str, ...]) -> str:
     first = f"{name!r} is the first to differ, in step {step + 1} of the rollout, from the same state and inputs: "
     what = f"{first}{', '.join(leaves[:4])}{f' and {len(leaves) - 4} more' if len(leaves) > 4 else ''}. "
-    if not by_rows or mode == "placed":
+    if not by_rows:
         return f"{what}It computes something else on its devices than in one program"
     return (
         f"{what}It says that it works on some of its rows as on all, and does not: random numbers must be drawn for "

@@ -228,7 +228,7 @@ def laid_out(program: Program) -> tuple[Run, Way]:
 
         state = program.pad(state)
         # Inputs of a placed program go to where they are read, each to its own devices, when it is called.
-        placed_batch = batch if program.mode == "placed" else to_devices(batch, program.batch_shapes, batch_at)
+        placed_batch = batch if program.places else to_devices(batch, program.batch_shapes, batch_at)
         grads: Any = {}
         if gradients:
             with program.context():
@@ -264,7 +264,7 @@ def one_device(program: Program) -> Way:
     device = np.array(mesh.devices.flat[0], dtype=object).reshape((1,) * mesh.devices.ndim)
     alone = Mesh(device, mesh.axis_names, axis_types=mesh.axis_types)
     step = program.step
-    if program.mode == "manual" and not program.rows and not _sums_over_batch(program):
+    if program.on_pieces:
         step = in_mode("manual", step, program.plan, alone, sums_over_batch=False)
     whole = NamedSharding(alone, PartitionSpec())
     return Way(program, _with_gradients(step, _directly), alone, (whole, whole), instead_of=mesh)

@@ -136,7 +136,7 @@ class _Proof:
         against = self.against
         self.reference = one_device(self.program) if against == "one-device" else other_mode(self.program, against)
         self.is_rollout = isinstance(self.program.step, Rollout)
-        self.exact = self.is_rollout and self.program.mode != "auto"
+        self.exact = bool(self.program.rows or self.program.places)
         self.marks: Mapping[Any, Marks] = {}
         self.sizes: Mapping[int, int] | None = None
         self.coarsest: Any = np.float32

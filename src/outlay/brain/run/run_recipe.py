@@ -131,7 +131,7 @@ def _modules(prepared: Prepared) -> str:
     """What each module costs where they were placed: it is what a placement stands or falls with."""
     recipe, program = prepared.recipe, prepared.program
     assert isinstance(recipe, BrainRecipe)
-    if program.mode != "placed" or recipe.loop is not None:  # an environment would go on
+    if not program.places or recipe.loop is not None:  # an environment would go on
         return ""
     rollout = Rollout(recipe.brain.graph)
     times = measure_parts(rollout, recipe.init, recipe.data[0], device=program.mesh.devices.flat[0])

@@ -249,7 +249,7 @@ class _Run:
         """Everything is compiled before the clock starts."""
         beat(None, "compiling")
         for length in dict.fromkeys(stop - start for start, stop in self._spans()):
-            self._program_of(length).compiled  # noqa: B018  asking for it compiles it
+            self._program_of(length).compiled_parts  # noqa: B018  asking for it compiles it
 
     def _program_of(self, length: int) -> Any:
         if length not in self.programs:

@@ -48,7 +48,7 @@ def read_kind(text: str) -> CollectiveKind:
 
 
 def broken_budgets(
-    found: Explanation | PlacedExplanation,
+    found: Explanation,
     *,
     max_bytes: int | None = None,
     max_memory: int | None = None,
@@ -64,8 +64,8 @@ def broken_budgets(
         max_memory: that a device may need at its peak.
         forbid: kinds of collectives that there may be none of.
     """
-    if isinstance(found, PlacedExplanation):
-        return tuple(broken_by_parts(found, max_bytes, max_memory, forbid))
+    if found.by_parts is not None:
+        return tuple(_broken_by_parts(found.by_parts, max_bytes, max_memory, forbid))
     return tuple(_broken(found, max_bytes, max_memory, forbid))
 
 
@@ -95,18 +95,12 @@ _OF_ROWS: CollectiveKind = "all-gather"
 """How the devices of one part exchange its rows; between parts there are no collectives."""
 
 
-def broken_by_parts(
+def _broken_by_parts(
     found: PlacedExplanation, max_bytes: int | None, max_memory: int | None, forbid: Sequence[CollectiveKind]
 ) -> Iterator[str]:
     """Each limit that it does not keep, in words; the arguments are those of `broken_budgets`."""
-    sent: dict[int, float] = {}
-    for one in found.sent:
-        # Of several devices that hold what others read, the first sends it.
-        for device in one.origin if one.is_within else one.origin[:1]:
-            sent[device] = sent.get(device, 0.0) + (one.num_bytes if one.is_within else one.bytes_in_all)
-    most = max(sent.values(), default=0)
-    if max_bytes is not None and most > max_bytes:
-        yield f"a device sends {rate(most)} a step, {format_bytes(max_bytes)} are allowed"
+    if max_bytes is not None and found.most_sent > max_bytes:
+        yield f"a device sends {rate(found.most_sent)} a step, {format_bytes(max_bytes)} are allowed"
     if max_memory is not None and found.peak is None:
         yield "the memory that a device needs is not known: there are no figures from the compiler"
     elif max_memory is not None and found.peak is not None and found.peak > max_memory:

@@ -6,7 +6,7 @@ import heapq
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import AbstractMesh, Mesh
@@ -36,7 +36,6 @@ from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
 from outlay.graph.rollout import Rollout, count_steps
 from outlay.program.compiler_options import Wanted
-from outlay.program.placed.placed_program import PlacedProgram
 from outlay.program.program import Program
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.subject import Subject, subject_of
@@ -44,11 +43,6 @@ from outlay.report.placed.explain_placed import explain_placed
 from outlay.report.placed.placed_explanation import PlacedExplanation
 
 
-@overload
-def explain(x: PlacedProgram, *, target: Target | str | None = None) -> PlacedExplanation: ...
-
-
-@overload
 def explain(
     x: Any,
     *args: Any,
@@ -56,17 +50,7 @@ def explain(
     mesh: Mesh | AbstractMesh | None = None,
     compiler_options: Wanted = "preset",
     **kwargs: Any,
-) -> Explanation: ...
-
-
-def explain(
-    x: Any,
-    *args: Any,
-    target: Target | str | None = None,
-    mesh: Mesh | AbstractMesh | None = None,
-    compiler_options: Wanted = "preset",
-    **kwargs: Any,
-) -> Explanation | PlacedExplanation:
+) -> Explanation:
     """What a compiled program moves, holds and computes; compiled if need be, never run.
 
     Every collective of the optimized program is named with its mesh axes, bytes, runs a step, part of the step, module,
@@ -98,8 +82,8 @@ def explain(
         [('all-reduce', ('data',), 7)]
     """
     wanted = Target.parse(target) if isinstance(target, str) else target
-    if isinstance(x, PlacedProgram) and not (args or kwargs):
-        return explain_placed(x, wanted)
+    if isinstance(x, Program) and x.places and not (args or kwargs):
+        return _of_parts(explain_placed(x, wanted), x)
     subject = subject_of(x, args, kwargs, mesh, compiler_options)
     start = time.perf_counter()
     info = MeshInfo.of(subject.mesh) if subject.mesh is not None else None
@@ -113,6 +97,33 @@ def explain(
         notes.append(f"a part of {hardware}: without times, which are for all of it; pass target= for the part")
         hardware = None
     return _explanation(replace(subject, notes=tuple(notes)), module, info, hardware, start)
+
+
+def _of_parts(parts: PlacedExplanation, program: Program) -> Explanation:
+    """Many compiled programs: what is known of one is empty, and what is known of all is by parts."""
+    return Explanation(
+        name=parts.name,
+        target=parts.target,
+        mesh=parts.mesh,
+        collectives=(),
+        memory=None,
+        work=None,
+        estimate=None,
+        timeline=(),
+        operations=(),
+        findings=parts.findings,
+        messages=(),
+        incomplete=parts.incomplete,
+        notes=parts.notes,
+        compiler_options=program.compiler_options,
+        compile_seconds=None,
+        parse_seconds=parts.seconds,
+        hlo=None,
+        schedule=None,
+        host_copies=(),
+        recomputed=(),
+        by_parts=parts,
+    )
 
 
 def _explanation(

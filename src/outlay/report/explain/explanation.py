@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,9 @@ from outlay.devices.target import Target
 from outlay.program.compiler_options import CompilerOptions
 from outlay.report.explain.explain_page import page
 from outlay.report.explain.explain_text import render
+from outlay.report.placed.placed_explanation import PlacedExplanation
+from outlay.report.placed.placed_page import page_of_parts
+from outlay.report.placed.placed_text import render_parts
 
 # `str()` is read in files and logs.
 _TEXT_WIDTH = 120
@@ -61,6 +65,8 @@ class Explanation:
         schedule: of it all that a price depends on, as plain data that can be saved.
         host_copies: what goes to the host and comes back, most bytes first.
         recomputed: the products that the backward pass computes again, most FLOPs first.
+        by_parts: in mode placed, what each part costs and what they send one another, and the facts above that are of
+            one compiled program are empty; None in any other mode.
     """
 
     name: str
@@ -83,10 +89,13 @@ class Explanation:
     schedule: Schedule | None
     host_copies: tuple[HostCopyFacts, ...]
     recomputed: tuple[RecomputedFacts, ...]
+    by_parts: PlacedExplanation | None = None
 
     @property
     def bytes_per_step(self) -> int:
-        """What a device sends in a step."""
+        """What a device sends in a step; in mode placed the one that sends most."""
+        if self.by_parts is not None:
+            return math.ceil(self.by_parts.most_sent)
         return sum(one.bytes_per_step for one in self.collectives)
 
     @property
@@ -118,6 +127,8 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
+        if self.by_parts is not None:
+            return self.by_parts.to_dict()
         return {
             "name": self.name,
             "target": str(self.target) if self.target else None,
@@ -150,7 +161,7 @@ class Explanation:
 
     def to_html(self) -> str:
         """As a complete page in one file, which works offline."""
-        return page(self)
+        return page(self) if self.by_parts is None else page_of_parts(self.by_parts)
 
     def _repr_html_(self) -> str:
         return self.to_html()
@@ -159,6 +170,8 @@ class Explanation:
         return to_text(self, width=_TEXT_WIDTH)
 
     def __rich__(self) -> Lines:
+        if self.by_parts is not None:
+            return Lines(functools.partial(render_parts, self.by_parts))
         return Lines(functools.partial(render, self))
 
     def _totals(self, name: Callable[[CollectiveFacts], str]) -> dict[str, Total]:

@@ -116,12 +116,12 @@ def _of_program(program: Program) -> Subject:
             jaxpr = jax.make_jaxpr(program.step)(state, program.batch_shapes)
         subject = replace(subject, jaxpr=jaxpr, traced=traced_work(jaxpr))
     except NameError as error:
-        if program.mode != "manual" or "unbound axis name" not in str(error):
+        if "unbound axis name" not in str(error):
             raise
         subject = replace(subject, notes=(_ON_PIECES,))
-    if "compiled" in vars(program) and source_lines_may_be_of_another():
+    if program.is_compiled and source_lines_may_be_of_another():
         return _compile(subject, lambda: program.lowered, program.compiler_options)
-    if "compiled" in vars(program):
+    if program.is_compiled:
         notes = (*subject.notes, _SEEN_BEFORE)
         options, compiled = program.compiler_options, program.compiled
         return replace(subject, text=compiled.as_text() or "", compiled=compiled, notes=notes, options=options)

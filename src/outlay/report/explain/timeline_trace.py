@@ -10,7 +10,6 @@ from outlay.analysis.cost.lanes import Stretch
 from outlay.analysis.cost.price import laid_out
 from outlay.core.error_types import ExplainError
 from outlay.report.explain.explanation import Explanation
-from outlay.report.placed.placed_explanation import PlacedExplanation
 
 PREDICTED = 1
 """The number of the process that stands for the predicted device; measured ones follow."""
@@ -19,7 +18,7 @@ _LANES = {"compute": 1, "links": 2, "host": 3}
 _MICROSECONDS = 1e6
 
 
-def timeline_trace(found: Explanation | PlacedExplanation) -> dict[str, Any]:
+def timeline_trace(found: Explanation) -> dict[str, Any]:
     """The predicted step of one device: a track each for computing, for links, and for copies to the host.
 
     A loop stands there as long as all its rounds take, with one round inside of it.
@@ -30,7 +29,7 @@ def timeline_trace(found: Explanation | PlacedExplanation) -> dict[str, Any]:
     Raises:
         ExplainError: there are no times without a target, or it is of parts, which have a timeline each.
     """
-    if isinstance(found, PlacedExplanation):
+    if found.by_parts is not None:
         raise ExplainError("mode placed runs several programs, of which there is no one timeline\n  fix: --mode auto")
     return {"traceEvents": list(predicted_events(found)), "displayTimeUnit": "ms"}
 

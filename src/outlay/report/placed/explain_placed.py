@@ -34,7 +34,7 @@ from outlay.devices.target import Target
 from outlay.graph.step_graph import CACHE, StepGraph
 from outlay.program.placed.dispatch import routes
 from outlay.program.placed.place import Place
-from outlay.program.placed.placed_program import PlacedProgram
+from outlay.program.program import Program
 from outlay.report.placed.placed_explanation import PlacedExplanation
 from outlay.report.placed.placed_facts import CachedFacts, PartFacts, SentFacts
 from outlay.report.placed.placed_words import largest, rate
@@ -43,7 +43,7 @@ _NAMED = 6
 """Parts that name a program."""
 
 
-def explain_placed(program: PlacedProgram, target: Target | None = None) -> PlacedExplanation:
+def explain_placed(program: Program, target: Target | None = None) -> PlacedExplanation:
     """What each part of a placed program costs, and what they send one another.
 
     Args:
@@ -81,7 +81,7 @@ def explain_placed(program: PlacedProgram, target: Target | None = None) -> Plac
     return replace(found, findings=find(found), seconds=time.perf_counter() - start)
 
 
-def _part(program: PlacedProgram, name: str, target: Target | None, unknown: dict[str, list[str]]) -> PartFacts:
+def _part(program: Program, name: str, target: Target | None, unknown: dict[str, list[str]]) -> PartFacts:
     alone = compile_part(program, name)
     module = parse_hlo(alone.compiled.as_text() or "")
     done = compiled_work(module)
@@ -141,7 +141,7 @@ class PartStep:
     compiled: jax.stages.Compiled
 
 
-def compile_part(program: PlacedProgram, name: str) -> PartStep:
+def compile_part(program: Program, name: str) -> PartStep:
     """A part's step compiled for the first of its devices, with as many rows of its state as that one holds."""
     graph: StepGraph = program.step.graph
     device = next(place.devices[0] for place in program.places if name in place.names)
@@ -236,13 +236,13 @@ def _idle(found: PlacedExplanation) -> Iterator[Finding]:
     )
 
 
-def sent_by(program: PlacedProgram, target: Target | None) -> tuple[SentFacts, ...]:
+def sent_by(program: Program, target: Target | None) -> tuple[SentFacts, ...]:
     """Everything that leaves a device, most bytes first."""
     found = [*_between(program, target), *_within(program, target)]
     return tuple(sorted(found, key=lambda one: -one.bytes_in_all))
 
 
-def cached_by(program: PlacedProgram, sent: tuple[SentFacts, ...]) -> tuple[CachedFacts, ...]:
+def cached_by(program: Program, sent: tuple[SentFacts, ...]) -> tuple[CachedFacts, ...]:
     """The exchange cache by path."""
 
     def others(path: str) -> tuple[int, ...]:
@@ -256,7 +256,7 @@ def cached_by(program: PlacedProgram, sent: tuple[SentFacts, ...]) -> tuple[Cach
     )
 
 
-def _between(program: PlacedProgram, target: Target | None) -> Iterator[SentFacts]:
+def _between(program: Program, target: Target | None) -> Iterator[SentFacts]:
     graph, places = program.step.graph, program.places
     seen = {(route.origin, route.target, route.part, route.port) for route in routes(places)}
     for origin, to, part, port in sorted(seen):
@@ -280,9 +280,9 @@ def _between(program: PlacedProgram, target: Target | None) -> Iterator[SentFact
         )
 
 
-def _within(program: PlacedProgram, target: Target | None) -> Iterator[SentFacts]:
+def _within(program: Program, target: Target | None) -> Iterator[SentFacts]:
     """Rows that the devices of one place exchange, which only its compiled program knows."""
-    for place, compiled in zip(program.places, program.compiled.values(), strict=True) if program.rows else ():
+    for place, compiled in zip(program.places, program.compiled_parts, strict=True) if program.rows else ():
         if place.rows is None:
             continue
         positions = _positions(program, place)
@@ -300,6 +300,6 @@ def _ids(place: Place) -> tuple[int, ...]:
     return tuple(device_id(device) for device in place.devices)
 
 
-def _positions(program: PlacedProgram, place: Place) -> list[int]:
+def _positions(program: Program, place: Place) -> list[int]:
     devices = list(program.mesh.devices.flat)
     return [devices.index(device) for device in place.devices]

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.graph.rollout import Rollout
 from outlay.graph.step_graph import CACHE, Part, Source, StepGraph
 from outlay.layout.strategies import by_module
-from outlay.program.placed.placed_program import PlacedProgram
+from outlay.program.program import Program
 
 _AXIS = "devices"
 _NUM_STEPS = 200
@@ -106,7 +106,7 @@ def _step_seconds(devices: Sequence[jax.Device], num_ports: int) -> float:
 
     layout = by_module({name: number for number, name in enumerate(names)})
     inputs = {"step": np.arange(_NUM_STEPS)}
-    program = PlacedProgram(Rollout(StepGraph(parts)), init, inputs, layout, _mesh(devices))
+    program = Program(Rollout(StepGraph(parts)), init, inputs, layout, _mesh(devices), "placed")
     state = program.init(jax.random.key(0))
 
     def run() -> Any:

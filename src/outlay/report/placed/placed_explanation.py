@@ -1,30 +1,22 @@
-"""What `outlay.explain` found of a placed program, as facts that print themselves."""
+"""What each part of a placed program costs, and what they send one another, as facts."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from dataclasses import dataclass
 from typing import Any
 
 from outlay.analysis.findings.finding import Finding
-from outlay.core.table import Lines, to_text
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
 from outlay.report.placed.placed_facts import CachedFacts, PartFacts, SentFacts
-from outlay.report.placed.placed_page import page
-from outlay.report.placed.placed_text import render
-
-# `str()` is read in files and logs.
-_TEXT_WIDTH = 120
 
 
 @dataclass(frozen=True)
 class PlacedExplanation:
-    """What each part of a placed program costs, and what they send one another; made by `outlay.explain`.
+    """What each part of a placed program costs, and what they send one another: `outlay.explain(program).by_parts`.
 
-    All bytes, FLOPs and seconds are of one step. `str()` gives text without colour, rich prints it with colour on a
-    terminal, a notebook shows the page.
+    All bytes, FLOPs and seconds are of one step.
 
     Attributes:
         name: what was explained.
@@ -97,6 +89,16 @@ class PlacedExplanation:
         return sum(one.bytes_in_all for one in self.sent)
 
     @property
+    def most_sent(self) -> float:
+        """What the device that sends most sends in a step."""
+        sent: dict[int, float] = {}
+        for one in self.sent:
+            # Of several devices that hold what others read, the first sends it.
+            for device in one.origin if one.is_within else one.origin[:1]:
+                sent[device] = sent.get(device, 0.0) + (one.num_bytes if one.is_within else one.bytes_in_all)
+        return max(sent.values(), default=0.0)
+
+    @property
     def exchange_seconds(self) -> float | None:
         """Estimated, of what the device that waits longest gets; None where the hardware is not known."""
         if self.target is None:
@@ -119,10 +121,6 @@ class PlacedExplanation:
                 more[device] = max(more[device], (part.peak or 0) - part.num_bytes)
         return max((held[device] + more[device] for device in held), default=0)
 
-    def of_kind(self, kind: str) -> tuple[Finding, ...]:
-        """The findings of one kind, such as `dominant-part`."""
-        return tuple(finding for finding in self.findings if finding.kind == kind)
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
         return {
@@ -143,16 +141,3 @@ class PlacedExplanation:
             "notes": list(self.notes),
             "seconds": self.seconds,
         }
-
-    def to_html(self) -> str:
-        """As a complete page in one file, which works offline."""
-        return page(self)
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
-
-    def __str__(self) -> str:
-        return to_text(self, width=_TEXT_WIDTH)
-
-    def __rich__(self) -> Lines:
-        return Lines(functools.partial(render, self))

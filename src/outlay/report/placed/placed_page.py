@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outlay.analysis.cost.render import format_range
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.report.html import templates
+from outlay.report.placed.placed_explanation import PlacedExplanation
 from outlay.report.placed.placed_words import bound, cost, devices, rate
-
-if TYPE_CHECKING:
-    from outlay.report.placed.placed_explanation import PlacedExplanation
 
 _NUM_COLOURS = 6
 
 
-def page(found: PlacedExplanation) -> str:
+def page_of_parts(found: PlacedExplanation) -> str:
     """The explanation as a complete page."""
     return templates().get_template("placed.html.j2").render(view=_view(found))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.padding import Padding
 from rich.text import Text
@@ -11,16 +11,14 @@ from rich.text import Text
 from outlay.analysis.cost.render import format_range
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.core.table import table
+from outlay.report.placed.placed_explanation import PlacedExplanation
 from outlay.report.placed.placed_facts import PartFacts
 from outlay.report.placed.placed_words import bound, cost, devices, headline, rate
-
-if TYPE_CHECKING:
-    from outlay.report.placed.placed_explanation import PlacedExplanation
 
 MAX_ROWS = 30
 
 
-def render(found: PlacedExplanation, width: int) -> Iterator[Any]:
+def render_parts(found: PlacedExplanation, width: int) -> Iterator[Any]:
     """The explanation as rich renderables, for a console so many characters wide."""
     yield Text(headline(found), style="bold")
     yield Text(bound(found))

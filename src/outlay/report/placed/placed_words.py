@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outlay.core.quantities import counted, format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from outlay.report.placed.placed_explanation import PlacedExplanation
+from outlay.report.placed.placed_explanation import PlacedExplanation
 
 _ALIKE = 0.005
 """Shares of the work that differ by less are the same."""

@@ -16,7 +16,7 @@ from outlay.graph.rollout import Rollout
 from outlay.graph.rows import Rows
 from outlay.graph.step_graph import CACHE, INPUTS
 from outlay.layout.strategies import by_module
-from outlay.program.placed.placed_program import PlacedProgram
+from outlay.program.program import Program
 from outlay.report.placed.explain_placed import explain_placed
 from outlay.report.placed.measure_exchange import measure_exchange
 from outlay.report.placed.measure_parts import PartTimes, measure_parts
@@ -60,7 +60,7 @@ def estimated_costs(rollout: Rollout, init: Callable[[Any], Any], inputs: Mappin
     across = {"devices": "hosts"} if target.num_hosts > 1 else None
     mesh = make_mesh("devices=-1", over=across, target=target)
     layout = by_module({name: number % target.num_devices for number, name in enumerate(rollout.graph.parts)})
-    found = explain_placed(PlacedProgram(rollout, init, inputs, layout, mesh), target)
+    found = explain_placed(Program(rollout, init, inputs, layout, mesh, "placed"), target)
     return _costs(
         rollout,
         init,

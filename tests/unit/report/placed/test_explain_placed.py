@@ -42,7 +42,7 @@ def split():
 
 
 def sent(found):
-    return {(f"{one.part}:{one.port}", one.origin, one.target): one.num_bytes for one in found.sent}
+    return {(f"{one.part}:{one.port}", one.origin, one.target): one.num_bytes for one in found.by_parts.sent}
 
 
 def test_what_is_sent_where(apart):
@@ -53,8 +53,8 @@ def test_what_is_sent_where(apart):
         ("b:tops", (2,), (1,)): 10,
         ("b:height", (2,), (3,)): 40,
     }
-    assert apart.bytes_per_step == 90
-    assert [one.readers for one in apart.sent if one.part == "source"] == [("a",)]
+    assert apart.by_parts.bytes_per_step == 90
+    assert [one.readers for one in apart.by_parts.sent if one.part == "source"] == [("a",)]
 
 
 def test_nothing_is_sent_within_a_place():
@@ -64,13 +64,13 @@ def test_nothing_is_sent_within_a_place():
 
 def test_each_output_with_those_that_read_it():
     found = explained({"source": 0, "a": 0, "b": 1, "sum": 0}, num_devices=2)
-    readers = {f"{one.part}:{one.port}": one.readers for one in found.sent}
+    readers = {f"{one.part}:{one.port}": one.readers for one in found.by_parts.sent}
     assert readers == {"a:tops": ("b",), "a:height": ("b",), "b:tops": ("a",), "b:height": ("sum",)}
 
 
 def test_several_steps_share_an_exchange():
     found = explained(near=2, far=3)
-    assert found.num_steps_at_once == 2
+    assert found.by_parts.num_steps_at_once == 2
     # Two steps of it are kept, and sent once for two steps.
     assert sent(found)["source:tops", (0,), (1,)] == 5
     assert sent(found)["b:height", (2,), (3,)] == 3 * 40 / 2
@@ -78,27 +78,32 @@ def test_several_steps_share_an_exchange():
 
 @pytest.mark.compiles
 def test_each_part_with_its_device_and_its_state(apart):
-    assert {part.name: part.devices for part in apart.parts} == {"source": (0,), "a": (1,), "b": (2,), "sum": (3,)}
-    assert apart["a"].num_bytes == 4 * (7 * 15 + 7 + 15) + 7
-    assert apart["sum"].num_bytes == 4
+    assert {part.name: part.devices for part in apart.by_parts.parts} == {
+        "source": (0,),
+        "a": (1,),
+        "b": (2,),
+        "sum": (3,),
+    }
+    assert apart.by_parts["a"].num_bytes == 4 * (7 * 15 + 7 + 15) + 7
+    assert apart.by_parts["sum"].num_bytes == 4
     waves, state = graph(), init_of(graph())(jax.random.key(0))
     read = waves.read("b", state["cache"], {"x": jnp.zeros(5)})
-    assert apart["b"].flops == count_flops(jax.make_jaxpr(waves.parts["b"].step)(state["b"], read))
+    assert apart.by_parts["b"].flops == count_flops(jax.make_jaxpr(waves.parts["b"].step)(state["b"], read))
 
 
 def test_shares_and_bounds(apart):
-    costs = {part.name: part.cost for part in apart.parts}
-    assert sum(part.share for part in apart.parts) == pytest.approx(1)
-    assert apart.best_gain == pytest.approx(sum(costs.values()) / max(costs.values()))
-    assert apart.gain == pytest.approx(apart.best_gain)
+    costs = {part.name: part.cost for part in apart.by_parts.parts}
+    assert sum(part.share for part in apart.by_parts.parts) == pytest.approx(1)
+    assert apart.by_parts.best_gain == pytest.approx(sum(costs.values()) / max(costs.values()))
+    assert apart.by_parts.gain == pytest.approx(apart.by_parts.best_gain)
     together = explained({"source": 0, "a": 0, "b": 0, "sum": 0}, num_devices=1)
-    assert together.gain == pytest.approx(1)
-    assert together.best_gain == pytest.approx(apart.best_gain, rel=0.01)
-    assert together.sent == ()
+    assert together.by_parts.gain == pytest.approx(1)
+    assert together.by_parts.best_gain == pytest.approx(apart.by_parts.best_gain, rel=0.01)
+    assert together.by_parts.sent == ()
 
 
 def test_the_cache_by_path(apart):
-    cached = {one.path: (one.owners, one.sent_to, one.num_bytes) for one in apart.cached}
+    cached = {one.path: (one.owners, one.sent_to, one.num_bytes) for one in apart.by_parts.cached}
     assert cached["cache.b.height"] == ((2,), (3,), 40)
     assert cached["cache.b.tops"] == ((2,), (1,), 10)
     assert cached["cache.sum.total"] == ((3,), (), 4)
@@ -106,17 +111,17 @@ def test_the_cache_by_path(apart):
 
 
 def test_a_part_on_several_devices(split, apart):
-    assert split["b"].devices == (1, 2, 3)
+    assert split.by_parts["b"].devices == (1, 2, 3)
     # 10 rows are filled up to 12: 4 on each of three devices.
-    assert split["b"].num_bytes == 4 * (4 * 24 + 4 + 24) + 4
-    assert split["b"].flops == pytest.approx(0.4 * apart["b"].flops, rel=0.1)
-    (rows,) = [one for one in split.sent if one.is_within]
+    assert split.by_parts["b"].num_bytes == 4 * (4 * 24 + 4 + 24) + 4
+    assert split.by_parts["b"].flops == pytest.approx(0.4 * apart.by_parts["b"].flops, rel=0.1)
+    (rows,) = [one for one in split.by_parts.sent if one.is_within]
     assert rows.part == "b"
     assert rows.target == (1, 2, 3)
     # Of each of 4 rows a top in 2 bits and a height in 32, in whole words: 5 words to each of two others.
     assert rows.num_bytes == pytest.approx(2 * 4 * 5, rel=0.2)
     assert sent(split)["a:tops", (0,), (1, 2, 3)] == 7
-    assert split.bytes_per_step == pytest.approx(3 * 35 + 50 + 3 * rows.num_bytes)
+    assert split.by_parts.bytes_per_step == pytest.approx(3 * 35 + 50 + 3 * rows.num_bytes)
 
 
 def test_nothing_is_run():
@@ -208,9 +213,9 @@ def test_the_text(apart, split, width):
 
 def test_the_page_holds_all_of_it(apart):
     words = html.unescape(re.sub(r"<wbr>", "", apart.to_html()))
-    for one in (*apart.cached, *apart.findings):
+    for one in (*apart.by_parts.cached, *apart.findings):
         assert (one.path if hasattr(one, "path") else one.fix) in words
-    for one in apart.sent:
+    for one in apart.by_parts.sent:
         assert f"<code>{one.part}:{one.port}</code>" in words
     assert "simulated devices" in words
     assert not re.search(r"https?://(?!www\.w3\.org)", words)  # nothing to load
@@ -218,15 +223,15 @@ def test_the_page_holds_all_of_it(apart):
 
 def test_as_data(apart):
     data = json.loads(json.dumps(apart.to_dict()))
-    assert data["best_gain"] == apart.best_gain
+    assert data["best_gain"] == apart.by_parts.best_gain
     assert [part["name"] for part in data["parts"]] == ["source", "a", "b", "sum"]
     assert sum(one["bytes_in_all"] for one in data["sent"]) == data["bytes_per_step"] == 90
 
 
 def test_limits(apart, split):
-    assert broken_budgets(apart, max_bytes=50, max_memory=apart.peak) == ()
+    assert broken_budgets(apart, max_bytes=50, max_memory=apart.by_parts.peak) == ()
     assert broken_budgets(apart, max_bytes=49) == ("a device sends 50 B a step, 49 B are allowed",)
-    (memory,) = broken_budgets(apart, max_memory=apart.peak - 1)
+    (memory,) = broken_budgets(apart, max_memory=apart.by_parts.peak - 1)
     assert "a device needs" in memory
     assert broken_budgets(apart, forbid=["all-gather"]) == ()
     assert broken_budgets(split, forbid=["all-gather"]) == ("all-gather is forbidden, and exchanges rows of b",)
@@ -236,7 +241,7 @@ def test_another_target():
     found = explained(target="h100:1x4")
     assert str(found.target) == "h100:1x4"
     # So small a part takes longer there: a kernel of a GPU costs more to start than a call on a CPU.
-    assert found["b"].cost > explained()["b"].cost
+    assert found.by_parts["b"].cost > explained().by_parts["b"].cost
     with pytest.raises(ExplainError, match=r"the program is for 4 devices, but h100:1x8 has 8"):
         explained(target="h100:1x8")
 

@@ -1,9 +1,10 @@
-"""A rollout whose parts are programs of their own, each on its devices: mode placed."""
+"""Mode placed: the parts of a graph as programs of their own, each on its group of devices."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,23 +13,21 @@ from jax.sharding import Mesh
 from outlay.arrays.shardings import ROWS, shardings
 from outlay.core.error_types import ProgramError
 from outlay.core.fresh_traces import fresh_traces
-from outlay.core.jax_compat import is_tracing, without_compilation_cache
+from outlay.core.jax_compat import without_compilation_cache
 from outlay.devices.info import MeshInfo
-from outlay.devices.made import refuse_to_run
 from outlay.graph.rollout import Rollout, count_steps, results
 from outlay.graph.rows import Rows
 from outlay.graph.section import Section
 from outlay.graph.step_graph import CACHE, INPUTS
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
-from outlay.program.abstract import abstract_inputs, abstract_step, as_key, named, refuse_other_arguments
-from outlay.program.diagnose import check_outputs, diagnose, under_trace
+from outlay.program.abstract import abstract_inputs, abstract_step, named
+from outlay.program.compiler_options import Wanted, compiler_options
+from outlay.program.diagnose import diagnose
 from outlay.program.explicit import state_shapes
-from outlay.program.modes import check_mode
 from outlay.program.placed.dispatch import Dispatch, joined, split_state
 from outlay.program.placed.place import Place
 from outlay.program.placed.planning import Positions, plan_placed, positions_of_parts
-from outlay.program.program import Program
 
 
 def _without_mesh(method: Any) -> Any:
@@ -42,25 +41,24 @@ def _without_mesh(method: Any) -> Any:
     return run
 
 
-class PlacedProgram(Program):
-    """A rollout laid out part by part; make one with `outlay.program(..., mode="placed")`.
+class DeviceGroups:
+    """How a program is executed in mode placed; see `Execution` for what it offers.
 
     Parts on the same devices are one program. In each dispatch every program runs the same number of steps, as many as
     what it reads from other devices is old, and what others read of it is sent to their devices, and nowhere else.
     Nothing is waited for: each runs on while others still compute what it does not need yet.
-
-    Attributes:
-        step, mesh, layout, mode, plan, state_shapes, batch_shapes: as of any program.
-        places: the parts that share a place, and their devices.
-        num_steps_at_once: how many steps a dispatch runs.
     """
 
+    on_pieces = False
+    steps_in_mesh = True
+
     @_without_mesh
-    def __init__(self, step: Rollout, init: Callable[[Any], Any], inputs: Any, layout: Layout, mesh: Mesh) -> None:
-        refuse_other_arguments(step, init, mesh)
-        check_mode("placed", mesh)
-        _refuse(step, mesh)
-        self.step, self.mesh, self.layout, self.mode = step, mesh, layout, "placed"
+    def __init__(
+        self, step: Any, init: Callable[[Any], Any], inputs: Any, layout: Layout, mesh: Mesh, options: Wanted
+    ) -> None:
+        _refuse(step, mesh, options)
+        self.step, self._mesh = step, mesh
+        self.compiler_options = compiler_options("none", mesh)
         with jax.set_mesh(mesh):
             user_shapes = state_shapes(init, mesh)
         self.batch_shapes = abstract_inputs(inputs)
@@ -76,7 +74,9 @@ class PlacedProgram(Program):
             if len(at) > 1
         }
         self.rows = tuple(split.values())
-        self.state_shapes = jax.eval_shape(self.pad, user_shapes)
+        self.state_shapes = jax.eval_shape(
+            lambda state: functools.reduce(lambda state, rows: rows.pad(state), self.rows, state), user_shapes
+        )
         self.places = tuple(
             self._place(tuple(names), tuple(mesh.devices.flat[i] for i in at), split.get(at), num_steps)
             for at, names in together.items()
@@ -85,78 +85,55 @@ class PlacedProgram(Program):
         self.num_steps_at_once = min(num_steps, _least_latency(step, self.places) or num_steps)
         self._num_steps = num_steps
         self._makers = [place.init(init) for place in self.places]
-        self._run = self._first_run
-        self._is_agreed = True
+
+    def check_key(self, key: Any) -> None:
+        """Any kind of key will do: what is drawn of it is compared nowhere."""
 
     @_without_mesh
     def init(self, key: Any) -> Any:
-        """Make the state: each part's on its devices, and nothing of it elsewhere.
-
-        Args:
-            key: the PRNG key that the init function takes.
-
-        Raises:
-            ProgramError: the mesh is of compile-only devices.
-        """
-        refuse_to_run(self.mesh, "a state cannot be made")
-        if is_tracing():
-            raise under_trace("program.init")
-        key = as_key(key)
-        self.refuse_too_large()
+        """Make the state: each part's on its devices, and nothing of it elsewhere."""
         made = [make(jax.device_put(key, place.whole)) for make, place in zip(self._makers, self.places, strict=True)]
         caches = [state.pop(CACHE) for state in made]
         return joined(made, caches)
 
-    # A dictionary of what other programs have one of: whoever reads them asks for the mode first.
-    @functools.cached_property
     @_without_mesh
-    def lowered(self) -> Mapping[str, jax.stages.Lowered]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The steps of each dispatch lowered, by the names of the parts, joined by `+` where they share a place."""
+    def lower(self) -> tuple[jax.stages.Lowered, ...]:
+        """The steps of each dispatch lowered, one for each place."""
         with fresh_traces():
-            return {"+".join(place.names): place.steps(self.num_steps_at_once) for place in self.places}
+            return tuple(place.steps(self.num_steps_at_once) for place in self.places)
 
-    @functools.cached_property
     @_without_mesh
-    def compiled(self) -> Mapping[str, jax.stages.Compiled]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The same compiled: exactly what runs, with what begins and ends a call."""
-        with without_compilation_cache(self.mesh.devices.flat[0]):
+    def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
+        """The same compiled; what begins and ends a call is too."""
+        with without_compilation_cache(self._mesh.devices.flat[0]):
             self._ends  # noqa: B018  here, since what follows is timed
-            return {name: lowered.compile() for name, lowered in self.lowered.items()}
+            return tuple(one.compile() for one in lowered)
 
-    @functools.cached_property
     @_without_mesh
-    def _dispatch(self) -> Dispatch:
+    def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], tuple[Any, Any]]:
+        """What sends off all steps, dispatch by dispatch."""
         whole, rest = divmod(self._num_steps, self.num_steps_at_once)
-        programs = [(whole, list(self.compiled.values()))]
+        programs: list[tuple[int, Sequence[Any]]] = [(whole, compiled)]
         if rest:
             programs.append((1, [place.steps(rest).compile() for place in self.places]))
-        return Dispatch(self.places, programs)
+        return functools.partial(self._run, Dispatch(self.places, programs))
 
     @functools.cached_property
     @_without_mesh
     def _ends(self) -> list[tuple[Any, Any]]:
         return [place.ends() for place in self.places]
 
-    def _first_run(self, state: Any, batch: Any) -> tuple[Any, Any]:
-        """Run, and check once that the state came back where the plan says; then step aside."""
-        refuse_to_run(self.mesh, "a step cannot run")
-        new_state, outputs = self._run_all(state, batch)
-        check_outputs(new_state, self.plan, self.mesh)
-        self._run = self._run_all
-        return new_state, outputs
-
     @_without_mesh
-    def _run_all(self, state: Any, batch: Any) -> tuple[Any, Any]:
+    def _run(self, dispatch: Dispatch, state: Any, batch: Any) -> tuple[Any, Any]:
         if jax.tree.structure((state, batch)) != self._structure:
-            problem = diagnose(state, batch, (self.state_shapes, self.batch_shapes), self.plan, self.mesh)
+            problem = diagnose(state, batch, (self.state_shapes, self.batch_shapes), self.plan, self._mesh)
             assert problem is not None
             raise problem
-        dispatch = self._dispatch
         inputs = [
             {name: jax.device_put(batch[name], place.whole) for name in place.section.inputs} for place in self.places
         ]
         if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state)):
-            state = jax.device_put(state, shardings(self.plan, self.state_shapes, self.mesh))
+            state = jax.device_put(state, shardings(self.plan, self.state_shapes, self._mesh))
         own, caches = split_state(state, self.places)
         rest = [
             begin({**mine, "cache": cache}) for (begin, _), mine, cache in zip(self._ends, own, caches, strict=True)
@@ -172,6 +149,10 @@ class PlacedProgram(Program):
     @functools.cached_property
     def _structure(self) -> Any:
         return jax.tree.structure((self.state_shapes, self.batch_shapes))
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """The mesh, whose axes a part may name."""
+        return jax.set_mesh(self._mesh)
 
     def _place(self, names: tuple[str, ...], devices: tuple[Any, ...], rows: Rows | None, num_steps: int) -> Place:
         graph = self.step.graph
@@ -196,7 +177,12 @@ def _least_latency(step: Rollout, places: tuple[Place, ...]) -> int | None:
     )
 
 
-def _refuse(step: Any, mesh: Mesh) -> None:
+def _refuse(step: Any, mesh: Mesh, options: Wanted) -> None:
+    if options not in ("preset", "none"):
+        raise ProgramError(
+            "in mode placed there are many programs, each on one device, and compiler options are for one"
+            "\n  fix: XLA_FLAGS, or leave them out"
+        )
     if not isinstance(step, Rollout):
         raise ProgramError(
             f"mode placed runs a graph of parts, and {named(step)} is none\n"

@@ -1,0 +1,160 @@
+"""A step as one compiled program over the whole mesh: automatic, explicit, manual, or a graph by rows."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from outlay.arrays.born import born_sharded
+from outlay.arrays.misfits import differences
+from outlay.arrays.shardings import shardings
+from outlay.core.error_types import ProgramError
+from outlay.core.fresh_traces import fresh_traces
+from outlay.core.jax_compat import without_compilation_cache
+from outlay.core.jax_kernels import lowering_callbacks
+from outlay.graph.rollout import Rollout, count_steps
+from outlay.graph.rows import Rows
+from outlay.layout.check_rules import OUTPUTS
+from outlay.layout.layout import Layout
+from outlay.layout.plan import Plan
+from outlay.program.abstract import OnlyReads, abstract_init, abstract_inputs, abstract_step, named
+from outlay.program.by_rows import by_rows
+from outlay.program.compiler_options import Wanted, compile_with, compiler_options
+from outlay.program.diagnose import refuse_unplaceable
+from outlay.program.explicit import is_explicit, lowered_with_types, state_shapes
+from outlay.program.host_memory import out_shardings, refuse_without_host_memory, sending_back, typed
+from outlay.program.intermediates import refuse_unplaceable_values
+from outlay.program.modes import Step, in_mode
+from outlay.program.outputs import plan_by_hand
+from outlay.program.own_meshes import in_context, refuse_other_devices, refusing_in_words
+from outlay.program.placed.place import Place
+
+
+class OneStep:
+    """How a program is executed in modes auto and manual; `Execution` says what of."""
+
+    places: tuple[Place, ...] = ()
+
+    def __init__(
+        self,
+        step: Step,
+        init: Callable[[Any], Any],
+        inputs: Any,
+        layout: Layout,
+        mesh: Mesh,
+        mode: Literal["auto", "manual"],
+        options: Wanted,
+        *,
+        donate: bool,
+    ) -> None:
+        self.compiler_options = compiler_options(options, mesh)
+        user_step = step if donate else OnlyReads(step)
+        split = by_rows(user_step, init, layout, mesh, mode)
+        self.rows: tuple[Rows, ...] = (split.rows,) if split else ()
+        self.step: Step = split or user_step
+        self._name, self._donate, self._mesh = named(user_step), donate, mesh
+        self._mode: Literal["auto", "manual"] = mode
+        if split:
+            init, layout = split.init, split.layout
+        # In the context of the mesh, models may name its axes in their own constraints.
+        enter = functools.partial(jax.set_mesh, mesh)
+        with refusing_in_words(f"init {getattr(init, '__name__', type(init).__name__)}", mesh):
+            self.state_shapes, self._inits_in_mesh = in_context(enter, lambda: state_shapes(init, mesh))
+        self.batch_shapes = abstract_inputs(inputs)
+        self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, Rollout) else 1
+        by_hand = mode == "manual"
+        with refusing_in_words(named(self.step), mesh, mode):
+            traced, self.steps_in_mesh = in_context(
+                enter, lambda: abstract_step(self.step, self.state_shapes, self.batch_shapes, by_hand=by_hand)
+            )
+        refuse_other_devices(traced.jaxpr, named(self.step), mesh)
+        self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
+        shapes = (self.state_shapes, self.batch_shapes)
+        self._sums_over_batch = traced.sums_over_batch
+        self.on_pieces = by_hand and not split and not traced.sums_over_batch
+        if by_hand and not traced.sums_over_batch:
+            self.plan: Plan = plan_by_hand(layout, self.step, *shapes, mesh)
+        else:
+            self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
+        refuse_unplaceable(self.plan)
+        reached = [memory.kind for memory in mesh.devices.flat[0].addressable_memories()]
+        refuse_without_host_memory(self.plan, reached)
+        refuse_unplaceable_values(traced, layout, self.plan)
+        self._user_init = init
+        self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
+        self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
+
+    def check_key(self, key: Any) -> None:
+        """Raise for a key whose state would hold other leaves than the plan does, such as keys of its own kind."""
+        if key is None or key.dtype == self._key_dtype:
+            return
+        with self._context(self._inits_in_mesh):
+            shapes = abstract_init(self._user_init, jax.ShapeDtypeStruct((), key.dtype))
+        problems = differences(shapes, self.plan.state)
+        if problems:
+            impl = jax.random.key_impl(key)
+            raise ProgramError(
+                f"from a key of another kind init makes another state: this one is {key.dtype}, planned was "
+                f"{self._key_dtype}\n"
+                + "\n".join(f"  {problem.where}: {problem.what}" for problem in problems)
+                + "\n  fix: jax.random.key(seed); or, before the program is made, "
+                f"jax.config.update('jax_default_prng_impl', '{impl}')"
+            )
+
+    def init(self, key: Any) -> Any:
+        """Make the state, each leaf born where the plan puts it."""
+        if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
+            key = jax.device_put(key, NamedSharding(self._mesh, PartitionSpec()))
+        with refusing_in_words("init", self._mesh), self._context(self._inits_in_mesh):
+            try:
+                return self._init(key)
+            except TypeError as error:
+                if key is not None:
+                    raise
+                raise ProgramError("init draws from its key, and None is none\n  fix: jax.random.key(0)") from error
+
+    def lower(self) -> tuple[jax.stages.Lowered, ...]:
+        """The step lowered for the mesh, before the compiler."""
+        mesh, plan = self._mesh, self.plan
+        state = shardings(plan, self.state_shapes, mesh)
+        batch = shardings(plan, self.batch_shapes, mesh, root="batch")
+        run = in_mode(self._mode, self.step, plan, mesh, sums_over_batch=self._sums_over_batch)
+        run = sending_back(run, plan, mesh) if self._donate else run
+        jitted = jax.jit(
+            run,
+            in_shardings=(state, batch),
+            # Where the outputs live is left to the compiler.
+            out_shardings=(out_shardings(state) if self._donate else None, None),
+            donate_argnums=0 if self._donate else (),
+        )
+        shapes = (typed(self.state_shapes, plan, mesh), self.batch_shapes)
+        if is_explicit(mesh):
+            with fresh_traces():
+                return (lowered_with_types(jitted, run, shapes, (state, batch), mesh),)
+        callbacks = lowering_callbacks(mesh.devices.flat[0])
+        with refusing_in_words(self._name, mesh, self._mode), self.context(), callbacks, fresh_traces():
+            return (jitted.lower(*shapes),)
+
+    def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
+        """The step compiled, and with what options in the end."""
+        device = self._mesh.devices.flat[0]
+        with without_compilation_cache(device):
+            compiled, self.compiler_options = compile_with(lowered[0], self.compiler_options, device)
+            return (compiled,)
+
+    def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], Any]:
+        """The compiled step itself, with nothing of Python around it; of a step that only reads, its outputs."""
+        (step,) = compiled
+        return step if self._donate else lambda state, batch: step(state, batch)[1]
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """What the step is traced in: the mesh, so that a model may name its axes, unless the step names another."""
+        return self._context(self.steps_in_mesh)
+
+    def _context(self, in_mesh: bool) -> contextlib.AbstractContextManager[Any]:
+        return jax.set_mesh(self._mesh) if in_mesh else contextlib.nullcontext()
