@@ -153,7 +153,7 @@ def test_it_is_the_program_that_will_run():
     program = training()
     found = explain(program)
     assert found.compile_seconds > 0
-    assert "compiled" in vars(program)
+    assert program.is_compiled
     again = explain(program)
     assert again.compile_seconds is None
     assert "compiled before" in again.notes[0]

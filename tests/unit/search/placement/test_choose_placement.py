@@ -95,7 +95,7 @@ def test_the_file_is_a_layout_that_runs(measured, tmp_path):
     mesh = outlay.mesh("devices=-1")
     program = outlay.program(Rollout(WAVES), init_of(WAVES), inputs(), layout=layout, mesh=mesh, mode="placed")
     placement = measured.placed.placement
-    there = {part.name: part.devices for part in outlay.explain(program).parts}
+    there = {part.name: part.devices for part in outlay.explain(program).by_parts.parts}
     assert there == {name: (place,) for name, place in placement.items()}
     state, _ = program(program.init(jax.random.key(0)), inputs())
     assert np.isfinite(jax.device_get(state["b"]["height"])).all()
