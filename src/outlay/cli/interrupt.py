@@ -21,7 +21,10 @@ STOPPED = 130
 
 _SAME_PRESS = 1.0
 """Seconds in which further signals are the same Ctrl-C: a terminal and a parent process may both send it."""
+_LONGEST_IMPORT = 3.0
+"""Seconds that Ctrl-C waits for an import to end, which has nothing to save."""
 _first: float | None = None
+_deferred: float | None = None
 _watching = False
 _patience = 10.0
 
@@ -96,12 +99,32 @@ def leave(code: int) -> NoReturn:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    global _first
+    global _first, _deferred
+    now = time.monotonic()
+    if _first is None and _is_importing(frame):
+        # What is raised there is swallowed, or crashes the process: JAX and NumPy are extensions in C++.
+        is_pressed_again = _deferred is not None and number == signal.SIGINT and now - _deferred > _SAME_PRESS
+        _deferred = now if _deferred is None else _deferred
+        if is_pressed_again or now - _deferred > _LONGEST_IMPORT:
+            _leave_at_once()
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        return
     if _first is None:
-        _first = time.monotonic()
+        _first = now
         raise KeyboardInterrupt
-    if time.monotonic() - _first > _SAME_PRESS:
+    if number == signal.SIGINT and now - _first > _SAME_PRESS:
         _leave_at_once()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether an import runs, or JAX loads its plugins, which goes on whatever they raise."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib") or code.co_name == "discover_pjrt_plugins":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _again() -> None:

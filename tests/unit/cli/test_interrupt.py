@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 PROLOGUE = """
-import gc, hashlib, os, signal, sys, threading, time
+import gc, hashlib, os, signal, sys, textwrap, threading, time
 from outlay.cli import interrupt
 interrupt.answer()
 press = lambda: os.kill(os.getpid(), signal.SIGINT)
@@ -19,7 +19,7 @@ def ended(tmp_path, program: str) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "program.py"
     file.write_text(PROLOGUE + textwrap.dedent(program))
     command = [sys.executable, str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,35 @@ def ended(tmp_path, program: str) -> subprocess.CompletedProcess[str]:
             130,
             "stopped\n",
             id="not heard of",
+        ),
+        pytest.param(
+            """
+            open("swallows.py", "w").write("from __main__ import press, time\\n" + textwrap.dedent('''
+                try:
+                    press()
+                    time.sleep(0.3)
+                except BaseException:
+                    print("raised within", file=sys.stderr)
+            '''))
+            try:
+                import swallows
+                time.sleep(60)
+            except KeyboardInterrupt:
+                print("raised after it", file=sys.stderr)
+                interrupt.leave(130)
+            """,
+            130,
+            "raised after it\n",
+            id="in an import that swallows it",
+        ),
+        pytest.param(
+            """
+            open("endless.py", "w").write("from __main__ import press, time\\npress()\\nwhile True: time.sleep(0.1)")
+            import endless
+            """,
+            130,
+            "stopped\n",
+            id="in an import that does not end",
         ),
     ],
 )
