@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlay.models.transformer.config import TransformerConfig
 
@@ -15,6 +15,7 @@ MPT = "MosaicML llm-foundry at 8c8dd48f7, scripts/train/yamls/pretrain"
 GPT_3 = "Brown et al. (2020), arXiv:2005.14165, table 2.1"
 MEGATRON = "Narayanan et al. (2021), arXiv:2104.04473, table 1"
 MEGATRON_SP = "Korthikanti et al. (2022), arXiv:2205.05198, table 3"
+NEOX = "Black et al. (2022), arXiv:2204.06745, section 2"
 MAXTEXT = (
     "MaxText at 632f65147, MaxText/configs/base.yml with the global_parameter_scale of v4/README.md or v5e/README.md"
 )
@@ -70,6 +71,15 @@ def _gpt(source: str, layers: int, width: int, heads: int, vocabulary: int = 51_
     return PublishedModel(config, source, 2048)
 
 
+def _neox(layers: int, width: int, heads: int, vocabulary: int) -> PublishedModel:
+    """GPT-NeoX's kind: GPT's with rotary positions, untied.
+
+    It turns a quarter of each head only, and its branches run side by side: as many FLOPs and bytes.
+    """
+    gpt = _gpt(NEOX, layers, width, heads, vocabulary, tied=False)
+    return replace(gpt, config=replace(gpt.config, positions="rotary"))
+
+
 def _maxtext(width: int, layers: int, heads: int, hidden: int) -> PublishedModel:
     config = TransformerConfig(32_768, width, layers, heads, heads, 256, hidden, gated=False, activation="relu")
     return PublishedModel(config, MAXTEXT, 2048)
@@ -115,6 +125,7 @@ MODELS: Mapping[str, PublishedModel] = {
     "maxtext-52b": _maxtext(12_288, 32, 32, 49_152),
     "maxtext-64b": _maxtext(10_240, 64, 32, 32_768),
     "maxtext-128b": _maxtext(10_240, 64, 64, 65_536),
+    "gpt-neox-20b": _neox(44, 6144, 64, 50_432),
 }
 """From a million parameters to a trillion.
 

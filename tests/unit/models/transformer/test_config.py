@@ -41,6 +41,7 @@ def test_the_models_have_as_many_parameters_as_was_published():
         "megatron-22b": 22_074,
         "megatron-145b": 145_622,
         "megatron-1t": 1_008_039,
+        "gpt-neox-20b": 20_555,
         "maxtext-16b": 16_442,
         "maxtext-128b": 129_521,
     }
