@@ -49,7 +49,7 @@ class WayToFit:
 
 
 def ways_for(
-    prepared: Prepared, found: object, recipe: str, words: Sequence[str], target: str | None, xla: str = "preset"
+    prepared: Prepared, found: Explanation, recipe: str, words: Sequence[str], target: str | None, xla: str = "preset"
 ) -> list[WayToFit]:
     """What would fit where a recipe was explained for a target and does not; nothing where it fits.
 
@@ -61,7 +61,7 @@ def ways_for(
         target: the hardware as text; None where no target was asked for.
         xla: options of the compiler, for the commands.
     """
-    if target is None or not isinstance(found, Explanation) or found.fits is not False:
+    if target is None or found.fits is not False:
         return []
     hardware, memory = Target.parse(target), found.memory
     failed = [finding.cost_bytes for finding in found.findings if finding.kind == "out-of-memory"]
@@ -71,13 +71,13 @@ def ways_for(
 
 
 def what_would_fit(
-    found: object, ways: Sequence[WayToFit], recipe: str, words: Sequence[str], target: str | None
+    found: Explanation, ways: Sequence[WayToFit], recipe: str, words: Sequence[str], target: str | None
 ) -> Iterator[str]:
     """Of what does not fit on a target: the changes that should, and the command that compiles every candidate.
 
     The arguments are those of `ways_for`, and what that found.
     """
-    if target is None or not isinstance(found, Explanation) or found.fits is not False:
+    if target is None or found.fits is not False:
         return
     if ways:
         yield "what should fit, by arithmetic:"

@@ -7,6 +7,8 @@ is the judge, so that a program is not blamed for a reference that rounds worse.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +19,6 @@ import numpy as np
 from outlay.analysis.verify.compared_array import Kind, LeafCheck
 from outlay.analysis.verify.dependence import BATCH, FLOAT, Marks
 from outlay.analysis.verify.host import by_path, near
-from outlay.analysis.verify.ratios import name_ratio
 from outlay.analysis.verify.runs import Result
 
 SHARE = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
@@ -28,6 +29,8 @@ _PRECISE_SHARE = 1e-6  # constants that a step makes from the number of devices 
 _PRECISE_EPS = float(np.finfo(np.float64).eps)
 _MOVED_BY_ROUNDING = 0.01
 _ZERO_BUT_FOR_ROUNDING = 1e-5
+_NEAR = 0.02
+_NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -308,3 +311,50 @@ def _ratio(got: np.ndarray, right: np.ndarray) -> float | None:
     finite = np.isfinite(got) & np.isfinite(right)
     norms = [float(np.linalg.norm(x[finite])) for x in (got, right)]
     return norms[0] / norms[1] if norms[1] else None
+
+
+# The mistakes of parallel programs multiply by the number of devices, or divide by it.
+
+
+def name_ratio(ratio: float | None, axis_sizes: Mapping[str, int]) -> str:
+    """The mistake that a ratio of norms is typical of, in words; empty if it is typical of none.
+
+    Args:
+        ratio: the norm of what the program computed over the norm of what it should have.
+        axis_sizes: the mesh's axes.
+
+    >>> name_ratio(8.0, {"data": 4, "model": 2})
+    '8.0x: summed where a mean was meant, or summed twice (over data, model)'
+    >>> name_ratio(0.25, {"data": 4, "model": 2})
+    '0.25x: averaged where a sum was meant (over data)'
+    >>> name_ratio(0.0, {"data": 4}), name_ratio(1.1, {"data": 4})
+    ('0.0x: dropped', '')
+    """
+    if ratio is None or not math.isfinite(ratio):
+        return ""
+    if ratio < _NOTHING:
+        return "0.0x: dropped"
+    products = _products(axis_sizes)
+    for size, axes in products.items():
+        if _is_near(ratio, size):
+            return f"{size:.1f}x: summed where a mean was meant, or summed twice (over {axes})"
+        if _is_near(ratio, 1 / size):
+            return f"{1 / size:.4g}x: averaged where a sum was meant (over {axes})"
+    for size, axes in products.items():
+        if _is_near(ratio, size**2):
+            return f"{size**2:.1f}x = {size} x {size}: summed twice where a mean was meant, or squared (over {axes})"
+    return ""
+
+
+def _products(axis_sizes: Mapping[str, int]) -> dict[int, str]:
+    """Every number of devices along some of the axes, few axes first."""
+    split = {axis: size for axis, size in axis_sizes.items() if size > 1}
+    found: dict[int, str] = {}
+    for num in range(1, len(split) + 1):
+        for axes in itertools.combinations(split, num):
+            found.setdefault(math.prod(split[axis] for axis in axes), ", ".join(axes))
+    return found
+
+
+def _is_near(ratio: float, size: float) -> bool:
+    return abs(ratio / size - 1) < _NEAR

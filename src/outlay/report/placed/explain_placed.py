@@ -35,8 +35,7 @@ from outlay.graph.step_graph import CACHE, StepGraph
 from outlay.program.placed.dispatch import routes
 from outlay.program.placed.place import Place
 from outlay.program.program import Program
-from outlay.report.placed.placed_explanation import PlacedExplanation
-from outlay.report.placed.placed_facts import CachedFacts, PartFacts, SentFacts
+from outlay.report.placed.placed_explanation import CachedFacts, PartFacts, PlacedExplanation, SentFacts
 from outlay.report.placed.placed_words import largest, rate
 
 _NAMED = 6

@@ -11,8 +11,7 @@ from rich.text import Text
 from outlay.analysis.cost.render import format_range
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.core.table import table
-from outlay.report.placed.placed_explanation import PlacedExplanation
-from outlay.report.placed.placed_facts import PartFacts
+from outlay.report.placed.placed_explanation import PartFacts, PlacedExplanation
 from outlay.report.placed.placed_words import bound, cost, devices, headline, rate
 
 MAX_ROWS = 30
