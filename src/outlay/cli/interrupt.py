@@ -5,7 +5,6 @@ Nothing heavy is imported here, so that Ctrl-C is answered while everything else
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import select
@@ -130,7 +129,8 @@ def _is_importing(frame: FrameType | None) -> bool:
 def _again() -> None:
     global _first
     _first = None
-    _thread.interrupt_main()
+    if main := threading.main_thread().ident:  # a signal wakes it from a sleep, as _thread.interrupt_main does not
+        signal.pthread_kill(main, signal.SIGINT)
 
 
 def _look(reads: int) -> None:
