@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from outlay.cli import interrupt, output
 from outlay.core.error_types import OutlayError
 from outlay.core.user_code import users_traceback
+from outlay.jobs.aftermath import is_echo
 from outlay.recipes.plugins import EXTRAS
 
 CHECK_FAILED = 1
@@ -163,6 +164,8 @@ def _of_environment(error: BaseException) -> str | None:
         return f"this machine has no memory left{f': {error}' if str(error) else ''}"
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _MACHINE):
         return f"{error}\n  fix: outlay doctor --message says what such a message means"
+    if isinstance(error, RuntimeError) and is_echo(str(error)):
+        return f"another process of the job has gone, or cannot be reached: {error}"
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, ValueError) and frames and frames[-1].filename.endswith("jax/_src/config.py"):
         return f"JAX does not start: {error}\n  fix: correct or unset that variable, in capital letters"

@@ -93,8 +93,8 @@ def as_model(tree: Any) -> Any:
         >>> import equinox as eqx
         >>> init = lambda key: eqx.nn.MLP(2, 1, 8, depth=1, key=key)
         >>> step = lambda model, x: (model, jax.vmap(model)(x))
-        >>> x = np.ones((4, 2), np.float32)
-        >>> program = outlay.program(step, init, x, layout=outlay.data_parallel(), mesh=outlay.mesh(data=4))
+        >>> x = np.ones((8, 2), np.float32)
+        >>> program = outlay.program(step, init, x, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
         >>> outlay.as_model(program.init(jax.random.key(0))).activation.__name__
         'relu'
     """

@@ -147,7 +147,10 @@ def _first(processes: Sequence[Process], failed: Mapping[int, float], folder: Jo
         if (processes[number].exit_code or 0) < 0 and processes[number].exit_code != -signal.SIGABRT:
             return True
         failure = folder.failure(number)
-        return not is_echo(failure.message if failure else output.last_errors(number))
+        told = failure.message if failure else ""
+        if failure is None or failure.type == "SystemExit":  # what it printed before says why
+            told += output.last_errors(number)
+        return not is_echo(told)
 
     causes = [number for number in failed if is_cause(number)] or list(failed)
     return min(causes, key=lambda number: failed[number])

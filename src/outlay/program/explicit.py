@@ -19,6 +19,7 @@ import jax
 from jax.sharding import AxisType, Mesh
 
 from outlay.core.error_types import Problem, ProgramError
+from outlay.core.fresh_traces import fresh_traces
 from outlay.core.jax_compat import Frame, in_backward_pass, intercepting, user_frames
 from outlay.core.quantities import counted
 from outlay.program.abstract import abstract_init
@@ -89,7 +90,7 @@ def open_shardings(function: Callable[..., Any], args: tuple[Any, ...], mesh: Me
     tracing = _Tracing()
     stopped: Exception | None = None
     try:
-        with jax.set_mesh(mesh), intercepting(tracing.operation):
+        with jax.set_mesh(mesh), fresh_traces(), intercepting(tracing.operation):
             jax.eval_shape(lambda *args: function(*args), *args)
     except Exception as error:  # whatever stops the trace ends the list, and the message says so
         stopped = error

@@ -166,3 +166,10 @@ def test_a_command_of_its_own_outlives_its_readers(tmp_path):
     job = outlay_command("run", *words, "--processes", "2", "--devices", "2", "--json", cwd=tmp_path)
     assert job.returncode == 0, job.stderr
     assert json.loads(job.stdout)["num_steps"] == 3
+
+
+def test_a_collective_that_another_process_has_left_is_no_fault_of_ours():
+    error = RuntimeError("UNKNOWN: Gloo AllGather failed: Read error [127.0.0.1]:5539: Connection reset by peer")
+    failure = failures.failure_of(error)
+    assert failure.exit_code == failures.WRONG_USE
+    assert failure.message.startswith("another process of the job has gone, or cannot be reached: UNKNOWN: Gloo")

@@ -12,6 +12,7 @@ from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
 from outlay.core import jax_compat
 from outlay.core.error_types import TargetError
+from outlay.core.fresh_traces import fresh_traces
 from outlay.core.jax_compat import (
     gpu_topology_devices,
     in_backward_pass,
@@ -50,7 +51,7 @@ def test_an_interceptor_sees_every_operation_of_its_thread_and_the_line_that_mad
         return jnp.sin(x)
 
     bind = Primitive.bind
-    with intercepting(intercept):
+    with intercepting(intercept), fresh_traces():  # another test may have traced jnp.sin
         jax.eval_shape(wave, 1.0)
         other = threading.Thread(target=lambda: jax.eval_shape(jnp.cos, 1.0))
         other.start()

@@ -52,6 +52,15 @@ def test_one_that_the_launcher_ended_while_it_said_why_it_fails_ends_with_its_ow
     assert ending.exit_code == 13
 
 
+def test_a_command_that_only_says_that_another_process_has_gone_is_not_to_blame(tmp_path, output):
+    folder = JobFolder(tmp_path)
+    output.add(0, "stderr", ["error: another process has gone: Gloo AllGather failed: Connection reset by peer"])
+    folder.write_failure(0, Failure(1.0, "SystemExit", "2", "Traceback\nSystemExit: 2\n", 2))
+    ending = after_failure([Ended(0, 2), Ended(1, -signal.SIGKILL)], {0: 1.0, 1: 1.2}, folder, output)
+    assert "process 1 of 2 failed first: ended by SIGKILL" in ending.text
+    assert ending.exit_code == 137
+
+
 @pytest.mark.parametrize(
     ("waiting", "says"),
     [
