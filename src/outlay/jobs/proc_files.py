@@ -14,7 +14,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 MARK = "_OUTLAY_JOB"
@@ -23,6 +23,7 @@ MARK = "_OUTLAY_JOB"
 _PROC = Path("/proc")
 _RUNNING = {"R", "D"}  # on a core or waiting for one; waiting for a disk
 _STACK = 1 << 16  # bytes of a stack that are looked at
+_IN_PYTHON = 3  # addresses in a row that are the interpreter's, and so a frame of Python
 _BELOW_ALL = ("libc.", "libc-", "libpthread", "ld-", "libstdc++", "libgcc", "libm.", "[vdso]")
 _ACCELERATED = ("jaxlib", "jax_plugins", "libjax", "xla", "libtpu", "cuda", "nccl", "rocm", "rccl")
 
@@ -51,8 +52,10 @@ def waits_at(pid: int) -> str:
 def waits_in_jax(pid: int) -> bool | None:
     """Whether the main thread of a process waits for another thread in JAX's compiled code; None where unknown.
 
-    Its stack tells: the innermost address that is not of the C library is in JAX's. A wait for a collective is one; a
-    wait in another library, such as for an upload, is none, and neither is one in Python.
+    Its stack tells: of the addresses of code between the wait and Python, most are in JAX's library. Not the innermost
+    one alone: what was left there by an earlier call, or half of it beside another value, may look like an address. A
+    wait for a collective is one; a wait in another library, such as for an upload, is none, and neither is one in
+    Python.
     """
     try:
         wait = waits_at(pid).split()
@@ -73,11 +76,30 @@ def waits_in_jax(pid: int) -> bool | None:
             stack = memory.read(min(end - top, _STACK))
     except (OSError, ValueError, IndexError):
         return None
-    for (word,) in struct.iter_unpack("=Q", stack[: len(stack) // 8 * 8]):
-        for first, last, name in code:
-            if first <= word < last:
-                return any(part in name for part in _ACCELERATED)
-    return None
+    words = (word for (word,) in struct.iter_unpack("=Q", stack[: len(stack) // 8 * 8]))
+    return _most_are_in_jax(name for word in words for first, last, name in code if first <= word < last)
+
+
+def _most_are_in_jax(files: Iterable[str]) -> bool | None:
+    """Whether most addresses before the first frames of Python are in JAX's library; None where there are none at all.
+
+    Args:
+        files: what each address of the stack is in, innermost first.
+    """
+    above: list[str] = []
+    for file in files:
+        above.append(file)
+        if len(above) >= _IN_PYTHON and all(map(_is_python, above[-_IN_PYTHON:])):
+            break
+    if not above:
+        return None
+    libraries = [file for file in above if not _is_python(file)]
+    in_jax = [file for file in libraries if any(part in file for part in _ACCELERATED)]
+    return 2 * len(in_jax) > len(libraries)
+
+
+def _is_python(file: str) -> bool:
+    return file.rpartition("/")[2].startswith(("libpython", "python"))
 
 
 def find(mark: str, number_inside: int) -> int | None:

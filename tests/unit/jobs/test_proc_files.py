@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from outlay.jobs.proc_files import MARK, end_marked, find, is_stopped, marked, send, waits_in_jax
+from outlay.jobs.proc_files import MARK, _most_are_in_jax, end_marked, find, is_stopped, marked, send, waits_in_jax
 
 pytestmark = pytest.mark.processes
 
@@ -69,3 +69,22 @@ def test_a_wait_in_python_is_none_in_jax_and_a_stopped_process_is_seen(start):
     while not is_stopped(process.pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert is_stopped(process.pid)
+
+
+JAX, OTHER, PYTHON = "/jaxlib/libjax_common.so", "/site-packages/_tensorstore.so", "/lib/libpython3.11.so.1.0"
+
+
+@pytest.mark.parametrize(
+    ("files", "is_in_jax"),
+    [
+        ([JAX] * 9 + [PYTHON] * 3, True),
+        ([OTHER, JAX, JAX, PYTHON, JAX, PYTHON, PYTHON, PYTHON], True),
+        # What an earlier call left there stands innermost, but what waits is the library that Python called.
+        ([JAX, OTHER, OTHER, OTHER, PYTHON, PYTHON, PYTHON, JAX, JAX, JAX], False),
+        ([PYTHON, PYTHON, PYTHON, JAX, JAX], False),
+        (["/usr/bin/python3.11"] * 3 + [JAX] * 4, False),
+        ([], None),
+    ],
+)
+def test_a_stack_waits_in_jax_where_most_of_what_python_called_is_jax(files, is_in_jax):
+    assert _most_are_in_jax(files) is is_in_jax
