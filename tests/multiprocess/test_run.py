@@ -118,7 +118,7 @@ def test_restarts_need_processes_and_checkpoints(folder, options, says):
     assert says in " ".join(refused.stderr.split())
 
 
-def as_slurm_does(process, port, folder):
+def as_slurm_does(process, port, folder, *options):
     """A task of two, as srun starts it on this machine."""
     variables = {
         "SLURM_JOB_ID": "77",
@@ -129,13 +129,22 @@ def as_slurm_does(process, port, folder):
     variables |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2"}
     command = [*OUTLAY, "run", f"{FRAGILE}:unhurried", "--layout", "fsdp", "--checkpoint-every", "100", "--resume"]
     return subprocess.Popen(
-        [*command, "--run-folder", "slurm", *STEPS],
+        [*command, "--run-folder", "slurm", *STEPS, *options],
         cwd=folder,
         env=environment(**variables, SLURM_NODEID="0", OUTLAY_COORDINATOR=f"127.0.0.1:{port}", JAX_PLATFORMS="cpu"),
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def test_a_usage_error_under_srun_ends_with_its_own_message(tmp_path):
+    port = free_port()
+    tasks = [as_slurm_does(process, port, tmp_path, "--layout", "fdsp") for process in (0, 1)]
+    said = [task.communicate(timeout=LONGEST)[1] for task in tasks]
+    assert [task.returncode for task in tasks] == [2, 2], said
+    assert not any("Traceback" in each or "SystemExit" in each for each in said), said
+    assert any(each.rstrip().splitlines()[-1].startswith("  fix:") for each in said), said
 
 
 def test_a_signal_before_the_time_limit_saves_and_the_next_job_goes_on(uninterrupted, tmp_path):

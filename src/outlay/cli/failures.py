@@ -19,6 +19,7 @@ from outlay.cli import interrupt, output
 from outlay.core.error_types import OutlayError
 from outlay.core.user_code import users_traceback
 from outlay.jobs.aftermath import is_echo
+from outlay.jobs.explained import Explained
 from outlay.recipes.plugins import EXTRAS
 
 CHECK_FAILED = 1
@@ -94,7 +95,7 @@ class Commands(TyperGroup):
                 code = self._fail(error.args[0] if isinstance(error, _Ended) else error, words)
             code = output.finish(code if isinstance(code, int) else 0, closed_pipe=_CLOSED_PIPE, unwritten=WRONG_USE)
         if is_alone:
-            sys.exit(code)
+            raise Explained(code)
         return code
 
     def invoke(self, ctx: typer.Context) -> Any:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from outlay.jobs.aftermath import is_echo
 from outlay.jobs.ending import UNCAUGHT
+from outlay.jobs.explained import Explained
 from outlay.jobs.guard import Guard, leave
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import FINISHED, Failure, JobFolder
@@ -92,7 +93,7 @@ class Hooks:
     def _fail(self, failed: Failed) -> None:
         code = failed.exit_code
         if self.guard:
-            reason = f"{failed.kind}: {failed.message}".partition("\n")[0]
+            reason = f"{failed.kind}: {failed.message}".partition("\n")[0] if failed.text else "its own message says why"
             code = self.guard.fail(code, reason, is_echo=is_echo(failed.message))
         leave(code)
 
@@ -101,7 +102,8 @@ class Hooks:
         stopped = failed.exit_code if failed and failed.exit_code in STOPPING else None
         if failed and stopped is None:
             self._record(failed)
-            if failed.kind == "SystemExit" and not self.folder:  # of which Python says nothing, and no launcher either
+            if failed.kind == "SystemExit" and failed.text and not self.folder:
+                # Python says nothing of it, and there is no launcher that would.
                 print(f"process {self.process} ends:\n{failed.text}", end="", file=sys.stderr)
             self._fail(failed)
         if stopped is None:
@@ -128,7 +130,7 @@ class Failed:
     Attributes:
         kind: the exception's class.
         message: its text.
-        text: the traceback as Python prints it, or the place of the exit.
+        text: the traceback as Python prints it, or the place of the exit; empty where the program has said why.
         exit_code: what the program ends with.
     """
 
@@ -157,7 +159,7 @@ def end_of_program() -> Failed | None:
     if _ending is not None:
         status = _code_of(_ending)
         code = status & 0xFF if isinstance(status, int) else int(status is not None)
-        text = _stacks.get(id(_ending)) or _traceback(_ending)
+        text = "" if isinstance(_ending, Explained) else _stacks.get(id(_ending)) or _traceback(_ending)
         return Failed("SystemExit", str(_ending), text, code) if code else None
     error = getattr(sys, "last_value", None)  # set by Python before it calls an excepthook, also one that is not ours
     if isinstance(error, BaseException) and not isinstance(error, SystemExit) and not hasattr(sys, "ps1"):
