@@ -73,6 +73,30 @@ def without_options(words: Sequence[str], names: Collection[str]) -> list[str]:
     return left
 
 
+def split_values(function: Callable[..., Any], words: Sequence[str], names: Collection[str]) -> dict[str, list[int]]:
+    """Options of whole numbers that are given with several, as in `--batch 8,16,32`.
+
+    Args:
+        function: the recipe function.
+        words: what was left of the command line.
+        names: the options that may be, named as parameters are.
+
+    >>> def recipe(batch: int = 8, remat: str = "none"): ...
+    >>> split_values(recipe, ["--batch", "8,16", "--remat", "queries,keys"], ["batch", "remat"])
+    {'batch': [8, 16]}
+    """
+    kinds = parameter_types(function)
+    numbers = {name for name in names if int in _alternatives(kinds.get(name))}
+    pairs = ((option.removeprefix("--").replace("-", "_"), value) for option, value in _pairs(words))
+    several = {name: value.split(",") for name, value in pairs if name in numbers and value and "," in value}
+    # What is no number is told where all options are read.
+    return {
+        name: list(dict.fromkeys(map(int, values)))
+        for name, values in several.items()
+        if all(value.strip().isdecimal() for value in values)
+    }
+
+
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Options with their values, None where none follows."""
     left = list(words)

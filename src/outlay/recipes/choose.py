@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +17,12 @@ from outlay.graph.rollout import Rollout
 from outlay.layout.layout import Layout
 from outlay.layout.policies import SplitRows
 from outlay.program.modes import Mode
-from outlay.recipes.arguments import parameter_types, recipe_arguments
+from outlay.recipes.arguments import recipe_arguments
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import layout_of, on_devices
 from outlay.recipes.price_candidate import COMMAND, Job
 from outlay.recipes.recipe import Recipe
+from outlay.recipes.varied_options import defaults, option_sets, several_values
 from outlay.search.cache import Cache, cache_folder
 from outlay.search.candidate import Candidate, candidates, words_of
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
@@ -32,12 +32,6 @@ from outlay.search.placement.placement_search import choose_placement
 from outlay.search.search import Question, search
 from outlay.search.selection import Selection
 from outlay.search.workload import Workload, workload
-
-VARIED: Mapping[str, Mapping[type, Sequence[Any]]] = {
-    "remat": {bool: (False, True), str: ("none", "attention", "products", "full")},
-    "accumulate": {int: (1, 2, 4, 8)},
-}
-"""Options that are tried with several values where a recipe function has them, by name and type."""
 
 
 def choose(
@@ -56,11 +50,12 @@ def choose(
     """Choose a layout and a mesh for a target, with the target's own compiler and without the hardware.
 
     Candidates are the recipe's layouts on every mesh that the target's devices can make with the axes of the layout's
-    own mesh, and with every value of `remat` and `accumulate` where the recipe function has these parameters.
-    Arithmetic rules out what cannot be divided and cannot fit, and orders the rest. The best are compiled, each in a
-    process of its own, and ranked by `outlay.estimate` among those that fit. What was compiled is kept on disk: the
-    same question is answered faster the next time, and after Ctrl-C the search goes on where it was. State and batch
-    stay abstract. Progress goes to stderr.
+    own mesh, and with every value of `remat` and `accumulate` where the recipe function has these parameters; and with
+    every batch that is asked for. Arithmetic rules out what cannot be divided and cannot fit, and orders the rest. The
+    best are compiled, each in a process of its own, and every third turn goes to one that needs less memory. They are
+    ranked by `outlay.estimate` among those that fit, by the time of an example where batches differ. What was compiled
+    is kept on disk: the same question is answered faster the next time, and after Ctrl-C the search goes on where it
+    was. State and batch stay abstract. Progress goes to stderr.
 
     Of a recipe whose step is a `Rollout` the question is which parts go to which devices, and whether one device is
     best. Where the target's devices are attached, as those of `cpu:6` are, the parts and the best arrangements of them
@@ -70,7 +65,8 @@ def choose(
         recipe: a recipe by name or `path/to/file.py:function`, or the function, which other processes must be able to
             find: at the top level of a file.
         target: the hardware, such as `h100:32x8`.
-        options: options of the recipe, such as `{"model": "llama3.2-3b"}`; one that is given is not varied.
+        options: options of the recipe, such as `{"model": "llama3.2-3b"}`; one that is given is not varied. A batch
+            may be a list of several to try, `{"batch": [64, 128]}`.
         layouts: the layouts to choose from, by name or as TOML files; all of the recipe's if None.
         meshes: the meshes to choose from, as text, for every layout; if None all that are possible.
         mode: how the step is executed; the recipe's own mode if None.
@@ -116,10 +112,11 @@ def choose_for_graph(
     Raises:
         RecipeError: something would narrow the search.
     """
-    made = find_recipe(recipe, words, known)
+    several, fixed = several_values(find_function(recipe), words)
+    made = find_recipe(recipe, fixed, known)
     if not isinstance(made.step, Rollout):
         return None
-    given = [name for name, value in narrowed.items() if value]
+    given = [*(name for name, value in narrowed.items() if value), *(f"several values of {name}" for name in several)]
     if given:
         raise RecipeError(
             f"{recipe} is a graph of parts, whose ways to run are all compared: {', '.join(given)} cannot be given"
@@ -158,11 +155,12 @@ def ask(
         mode: how the step is executed.
         xla: options of the compiler.
     """
-    made = find_recipe(recipe, words, known)
+    function = find_function(recipe)
+    several, fixed = several_values(function, words)
+    made = find_recipe(recipe, fixed, known)
     found = {name: layout_of(made, name) for name in layouts or made.layouts}
     shapes = {name: _shapes(mesh, meshes, target) for name, (_, mesh) in found.items()}
-    function = find_function(recipe)
-    given = recipe_arguments(function, recipe, words, known)
+    given = recipe_arguments(function, recipe, fixed, known)
 
     Cache(cache_folder()).warn_if_read_only()
     workloads: dict[object, Workload] = {}
@@ -171,7 +169,7 @@ def ask(
         # What is traced may depend on the names of the axes, and not on their sizes.
         key = (candidate.options, tuple(MeshSpec.parse(candidate.mesh).axis_sizes))
         if key not in workloads:
-            its = find_recipe(recipe, (*words, *candidate.words)) if candidate.options else made
+            its = find_recipe(recipe, (*fixed, *candidate.words)) if candidate.options else made
             microbatches = {**defaults(function), **given, **dict(candidate.options)}.get("accumulate", 1)
             spec, its_mode = MeshSpec.parse(candidate.mesh), cast(Mode, its.mode if mode is None else mode)
             workloads[key] = workload(its.step, its.init, its.data[0], spec, mode=its_mode, microbatches=microbatches)
@@ -180,7 +178,7 @@ def ask(
     def job_of(candidate: Candidate) -> dict[str, Any]:
         job = Job(
             recipe=recipe,
-            words=(*words, *candidate.words),
+            words=(*fixed, *candidate.words),
             layout=candidate.layout,
             mesh=candidate.mesh,
             mode=mode,
@@ -193,9 +191,10 @@ def ask(
 
     return Question(
         recipe=recipe,
-        words=tuple(words),
+        words=tuple(fixed),
+        several={name: tuple(values) for name, values in several.items()},
         target=target,
-        candidates=tuple(candidates(shapes, _option_sets(function, given))),
+        candidates=tuple(candidates(shapes, option_sets(function, given, several))),
         layouts={name: on_devices(layout, target.num_devices) for name, (layout, _) in found.items()},
         workload_of=workload_of,
         command=COMMAND,
@@ -209,29 +208,6 @@ def _shapes(own: str, meshes: Sequence[str] | None, target: Target) -> list[str]
         resolved = (on_target(MeshSpec.parse(text), target) for text in meshes)
         return list(dict.fromkeys(map(str, resolved)))
     return [str(mesh) for mesh in mesh_shapes(MeshSpec.parse(own), target)]
-
-
-def _option_sets(function: Callable[..., Any], given: Mapping[str, Any]) -> list[tuple[tuple[str, Any], ...]]:
-    """Every set of values of the options that are varied; a value that is the default anyway is left out."""
-    usual = defaults(function)
-    varied = option_values(function)
-    varied = {name: values for name, values in varied.items() if name not in given}
-    return [
-        tuple((name, value) for name, value in zip(varied, values, strict=True) if value != usual.get(name))
-        for values in itertools.product(*varied.values())
-    ]
-
-
-def option_values(function: Callable[..., Any]) -> dict[str, Sequence[Any]]:
-    """The options of a recipe function that are varied, with their values, those that take most memory first."""
-    types = parameter_types(function)
-    return {name: values[types[name]] for name, values in VARIED.items() if types.get(name) in values}
-
-
-def defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """The defaults of a recipe function's parameters, by name."""
-    parameters = inspect.signature(function).parameters.values()
-    return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 
 
 def _named(recipe: str | Callable[..., Recipe]) -> str:

@@ -13,9 +13,9 @@ from outlay.devices.spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.program.program import Program
 from outlay.recipes.arguments import recipe_arguments, without_options
-from outlay.recipes.choose import VARIED, defaults, option_values
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import Prepared, layout_of, on_devices
+from outlay.recipes.varied_options import VARIED, defaults, option_values
 from outlay.report.explain.explanation import Explanation
 from outlay.search.candidate import Candidate
 from outlay.search.expect import Expectation, expect

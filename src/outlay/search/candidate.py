@@ -34,17 +34,20 @@ class Candidate:
 
 
 def words_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Options of a recipe as words of a command line.
+    """Options of a recipe as words of a command line; a list is several values to try.
 
-    >>> words_of({"size": "3b", "remat": False, "num_heads": 8})
-    ('--size', '3b', '--no-remat', '--num-heads', '8')
+    >>> words_of({"size": "3b", "remat": False, "num_heads": 8, "batch": [8, 16]})
+    ('--size', '3b', '--no-remat', '--num-heads', '8', '--batch', '8,16')
     """
     words: list[str] = []
     for name, value in options.items():
         option = name.replace("_", "-")
-        words += (
-            [f"--{option}" if value else f"--no-{option}"] if isinstance(value, bool) else [f"--{option}", f"{value}"]
-        )
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        elif isinstance(value, list | tuple):
+            words += [f"--{option}", ",".join(map(str, value))]
+        else:
+            words += [f"--{option}", f"{value}"]
     return tuple(words)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -41,6 +41,19 @@ class Price:
     crossing: tuple[str, ...]
     num_findings: int
     compile_seconds: float
+
+    def times(self, factor: float) -> Price:
+        """The same of so many steps, by which steps of different batches are compared; the memory is that of one."""
+        return replace(
+            self,
+            seconds=self.seconds * factor,
+            seconds_low=self.seconds_low * factor,
+            seconds_high=self.seconds_high * factor,
+            parts={name: part * factor for name, part in self.parts.items()},
+            flops=self.flops * factor,
+            bytes_by_axes={axes: int(sent * factor) for axes, sent in self.bytes_by_axes.items()},
+            seconds_by_axes={axes: spent * factor for axes, spent in self.seconds_by_axes.items()},
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""

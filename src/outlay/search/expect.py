@@ -35,10 +35,17 @@ class Expectation:
     Attributes:
         seconds: its time.
         num_bytes: its memory.
+        num_samples: the examples of a step; 1 where the batch has no samples.
     """
 
     seconds: float
     num_bytes: int
+    num_samples: int = 1
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """The time of an example, by which steps of different batches are compared."""
+        return self.seconds / self.num_samples
 
 
 def expect(work: Workload, plan: Plan, target: Target) -> Expectation:
@@ -57,7 +64,7 @@ def expect(work: Workload, plan: Plan, target: Target) -> Expectation:
     links = _Links(plan.mesh, target)
     communication = sum(_leaf_seconds(leaf, work, params, batch_axes, links) for leaf in params)
     held = certain_bytes(plan) + work.constants + _gradients(plan, params) + int(work.held / sharing)
-    return Expectation(compute + communication, held)
+    return Expectation(compute + communication, held, max(1, work.num_samples))
 
 
 def certain_bytes(plan: Plan) -> int:

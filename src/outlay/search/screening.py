@@ -62,7 +62,7 @@ def screen(
             passed.append(Screened(candidate, expect(work, plan, target)))
         else:
             ruled_out.append(RuledOut(candidate, f"places everything as {twin.layout} does on {twin.mesh}"))
-    return sorted(passed, key=lambda each: each.expected.seconds), ruled_out
+    return sorted(passed, key=lambda each: each.expected.seconds_per_sample), ruled_out
 
 
 def _placement(plan: Plan) -> object:

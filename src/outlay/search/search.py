@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from rich import progress as bars
@@ -17,7 +17,7 @@ from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.write_layout import unwritable, write_layout
 from outlay.search.cache import cache_folder
-from outlay.search.candidate import Candidate
+from outlay.search.candidate import Candidate, words_of
 from outlay.search.candidate_price import Price
 from outlay.search.order import Screened, in_order, next_to_compile
 from outlay.search.screening import RuledOut, screen
@@ -41,6 +41,7 @@ class Question:
         workload_of: what a candidate computes.
         command: starts a process that prices one candidate, see `Workers`.
         job_of: the job of that process.
+        several: what the user gave several values, by the option.
     """
 
     recipe: str
@@ -51,6 +52,7 @@ class Question:
     workload_of: Callable[[Candidate], Workload]
     command: tuple[str, ...]
     job_of: Callable[[Candidate], dict[str, Any]]
+    several: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def search(question: Question, *, num_candidates: int, num_processes: int, timeout: float) -> Selection:
@@ -169,7 +171,8 @@ def _toml(question: Question, chosen: Considered) -> str | None:
     layout = question.layouts[candidate.layout]
     if price is None or unwritable(layout):
         return None
-    recipe = " ".join(["outlay choose", question.recipe, *question.words, "--target", str(question.target)])
+    asked = (*question.words, *words_of(question.several))
+    recipe = " ".join(["outlay choose", question.recipe, *asked, "--target", str(question.target)])
     what = f"layout {candidate.layout}, {step_time(price)} a step by the estimate"
     memory = f"{format_bytes(price.peak_bytes)} of {format_bytes(price.capacity)} a device"
     run = " ".join(["outlay run", question.recipe, *question.words, *candidate.words, "--layout", "THIS_FILE"])
@@ -198,10 +201,11 @@ class Outcome:
 def ranked(outcomes: Sequence[Outcome]) -> list[Considered]:
     """The outcomes in order: what fits by time, the first of them chosen; what does not by memory; what failed.
 
-    Where the estimates say nothing about which is fastest, the one that needs least memory is chosen.
+    Times are those of an example, since batches may differ. Where the estimates say nothing about which is fastest, the
+    one that needs least memory is chosen.
     """
     priced = [(each, each.price) for each in outcomes if each.price is not None]
-    fitting = sorted((pair for pair in priced if pair[1].fits), key=lambda pair: pair[1].seconds)
+    fitting = sorted(((each, _of_a_sample(each)) for each, its in priced if its.fits), key=lambda pair: pair[1].seconds)
     too_big = sorted((pair for pair in priced if not pair[1].fits), key=lambda pair: pair[1].peak_bytes)
     found = []
     if fitting:
@@ -209,11 +213,25 @@ def ranked(outcomes: Sequence[Outcome]) -> list[Considered]:
         first = min((pair for pair in fitting if is_tie(pair[1], fastest)), key=lambda pair: pair[1].peak_bytes)
         found.append(_considered(first[0], "chosen", "the fastest that fits"))
         found += [
-            _considered(each, "slower", why_slower(price, first[1])) for each, price in fitting if each is not first[0]
+            _considered(each, "slower", _why_slower(each, first[0])) for each, _ in fitting if each is not first[0]
         ]
     found += [_considered(each, "does not fit", why_too_big(price)) for each, price in too_big]
     failed = [each for each in outcomes if each.price is None]
     return found + [_considered(each, "timed out" if each.timed_out else "failed", each.failure) for each in failed]
+
+
+def _of_a_sample(outcome: Outcome) -> Price:
+    assert outcome.price is not None
+    return outcome.price.times(1 / outcome.screened.expected.num_samples)
+
+
+def _why_slower(loser: Outcome, winner: Outcome) -> str:
+    """Why one lost, in figures of the winner's step: where its batch is another, of as many examples."""
+    assert loser.price is not None
+    assert winner.price is not None
+    num_samples, its_own = winner.screened.expected.num_samples, loser.screened.expected.num_samples
+    why = why_slower(loser.price.times(num_samples / its_own), winner.price)
+    return why if its_own == num_samples else f"{why}, for as many examples"
 
 
 def _considered(outcome: Outcome, verdict: Verdict, why: str) -> Considered:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rich.console import Group
@@ -41,6 +41,16 @@ class Considered:
     expected: Expectation | None = None
     was_kept: bool = False
 
+    @property
+    def num_samples(self) -> int:
+        """The examples of a step."""
+        return self.expected.num_samples if self.expected else 1
+
+    @property
+    def price_per_sample(self) -> Price | None:
+        """Its price for an example rather than a step."""
+        return self.price.times(1 / self.num_samples) if self.price else None
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
         expected = self.expected
@@ -51,7 +61,7 @@ class Considered:
             "verdict": self.verdict,
             "why": self.why,
             "price": self.price.to_dict() if self.price else None,
-            "expected": {"seconds": expected.seconds, "num_bytes": expected.num_bytes} if expected else None,
+            "expected": asdict(expected) if expected else None,
             "was_kept": self.was_kept,
         }
 
@@ -90,9 +100,18 @@ class Selection:
         return tuple(each for each in self if each.price is not None)
 
     @property
+    def is_per_sample(self) -> bool:
+        """Whether batches differ, so that the times of an example are compared in place of those of a step."""
+        return len({each.num_samples for each in self.compiled}) > 1
+
+    @property
     def pareto(self) -> tuple[Considered, ...]:
-        """The candidates that fit and that no other beats in both time and memory, from least memory to least time."""
-        fitting = [(each, each.price) for each in self if each.price is not None and each.price.fits]
+        """The candidates that fit and that no other beats in both time and memory, from least memory to least time.
+
+        The time is that of an example, since batches may differ.
+        """
+        prices = ((each, each.price_per_sample) for each in self)
+        fitting = [(each, price) for each, price in prices if price is not None and price.fits]
         front: list[Considered] = []
         fastest = math.inf
         for each, price in sorted(fitting, key=lambda pair: (pair[1].peak_bytes, pair[1].seconds)):

@@ -31,7 +31,7 @@ def _view(selection: Selection) -> dict[str, Any]:
     layouts = list(dict.fromkeys(each.candidate.layout for each in selection if each.verdict not in _UNTRIED))
     colours = {layout: f"s{number % _NUM_COLOURS}" for number, layout in enumerate(layouts)}
     tried = [each for each in selection if each.verdict not in _UNTRIED]
-    front = selection.pareto
+    front, unit = selection.pareto, "an example" if selection.is_per_sample else "a step"
     return {
         "title": f"{' '.join([selection.recipe, *selection.words])} on {selection.target}",
         "chosen": str(selection.chosen.candidate),
@@ -50,9 +50,10 @@ def _view(selection: Selection) -> dict[str, Any]:
             {"name": "On the front", "value": str(len(front)), "remark": "no other needs less of both"},
         ],
         "notes": notes(selection),
-        "plot": _plot(selection.compiled, front, colours, tried) if any(each.price for each in tried) else None,
+        "unit": unit,
+        "plot": _plot(selection.compiled, front, colours, tried, unit) if any(each.price for each in tried) else None,
         "colours": colours,
-        "rows": [_row(number, each, front, colours) for number, each in enumerate(tried, 1)],
+        "rows": [_row(number, each, front, colours, unit) for number, each in enumerate(tried, 1)],
         "parts": {name: f"s{at % _NUM_COLOURS}" for at, (name, part) in enumerate(price.parts.items()) if part},
         "left_out": [*_left_out(selection)],
         "commands": selection.commands(),
@@ -63,8 +64,10 @@ def _view(selection: Selection) -> dict[str, Any]:
 _UNTRIED = ("not compiled", "ruled out")
 
 
-def _row(number: int, each: Considered, front: Sequence[Considered], colours: dict[str, str]) -> dict[str, Any]:
-    price = each.price
+def _row(
+    number: int, each: Considered, front: Sequence[Considered], colours: dict[str, str], unit: str
+) -> dict[str, Any]:
+    price = _price(each, unit)
     total = sum(price.parts.values()) if price else 0.0
     return {
         "number": number,
@@ -106,11 +109,20 @@ def _left_out(selection: Selection) -> Iterator[dict[str, Any]]:
         }
 
 
+def _price(each: Considered, unit: str) -> Price | None:
+    """The price of what times are compared of."""
+    return each.price if unit == "a step" else each.price_per_sample
+
+
 def _plot(
-    compiled: Sequence[Considered], front: Sequence[Considered], colours: dict[str, str], tried: Sequence[Considered]
+    compiled: Sequence[Considered],
+    front: Sequence[Considered],
+    colours: dict[str, str],
+    tried: Sequence[Considered],
+    unit: str,
 ) -> dict[str, Any]:
     """Where everything stands in the picture, in pixels from its upper left corner."""
-    prices = [(each, each.price) for each in compiled if each.price and each.price.parts]
+    prices = [(each, price) for each in compiled if (price := _price(each, unit)) and price.parts]
     capacity = max(price.capacity for _, price in prices)
     widest = 1.05 * max(capacity, *(price.peak_bytes for _, price in prices))
     longest = 1.1 * max(price.seconds for _, price in prices)
@@ -124,7 +136,7 @@ def _plot(
     def point(price: Price) -> tuple[float, float]:
         return x(price.peak_bytes), y(price.seconds)
 
-    corners = [point(each.price) for each in front if each.price]
+    corners = [point(price) for each in front if (price := _price(each, unit))]
     steps = [f"M{corners[0][0]},{TOP}", f"L{corners[0][0]},{corners[0][1]}"]
     steps += [f"H{right}V{below}" for right, below in corners[1:]]
     return {
@@ -140,7 +152,7 @@ def _plot(
                 "number": tried.index(each) + 1,
                 "colour": colours[each.candidate.layout],
                 "kind": each.verdict.replace(" ", "-"),
-                "title": f"{each.candidate}: {format_seconds(price.seconds)} a step, {format_bytes(price.peak_bytes)}",
+                "title": f"{each.candidate}: {format_seconds(price.seconds)} {unit}, {format_bytes(price.peak_bytes)}",
             }
             for each, price in reversed(prices)
         ],

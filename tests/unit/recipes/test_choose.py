@@ -8,7 +8,7 @@ from tests.unit.recipes.varied import varied
 from outlay.core.error_types import LayoutError, MeshError, RecipeError, TargetError
 from outlay.devices.target import Target
 from outlay.recipes.choose import ask, choose
-from outlay.search.candidate import Candidate
+from outlay.search.candidate import Candidate, words_of
 from outlay.search.screening import screen
 
 HERE = Path(__file__).parent
@@ -38,6 +38,22 @@ def test_an_option_that_the_user_sets_is_not_varied():
     question = asked("--accumulate", "2", "--no-remat")
     assert {each.options for each in question.candidates} == {()}
     assert question.workload_of(question.candidates[0]).microbatches == 2
+
+
+def test_batches_that_are_asked_for_are_candidates():
+    words = ("--batch", "16,32", "--no-remat", "--accumulate=1,2", "--width", "64")
+    question = asked(*words, layouts=["dp"])
+    options = [dict(each.options) for each in question.candidates]
+    assert options == [{"batch": batch, "accumulate": n} for batch in (16, 32) for n in (1, 2)]
+    assert question.words == ("--no-remat", "--width", "64")
+    assert words_of(question.several) == ("--batch", "16,32", "--accumulate", "1,2")
+    assert [question.workload_of(each).num_samples for each in question.candidates] == [16, 16, 32, 32]
+
+
+@pytest.mark.parametrize("words", [("--batch", "8,x"), ("--width", "32,64")])
+def test_what_is_not_several_numbers_of_examples_is_refused(words):
+    with pytest.raises(RecipeError, match=f"{words[0]} {words[1]}: expected a whole number"):
+        asked(*words)
 
 
 def test_a_recipe_without_such_options_is_tried_as_it_is():

@@ -11,8 +11,8 @@ from outlay.recipes.recipe import Recipe, training_layouts
 HIDDEN = 64
 
 
-def varied(width: int = 32, remat: bool = False, accumulate: int = 1) -> Recipe:
-    """Two layers, 16 samples a step."""
+def varied(width: int = 32, batch: int = 16, remat: bool = False, accumulate: int = 1) -> Recipe:
+    """Two layers."""
 
     def hidden(params, x):
         return jnp.tanh(x @ params["up"])
@@ -32,7 +32,7 @@ def varied(width: int = 32, remat: bool = False, accumulate: int = 1) -> Recipe:
         optimizer=optax.adam(0.1),
         train=examples,
         test=examples,
-        batch_size=16,
+        batch_size=batch,
         steps=2,
         accumulate=accumulate,
         layouts=layouts,

@@ -28,6 +28,8 @@ def price(seconds: float = 1.0, *, peak: float = 10, **changes) -> Price:
     return Price(**{**known, **changes})
 
 
-def screened(layout: str, seconds: float = 1.0, gib: float = 10, mesh: str = "data=8") -> Screened:
+def screened(
+    layout: str, seconds: float = 1.0, gib: float = 10, mesh: str = "data=8", num_samples: int = 8
+) -> Screened:
     """A candidate of which so much is expected."""
-    return Screened(Candidate(layout, mesh), Expectation(seconds, int(gib * GIB)))
+    return Screened(Candidate(layout, mesh), Expectation(seconds, int(gib * GIB), num_samples))

@@ -28,3 +28,25 @@ def test_what_the_compiler_said_corrects_what_is_expected_to_fit():
     assert order(left, [tried], [(tried, price(peak=20))])[0] == ("fsdp", 3)
     assert correction([(tried, price(peak=20))]) == 2
     assert correction([]) == 1
+
+
+def test_every_third_turn_goes_to_the_fastest_that_needs_clearly_less_memory():
+    left = [
+        screened("dp", 1, gib=60),
+        screened("dp", 1.1, gib=59),
+        screened("dp", 1.2, gib=58),
+        screened("dp", 4, gib=40),
+        screened("dp", 5, gib=20),
+        screened("dp", 6, gib=50),
+    ]
+    assert [seconds for _, seconds in order(left)] == [1, 1.1, 4, 1.2, 5, 6]
+
+
+def test_what_takes_larger_batches_is_compared_by_the_example():
+    left = [screened("dp", 1, num_samples=8), screened("dp", 1.5, num_samples=16)]
+    assert [seconds for _, seconds in order(left)] == [1.5, 1]
+
+
+def test_each_batch_has_a_turn_after_each_layout_has_had_one():
+    left = [screened("dp", 1, num_samples=8), screened("dp", 2, num_samples=8), screened("dp", 9, num_samples=4)]
+    assert [seconds for _, seconds in order([*left, screened("fsdp", 9)])] == [1, 9, 9, 2]

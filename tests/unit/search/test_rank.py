@@ -81,3 +81,15 @@ def test_a_loser_that_only_takes_longer():
     assert why_slower(moving(1.5, data=(1, 1)), moving(1, data=(0.5, 1))).endswith(
         "spends 1 s against 500 ms waiting for collectives"
     )
+
+
+def test_steps_of_other_batches_are_ranked_by_the_example():
+    small = Outcome(screened("small", num_samples=8), price(1))
+    large = Outcome(screened("large", num_samples=32), price(2, flops=2e12))
+    first, second = ranked([small, large])
+    assert first.candidate.layout == "large"
+    assert (
+        second.why
+        == "2.00x the time: computes 2.00x as much on each device (4 TFLOP against 2 TFLOP), for as many examples"
+    )
+    assert first.price_per_sample.seconds == 2 / 32

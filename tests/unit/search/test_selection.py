@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from tests.unit.search.pretend import price, screened
@@ -115,3 +116,18 @@ def test_where_arithmetic_rules_out_all_the_reasons_are_counted():
     assert "none of 3 candidates" in str(error)
     assert "  2 x too big\n    such as dp data=2\n  1 x 7 heads" in str(error)
     assert "no mesh" in str(nothing_to_compile(TARGET, []))
+
+
+def test_where_batches_differ_the_times_are_those_of_an_example(selection):
+    outcomes = [
+        Outcome(screened("small", num_samples=8), price(1, peak=20)),
+        Outcome(screened("large", num_samples=32), price(2, peak=40)),
+    ]
+    found = replace(selection, considered=tuple(ranked(outcomes)))
+    assert [each.candidate.layout for each in found.pareto] == ["small", "large"]
+    text, page = str(found), found.to_html()
+    assert "an example" in text
+    assert "62.5 ms" in text
+    assert "note: batches differ, so times of an example are compared" in text
+    assert "large data=8: 62.5 ms an example, 40.0 GiB" in page
+    assert "an example" not in str(selection) + selection.to_html()
