@@ -93,7 +93,9 @@ class Hooks:
     def _fail(self, failed: Failed) -> None:
         code = failed.exit_code
         if self.guard:
-            reason = f"{failed.kind}: {failed.message}".partition("\n")[0] if failed.text else "its own message says why"
+            reason = (
+                f"{failed.kind}: {failed.message}".partition("\n")[0] if failed.text else "its own message says why"
+            )
             code = self.guard.fail(code, reason, is_echo=is_echo(failed.message))
         leave(code)
 
