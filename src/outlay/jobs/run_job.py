@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from outlay.core.error_types import LaunchError
+from outlay.core.error_types import JoinError, LaunchError
+from outlay.core.quantities import counted
 from outlay.jobs.ending import Ending
+from outlay.jobs.from_environment import place_from
 from outlay.jobs.job import Job, free_port
 from outlay.jobs.job_folder import JobFolder, new_job_folder
 from outlay.jobs.merged_output import MergedOutput
@@ -48,6 +51,8 @@ def run_job(job: Job) -> int:
         LaunchError: the command cannot be run.
     """
     screen = Screen()
+    if text := launchers_beside(job.num_processes, os.environ):
+        screen.write("stderr", text)
     with _folder() as folder, _signals(job, folder, screen) as signals:
         ending: Ending | None = None
         keep = False
@@ -75,6 +80,28 @@ def run_job(job: Job) -> int:
             if not keep:
                 shutil.rmtree(folder.path, ignore_errors=True)
     return ending.exit_code
+
+
+def launchers_beside(num_processes: int, environment: Mapping[str, str]) -> str:
+    """What to say where `srun` or `mpirun` has started this launcher several times; empty where it is the only one.
+
+    That may be meant, as for a sweep. But whoever wanted one job of all would train as many models, and not notice.
+
+    Args:
+        num_processes: of the job that this launcher runs.
+        environment: the launcher's variables.
+    """
+    try:
+        place = place_from(environment)
+    except JoinError:
+        return ""
+    if place is None or not place.job or place.num_processes == 1 or place.process:
+        return ""
+    return (
+        f"note: this launcher runs {place.num_processes} times at once ({place.origin['number of processes']}), each "
+        f"with a job of its own of {counted(num_processes, 'process', 'processes')}\n"
+        "  for one job of all of them: leave out outlay launch, as in srun python train.py\n"
+    )
 
 
 @contextlib.contextmanager
