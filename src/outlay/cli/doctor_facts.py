@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -69,7 +72,7 @@ class Doctor:
 
 def examine() -> Doctor:
     """Look at everything; starts JAX's backend to list the devices."""
-    failure, started_by = _import_failure(), ""
+    failure, started_by = _flags_failure() or _import_failure(), ""
     devices: list[Any] = []
     if not failure:
         started_by = _started_by()
@@ -103,6 +106,20 @@ def _devices() -> tuple[list[Any], str]:
         return attached_devices(), ""
     except BackendError as error:
         return [], str(error).partition("\n")[0]
+
+
+_WRONG_FLAG = re.compile(r"Unknown flags? in XLA_FLAGS: .*|Couldn't interpret value .*")
+
+
+def _flags_failure() -> str:
+    """Why XLA would end the process that starts it, which no process can catch; empty where it would not."""
+    if not os.environ.get("XLA_FLAGS"):
+        return ""
+    try_out = [sys.executable, "-c", "import jax; jax.devices('cpu')"]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(try_out, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    wrong = _WRONG_FLAG.search(done.stderr) if done.returncode else None
+    return f"XLA ends the process: {wrong[0]}" if wrong else ""
 
 
 def _import_failure() -> str:

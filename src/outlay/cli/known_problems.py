@@ -35,6 +35,9 @@ def known_problems(
         named = [name for name in environment if name.startswith("JAX_") and name.lower() in failure]
         yield f"JAX cannot be imported: correct or unset {', '.join(named) or 'what it names, or install it again'}"
         return
+    if not devices and failure.startswith("XLA"):
+        yield "XLA_FLAGS holds what this XLA does not take: correct it, or take it out; flags come and go with versions"
+        return
     if not devices:
         yield "JAX does not start: unset JAX_PLATFORMS, or install the plugin of the platform that it names"
         return

@@ -57,8 +57,7 @@ class Hooks:
                 shown(kind, error, trace)
                 return
             text = "".join(traceback.format_exception(kind, error, trace))
-            code = _INTERRUPTED if kind is KeyboardInterrupt else UNCAUGHT
-            failed = Failed(kind.__name__, str(error), text, code)
+            failed = Failed(kind.__name__, str(error), text, _code_for(error))
             self._record(failed)
             shown(kind, error, trace)
             self._fail(failed)
@@ -165,8 +164,13 @@ def end_of_program() -> Failed | None:
         return Failed("SystemExit", str(_ending), text, code) if code else None
     error = getattr(sys, "last_value", None)  # set by Python before it calls an excepthook, also one that is not ours
     if isinstance(error, BaseException) and not isinstance(error, SystemExit) and not hasattr(sys, "ps1"):
-        return Failed(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+        text = "".join(traceback.format_exception(error))
+        return Failed(type(error).__name__, str(error), text, _code_for(error))
     return None
+
+
+def _code_for(error: BaseException) -> int:
+    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else UNCAUGHT
 
 
 def _exit(status: Any = None, /) -> NoReturn:

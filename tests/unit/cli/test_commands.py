@@ -107,6 +107,20 @@ def test_doctor_fails_when_jax_does_not_start(tmp_path):
     assert "unset JAX_PLATFORMS" in found["problems"][-1]
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--xla_nonsense=1", "Unknown flag in XLA_FLAGS: --xla_nonsense=1"),
+        ("--xla_cpu_enable_fast_math=maybe", "Couldn't interpret value maybe for flag xla_cpu_enable_fast_math"),
+    ],
+)
+def test_the_doctor_survives_flags_with_which_xla_ends_the_process(flags, says, tmp_path):
+    finished = outlay_command("doctor", cwd=tmp_path, XLA_FLAGS=flags)
+    assert finished.returncode == 1
+    assert f"does not start  XLA ends the process: {says}" in finished.stdout
+    assert "XLA_FLAGS holds what this XLA does not take: correct it" in finished.stdout
+
+
 def test_doctor_does_not_look_for_accelerators_that_are_not_there(tmp_path):
     """With the compilers of GPUs and TPUs installed, that search prints tracebacks."""
     finished = outlay_command("doctor", cwd=tmp_path, JAX_PLATFORMS="", JAX_PLATFORM_NAME="")

@@ -35,6 +35,7 @@ atexit.register(show)
         ("class Own(SystemExit): pass\nraise Own(5)", "5"),
         ("try:\n    raise SystemExit(7)\nexcept SystemExit as caught:\n    assert caught.code == 7", "None"),
         ("import threading\nthreading.Thread(target=lambda: exit(4)).start()", "None"),
+        ("sys.excepthook = lambda *_: None\nclass Own(KeyboardInterrupt): pass\nraise Own('here')", "130 of Own: here"),
         ("sys.excepthook = lambda *_: None\n1 / 0", "13 of ZeroDivisionError: division by zero"),
     ],
 )
