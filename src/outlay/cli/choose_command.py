@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.options import ForceOption, HtmlOption, JsonOption, ModeOption, RecipeArgument, XlaOption, own_options
+from outlay.cli.options import ForceOption, HtmlOption, JsonOption, ModeOption, RecipeArgument, own_options
 from outlay.cli.output import print_json, print_picture, refuse_output, say, write_page
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 
@@ -33,7 +33,14 @@ def choose(
         typer.Option("--mesh", metavar="AXES", help="A mesh to choose from, such as data=32,model=8; may be repeated."),
     ] = None,
     mode: ModeOption = None,
-    xla: XlaOption = "preset",
+    xla: Annotated[
+        str | None,
+        typer.Option(
+            "--xla",
+            metavar="preset|none|FILE",
+            help="Options of the compiler, as of explain; without, the preset, and the best without it.",
+        ),
+    ] = None,
     candidates: Annotated[
         int, typer.Option("--candidates", min=1, metavar="N", help="How many candidates to compile.")
     ] = NUM_CANDIDATES,

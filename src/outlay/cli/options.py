@@ -36,7 +36,11 @@ MeshOption = Annotated[
 ]
 LayoutOption = Annotated[
     str | None,
-    typer.Option("--layout", metavar="NAME|FILE.toml", help="One of the recipe's layouts, or a TOML file of rules."),
+    typer.Option(
+        "--layout",
+        metavar="NAME|FILE.toml",
+        help="One of the recipe's layouts, or a TOML file of rules; NAME+host keeps the optimizer's state on the host.",
+    ),
 ]
 ModeOption = Annotated[
     str | None,

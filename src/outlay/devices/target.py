@@ -73,6 +73,11 @@ class Target:
         return math.prod(self.shape) * self.hardware.devices_per_chip * self.num_slices
 
     @property
+    def has_host_memory(self) -> bool:
+        """Whether there is a memory of the host beside that of the devices; CPU devices have no other."""
+        return self.hardware.kind != "cpu"
+
+    @property
     def torus(self) -> tuple[int, ...]:
         """Of TPUs the sizes of a slice's torus, then the devices of a chip where there are several; else nothing."""
         if self.hardware.kind != "tpu":

@@ -19,7 +19,7 @@ from outlay.layout.policies import SplitRows
 from outlay.program.modes import Mode
 from outlay.recipes.arguments import recipe_arguments
 from outlay.recipes.find import find_function, find_recipe
-from outlay.recipes.prepare import layout_of, on_devices
+from outlay.recipes.prepare import layout_names, layout_of, on_devices
 from outlay.recipes.price_candidate import COMMAND, Job
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.varied_options import defaults, option_sets, several_values
@@ -42,7 +42,7 @@ def choose(
     layouts: Sequence[str] | None = None,
     meshes: Sequence[str] | None = None,
     mode: str | None = None,
-    xla: str = "preset",
+    xla: str | None = None,
     num_candidates: int = NUM_CANDIDATES,
     processes: int | None = None,
     timeout: float = TIMEOUT,
@@ -70,7 +70,8 @@ def choose(
         layouts: the layouts to choose from, by name or as TOML files; all of the recipe's if None.
         meshes: the meshes to choose from, as text, for every layout; if None all that are possible.
         mode: how the step is executed; the recipe's own mode if None.
-        xla: options of the compiler: `preset`, `none`, or the name of a file of them.
+        xla: options of the compiler: `preset`, `none`, or the name of a file of them; if None the preset, and the best
+            without it.
         num_candidates: how many to compile.
         processes: how many at a time; if None, as many as there are cores and memory for.
         timeout: seconds for each.
@@ -141,7 +142,7 @@ def ask(
     layouts: Sequence[str] | None = None,
     meshes: Sequence[str] | None = None,
     mode: str | None = None,
-    xla: str = "preset",
+    xla: str | None = None,
 ) -> Question:
     """The question of a recipe on a target, with all its candidates; the arguments are those of `choose`.
 
@@ -153,12 +154,12 @@ def ask(
         layouts: the layouts to choose from.
         meshes: the meshes to choose from.
         mode: how the step is executed.
-        xla: options of the compiler.
+        xla: options of the compiler; if None the preset, and the best without it.
     """
     function = find_function(recipe)
     several, fixed = several_values(function, words)
     made = find_recipe(recipe, fixed, known)
-    found = {name: layout_of(made, name) for name in layouts or made.layouts}
+    found = {name: layout_of(made, name) for name in layouts or layout_names(made, target)}
     shapes = {name: _shapes(mesh, meshes, target) for name, (_, mesh) in found.items()}
     given = recipe_arguments(function, recipe, fixed, known)
 
@@ -182,7 +183,7 @@ def ask(
             layout=candidate.layout,
             mesh=candidate.mesh,
             mode=mode,
-            xla=xla,
+            xla=candidate.xla or xla or "preset",
             target=str(target),
             cache=str(cache_folder()),
             parent=os.getpid(),
@@ -199,6 +200,8 @@ def ask(
         workload_of=workload_of,
         command=COMMAND,
         job_of=job_of,
+        # Without options of its own there is no program without them.
+        xla=xla if target.has_host_memory else "preset",
     )
 
 

@@ -12,13 +12,17 @@ from jax.sharding import Mesh
 from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
 from outlay.devices.build import mesh as make_mesh
+from outlay.devices.target import Target
 from outlay.layout.layout import Layout
+from outlay.layout.rule import Rule
+from outlay.layout.storage import on_host
 from outlay.layout.toml import read_layout_file
 from outlay.program.compiler_options import Wanted
 from outlay.program.make import program as make_program
 from outlay.program.modes import Mode
 from outlay.program.program import Program
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
+from outlay.search.candidate import WITH_HOST
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def prepare(
     """
     name = _layout_for(recipe, mode) if layout is None else layout
     chosen, its_mesh = layout_of(recipe, name)
-    its_mode = cast(Mode, recipe.mode_of(name) if mode is None else mode)  # what was typed; the program checks it
+    its_mode = cast(Mode, mode_of(recipe, name) if mode is None else mode)  # what was typed; the program checks it
     its_devices: Mesh = mesh if isinstance(mesh, Mesh) else make_mesh(mesh or its_mesh, target=target)
     fixed = on_devices(chosen, its_devices.size)
     program = make_program(
@@ -91,6 +95,15 @@ def _example(recipe: Recipe) -> Any:
         ) from error
 
 
+def _with_host(layout: Layout | Callable[[int], Layout]) -> Layout | Callable[[int], Layout]:
+    if not isinstance(layout, Layout):
+        return lambda num_devices: Layout([*_ON_HOST, *layout(num_devices)])
+    return Layout([*_ON_HOST, *layout])
+
+
+_ON_HOST = (Rule("opt_state.**", on_host(), source=WITH_HOST),)
+
+
 def on_devices(layout: Layout | Callable[[int], Layout], num_devices: int) -> Layout:
     """A recipe's layout for a number of devices."""
     return layout if isinstance(layout, Layout) else layout(num_devices)
@@ -101,8 +114,21 @@ def _layout_for(recipe: Recipe, mode: str | None) -> str:
     return next((name for name in recipe.layouts if recipe.mode_of(name) == mode), recipe.default_layout)
 
 
+def layout_names(recipe: Recipe, target: Target) -> list[str]:
+    """A recipe's layouts, and the same with the optimizer's state on the host where that is another memory."""
+    own = list(recipe.layouts)
+    return [*own, *(f"{name}{WITH_HOST}" for name in own)] if target.has_host_memory else own
+
+
+def mode_of(recipe: Recipe, name: str) -> Mode:
+    """The mode that a layout of a name is executed in."""
+    return recipe.mode_of(name.removesuffix(WITH_HOST))
+
+
 def layout_of(recipe: Recipe, name: str) -> tuple[Layout | Callable[[int], Layout], str]:
     """A layout by its name in a recipe or from a TOML file, and the mesh that goes with it, as text.
+
+    Either may end in `+host`, which keeps the optimizer's state in the memory of the host.
 
     Raises:
         RecipeError: the recipe has no such layout, and it is no TOML file.
@@ -110,10 +136,14 @@ def layout_of(recipe: Recipe, name: str) -> tuple[Layout | Callable[[int], Layou
     """
     if name in recipe.layouts:
         return recipe.layouts[name], recipe.mesh_of(name)
+    if name.endswith(WITH_HOST):
+        layout, mesh = layout_of(recipe, name.removesuffix(WITH_HOST))
+        return _with_host(layout), mesh
     if name.endswith(".toml"):
         file = read_layout_file(Path(name))
         return file.layout, file.mesh or DEFAULT_MESH
     raise RecipeError(
         f"the recipe {recipe.name!r} has no layout {name!r}: {did_you_mean(name, recipe.layouts)}"
-        f"\n  fix: one of {', '.join(recipe.layouts)}, or a file that ends in .toml"
+        f"\n  fix: one of {', '.join(recipe.layouts)}, or a file that ends in .toml; "
+        f"{WITH_HOST} behind it keeps the optimizer's state on the host"
     )

@@ -14,7 +14,7 @@ from outlay.devices.target import Target
 from outlay.program.program import Program
 from outlay.recipes.arguments import recipe_arguments, without_options
 from outlay.recipes.find import find_function, find_recipe
-from outlay.recipes.prepare import Prepared, layout_of, on_devices
+from outlay.recipes.prepare import Prepared, layout_names, layout_of, mode_of, on_devices
 from outlay.recipes.varied_options import VARIED, defaults, option_values
 from outlay.report.explain.explanation import Explanation
 from outlay.search.candidate import Candidate
@@ -181,8 +181,8 @@ class _Trial:
         recipe = self._prepared.recipe
         return [
             Candidate(name, str(mesh))
-            for name in recipe.layouts
-            if recipe.mode_of(name) == recipe.mode_of(self._prepared.layout_name)
+            for name in layout_names(recipe, self._target)
+            if mode_of(recipe, name) == mode_of(recipe, self._prepared.layout_name)
             for mesh in mesh_shapes(MeshSpec.parse(layout_of(recipe, name)[1]), self._target)
         ]
 
@@ -220,7 +220,7 @@ class _Trial:
         words = without_options(self._words, [name for name, _ in candidate.options])
         where = ("--target", str(self._target), "--layout", candidate.layout, "--mesh", candidate.mesh)
         mode = self._prepared.program.mode
-        mode_words = () if self._prepared.recipe.mode_of(candidate.layout) == mode else ("--mode", mode)
+        mode_words = () if mode_of(self._prepared.recipe, candidate.layout) == mode else ("--mode", mode)
         return shlex.join(
             ["outlay", "explain", self._recipe, *words, *candidate.words, *where, *mode_words, *self._xla]
         )

@@ -1,10 +1,13 @@
-"""A candidate: one layout on one mesh with one set of the recipe's options. Pure."""
+"""A candidate: one layout on one mesh with one set of the recipe's options, and of the compiler's. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+WITH_HOST = "+host"
+"""Ends the name of a layout that keeps the optimizer's state in the memory of the host: `fsdp+host`."""
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,7 @@ class Candidate:
         layout: the name of one of the recipe's layouts, or a TOML file.
         mesh: the mesh as text.
         options: the recipe's options that were varied, with their values.
+        xla: options of the compiler, where they are others than those that were asked for.
 
     >>> print(Candidate("fsdp", "data=8", (("remat", True), ("accumulate", 2))))
     fsdp data=8 --remat --accumulate 2
@@ -23,14 +27,25 @@ class Candidate:
     layout: str
     mesh: str
     options: tuple[tuple[str, Any], ...] = ()
+    xla: str | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The options as words of a command line."""
+        """The recipe's options as words of a command line."""
         return words_of(dict(self.options))
 
+    @property
+    def all_words(self) -> tuple[str, ...]:
+        """The recipe's options, and the compiler's, as words of a command line."""
+        return self.words if self.xla is None else (*self.words, "--xla", self.xla)
+
+    @property
+    def base_layout(self) -> str:
+        """The layout without what it keeps on the host."""
+        return self.layout.removesuffix(WITH_HOST)
+
     def __str__(self) -> str:
-        return " ".join([self.layout, self.mesh, *self.words])
+        return " ".join([self.layout, self.mesh, *self.all_words])
 
 
 def words_of(options: Mapping[str, Any]) -> tuple[str, ...]:

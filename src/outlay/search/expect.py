@@ -63,13 +63,17 @@ def expect(work: Workload, plan: Plan, target: Target) -> Expectation:
     compute = work.flops / sharing / peaks.get(work.dtype, max(peaks.values()))
     links = _Links(plan.mesh, target)
     communication = sum(_leaf_seconds(leaf, work, params, batch_axes, links) for leaf in params)
-    held = certain_bytes(plan) + work.constants + _gradients(plan, params) + int(work.held / sharing)
-    return Expectation(compute + communication, held, max(1, work.num_samples))
+    away = max(plan.host_bytes_per_device.values(), default=0)
+    # What is fetched from the host comes after the activations have gone, at the optimizer's turn.
+    during = max(int(work.held / sharing), away)
+    held = certain_bytes(plan) + work.constants + _gradients(plan, params) + during
+    fetching = 2 * away / target.hardware.host_link_bandwidth
+    return Expectation(compute + communication + fetching, held, max(1, work.num_samples))
 
 
 def certain_bytes(plan: Plan) -> int:
-    """What a device holds all through a step: its pieces of the state and of the batch."""
-    return sum(leaf.bytes_per_device for leaf in plan if leaf.kind != "intermediate")
+    """What a device holds all through a step: its pieces of the batch, and of the state but for what its host keeps."""
+    return sum(leaf.bytes_per_device for leaf in plan if leaf.kind != "intermediate" and leaf.stored != "host")
 
 
 def split_axes(leaves: Iterable[LeafPlan]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlay.search.candidate import Candidate
 from outlay.search.candidate_price import Price
@@ -44,14 +44,14 @@ def next_to_compile(
         capacity: the memory of a device.
     """
     factor = correction(priced)
-    layouts = {each.candidate.layout for each in taken}
+    layouts = {each.candidate.base_layout for each in taken}
     batches = {each.expected.num_samples for each in taken}
 
     def order(each: Screened) -> tuple[bool, bool, bool, float]:
         expected = each.expected
         if expected.num_bytes * factor > capacity:
             return True, False, False, expected.num_bytes
-        had_turns = each.candidate.layout in layouts, expected.num_samples in batches
+        had_turns = each.candidate.base_layout in layouts, expected.num_samples in batches
         return False, *had_turns, expected.seconds_per_sample
 
     return min(_leaner(left, taken) or left, key=order)
@@ -83,3 +83,16 @@ def correction(priced: Sequence[tuple[Screened, Price]]) -> float:
         if priced
         else 1.0
     )
+
+
+def without_preset(priced: Sequence[tuple[Screened, Price]]) -> Screened | None:
+    """The fastest that fits so far, compiled without the preset of options; None where nothing fits.
+
+    A preset lets collectives run behind computation, and holds in memory what they bring: without it a step is slower
+    and smaller. No arithmetic tells by how much.
+    """
+    fitting = [(each, price) for each, price in priced if price.fits]
+    if not fitting:
+        return None
+    fastest, _ = min(fitting, key=lambda pair: pair[1].seconds / pair[0].expected.num_samples)
+    return replace(fastest, candidate=replace(fastest.candidate, xla="none"))

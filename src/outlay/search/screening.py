@@ -68,7 +68,9 @@ def screen(
 def _placement(plan: Plan) -> object:
     """Where everything is, in a form that is equal for plans that differ by axes of size 1 only."""
     real = {name: size for name, size in plan.mesh.axes if size > 1}
-    leaves = [(leaf.path, tuple(tuple(a for a in axes if a in real) for axes in leaf.dims)) for leaf in plan]
+    leaves = [
+        (leaf.path, leaf.stored, tuple(tuple(a for a in axes if a in real) for axes in leaf.dims)) for leaf in plan
+    ]
     return tuple(real.items()), tuple(leaves)
 
 

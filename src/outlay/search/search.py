@@ -19,7 +19,7 @@ from outlay.layout.write_layout import unwritable, write_layout
 from outlay.search.cache import cache_folder
 from outlay.search.candidate import Candidate, words_of
 from outlay.search.candidate_price import Price
-from outlay.search.order import Screened, in_order, next_to_compile
+from outlay.search.order import Screened, in_order, next_to_compile, without_preset
 from outlay.search.screening import RuledOut, screen
 from outlay.search.selection import Considered, Selection, Verdict
 from outlay.search.selection_text import step_time
@@ -42,6 +42,7 @@ class Question:
         command: starts a process that prices one candidate, see `Workers`.
         job_of: the job of that process.
         several: what the user gave several values, by the option.
+        xla: options of the compiler that were asked for; None where it is a preset that may be left out.
     """
 
     recipe: str
@@ -53,6 +54,7 @@ class Question:
     command: tuple[str, ...]
     job_of: Callable[[Candidate], dict[str, Any]]
     several: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    xla: str | None = "preset"
 
 
 def search(question: Question, *, num_candidates: int, num_processes: int, timeout: float) -> Selection:
@@ -85,6 +87,7 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
     return Selection(
         recipe=question.recipe,
         words=question.words,
+        xla=question.xla or "preset",
         target=str(question.target),
         considered=(*considered, *_not_compiled(left, capacity), *_ruled_out(ruled_out)),
         toml=_toml(question, considered[0]),
@@ -99,13 +102,11 @@ def _compile(
     outcomes: list[Outcome] = []
     taken: list[Screened] = []
     running: dict[Future[Ended], Screened] = {}
-    capacity = question.target.hardware.memory_bytes
     with ThreadPoolExecutor(num_processes) as threads, Progress(total, str(question.target)) as progress:
         try:
             while len(outcomes) < total:
                 while len(running) < num_processes and len(taken) < total:
-                    left = [each for each in passed if each not in taken]
-                    chosen = next_to_compile(left, taken, _priced(outcomes), capacity)
+                    chosen = _next(question, passed, taken, _priced(outcomes), total)
                     taken.append(chosen)
                     progress.started(chosen.candidate)
                     running[threads.submit(workers.answer, question.job_of(chosen.candidate))] = chosen
@@ -123,6 +124,21 @@ def _compile(
         finally:
             workers.stop()
     return outcomes
+
+
+def _next(
+    question: Question,
+    passed: Sequence[Screened],
+    taken: Sequence[Screened],
+    priced: Sequence[tuple[Screened, Price]],
+    total: int,
+) -> Screened:
+    """What to compile next: on the last turn of several the best so far without the preset, where that is open."""
+    last = without_preset(priced) if question.xla is None and len(taken) == total - 1 else None
+    if last is not None:
+        return last
+    left = [each for each in passed if each not in taken]
+    return next_to_compile(left, taken, priced, question.target.hardware.memory_bytes)
 
 
 def _priced(outcomes: Sequence[Outcome]) -> list[tuple[Screened, Price]]:
@@ -175,7 +191,7 @@ def _toml(question: Question, chosen: Considered) -> str | None:
     recipe = " ".join(["outlay choose", question.recipe, *asked, "--target", str(question.target)])
     what = f"layout {candidate.layout}, {step_time(price)} a step by the estimate"
     memory = f"{format_bytes(price.peak_bytes)} of {format_bytes(price.capacity)} a device"
-    run = " ".join(["outlay run", question.recipe, *question.words, *candidate.words, "--layout", "THIS_FILE"])
+    run = " ".join(["outlay run", question.recipe, *question.words, *candidate.all_words, "--layout", "THIS_FILE"])
     return write_layout(layout, mesh=candidate.mesh, comment=f"Chosen by {recipe}\n{what}, {memory}\n{run}")
 
 

@@ -58,6 +58,7 @@ class Considered:
             "layout": self.candidate.layout,
             "mesh": self.candidate.mesh,
             "options": dict(self.candidate.options),
+            "xla": self.candidate.xla,
             "verdict": self.verdict,
             "why": self.why,
             "price": self.price.to_dict() if self.price else None,
@@ -77,6 +78,7 @@ class Selection:
         considered: every candidate: the chosen one, then those that were compiled, by rank, then the others.
         toml: the chosen layout and its mesh as the text of a layout file; None for a layout that no file can say.
         seconds: how long it took to choose.
+        xla: options of the compiler, where a candidate has no others.
     """
 
     recipe: str
@@ -85,6 +87,7 @@ class Selection:
     considered: tuple[Considered, ...]
     toml: str | None
     seconds: float
+    xla: str = "preset"
 
     def __iter__(self) -> Iterator[Considered]:
         return iter(self.considered)
@@ -127,7 +130,8 @@ class Selection:
             file: where the layout was written; without it the layout is named, with its mesh.
         """
         chosen = self.chosen.candidate
-        recipe = [self.recipe, *self.words, *chosen.words]
+        xla = ("--xla", self.xla) if chosen.xla is None and self.xla != "preset" else ()
+        recipe = [self.recipe, *self.words, *chosen.all_words, *xla]
         layout = ["--layout", file] if file else ["--layout", chosen.layout, "--mesh", chosen.mesh]
         return (
             shlex.join(["outlay", "explain", *recipe, *layout, "--target", self.target]),

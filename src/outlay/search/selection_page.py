@@ -73,7 +73,7 @@ def _row(
         "number": number,
         "colour": colours[each.candidate.layout],
         "candidate": each.candidate,
-        "options": " ".join(each.candidate.words),
+        "options": " ".join(each.candidate.all_words),
         "seconds": format_seconds(price.seconds) if price and price.parts else "",
         "memory": format_bytes(price.peak_bytes) if price else "",
         "parts": [

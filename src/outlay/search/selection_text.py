@@ -74,7 +74,7 @@ def _row(each: Considered) -> dict[str, str]:
     return {
         "layout": candidate.layout,
         "mesh": candidate.mesh,
-        "options": " ".join(candidate.words),
+        "options": " ".join(candidate.all_words),
         "a step": step_time(price) if price else "",
         "an example": format_seconds(one.seconds) if one else "",
         "memory": format_bytes(price.peak_bytes) if price else "",

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,9 @@ def asked(*words: str, **options):
 
 def test_candidates_are_layouts_on_their_meshes_with_the_options_that_are_varied():
     found = asked().candidates
+    meshes = {"dp": "data=8", "fsdp": "data=8", "tp": "data=4,model=2"}
     assert Counter((each.layout, each.mesh) for each in found) == {
-        ("dp", "data=8"): 8,
-        ("fsdp", "data=8"): 8,
-        ("tp", "data=4,model=2"): 8,
+        (layout + host, mesh): 8 for layout, mesh in meshes.items() for host in ("", "+host")
     }
     assert {each.options for each in found if each.layout == "dp"} == {
         (*remat, *accumulate)
@@ -79,6 +79,12 @@ def test_each_job_names_its_candidate_in_words():
     job = question.job_of(question.candidates[-1])
     assert job["words"] == ("--width", "64", "--remat", "--accumulate", "8")
     assert (job["recipe"], job["layout"], job["mesh"], job["target"]) == (VARIED, "dp", "data=8", "h100:4x2")
+
+
+def test_the_job_of_another_set_of_compiler_options_says_so():
+    question = asked("--remat", "--accumulate", "1", layouts=["dp"], xla="mine.txt")
+    (its,) = question.candidates
+    assert [question.job_of(each)["xla"] for each in (its, replace(its, xla="none"))] == ["mine.txt", "none"]
 
 
 @pytest.mark.compiles

@@ -1,5 +1,6 @@
 import dataclasses
 
+import numpy as np
 import pytest
 from tests.unit.recipes import small
 
@@ -64,3 +65,18 @@ def test_a_mode_alone_takes_the_first_layout_that_goes_with_it():
     assert prepare(recipe, mode="manual").layout_name == "fsdp"
     assert prepare(recipe, mode="auto").layout_name == "dp"
     assert prepare(small.line(), mode="manual").layout_name == "dp"
+
+
+def test_a_layout_may_keep_the_optimizers_state_on_the_host():
+    own, away = (prepare(small.line(), layout=name).program.plan for name in ("zero1", "zero1+host"))
+    assert {leaf.path for leaf in away if leaf.stored == "host"} == {
+        leaf.path for leaf in own if leaf.path.startswith("opt_state.")
+    }
+    assert [leaf.spec for leaf in away] == [leaf.spec for leaf in own]
+
+
+def test_where_nothing_is_to_keep_on_the_host_it_says_so():
+    recipe = dataclasses.replace(small.line(), layouts={"any": lambda num_devices: outlay.data_parallel()})
+    plain = dataclasses.replace(recipe, init=lambda key: {"w": np.zeros(3)}, step=lambda state, batch: (state, {}))
+    with pytest.raises(LayoutError, match=r"opt_state\.\*\*"):
+        prepare(plain, layout="any+host")

@@ -154,3 +154,32 @@ def test_a_step_on_pieces_is_planned_without_counting():
     work = workload(step, lambda key: jnp.zeros(()), np.zeros((8, 2), np.float32), EIGHT, mode="manual")
     assert (work.flops, work.held) == (0.0, 0)
     assert expect(work, plan_of(work, data_parallel(), EIGHT, TARGET), TARGET).num_bytes > 0
+
+
+def test_state_on_the_host_takes_time_rather_than_memory():
+    optimizer = optax.adam(0.1)
+    adam = workload(
+        outlay.train_step(loss, optimizer),
+        outlay.init_state(lambda key: {"w": jax.random.normal(key, (NUM_LAYERS, WIDTH, WIDTH))}, optimizer),
+        {"x": np.zeros((BATCH, WIDTH), np.float32)},
+        EIGHT,
+    )
+    away = Layout([("opt_state.**", outlay.on_host())]) + data_parallel()
+    near, far = (plan_of(adam, layout, EIGHT, TARGET) for layout in (data_parallel(), away))
+    moments = 2 * WHOLE
+    assert certain_bytes(near) - certain_bytes(far) == moments + 4  # and the count
+    longer = expect(adam, far, TARGET).seconds - expect(adam, near, TARGET).seconds
+    assert longer == pytest.approx(2 * (moments + 4) / TARGET.hardware.host_link_bandwidth)
+
+
+def test_what_the_host_keeps_is_another_placement():
+    optimizer = optax.adam(0.1)
+    adam = workload(
+        outlay.train_step(loss, optimizer),
+        outlay.init_state(lambda key: {"w": jnp.ones((NUM_LAYERS, WIDTH, WIDTH))}, optimizer),
+        {"x": np.zeros((BATCH, WIDTH), np.float32)},
+        EIGHT,
+    )
+    layouts = {"dp": data_parallel(), "dp+host": Layout([("opt_state.**", outlay.on_host())]) + data_parallel()}
+    passed, _ = screen([Candidate(name, "data=8") for name in layouts], layouts, lambda _: adam, TARGET)
+    assert [each.candidate.layout for each in passed] == ["dp", "dp+host"]

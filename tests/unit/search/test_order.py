@@ -1,6 +1,6 @@
 from tests.unit.search.pretend import GIB, price, screened
 
-from outlay.search.order import correction, in_order, next_to_compile
+from outlay.search.order import correction, in_order, next_to_compile, without_preset
 
 CAPACITY = 80 * GIB
 
@@ -50,3 +50,16 @@ def test_what_takes_larger_batches_is_compared_by_the_example():
 def test_each_batch_has_a_turn_after_each_layout_has_had_one():
     left = [screened("dp", 1, num_samples=8), screened("dp", 2, num_samples=8), screened("dp", 9, num_samples=4)]
     assert [seconds for _, seconds in order([*left, screened("fsdp", 9)])] == [1, 9, 9, 2]
+
+
+def test_what_the_host_keeps_is_no_layout_that_waits_for_a_turn():
+    left = [screened("dp", 1), screened("dp+host", 3), screened("dp", 2), screened("tp", 4)]
+    assert order(left) == [("dp", 1), ("tp", 4), ("dp", 2), ("dp+host", 3)]
+
+
+def test_the_fastest_that_fits_is_the_one_to_try_without_the_preset():
+    slow, fast, big = screened("dp"), screened("fsdp", num_samples=16), screened("tp")
+    found = without_preset([(slow, price(1)), (fast, price(1.5)), (big, price(0.1, peak=99))])
+    assert str(found.candidate) == "fsdp data=8 --xla none"
+    assert found.expected == fast.expected
+    assert without_preset([(big, price(0.1, peak=99))]) is None

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.processes
 def answering(**answers: object) -> tuple[str, ...]:
     """A command whose answer depends on the layout; without one it fails."""
     told = {layout.replace("_", "+"): json.dumps(answer) for layout, answer in answers.items()}
-    return (sys.executable, "-c", f"import json, sys; print({told!r}[json.loads(sys.argv[1])['layout']])")
+    layout = "json.loads(sys.argv[1])['layout'].removesuffix('+host')"
+    return (sys.executable, "-c", f"import json, sys; print({told!r}[{layout}])")
 
 
 def all_answering(answer: object) -> tuple[str, ...]:
@@ -31,7 +32,7 @@ def priced(seconds: float, **changes) -> dict[str, object]:
 
 
 def searched(command, *words: str, num_candidates: int = 12):
-    question = replace(ask(VARIED, words, TARGET), command=command)
+    question = replace(ask(VARIED, words, TARGET, layouts=["dp", "fsdp", "tp"], xla="preset"), command=command)
     return search(question, num_candidates=num_candidates, num_processes=2, timeout=280)
 
 
@@ -55,6 +56,16 @@ def test_so_many_are_compiled_each_layout_first():
     assert {each.candidate.layout for each in found.compiled} == {"dp", "fsdp", "tp"}
     assert len(found.considered) == 24
     assert {each.verdict for each in found.considered[4:]} == {"not compiled", "ruled out"}
+
+
+def test_the_last_turn_goes_to_the_best_without_the_preset_where_none_was_asked_for():
+    command = answering(dp=priced(3), fsdp=priced(2), tp=priced(1))
+    question = replace(ask(VARIED, (), TARGET), command=command)
+    found = search(question, num_candidates=4, num_processes=1, timeout=280)
+    alike = [each.candidate.xla for each in found.compiled if each.candidate.layout == "tp"]
+    assert sorted(alike, key=str) == [None, "none"]
+    asked = replace(ask(VARIED, (), TARGET, xla="preset"), command=command)
+    assert {each.candidate.xla for each in search(asked, num_candidates=4, num_processes=1, timeout=280)} == {None}
 
 
 def test_one_that_fails_does_not_end_the_search():

@@ -88,6 +88,15 @@ def test_the_commands_go_on_with_the_chosen_one(selection):
     assert selection.commands("my file.toml")[1] == "outlay run lm --size 3b --layout 'my file.toml'"
 
 
+def test_the_commands_say_which_options_of_the_compiler(selection):
+    given = replace(selection, xla="mine.txt")
+    assert given.commands()[1] == "outlay run lm --size 3b --xla mine.txt --layout fsdp --mesh data=8"
+    first, *others = given.considered
+    without = replace(first, candidate=replace(first.candidate, xla="none"))
+    given = replace(given, considered=(without, *others))
+    assert given.commands()[1] == "outlay run lm --size 3b --xla none --layout fsdp --mesh data=8"
+
+
 def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
     tried = ranked([Outcome(screened("dp"), price(peak=300)), Outcome(screened("fsdp"), price(peak=96))])
     message = str(nothing_fits(TARGET, tried, num_left=5))
