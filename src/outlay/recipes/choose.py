@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,12 +24,15 @@ from outlay.recipes.prepare import layout_names, layout_of, on_devices
 from outlay.recipes.price_candidate import COMMAND, Job
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.varied_options import defaults, option_sets, several_values
+from outlay.recipes.ways_to_fit import WayToFit, ways_to_fit
 from outlay.search.cache import Cache, cache_folder
 from outlay.search.candidate import Candidate, candidates, words_of
+from outlay.search.candidate_price import Price
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 from outlay.search.mesh_shapes import mesh_shapes, on_target
 from outlay.search.placement.choice import PlacementChoice
 from outlay.search.placement.placement_search import choose_placement
+from outlay.search.screening import plan_of
 from outlay.search.search import Question, search
 from outlay.search.selection import Selection
 from outlay.search.workload import Workload, workload
@@ -176,6 +180,22 @@ def ask(
             workloads[key] = workload(its.step, its.init, its.data[0], spec, mode=its_mode, microbatches=microbatches)
         return workloads[key]
 
+    def ways_of(candidate: Candidate, price: Price, tried: Sequence[Candidate]) -> list[WayToFit]:
+        spec, its_words = MeshSpec.parse(candidate.mesh), (*fixed, *candidate.words)
+        plan = plan_of(workload_of(candidate), on_devices(found[candidate.layout][0], target.num_devices), spec, target)
+        return ways_to_fit(
+            Candidate(candidate.layout, candidate.mesh),
+            plan,
+            cast(Mode, made.mode if mode is None else mode),
+            recipe,
+            its_words,
+            target,
+            peak=price.peak_bytes,
+            capacity=price.room,
+            xla=candidate.xla or xla or "preset",
+            tried=[replace(each, options=(*given.items(), *each.options)) for each in tried],
+        )
+
     def job_of(candidate: Candidate) -> dict[str, Any]:
         job = Job(
             recipe=recipe,
@@ -200,6 +220,7 @@ def ask(
         workload_of=workload_of,
         command=COMMAND,
         job_of=job_of,
+        ways_of=ways_of,
         # Without options of its own there is no program without them.
         xla=xla if target.has_host_memory else "preset",
     )

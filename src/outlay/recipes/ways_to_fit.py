@@ -11,6 +11,9 @@ from outlay.core.error_types import OutlayError
 from outlay.core.quantities import format_bytes
 from outlay.devices.spec import MeshSpec
 from outlay.devices.target import Target
+from outlay.layout.layout import Layout
+from outlay.layout.plan import Plan
+from outlay.program.modes import Mode
 from outlay.program.program import Program
 from outlay.recipes.arguments import recipe_arguments, without_options
 from outlay.recipes.find import find_function, find_recipe
@@ -67,7 +70,10 @@ def ways_for(
     failed = [finding.cost_bytes for finding in found.findings if finding.kind == "out-of-memory"]
     peak = memory.needed if memory else max(failed, default=0)
     capacity = memory.pool if memory else hardware.hardware.memory_bytes
-    return ways_to_fit(prepared, recipe, words, hardware, peak=peak, capacity=capacity, xla=xla)
+    own = Candidate(prepared.layout_name, _mesh_text(prepared.program))
+    mode = prepared.program.mode
+    plan = prepared.program.plan
+    return ways_to_fit(own, plan, mode, recipe, words, hardware, peak=peak, capacity=capacity, xla=xla)
 
 
 def what_would_fit(
@@ -87,7 +93,9 @@ def what_would_fit(
 
 
 def ways_to_fit(
-    prepared: Prepared,
+    own: Candidate,
+    plan: Plan,
+    mode: Mode,
     recipe: str,
     words: Sequence[str],
     target: Target,
@@ -95,6 +103,7 @@ def ways_to_fit(
     peak: int,
     capacity: int,
     xla: str = "preset",
+    tried: Sequence[Candidate] = (),
 ) -> list[WayToFit]:
     """What would fit: a smaller batch, recomputation, more microbatches or another layout, each alone.
 
@@ -102,16 +111,18 @@ def ways_to_fit(
     a change is taken times as much more as the compiler needed for the program that does not fit.
 
     Args:
-        prepared: what does not fit.
+        own: the layout and the mesh of what does not fit.
+        plan: where its state and batch live.
+        mode: how its step is executed.
         recipe: the recipe as the user named it.
         words: its options, as words of a command line.
         target: the hardware.
         peak: what the compiler says that the program needs on a device.
         capacity: what a device gives to programs.
         xla: options of the compiler, for the commands.
+        tried: what is known not to fit, with the options in which it is not as the recipe's defaults are.
     """
-    trial = _Trial(prepared, recipe, tuple(words), target, peak, capacity, xla)
-    own = Candidate(prepared.layout_name, _mesh_text(prepared.program))
+    trial = _Trial(own, plan, mode, recipe, tuple(words), target, peak, capacity, xla, tried)
     alone = [way for each in _one_change(trial, own) if (way := trial.first(each))]
     if any(not way.candidate.options or way.candidate.options[0][0] != "batch" for way in alone):
         return alone
@@ -141,27 +152,34 @@ class _Trial:
 
     def __init__(
         self,
-        prepared: Prepared,
+        own: Candidate,
+        plan: Plan,
+        mode: Mode,
         recipe: str,
         words: tuple[str, ...],
         target: Target,
         peak: int,
         capacity: int,
         xla: str,
+        tried: Sequence[Candidate],
     ) -> None:
-        self._prepared = prepared
+        self._own = own
+        self._mode: Mode = mode
         self._recipe = recipe
         self._words = words
         self._target = target
         self._capacity = capacity
         self._xla = () if xla == "preset" else ("--xla", xla)
         self._function = find_function(recipe)
-        self._arguments = {**defaults(self._function), **recipe_arguments(self._function, recipe, words)}
+        usual = defaults(self._function)
+        self._arguments = {**usual, **recipe_arguments(self._function, recipe, words)}
+        self._tried = [(each.layout, each.mesh, {**usual, **dict(each.options)}) for each in tried]
+        self._made = find_recipe(recipe, words)
         self._workloads: dict[object, Workload] = {}
-        own = self._workload(Candidate(prepared.layout_name, _mesh_text(prepared.program)))
-        self._num_samples = own.num_samples
+        work = self._workload(own)
+        self._num_samples = work.num_samples
         # As much more as the compiler needed, and never less than the arithmetic says.
-        self._factor = max(1.0, peak / max(1, expect(own, prepared.program.plan, target).num_bytes))
+        self._factor = max(1.0, peak / max(1, expect(work, plan, target).num_bytes))
 
     def values(self, name: str) -> list[Any]:
         """The values of an option that take less memory than its present one, the nearest first."""
@@ -178,17 +196,18 @@ class _Trial:
 
     def layouts(self) -> list[Candidate]:
         """Every layout of the recipe on every mesh of the target."""
-        recipe = self._prepared.recipe
         return [
             Candidate(name, str(mesh))
-            for name in layout_names(recipe, self._target)
-            if mode_of(recipe, name) == mode_of(recipe, self._prepared.layout_name)
-            for mesh in mesh_shapes(MeshSpec.parse(layout_of(recipe, name)[1]), self._target)
+            for name in layout_names(self._made, self._target)
+            if mode_of(self._made, name) == mode_of(self._made, self._own.layout)
+            for mesh in mesh_shapes(MeshSpec.parse(layout_of(self._made, name)[1]), self._target)
         ]
 
     def first(self, candidates: Iterator[Candidate]) -> WayToFit | None:
         """The first that should fit."""
         for candidate in candidates:
+            if (candidate.layout, candidate.mesh, {**self._arguments, **dict(candidate.options)}) in self._tried:
+                continue
             expected = self._expected(candidate)
             if expected is not None and expected.num_bytes * self._factor <= self._capacity:
                 return WayToFit(candidate, int(expected.num_bytes * self._factor), self._command(candidate))
@@ -196,31 +215,32 @@ class _Trial:
 
     def _expected(self, candidate: Candidate) -> Expectation | None:
         """What the arithmetic expects; None for what cannot run."""
-        layout, _ = layout_of(self._prepared.recipe, candidate.layout)
         try:
             work = self._workload(candidate)
-            fixed = on_devices(layout, self._target.num_devices)
-            return expect(work, plan_of(work, fixed, MeshSpec.parse(candidate.mesh), self._target), self._target)
+            plan = plan_of(work, self._layout(candidate), MeshSpec.parse(candidate.mesh), self._target)
         except (Rejected, OutlayError):
             return None
+        return expect(work, plan, self._target)
+
+    def _layout(self, candidate: Candidate) -> Layout:
+        return on_devices(layout_of(self._made, candidate.layout)[0], self._target.num_devices)
 
     def _workload(self, candidate: Candidate) -> Workload:
         key = (candidate.options, tuple(MeshSpec.parse(candidate.mesh).axis_sizes))
         if key not in self._workloads:
-            options, mode = dict(candidate.options), self._prepared.program.mode
-            made = find_recipe(self._recipe, (*self._words, *candidate.words)) if options else self._prepared.recipe
+            options = dict(candidate.options)
+            made = find_recipe(self._recipe, (*self._words, *candidate.words)) if options else self._made
             microbatches = {**self._arguments, **options}.get("accumulate", 1)
             spec = MeshSpec.parse(candidate.mesh)
             self._workloads[key] = workload(
-                made.step, made.init, made.data[0], spec, mode=mode, microbatches=microbatches
+                made.step, made.init, made.data[0], spec, mode=self._mode, microbatches=microbatches
             )
         return self._workloads[key]
 
     def _command(self, candidate: Candidate) -> str:
         words = without_options(self._words, [name for name, _ in candidate.options])
         where = ("--target", str(self._target), "--layout", candidate.layout, "--mesh", candidate.mesh)
-        mode = self._prepared.program.mode
-        mode_words = () if mode_of(self._prepared.recipe, candidate.layout) == mode else ("--mode", mode)
+        mode_words = () if mode_of(self._made, candidate.layout) == self._mode else ("--mode", self._mode)
         return shlex.join(
             ["outlay", "explain", self._recipe, *words, *candidate.words, *where, *mode_words, *self._xla]
         )

@@ -20,6 +20,7 @@ class Price:
         peak_bytes: the most memory at one time, by the compiler's own account.
         capacity: the memory of a device.
         fits: whether the program runs in it.
+        room: the peak that fits without a doubt, beside what the runtime takes.
         flops: operations of the compiled program.
         bytes_by_axes: bytes sent over each mesh axis, or over several joined by "+".
         seconds_by_axes: what that takes, by the estimate, if nothing overlaps.
@@ -35,6 +36,7 @@ class Price:
     peak_bytes: int
     capacity: int
     fits: bool
+    room: int
     flops: float
     bytes_by_axes: Mapping[str, int]
     seconds_by_axes: Mapping[str, float]

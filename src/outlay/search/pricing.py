@@ -64,6 +64,7 @@ def _compiled_price(program: Program, target: Target) -> Price:
         peak_bytes=memory.peak if memory else needed,
         capacity=target.hardware.memory_bytes,
         fits=fits,
+        room=memory.pool * memory.peak // memory.needed if memory else target.hardware.memory_bytes,
         flops=estimate.flops if estimate else 0.0,
         bytes_by_axes={axes: total.bytes_per_step for axes, total in sent.items()},
         seconds_by_axes={axes: total.seconds or 0.0 for axes, total in sent.items()},

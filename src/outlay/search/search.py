@@ -41,6 +41,7 @@ class Question:
         workload_of: what a candidate computes.
         command: starts a process that prices one candidate, see `Workers`.
         job_of: the job of that process.
+        ways_of: what would fit in place of a candidate with a price that does not, but for what was tried.
         several: what the user gave several values, by the option.
         xla: options of the compiler that were asked for; None where it is a preset that may be left out.
     """
@@ -53,6 +54,7 @@ class Question:
     workload_of: Callable[[Candidate], Workload]
     command: tuple[str, ...]
     job_of: Callable[[Candidate], dict[str, Any]]
+    ways_of: Callable[[Candidate, Price, Sequence[Candidate]], Sequence[object]] = lambda candidate, price, tried: ()
     several: Mapping[str, Sequence[int]] = field(default_factory=dict)
     xla: str | None = "preset"
 
@@ -83,7 +85,10 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
     left = in_order(waiting, tried, _priced(outcomes), capacity)
     considered = ranked(outcomes)
     if considered[0].verdict != "chosen":
-        raise nothing_fits(question.target, considered, len(left))
+        nearest = considered[0]
+        known = [each.candidate for each in considered]
+        ways = question.ways_of(nearest.candidate, nearest.price, known) if nearest.price else ()
+        raise nothing_fits(question.target, considered, len(left), ways)
     return Selection(
         recipe=question.recipe,
         words=question.words,

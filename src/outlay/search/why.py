@@ -105,13 +105,16 @@ def nothing_to_compile(target: Target, ruled_out: Sequence[RuledOut]) -> ChooseE
     return ChooseError("\n".join([head, *lines, f"  fix: {_fixes(target)}"]))
 
 
-def nothing_fits(target: Target, tried: Sequence[Considered], num_left: int) -> ChooseError:
+def nothing_fits(
+    target: Target, tried: Sequence[Considered], num_left: int, ways: Sequence[object] = ()
+) -> ChooseError:
     """The error where nothing that was compiled can run.
 
     Args:
         target: the hardware.
         tried: what was compiled, nearest to fitting first.
         num_left: how many candidates had no turn.
+        ways: changes of the nearest that should fit, by arithmetic.
     """
     memory = target.hardware.memory_bytes
     head = (
@@ -125,7 +128,9 @@ def nothing_fits(target: Target, tried: Sequence[Considered], num_left: int) -> 
         lines.append(
             f"  nearest: {tried[0].candidate}, {format_bytes(nearest.peak_bytes - nearest.capacity)} a device too much"
         )
-    fixes = [_fixes(target)] if nearest else []
+    fixes = [f"what should fit, by arithmetic: {way}" for way in ways]
+    if nearest and not ways:
+        fixes.append(_fixes(target))
     if num_left:
         fixes.append(f"compile more of the {num_left} that had no turn: --candidates {len(tried) + num_left}")
     if any(each.verdict == "timed out" for each in tried):

@@ -110,7 +110,9 @@ def test_nothing_fits(tmp_path):
     assert "error: none of the 1 candidates that were compiled can run on small:4 (50.8 KiB a device)" in failed.stderr
     assert "nearest: dp data=4, " in failed.stderr
     assert "KiB a device too much" in failed.stderr
-    assert "fix: more devices than 4" in failed.stderr
+    fits = "--accumulate 1 --no-remat --target small:4 --layout fsdp --mesh data=4"
+    assert "fix: what should fit, by arithmetic: about " in failed.stderr
+    assert f"KiB: outlay explain {VARIED} {fits}" in failed.stderr
     assert failed.stdout == ""
     assert not (tmp_path / "chosen.toml").exists()
 

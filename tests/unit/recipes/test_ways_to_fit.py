@@ -4,6 +4,7 @@ from outlay.devices.target import Target
 from outlay.recipes.find import find_recipe
 from outlay.recipes.prepare import prepare
 from outlay.recipes.ways_to_fit import ways_to_fit
+from outlay.search.candidate import Candidate
 
 PEAK = 2**30
 WORDS = ("--sequence", "128", "--batch", "16", "--layers", "2")
@@ -13,7 +14,8 @@ def ways(share):
     """What would fit into a share of what a program needs."""
     prepared = prepare(find_recipe("lm", WORDS), layout="fsdp")
     capacity = int(share * PEAK)
-    found = ways_to_fit(prepared, "lm", WORDS, Target.parse("cpu:8"), peak=PEAK, capacity=capacity)
+    own, plan = Candidate("fsdp", "data=8"), prepared.program.plan
+    found = ways_to_fit(own, plan, "auto", "lm", WORDS, Target.parse("cpu:8"), peak=PEAK, capacity=capacity)
     assert all(way.num_bytes <= capacity for way in found)
     return found
 

@@ -18,6 +18,7 @@ def price(seconds: float = 1.0, *, peak: float = 10, **changes) -> Price:
         "peak_bytes": int(peak * GIB),
         "capacity": 80 * GIB,
         "fits": peak <= 80,
+        "room": 60 * GIB,
         "flops": 1e12,
         "bytes_by_axes": {"data": GIB},
         "seconds_by_axes": {"data": seconds / 2},

@@ -86,6 +86,16 @@ def test_where_nothing_fits_there_is_no_choice():
         searched(all_answering(priced(1, peak=81)), *ONE_EACH)
 
 
+def test_where_nothing_fits_it_is_said_what_should():
+    with pytest.raises(ChooseError) as caught:
+        searched(all_answering(priced(1, peak=81)), *ONE_EACH)
+    ways = [line for line in str(caught.value).splitlines() if "should fit, by arithmetic: about" in line]
+    assert [way.partition(".py:varied ")[2] for way in ways] == [
+        # No layout that was compiled, since none of them fits.
+        "--remat --accumulate 1 --target h100:4x2 --layout fsdp+host --mesh data=8"
+    ]
+
+
 def test_where_arithmetic_rules_out_all_nothing_is_started(monkeypatch, tmp_path):
     (tmp_path / "targets.toml").write_text('[small]\nlike = "cpu"\nmemory_bytes = 100\n')
     monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path / "targets.toml"))

@@ -104,6 +104,9 @@ def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
     assert "nearest: fsdp data=8, 16.0 GiB a device too much" in message
     assert "dp data=8: does not fit: needs 300.0 GiB of 80.0 GiB a device" in message
     assert "more devices than 256" in message
+    known = str(nothing_fits(TARGET, tried, num_left=0, ways=["about 9 GiB: outlay explain lm --batch 8"]))
+    assert "  fix: what should fit, by arithmetic: about 9 GiB: outlay explain lm --batch 8" in known
+    assert "more devices" not in known
     assert "--candidates 7" in message
 
 
