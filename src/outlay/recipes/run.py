@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import platform
 import textwrap
@@ -11,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jinja2
 from jax.sharding import Mesh
 
 from outlay.core.error_types import RecipeError
 from outlay.core.user_code import users_traceback
 from outlay.core.versions import versions
-from outlay.layout.plan import Plan
 from outlay.program.program import Program
 from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
 from outlay.recipes.find import find_recipe
@@ -25,7 +22,7 @@ from outlay.recipes.plugins import load
 from outlay.recipes.prepare import Prepared, prepare
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.result import Result, RunResult, result_not_lost
-from outlay.report.show import show
+from outlay.report.run_page import Picture, run_page
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import refuse_unrecordable
 from outlay.train.data import TrainData, num_of
@@ -177,7 +174,9 @@ def _train(prepared: Prepared, folder: RunFolder, steps: int | None, checkpoint_
             folder.write_sample(result.sample)
         if is_first():
             picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
-            folder.write_report(report_page(result, program.plan, picture))
+            beside = Picture("Training loss over steps", picture) if picture else None
+            title = f"{result.recipe} under {result.layout}"
+            folder.write_report(run_page(title, result.facts, program.plan, beside=beside, sample=result.sample))
     if problems:
         saved = (
             f"the state after step {steps} is in {folder.checkpoints_path}"
@@ -257,23 +256,3 @@ def _config(prepared: Prepared, steps: int, checkpoint_every: int | None, earlie
 def _restored(checkpoints: Checkpoints | None, program: Program) -> tuple[int, Any] | None:
     """The newest step and its state; None for a run that was stopped before its first checkpoint."""
     return checkpoints.restore(program) if checkpoints and checkpoints.exist() else None
-
-
-def report_page(result: RunResult, plan: Plan, picture: Path | None) -> str:
-    """The page of a run.
-
-    Args:
-        result: what the run came to.
-        plan: where every array lived.
-        picture: the loss as a PNG; None for a run without a loss.
-    """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("outlay.recipes"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.get_template("report.html").render(
-        title=f"{result.recipe} under {result.layout}",
-        facts=result.facts,
-        sample=result.sample,
-        picture=base64.b64encode(picture.read_bytes()).decode() if picture else None,
-        plan=show(plan).to_html(),
-    )

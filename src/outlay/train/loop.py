@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import jax
 
 from outlay.core.error_types import OutputError, ProgramError
+from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import AFTER_THE_LAST
 from outlay.program.program import Program
@@ -21,7 +22,7 @@ from outlay.train.contract import as_metrics, refuse_unrecordable
 from outlay.train.data import ReadAhead
 from outlay.train.metrics_file import MetricsFile, as_numbers
 from outlay.train.progress import Progress
-from outlay.train.stop import StopTogether, end_on_request, last_checkpoint_in_words, on_request
+from outlay.train.stop import Interrupted, StopTogether, end_on_request, last_checkpoint_in_words, on_request
 from outlay.train.together import is_first
 
 # Enough that the devices never wait for Python. Without a bound, host memory fills with waiting batches, the progress
@@ -96,23 +97,6 @@ class History:
     def __iter__(self) -> Iterator[dict[str, float]]:
         ends_with_last = not self._kept or self._kept[-1] is self.last
         return iter(self._kept if ends_with_last or self.last is None else [*self._kept, self.last])
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in the middle of a run; says how far it came.
-
-    Attributes:
-        history: the metrics of the steps that were finished, as in `Fit`.
-        saved: the step of the last checkpoint; None where there is none.
-    """
-
-    def __init__(
-        self, history: list[dict[str, Any]], step: int, num_steps: int, metrics_path: Path | None, saved: int | None
-    ) -> None:
-        self.history = history
-        self.saved = saved
-        kept = f"; the metrics so far are kept in {metrics_path}" if metrics_path else ""
-        super().__init__(f"stopped after step {step} of {num_steps}{kept}{last_checkpoint_in_words(saved)}")
 
 
 def fit(
@@ -200,7 +184,7 @@ def fit(
             writer.kept.clear()  # the file has them
         before = history.last or {"step": first, "seconds": 0.0}
         since = 0 if history.last else first
-        shown = stack.enter_context(Progress(steps, samples_a_step, after=before)) if progress else None
+        shown = stack.enter_context(_progress(steps, samples_a_step, before)) if progress else None
         if checkpoints:
             stack.enter_context(on_request())
         stop = StopTogether(first) if checkpoints else None
@@ -231,7 +215,7 @@ def fit(
             if writer:
                 writer.write(metrics)
             if shown:
-                shown.show(metrics)
+                shown.show(finished, metrics["seconds"], _in_words(metrics))
             if on_step and on_step(dict(metrics)):
                 is_enough = True
 
@@ -271,7 +255,8 @@ def fit(
                 checkpoints.wait()
         except KeyboardInterrupt as interrupt:
             saved = checkpoints.last_saved() if checkpoints else None
-            raise Interrupted(list(history), finished, steps, metrics_path, saved) from interrupt
+            where = f"; the metrics so far are kept in {metrics_path}" if metrics_path else ""
+            raise Interrupted(list(history), finished, steps, where, saved) from interrupt
         except OutputError as error:
             headline, _, fix = str(error).partition("\n")
             saved = last_checkpoint_in_words(checkpoints.last_saved() if checkpoints else None)
@@ -287,6 +272,17 @@ def fit(
         end_on_request(finished, steps, checkpoints, say=progress)
     seconds = history.last["seconds"] if history.last else 0.0
     return Fit(state, list(history), seconds, samples_a_step * (finished - since))
+
+
+def _progress(steps: int, samples_a_step: int, after: Mapping[str, float]) -> Progress:
+    each = counted(samples_a_step, "sample")
+    return Progress(steps, each, lambda rate: f"{rate * samples_a_step:,.0f} samples/s", after=after)
+
+
+def _in_words(metrics: Mapping[str, Any]) -> str:
+    """The numbers; a metric of several is left to the metrics file."""
+    numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
+    return "  ".join(f"{name} {value:.4f}" for name, value in numbers.items() if name not in ("step", "seconds"))
 
 
 def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, float]:

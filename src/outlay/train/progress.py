@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from rich import progress as bars
@@ -18,69 +18,80 @@ _LONGEST_PAUSE = 60.0
 
 
 class Progress:
-    """Shows step, loss, samples a second and the time left.
+    """Shows how far a run is, what it measures, how fast it goes, and the time left.
 
     Args:
         num_steps: steps in all.
-        samples_a_step: samples that one step takes.
+        each: what a step is, in words, such as `16 samples`.
+        speed: puts a number of steps a second into words.
         console: where to; stderr by default.
+        position: puts into words how far a run is after some of its steps; `step 3/10` by default.
         after: `step` and `seconds` of the step that the run continues after; None for a new run.
     """
 
     def __init__(
         self,
         num_steps: int,
-        samples_a_step: int,
+        each: str,
+        speed: Callable[[float], str],
         console: Console | None = None,
         *,
+        position: Callable[[int], str] | None = None,
         after: Mapping[str, float] | None = None,
     ) -> None:
-        self._num_steps = num_steps
-        self._samples_a_step = samples_a_step
+        self._num_steps, self._each, self._speed = num_steps, each, speed
+        self._position = position or (lambda step: f"step {step}/{num_steps}")
         self._after = (int(after["step"]), after["seconds"]) if after else (0, 0.0)
         self._console = console or Console(stderr=True, highlight=False)
         self._bar: bars.Progress | None = None
         self._task = bars.TaskID(0)
+        self._lines = self._after[0] * _NUM_LINES // num_steps
         self._pause = _FIRST_PAUSE
         self._next = time.monotonic() + _FIRST_PAUSE
 
     def __enter__(self) -> Self:
+        first = self._after[0]
         if self._console.is_terminal:
-            columns = ("step {task.completed}/{task.total}", bars.BarColumn(), "{task.fields[facts]}")
+            columns = ("{task.fields[position]}", bars.BarColumn(bar_width=24), "{task.fields[facts]}")
             self._bar = bars.Progress(*columns, bars.TimeRemainingColumn(), console=self._console)
-            self._task = self._bar.add_task("", total=self._num_steps, completed=self._after[0], facts="compiling")
+            position = self._position(first)
+            self._task = self._bar.add_task(
+                "", total=self._num_steps, completed=first, position=position, facts="compiling"
+            )
             self._bar.start()
         else:
-            goes_on = f", continued after step {self._after[0]}" if self._after[0] else ""
-            self._console.print(
-                f"{counted(self._num_steps, 'step')} of {counted(self._samples_a_step, 'sample')}{goes_on}: compiling"
-            )
+            goes_on = f", continued after step {first}" if first else ""
+            self._console.print(f"{counted(self._num_steps, 'step')} of {self._each}{goes_on}: compiling")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
 
-    def show(self, metrics: Mapping[str, float]) -> None:
-        """One more step is done: its metrics, with `step` and `seconds` since the first."""
-        step, seconds = int(metrics["step"]), metrics["seconds"]
+    def show(self, step: int, seconds: float, facts: str) -> None:
+        """Show that more steps are done.
+
+        Args:
+            step: how many, in all.
+            seconds: what they took.
+            facts: what was measured in the last of them, in words.
+        """
         taken, passed = step - self._after[0], seconds - self._after[1]
-        rate = taken * self._samples_a_step / passed if passed else math.inf
-        named = [f"{name} {value:.4f}" for name, value in metrics.items() if name not in ("step", "seconds")]
-        facts = "  ".join([*named, f"{rate:,.0f} samples/s"])
+        rate = taken / passed if passed else math.inf
+        facts = "  ".join(filter(None, (facts, self._speed(rate))))
         if self._bar:
-            self._bar.update(self._task, completed=step, facts=facts)
+            self._bar.update(self._task, completed=step, position=self._position(step), facts=facts)
         elif self._is_due(step):
-            left = passed / taken * (self._num_steps - step)
-            self._console.print(f"step {step}/{self._num_steps}  {facts}  {left:.0f} s left", soft_wrap=True)
+            left = (self._num_steps - step) / rate
+            self._console.print(f"{self._position(step)}  {facts}  {left:.0f} s left", soft_wrap=True)
 
     def _is_due(self, step: int) -> bool:
         """Whether a step gets a line: ten of a run, and in a long one more, of which the first come early."""
         now = time.monotonic()
-        even = step % max(1, self._num_steps // _NUM_LINES) == 0 or step == self._num_steps
-        if not even and now < self._next:
+        lines = step * _NUM_LINES // self._num_steps
+        if lines <= self._lines and step < self._num_steps and now < self._next:
             return False
         if now >= self._next:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        self._next = now + self._pause
+        self._lines, self._next = lines, now + self._pause
         return True

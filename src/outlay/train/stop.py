@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 
@@ -21,6 +21,20 @@ _ASK_EVERY = 5.0  # seconds; a fraction of what SLURM gives between its signal a
 _STOP = "stop"  # and with what exit code
 
 _runs = itertools.count()
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle of a run; says how far it came.
+
+    Attributes:
+        partial: what the run has measured until then: the metrics of its steps, as in `Fit`, or a recording.
+        step: how many steps were finished.
+        saved: the step of the last checkpoint; None where there is none.
+    """
+
+    def __init__(self, partial: Any, step: int, num_steps: int, where: str, saved: int | None) -> None:
+        self.partial, self.step, self.saved = partial, step, saved
+        super().__init__(f"stopped after step {step} of {num_steps}{where}{last_checkpoint_in_words(saved)}")
 
 
 def end_on_request(step: int, num_steps: int, checkpoints: Checkpoints, *, say: bool) -> NoReturn:

@@ -14,9 +14,9 @@ from outlay.core.error_types import CheckpointError
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
 from outlay.train.data import TrainData
-from outlay.train.loop import Interrupted
 from outlay.train.run_folder import RunFolder
 from outlay.train.step import init_state, train_step
+from outlay.train.stop import Interrupted
 
 pytestmark = pytest.mark.compiles
 

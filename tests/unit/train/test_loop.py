@@ -13,7 +13,8 @@ from outlay.jobs import heartbeat
 from outlay.jobs.job_folder import JobFolder
 from outlay.train import loop
 from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.loop import Interrupted, fit
+from outlay.train.loop import fit
+from outlay.train.stop import Interrupted
 
 BATCHES = [np.full(8, number, np.float32) for number in range(6)]
 
@@ -84,7 +85,7 @@ def test_ctrl_c_keeps_the_metrics_so_far_and_says_how_far_it_came(program, tmp_p
     ) as stop:
         run(program, Data(), metrics_path=path)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
-    assert len(stop.value.history) == 3
+    assert len(stop.value.partial) == 3
     assert isinstance(stop.value, KeyboardInterrupt)
 
 

@@ -16,7 +16,6 @@ from outlay.brain.plots.style import TEXT, ShownFigure, colour, number_of, tidy
 from outlay.brain.run.activity import RASTER_MS, Activity, population_names
 from outlay.brain.run.inputs.closed_loop import Episode
 from outlay.brain.run.recording.recording import Recording
-from outlay.brain.run.simulated_progress import real_time
 from outlay.core.quantities import counted
 
 
@@ -84,6 +83,16 @@ class BrainRun:
             "episodes": episodes_in_words(self.episodes),
         }
         return "\n".join(f"{name:<9} {words}" for name, words in lines.items() if words)
+
+
+def real_time(simulated_ms: float, seconds: float) -> str:
+    """How fast simulated time passes, in words.
+
+    >>> real_time(1000.0, 0.25), real_time(10.0, 1.0)
+    ('4.0x real time', '0.01x real time')
+    """
+    factor = simulated_ms / 1000 / seconds if seconds else float("inf")
+    return f"{factor:.1f}x real time" if factor >= 1 else f"{factor:.2g}x real time"
 
 
 def episodes_in_words(episodes: Sequence[Episode]) -> str:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 
 from outlay.brain.run.activity import RASTER_MS, population_names
 from outlay.brain.run.brain_folder import BrainFolder
 from outlay.brain.run.brain_recipe import BrainRecipe
-from outlay.brain.run.brain_run import BrainRun, episodes_in_words
+from outlay.brain.run.brain_run import BrainRun, episodes_in_words, real_time
 from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.saves import Saves
 from outlay.brain.run.simulate import simulate
-from outlay.brain.run.simulated_progress import real_time
 from outlay.core.quantities import counted, format_seconds
 from outlay.core.versions import versions
 from outlay.graph.rollout import Rollout
@@ -29,7 +26,7 @@ from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, re
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.result import result_not_lost
 from outlay.report.placed.measure_parts import measure_parts
-from outlay.report.show import show
+from outlay.report.run_page import Picture, run_page
 from outlay.train.run_folder import RunFolder
 from outlay.train.together import is_first
 
@@ -48,7 +45,7 @@ def run(
 
     Raises:
         BrainStopped: inputs or state are not finite; the recording so far is in the folder.
-        BrainInterrupted: on Ctrl-C; likewise.
+        Interrupted: on Ctrl-C; likewise.
         CheckpointError: a run of this recipe cannot be saved, or the earlier run cannot be continued.
         RunFolderError: the folder cannot be written to; after the last step it is `ResultNotWritten`.
     """
@@ -194,23 +191,16 @@ def report_page(result: BrainResult, run: BrainRun, plan: Plan, pictures: Mappin
         plan: where every array lived.
         pictures: PNG files by name.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("outlay.recipes"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.get_template("brain_report.html").render(
-        title=f"{result.recipe} under {result.layout}",
-        facts=result.facts,
-        populations=_populations(run),
+    return run_page(
+        f"{result.recipe} under {result.layout}",
+        result.facts,
+        plan,
+        table=_populations(run),
+        numbers=("neurons", "spikes", "rate (Hz)"),
         pictures=[
-            {
-                "title": _TITLES[name][0],
-                "caption": _caption(name, run),
-                "png": _encoded(path),
-                "wide": name in _WIDE,
-            }
+            Picture(_TITLES[name][0], path, _caption(name, run), is_wide=name in _WIDE)
             for name, path in pictures.items()
         ],
-        plan=show(plan).to_html(),
     )
 
 
@@ -219,11 +209,11 @@ def _populations(run: BrainRun) -> list[dict[str, str]]:
     types = {facts.name: facts.type for facts in run.brain.inspect().modules}
     return [
         {
-            "name": name,
-            "type": types[port.partition(":")[0]],
+            "population": name,
+            "module": types[port.partition(":")[0]],
             "neurons": f"{run.activity.num_neurons[port]:,}",
             "spikes": f"{int(run.activity.counts(port).sum()):,}",
-            "rate": f"{run.activity.rate(port):.1f}",
+            "rate (Hz)": f"{run.activity.rate(port):.1f}",
         }
         for port, name in names.items()
     ]
@@ -233,10 +223,6 @@ def _caption(name: str, run: BrainRun) -> str:
     caption = _TITLES[name][1]
     is_cut = name == "raster" and run.num_steps * run.brain.dt > RASTER_MS
     return f"{caption}; the last {RASTER_MS:g} ms" if is_cut else caption
-
-
-def _encoded(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
 
 
 @dataclass(frozen=True)

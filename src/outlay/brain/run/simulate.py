@@ -16,21 +16,21 @@ from outlay.arrays.gather import gather
 from outlay.brain.brain_error import BrainError
 from outlay.brain.run.activity import population_names
 from outlay.brain.run.brain_recipe import BrainRecipe
-from outlay.brain.run.brain_run import BrainRun
+from outlay.brain.run.brain_run import BrainRun, real_time
 from outlay.brain.run.collected import Collected
 from outlay.brain.run.inputs.feed import refuse_not_finite
+from outlay.brain.run.not_finite import BrainStopped, first_not_finite, not_finite_problems
 from outlay.brain.run.recording.events import Filter
 from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.saves import Saved, Saves
-from outlay.brain.run.simulated_progress import BrainProgress
-from outlay.brain.run.stopped import BrainInterrupted, BrainStopped, first_not_finite, not_finite_problems
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat
 from outlay.program.make import program as make_program
 from outlay.recipes.prepare import Prepared
-from outlay.train.stop import end_on_request, last_checkpoint_in_words, on_request
+from outlay.train.progress import Progress
+from outlay.train.stop import Interrupted, end_on_request, last_checkpoint_in_words, on_request
 
 _MAX_IN_FLIGHT = 2
 """Chunks under way: the devices never wait for Python, and what is shown is not far behind them."""
@@ -78,7 +78,7 @@ def simulate(
 
     Raises:
         BrainStopped: inputs or state are not finite.
-        BrainInterrupted: on Ctrl-C.
+        Interrupted: on Ctrl-C.
         Stopped: a `SystemExit` with code 75 on SIGUSR1, 143 on SIGTERM.
     """
     return _Run(prepared, num_steps, recorder_of, kept_in, saves).run(state, progress, start)
@@ -121,7 +121,7 @@ class _Run:
             self.collected.weights = self._weights()
         names = population_names(self.collected.activity.num_neurons)
         with contextlib.ExitStack() as stack:
-            shown = stack.enter_context(BrainProgress(self.num_steps, self.brain.dt)) if progress else None
+            shown = stack.enter_context(self._progress()) if progress else None
             if self.saves:
                 stack.enter_context(on_request())
             self._compile()
@@ -130,13 +130,15 @@ class _Run:
             def show(rates: Mapping[str, float]) -> None:
                 beat(self.done, f"step {self.done + 1}")
                 if shown:
-                    shown.show(self.done, self._seconds, {names[port]: rate for port, rate in rates.items()})
+                    facts = "  ".join(f"{names[port]} {rate:.0f}" for port, rate in rates.items())
+                    shown.show(self.done, self._seconds, f"{facts} Hz" if facts else "")
 
             try:
                 stops = self._run_chunks(show)
             except KeyboardInterrupt as stopped:
                 saved = self.saves.checkpoints.last_saved() if self.saves else None
-                raise BrainInterrupted(self._recorded(), self.done, self.num_steps, self.kept_in, saved) from stopped
+                where = f"; the recording so far is in {self.kept_in}" if self.kept_in else ""
+                raise Interrupted(self._recorded(), self.done, self.num_steps, where, saved) from stopped
             seconds = self._seconds
         if stops and self.saves:
             end_on_request(self.done, self.num_steps, self.saves.checkpoints, say=progress)
@@ -202,6 +204,16 @@ class _Run:
             if self.saves:
                 self.saves.checkpoints.close()
         return stops
+
+    def _progress(self) -> Progress:
+        dt, total = self.brain.dt, self.num_steps * self.brain.dt
+        return Progress(
+            self.num_steps,
+            f"{dt:g} ms",
+            lambda rate: real_time(rate * dt, 1.0),
+            position=lambda step: f"{step * dt:,.0f}/{total:,.0f} ms",
+            after={"step": self.done, "seconds": self.collected.seconds},
+        )
 
     @property
     def _seconds(self) -> float:

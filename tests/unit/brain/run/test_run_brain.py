@@ -5,9 +5,10 @@ import pytest
 from tests.unit.brain.run.tiny import tiny
 
 import outlay
+from outlay.brain.run.not_finite import BrainStopped
 from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.run_brain import run_brain
-from outlay.brain.run.stopped import BrainInterrupted, BrainStopped
+from outlay.train.stop import Interrupted
 
 pytestmark = pytest.mark.compiles
 
@@ -146,9 +147,9 @@ def test_ctrl_c_keeps_what_was_recorded():
             raise KeyboardInterrupt
         return LIGHT[step]
 
-    with pytest.raises(BrainInterrupted, match="stopped after step 200 of 450") as caught:
+    with pytest.raises(Interrupted, match="stopped after step 200 of 450") as caught:
         run_brain(tiny(), steps=450, inputs={"light": light}, record=[SPIKES])
-    assert len(caught.value.recording[SPIKES]) == 200
+    assert len(caught.value.partial[SPIKES]) == 200
 
 
 @pytest.mark.parametrize(

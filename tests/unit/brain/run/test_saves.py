@@ -15,13 +15,14 @@ from outlay.brain.brain_error import BrainError
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.collected import Collected
 from outlay.brain.run.inputs.closed_loop import ClosedLoop
+from outlay.brain.run.not_finite import BrainStopped
 from outlay.brain.run.recording.recording import Recording
-from outlay.brain.run.stopped import BrainInterrupted, BrainStopped
 from outlay.core.error_types import CheckpointError
 from outlay.jobs import stop_request
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
 from outlay.train.run_folder import RunFolder
+from outlay.train.stop import Interrupted
 
 pytestmark = pytest.mark.compiles
 
@@ -72,7 +73,7 @@ def prepared(recipe, *, mesh=8, **options):
 
 
 def stopped(path, **options):
-    with pytest.raises(BrainInterrupted, match=r"; the last checkpoint is of step 40$"):
+    with pytest.raises(Interrupted, match=r"; the last checkpoint is of step 40$"):
         run_prepared(prepared(recipe(until(57, interrupt)), **options), RunFolder(path), checkpoint_every=20)
 
 
@@ -129,7 +130,7 @@ def test_a_run_that_is_no_number_goes_on_once_its_input_is_mended(tmp_path, unin
 
 
 def test_stopped_before_the_first_checkpoint_it_begins_anew(tmp_path, uninterrupted):
-    with pytest.raises(BrainInterrupted):
+    with pytest.raises(Interrupted):
         run_prepared(prepare(recipe(until(11, interrupt))), RunFolder(tmp_path), checkpoint_every=20)
     run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True))
     assert left_in(tmp_path) == uninterrupted

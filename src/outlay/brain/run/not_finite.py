@@ -1,4 +1,4 @@
-"""A run of a Brain that ended before its last step, and what is left of it."""
+"""A run of a Brain that stopped because something was not finite: where, and what is left of the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from outlay.brain.brain_error import BrainError
 from outlay.brain.run.recording.recording import Recording
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
-from outlay.train.stop import last_checkpoint_in_words
 
 
 class BrainStopped(BrainError):
@@ -27,23 +26,6 @@ class BrainStopped(BrainError):
         super().__init__(headline, problems)
         self.recording = recording
         self.num_steps = num_steps
-
-
-class BrainInterrupted(KeyboardInterrupt):
-    """Ctrl-C in the middle of a run.
-
-    Attributes:
-        recording: what was recorded until then.
-        num_steps: how many steps were taken.
-        saved: the step of the last checkpoint; None where there is none.
-    """
-
-    def __init__(self, recording: Recording, num_steps: int, in_all: int, where: str, saved: int | None) -> None:
-        self.recording = recording
-        self.num_steps = num_steps
-        self.saved = saved
-        kept = f"; the recording so far is in {where}" if where else ""
-        super().__init__(f"stopped after step {num_steps} of {in_all}{kept}{last_checkpoint_in_words(saved)}")
 
 
 def first_not_finite(first: Mapping[str, Any]) -> tuple[int, list[str]] | None:

@@ -1,0 +1,73 @@
+"""The page of a run, whatever ran: what it came to, pictures of it, and where every array lived."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlay.layout.plan import Plan
+from outlay.report.html import templates
+from outlay.report.show import show
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture for the page.
+
+    Attributes:
+        title: what it shows.
+        path: its PNG file.
+        caption: how to read it.
+        is_wide: its text is too small for half a page.
+    """
+
+    title: str
+    path: Path
+    caption: str = ""
+    is_wide: bool = False
+
+    @property
+    def encoded(self) -> str:
+        """The file as text, so that the page needs no other file."""
+        return base64.b64encode(self.path.read_bytes()).decode()
+
+
+def run_page(
+    title: str,
+    facts: Mapping[str, str],
+    plan: Plan,
+    *,
+    beside: Picture | None = None,
+    table: Sequence[Mapping[str, str]] = (),
+    numbers: Collection[str] = (),
+    pictures: Sequence[Picture] = (),
+    sample: str = "",
+) -> str:
+    """The page as HTML.
+
+    Args:
+        title: the heading.
+        facts: the result in words, by name.
+        plan: where every array lived.
+        beside: one picture beside the facts.
+        table: a table beside the facts, its rows by the heads of their columns.
+        numbers: heads of the columns that hold numbers.
+        pictures: the pictures below, each with a heading.
+        sample: text that the run shows.
+    """
+    return (
+        templates()
+        .get_template("run.html.j2")
+        .render(
+            title=title,
+            facts=facts,
+            beside=beside,
+            table=table,
+            numbers=numbers,
+            pictures=pictures,
+            sample=sample,
+            plan=show(plan).to_html(),
+        )
+    )
