@@ -23,7 +23,8 @@ from outlay.core.runtime_flags import merge_flags
 # Most of what XLA does to compile a small program is to make fast machine code of it, which tests do not need. What it
 # makes it of, the optimized HLO that tests read, is the same. Processes that tests start inherit the flags; what must
 # hold in the code that users run is also tested without them (test_brain_as_compiled.py).
-QUICK_COMPILES = {"xla_backend_optimization_level": "0"}
+# One part to generate code for, not 32 side by side: each has a cost of its own, and tests run side by side as well.
+QUICK_COMPILES = {"xla_backend_optimization_level": "0", "xla_cpu_parallel_codegen_split_count": "1"}
 if importlib.metadata.version("jax").startswith("0.10."):  # later ones know no other way, and stop at the flag
     QUICK_COMPILES["xla_cpu_use_fusion_emitters"] = "false"
 os.environ["XLA_FLAGS"] = merge_flags(os.environ.get("XLA_FLAGS", ""), QUICK_COMPILES)

@@ -89,6 +89,10 @@ def inject(fault: str) -> None:
         time.sleep(70)
     while fault == "spin":
         pass
+    if fault == "fork":
+        if not (worker := os.fork()):
+            raise ValueError("a worker's mistake")
+        print(f"the worker ended with {os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])}")
     if fault == "early":
         sys.exit(0)
     if fault == "code":

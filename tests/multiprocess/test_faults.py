@@ -64,6 +64,14 @@ def test_an_exception_in_a_thread_ends_all(mark):
     assert (done.code, done.stderr.rstrip().splitlines()[-1]) == (13, "KeyError: 'planted'")
 
 
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_forked_worker_that_fails_does_not_end_the_job_of_its_parent(mark, process):
+    done = jobs.run(fault="fork", process=process, mark=mark)
+    assert (done.code, done.stdout.count("total 2.0")) == (0, 2), done.stderr
+    assert f"[{process}] the worker ended with 1\n" in done.stdout
+    assert done.stderr.count("ValueError: a worker's mistake") == 1
+
+
 def test_sigterm_ends_a_process_and_so_all(mark):
     done = jobs.run(fault="SIGTERM", process=1, mark=mark)
     assert done.code == 143

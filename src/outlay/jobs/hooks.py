@@ -73,8 +73,9 @@ class Hooks:
             self._fail(failed)
 
         def on_end() -> None:
-            if os.getpid() == own:
-                self._on_end()
+            if os.getpid() != own:
+                _leave_fork()
+            self._on_end()
 
         sys.excepthook, threading.excepthook = on_exception, on_thread_exception
         watch_exits()
@@ -117,6 +118,12 @@ class Hooks:
         if stopped is not None:
             # All at once, now that all are here: srun ends those that are later than others.
             leave(stopped)
+
+
+def _leave_fork() -> NoReturn:
+    """End a process that one of the job's has forked, before JAX's own end in it takes the job's service down."""
+    failed = end_of_program()
+    leave(0 if failed is None else failed.exit_code if failed.kind == "SystemExit" else 1)
 
 
 _ending: SystemExit | None = None
