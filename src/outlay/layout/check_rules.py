@@ -58,8 +58,8 @@ def check_rules(resolution: Resolution, tree: TreeFacts) -> list[Problem]:
     rules, problems = resolution.rules, []
     for number, (rule, got) in enumerate(zip(rules, resolution.applications, strict=True)):
         earlier = [i for i in range(number) if rules[i] == rule]
-        if first_part(rule.pattern) in tree.not_given or rule.optional:
-            continue  # the plan was not asked for these, or the rule need not get anything
+        if first_part(rule.pattern) in tree.not_given or rule.optional or (rule.is_by_source and not got):
+            continue  # not asked for, need not get anything, or seen to where the step is traced
         if earlier:
             what = f"the same as {rules[earlier[0]].named(earlier[0])}"
             problems.append(Problem("duplicate rule", rule.named(number), what, "delete one of the two"))

@@ -24,6 +24,9 @@ _IN_FILE = "[[rule]]"
 
 Kind = Literal["state", "batch", "intermediate"]
 
+SOURCE = "@"
+"""How patterns begin that name a value by the source that makes it: `@Block.mlp`, `@model.py:120`."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -31,7 +34,8 @@ class Rule:
 
     Patterns are globs over whole dotted paths: `*` is one part or a piece of one, `**` any number of parts. A pattern
     that begins with a wildcard speaks of the state only; the batch and the values that a step constrains by name
-    (`batch.**`, `grads.**`), and its outputs (`outputs.**`), are matched by patterns that begin with their name.
+    (`batch.**`, `grads.**`), and its outputs (`outputs.**`), are matched by patterns that begin with their name. One
+    that begins with `@` speaks of what a module or a function returns, `@Block.mlp`, or a line makes, `@model.py:120`.
 
     Attributes:
         pattern: which leaves, such as `params.**.kernel`.
@@ -72,9 +76,17 @@ class Rule:
 
     def matches(self, path: str, kind: Kind) -> bool:
         """Whether the rule speaks of a leaf. Leading wildcards reach state leaves only."""
+        if self.is_by_source:
+            name = path.rpartition("#")[0] or path  # of values of one name and several shapes, each has a number
+            return kind == "intermediate" and path.startswith(SOURCE) and matches(self.pattern[1:], name[1:])
         if kind != "state" and first_part(self.pattern) != split_path(path)[0]:
             return False
         return matches(self.pattern, path)
+
+    @property
+    def is_by_source(self) -> bool:
+        """Whether it names values inside the step by the module, the function or the line that makes them."""
+        return self.pattern.startswith(SOURCE)
 
     @property
     def is_leading_wild(self) -> bool:
@@ -132,7 +144,7 @@ class Rule:
         if not isinstance(self.pattern, str):
             what = f"the pattern is a {type(self.pattern).__name__}, not a string"
             return Problem("not a pattern", repr(self.pattern), what, 'write a glob such as "params.**.kernel"')
-        what = pattern_problem(self.pattern)
+        what = pattern_problem(self.pattern.removeprefix(SOURCE))
         if what is None:
             return None
         meant = as_dotted(self.pattern) or as_glob(self.pattern)

@@ -24,6 +24,7 @@ from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.program.abstract import OnlyReads, abstract_init, abstract_inputs, abstract_step, named
 from outlay.program.by_rows import by_rows
+from outlay.program.by_source import by_source, refuse_elsewhere
 from outlay.program.compiler_options import Wanted, compile_with, compiler_options
 from outlay.program.diagnose import refuse_unplaceable
 from outlay.program.explicit import is_explicit, lowered_with_types, state_shapes
@@ -53,6 +54,8 @@ class OneStep:
         donate: bool,
     ) -> None:
         self.compiler_options = compiler_options(options, mesh)
+        refuse_elsewhere(layout, step, mode, mesh)
+        step = by_source(step, layout)
         user_step = step if donate else OnlyReads(step)
         split = by_rows(user_step, init, layout, mesh, mode)
         self.rows: tuple[Rows, ...] = (split.rows,) if split else ()

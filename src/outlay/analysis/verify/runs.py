@@ -27,6 +27,7 @@ from outlay.core.jax_compat import intercepting
 from outlay.graph.rollout import Rollout
 from outlay.program.abstract import abstract_step
 from outlay.program.by_hand import by_hand
+from outlay.program.by_source import by_source
 from outlay.program.host_memory import fetching
 from outlay.program.intermediates import placing
 from outlay.program.modes import Mode, check_mode, in_mode
@@ -271,11 +272,12 @@ def one_device(program: Program) -> Way:
 
 
 def _in_mode(program: Program, mode: Mode) -> Stepped:
+    step = by_source(program.step, program.layout) if mode == "auto" else program.step
     if isinstance(program.step, Rollout) or not _sums_over_batch(program):
-        step = in_mode(mode, program.step, program.plan, program.mesh, sums_over_batch=False)
+        step = in_mode(mode, step, program.plan, program.mesh, sums_over_batch=False)
         return _with_gradients(step, _directly)
     take = by_hand(program.plan, program.mesh) if mode == "manual" else _directly
-    placed = placing(program.step, program.plan, program.mesh)
+    placed = placing(step, program.plan, program.mesh)
     return _with_gradients(fetching(placed, program.plan, program.mesh), take)
 
 

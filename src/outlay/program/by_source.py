@@ -1,0 +1,328 @@
+"""Values that rules name by the source they come from: what a module or a function returns, or a line makes.
+
+A step is traced, and its operations are run again with `constrain` after those that make such values, in what is
+differentiated before it is differentiated: so the gradient of a value lives where the value does. What functions return
+is marked while they are traced. The value of a line is what its operations make and something else takes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Var, jaxprs_in_params
+from jax.sharding import AxisType, Mesh
+
+from outlay.core.constrain import Gradient, constrain, resolving, summing
+from outlay.core.error_types import Problem, ProgramError
+from outlay.core.jax_compat import run_jaxpr, scan_operands
+from outlay.core.jax_gradient import differentiating
+from outlay.core.jax_marks import MARK, Step, calls_to, is_of_a_derivative, line_of, marking_returns
+from outlay.core.quantities import counted
+from outlay.graph.rollout import Rollout
+from outlay.layout.layout import Layout
+from outlay.layout.rule import Rule
+from outlay.program.source_names import Line, SourceNames, is_readable, line_in
+
+_LOOP, _CALLS, _RECOMPUTED = "scan", ("jit", "pjit", "closed_call"), ("remat2", "checkpoint")
+_ENTERED = (_LOOP, "while", "cond", *_CALLS, *_RECOMPUTED)
+
+
+def by_source(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
+    """A step that constrains the values of which the layout speaks by their source; itself where it speaks of none.
+
+    Args:
+        step: the user's step.
+        layout: the rules.
+
+    Raises:
+        ProgramError: when it is traced: rules that speak of nothing, or of values where none can be placed, or whose
+            spec has more dims than a value.
+    """
+    rules = [rule for rule in layout if rule.is_by_source]
+    if not rules:
+        return step
+
+    @functools.wraps(step, updated=())
+    def placed(*args: Any) -> Any:
+        return _BySource(rules).run(step, args)
+
+    return placed
+
+
+def refuse_elsewhere(layout: Layout, step: Any, mode: str, mesh: Mesh) -> None:
+    """Raise for rules that name values by their source where the compiler does not place what is inside the step."""
+    rules = [rule for rule in layout if rule.is_by_source and not rule.optional]
+    where = (
+        f"mode {mode}"
+        if mode != "auto"
+        else "a mesh with explicit axes"
+        if AxisType.Explicit in mesh.axis_types
+        else ""
+    )
+    where = where or ("a graph of parts" if isinstance(step, Rollout) else "")
+    if rules and where:
+        fix = "delete the rule" + (', or mode="auto"' if mode != "auto" else "")
+        what = f"it names a value by its source, which is for mode auto on automatic axes; this is {where}"
+        problems = [Problem("not here", rule.written, what, fix).text() for rule in rules]
+        head = f"{counted(len(rules), 'rule')} of the layout cannot be followed here:"
+        raise ProgramError("\n".join([head, *problems]))
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value that a rule speaks of.
+
+    Attributes:
+        path: its path in the plan.
+        rank: the number of the rule that speaks of it: the first such has it.
+        batched: the dims that `jax.vmap` has added to it, the first to be named first.
+        source: the line that makes it.
+    """
+
+    path: str
+    rank: int
+    batched: tuple[int, ...] = ()
+    source: str = ""
+
+
+@dataclass
+class _BySource:
+    """One trace of a step."""
+
+    rules: Sequence[Rule]
+    problems: dict[str, Problem] = field(default_factory=dict)
+    paths: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
+    found: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.names = SourceNames(self.rules)
+        self.lines = {rank: line for rank, rule in enumerate(self.rules) if (line := line_in(rule.pattern))}
+
+    def run(self, step: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """The step's results.
+
+        A first trace, which is thrown away, tells whether there is anything to place outside of what is differentiated.
+        Where there is nothing the step itself is called, so that what a runner of sums keeps belongs to its trace.
+        """
+        num_sums = 0
+
+        def count(gradient: Gradient, *of: Any) -> Any:
+            nonlocal num_sums
+            num_sums += 1
+            return gradient(*of)
+
+        with marking_returns(self.names.of_returned), differentiating(self._rerun):
+            with summing(count), resolving(lambda where, tree, optional: tree):
+                jaxpr = _traced(step, args)[0]
+            outside = {value.path: value for value in self._deep(jaxpr, self.lines)}
+            if outside and num_sums:
+                self._out_of_reach(outside, "the optimizer's part of a training step")
+            self._refuse(outside)
+            return self._rerun(step)(*args) if outside else step(*args)
+
+    def _rerun(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function, updated=())
+        def rerun(*args: Any) -> Any:
+            jaxpr, structure = _traced(function, args)
+            return jax.tree.unflatten(structure, self._run(jaxpr, jax.tree.leaves(args)))
+
+        return rerun
+
+    def _run(self, jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+        jaxpr, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", None)
+        here = self._values(jaxpr, self.lines)
+        placed = [self._place(variable, value, here) for variable, value in zip(jaxpr.invars, values, strict=True)]
+        closed = jaxpr if consts is None else ClosedJaxpr(jaxpr, consts)
+
+        def evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
+            if eqn.primitive.name == MARK:
+                return values
+            results = self._inside(eqn, values) if self._is_entered(eqn) else bind(*values)
+            return [self._place(variable, one, here) for variable, one in zip(eqn.outvars, results, strict=True)]
+
+        return run_jaxpr(closed, placed, evaluate)
+
+    def _place(self, variable: Any, value: Any, here: Mapping[Any, _Value]) -> Any:
+        of = here.get(variable)
+        if of is None:
+            return value
+        self.found.add(of.rank)
+        own = [dim for dim in range(value.ndim) if dim not in of.batched]
+        first = (*of.batched, *own)
+        moved = value if first == (*range(value.ndim),) else value.transpose(first)
+        if self._is_too_short(of, moved):
+            return value
+        moved = constrain(moved, self._path(of.path, moved), optional=True)
+        return moved if first == (*range(value.ndim),) else moved.transpose([first.index(d) for d in range(value.ndim)])
+
+    def _is_too_short(self, of: _Value, value: Any) -> bool:
+        spec = self.rules[of.rank].spec
+        if spec is None or len(spec) <= value.ndim:
+            return False
+        what = f"rule {self.rules[of.rank].written} gives {len(spec)} dims, but the value has {value.ndim}: "
+        what += f"{value.dtype}{list(value.shape)}" + (f", made at {of.source}" if of.source else "")
+        fix = "give at most one entry a dim, or write a pattern that leaves this value out"
+        self.problems.setdefault(what, Problem("too many dims", of.path, what, fix))
+        return True
+
+    def _path(self, path: str, value: Any) -> str:
+        """The path of a value; others of the same name have other shapes, and a number each."""
+        shapes = self.paths.setdefault(path, [])
+        if (shape := (value.shape, value.dtype)) not in shapes:
+            shapes.append(shape)
+        number = shapes.index(shape) + 1
+        return path if number == 1 else f"{path}#{number}"
+
+    def _values(self, jaxpr: Any, lines: Mapping[int, Line]) -> dict[Any, _Value]:
+        """The values of a program that rules speak of, but for those inside its loops and calls."""
+        found: dict[Any, _Value] = {}
+        made_by = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
+        named = [
+            (eqn.invars[0], _Value(path, rank, eqn.params["batched"], _place_of(made_by.get(eqn.invars[0]))))
+            for eqn in jaxpr.eqns
+            if eqn.primitive.name == MARK and isinstance(eqn.invars[0], Var)
+            for path, rank in [self.names.path_and_rank(eqn.params["name"])]
+        ]
+        of_lines = [
+            (variable, _Value(self.rules[rank].pattern, rank, (), _place_of(made_by[variable])))
+            for rank, line in lines.items()
+            for variable in _leaving(jaxpr, line)
+        ]
+        for variable, value in [*named, *of_lines]:
+            if variable not in found or value.rank < found[variable].rank:
+                found[variable] = value
+        return found
+
+    def _is_entered(self, eqn: Any) -> bool:
+        """Whether there are values to place inside an operation."""
+        inner = list(jaxprs_in_params(eqn.params))
+        if not inner or is_of_a_derivative(eqn):
+            return False
+        there = {value.path: value for one in inner for value in self._deep(one, self._lines_inside(eqn))}
+        if eqn.primitive.name in _ENTERED:
+            return bool(there)
+        self._out_of_reach(there, eqn.primitive.name)
+        return False
+
+    def _out_of_reach(self, values: Mapping[str, _Value], inside: str) -> None:
+        for path, value in values.items():
+            at = f", at {value.source}" if value.source else ""
+            what = f"it is made inside {inside}{at}, where no value can be placed from outside"
+            fix = "name what the function around it returns, or the line that calls that function"
+            self.problems.setdefault(path, Problem("out of reach", path, what, fix))
+            self.found.add(value.rank)
+
+    def _deep(self, jaxpr: Any, lines: Mapping[int, Line]) -> Iterator[_Value]:
+        """The values in a program, those inside its operations included."""
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        yield from self._values(jaxpr, lines).values()
+        for eqn in jaxpr.eqns:
+            inside = [] if is_of_a_derivative(eqn) else jaxprs_in_params(eqn.params)
+            for inner in inside:
+                yield from self._deep(inner, self._lines_inside(eqn, lines))
+
+    def _lines_inside(self, eqn: Any, lines: Mapping[int, Line] | None = None) -> dict[int, Line]:
+        """The lines whose values may be inside an operation: it does not stand on them itself."""
+        calls, lines = calls_to(eqn), self.lines if lines is None else lines
+        return {rank: line for rank, line in lines.items() if line.position(calls) is None}
+
+    def _inside(self, eqn: Any, values: list[Any]) -> list[Any]:
+        """The results of an operation, with values in it placed."""
+        params, name = eqn.params, eqn.primitive.name
+        around, self.lines = self.lines, self._lines_inside(eqn)
+        try:
+            if name == _LOOP:
+                return self._loop(params, values)
+            if name == "while":
+                return self._while(params, values)
+            if name == "cond":
+                branches = [functools.partial(self._branch, branch) for branch in params["branches"]]
+                return jax.lax.switch(values[0], branches, *values[1:])
+            inner = next(iter(jaxprs_in_params(params)))
+            if name in _CALLS:
+                return self._run(inner, values)
+            run = functools.partial(self._branch, inner)
+            return jax.checkpoint(run, policy=params["policy"], prevent_cse=params["prevent_cse"])(*values)
+        finally:
+            self.lines = around
+
+    def _branch(self, jaxpr: Any, *values: Any) -> list[Any]:
+        return self._run(jaxpr, values)
+
+    def _loop(self, params: Mapping[str, Any], values: list[Any]) -> list[Any]:
+        num_consts, num_carried = scan_operands(params)
+        num = num_consts + num_carried
+
+        def turn(carried: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
+            results = self._run(params["jaxpr"], [*values[:num_consts], *carried, *slices])
+            return results[:num_carried], results[num_carried:]
+
+        how = {name: params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in params}
+        carried, results = jax.lax.scan(turn, values[num_consts:num], values[num:], **how)
+        return [*carried, *results]
+
+    def _while(self, params: Mapping[str, Any], values: list[Any]) -> list[Any]:
+        first, second = params["cond_nconsts"], params["body_nconsts"]
+        of_test, of_body, start = values[:first], values[first : first + second], values[first + second :]
+        return jax.lax.while_loop(
+            lambda carried: self._run(params["cond_jaxpr"], [*of_test, *carried])[0],
+            lambda carried: self._run(params["body_jaxpr"], [*of_body, *carried]),
+            start,
+        )
+
+    def _refuse(self, outside: Mapping[str, _Value]) -> None:
+        problems, found = [*self.problems.values()], self.found | {value.rank for value in outside.values()}
+        for rank, rule in enumerate(self.rules):
+            if rank not in found and not rule.optional:
+                problems.append(Problem("unused rule", rule.written, *self.names.why_unused(rule)))
+        if problems:
+            head = f"{counted(len(problems), 'problem')} with rules that name values by their source:"
+            raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+
+
+def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """A function's operations, and the structure of its results; never a trace that JAX has kept of another time."""
+    jaxpr, result = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
+    return jaxpr, jax.tree.structure(result)
+
+
+def _leaving(jaxpr: Any, line: Line) -> list[Any]:
+    """The floating-point values that a line makes and that something else takes, or the line itself the next time."""
+    at: dict[Any, tuple[int, tuple[Step, ...]]] = {}
+    left: dict[Any, None] = {}
+    for eqn in jaxpr.eqns:
+        calls = calls_to(eqn)
+        position = None if is_of_a_derivative(eqn) else line.position(calls)
+        if eqn.primitive.name != MARK:
+            for variable in eqn.invars:
+                if isinstance(variable, Var) and variable in at and not _is_same_turn(at[variable], position, calls):
+                    left[variable] = None
+        if position is not None and eqn.primitive.name != MARK:
+            at.update((variable, (position, calls)) for variable in eqn.outvars if _is_number(variable))
+    left.update((variable, None) for variable in jaxpr.outvars if isinstance(variable, Var) and variable in at)
+    return list(left)
+
+
+def _is_number(variable: Any) -> bool:
+    return jnp.issubdtype(variable.aval.dtype, jnp.inexact) and bool(variable.aval.shape)
+
+
+def _is_same_turn(made: tuple[int, tuple[Step, ...]], position: int | None, calls: tuple[Step, ...]) -> bool:
+    """Whether a line takes a value in the same turn in which it made it: its instructions only go forward."""
+    before, there = made
+    if position != before or there[:before] != calls[:before]:
+        return False
+    return [offset for _, offset in there[before:]] < [offset for _, offset in calls[before:]]
+
+
+def _place_of(eqn: Any) -> str:
+    """The line that makes a value: the innermost one that is nobody's library."""
+    for step in reversed(calls_to(eqn)) if eqn is not None else ():
+        if is_readable(step[0].co_filename):
+            return f"{step[0].co_filename}:{line_of(step)}"
+    return ""

@@ -1,0 +1,186 @@
+"""The names by which a rule can speak of what the source makes: of functions and modules, and of lines."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import jax
+
+from outlay.core.jax_marks import Step, is_traced, line_of
+from outlay.core.paths import flatten_paths, join_parts, split_path
+from outlay.core.suggest import did_you_mean
+from outlay.layout.rule import Rule
+
+_LINE = re.compile(r"@(.+\.\w+):(\d+)")
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|^<frozen")
+# Of Outlay itself this is machinery; models, recipes and applications are programs like a user's.
+_OUTLAY = re.compile(
+    r"[/\\]outlay[/\\](analysis|arrays|cli|core|datasets|devices|graph|jobs|layout|program|report|search|train)[/\\]"
+)
+_LIBRARIES = (str(Path(str(jax.__file__)).parent), sysconfig.get_paths()["stdlib"])
+_NEAREST = 6
+"""Lines that are named where a rule's line makes nothing."""
+
+
+def is_readable(file: str) -> bool:
+    """Whether a file holds somebody's program rather than a library."""
+    return not (file.startswith(_LIBRARIES) or _INSTALLED.search(file) or _OUTLAY.search(file))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a file, of whose path the end is given."""
+
+    file: str
+    number: int
+
+    def position(self, calls: Sequence[Step]) -> int | None:
+        """Where the line stands among the calls that led to an operation, outermost first; None where it does not."""
+        for index, step in enumerate(calls):
+            code = step[0]
+            if code.co_firstlineno <= self.number == line_of(step) and self.is_in(code.co_filename):
+                return index
+        return None
+
+    def is_in(self, file: str) -> bool:
+        """Whether it is a line of this file."""
+        return file == self.file or Path(file).as_posix().endswith("/" + self.file.removeprefix("./"))
+
+
+def line_in(pattern: str) -> Line | None:
+    """The line that a pattern names; None where it names a function or a module.
+
+    >>> line_in("@nets/model.py:120"), line_in("@Block.mlp")
+    (Line(file='nets/model.py', number=120), None)
+    """
+    found = _LINE.fullmatch(pattern)
+    return Line(found[1], int(found[2])) if found else None
+
+
+class SourceNames:
+    """The names of what functions return, as rules speak of them.
+
+    Args:
+        rules: those that name values by their source.
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+        self._names: dict[str, None] = {}
+        self._codes: dict[CodeType, None] = {}
+
+    def of_returned(self, frame: FrameType, value: Any) -> dict[str, Any]:
+        """What a function returns and a rule speaks of, by its path in the plan."""
+        file = frame.f_code.co_filename
+        if file.startswith(_LIBRARIES) or _OUTLAY.search(file):
+            return {}
+        arrays = _arrays(value)
+        if not arrays:
+            return {}
+        names = _names_of(frame)
+        if is_readable(file):
+            self._codes[frame.f_code] = None
+        if is_readable(file) or frame.f_code.co_name == "__call__":
+            self._names.update(dict.fromkeys(f"@{name}" for name in names))
+        found = {}
+        for path, array in arrays:
+            for rule in self._rules:
+                full = next((one for name in names if rule.matches(one := _joined(name, path), "intermediate")), None)
+                if full is not None:
+                    found[full] = array
+                    break
+        return found
+
+    def path_and_rank(self, path: str) -> tuple[str, int]:
+        """A path, and the number of the first rule that speaks of it."""
+        return path, next(rank for rank, rule in enumerate(self._rules) if rule.matches(path, "intermediate"))
+
+    def why_unused(self, rule: Rule) -> tuple[str, str]:
+        """What a rule that speaks of nothing looks for, and the nearest that there is."""
+        line = line_in(rule.pattern)
+        otherwise = "\nor delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
+        if line is None:
+            what = "no function or module of this name returns an array in this step"
+            return what, did_you_mean(rule.pattern, self._names) + otherwise
+        return "this line makes no floating-point array that something else takes", self._near(line) + otherwise
+
+    def _near(self, line: Line) -> str:
+        files = dict.fromkeys(code.co_filename for code in self._codes)
+        here = [code for code in self._codes if line.is_in(code.co_filename)]
+        if not here:
+            names = [f"@{Path(file).name}:{line.number}" for file in files]
+            return f"no function of such a file returns an array; {did_you_mean(f'@{line.file}:{line.number}', names)}"
+        spans = sorted({(code.co_firstlineno, code.co_name) for code in here}, key=lambda s: abs(s[0] - line.number))
+        told = ", ".join(f"{name} begins on line {first}" for first, name in sorted(spans[:_NEAREST]))
+        return f"functions of {line.file} that make arrays: {told}"
+
+
+def _arrays(value: Any) -> list[tuple[str, Any]]:
+    """The traced arrays of what a function returns, with their paths in it."""
+    if is_traced(value):
+        return [("", value)]
+    if not isinstance(value, tuple | list | dict):
+        return []
+    try:
+        return [(path, leaf) for path, leaf in flatten_paths(value)[0] if is_traced(leaf)]
+    except Exception:  # a tree that cannot be flattened is nobody's activations
+        return []
+
+
+def _joined(name: str, path: str) -> str:
+    return f"@{name}" + (f".{path}" if path else "")
+
+
+def _names_of(frame: FrameType) -> list[str]:
+    """The names of a function that returns: its own, and that of the attribute which holds the module that it is of."""
+    code = frame.f_code
+    name = code.co_qualname.rpartition("<locals>.")[2]
+    owner = _owner(frame)
+    if owner is None:
+        return [join_parts((name,)) if "." not in name else name]
+    names = [type(owner).__name__ if code.co_name == "__call__" else f"{type(owner).__name__}.{code.co_name}"]
+    if code.co_name == "__call__" and (attribute := _attribute(frame, owner)):
+        names.insert(0, attribute)
+    return names
+
+
+def _owner(frame: FrameType) -> Any:
+    """The object of whose class a method is."""
+    code = frame.f_code
+    if "." not in code.co_qualname.rpartition("<locals>.")[2] or not code.co_argcount:
+        return None
+    return frame.f_locals.get(code.co_varnames[0])
+
+
+def _attribute(frame: FrameType, owner: Any) -> str:
+    """`Block.mlp` of a module that a Block which called it, directly or not, holds as its `mlp`."""
+    outer = frame.f_back
+    while outer is not None:
+        holder = _owner(outer)
+        if holder is not None and holder is not owner and (found := _held_as(holder, owner)):
+            return f"{type(holder).__name__}.{found}"
+        outer = outer.f_back
+    return ""
+
+
+def _held_as(holder: Any, owner: Any) -> str:
+    for name, value in getattr(holder, "__dict__", {}).items():
+        if value is owner:
+            return name
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            number = next((number for number, one in enumerate(value) if one is owner), None)
+            if number is not None:
+                return f"{name}.{number}"
+        if isinstance(value, Mapping):
+            key = next((key for key, one in value.items() if one is owner), None)
+            if key is not None:
+                return f"{name}.{'.'.join(split_path(str(key)))}"
+    if getattr(owner, "parent", None) is holder and isinstance(name := getattr(owner, "name", None), str):
+        return name  # a Flax Linen module
+    return ""

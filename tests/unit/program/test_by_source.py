@@ -1,0 +1,275 @@
+"""Values that rules name by the module, the function or the line that makes them."""
+
+import re
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+import outlay
+from outlay.errors import ProgramError
+
+WIDTH, NUM_LAYERS = 16, 3
+BATCH = np.random.default_rng(0).normal(size=(16, 4, WIDTH)).astype(np.float32)
+SPLIT = outlay.fsdp(min_size=8) + outlay.data_parallel()
+OPTIMIZER = optax.adam(1e-2)
+SOURCE = Path(__file__).read_text().splitlines()
+
+
+def line_with(comment: str) -> str:
+    """The rule's pattern for the line of this file that ends so."""
+    (number,) = (number for number, line in enumerate(SOURCE, 1) if line.endswith(f"# {comment}"))
+    return f"@test_by_source.py:{number}"
+
+
+def mlp(x, params):
+    up = jnp.tanh(x @ params["up"])  # the up projection
+    return up @ params["down"]
+
+
+def block(x, params):
+    return x + mlp(x, params)
+
+
+def scanned(params, batch, keys):
+    x, _ = jax.lax.scan(lambda x, layer: (block(x, layer), None), batch, params)
+    return (x**2).mean(axis=(-1, -2)), {}
+
+
+def checkpointed(params, batch, keys):
+    turn = jax.checkpoint(lambda x, layer: (block(x, layer), None), prevent_cse=False)
+    x, _ = jax.lax.scan(turn, batch, params)
+    return (x**2).mean(axis=(-1, -2)), {}
+
+
+def unrolled(params, batch, keys):
+    x = batch
+    for number in range(NUM_LAYERS):
+        x = block(x, jax.tree.map(lambda p, number=number: p[number], params))  # each block
+    return (x**2).mean(axis=(-1, -2)), {}
+
+
+def vmapped(params, batch, keys):
+    def of_one(x):
+        for number in range(NUM_LAYERS):
+            x = block(x, jax.tree.map(lambda p, number=number: p[number], params))
+        return x
+
+    return (jax.vmap(of_one)(batch) ** 2).mean(axis=(-1, -2)), {}
+
+
+def jitted(params, batch, keys):
+    return scanned(params, jax.jit(lambda x: x)(batch), keys)
+
+
+LOSSES = [scanned, checkpointed, unrolled, vmapped, jitted]
+
+
+def init(key):
+    up, down = jax.random.split(key)
+    shape = (NUM_LAYERS, WIDTH, WIDTH)
+    return {"up": jax.random.normal(up, shape) * 0.3, "down": jax.random.normal(down, shape) * 0.3}
+
+
+def program_of(*rules, loss=scanned, mode="auto", batch=BATCH, init=init, mesh=None) -> outlay.Program:
+    return outlay.program(
+        outlay.train_step(loss, OPTIMIZER),
+        outlay.init_state(init, OPTIMIZER),
+        batch,
+        layout=outlay.Layout(rules) + SPLIT,
+        mesh=mesh or outlay.mesh(data=4, model=2),
+        mode=mode,
+    )
+
+
+def num_constraints(program: outlay.Program) -> int:
+    """How often the lowered step places a value with a dim over `model`."""
+    text = program.lowered.as_text()
+    return len(re.findall(r"sharding_constraint .*\"model\"", text))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("pattern", ["@mlp", line_with("the up projection"), "@block.**"])
+def test_same_numbers_and_the_cotangent_follows(loss, pattern):
+    program = program_of((pattern, P("data", None, "model")), loss=loss)
+    (leaf,) = program.plan.of_kind("intermediate")
+    assert (leaf.path, leaf.shape) == (pattern.removesuffix(".**"), (16, 4, WIDTH))
+    times = NUM_LAYERS if loss in (unrolled, vmapped) else 1
+    # Forward and backward; what is recomputed is placed once more.
+    assert num_constraints(program) >= 2 * times
+    if pattern == "@mlp":
+        outlay.verify(program).raise_if_different()
+
+
+def test_a_loop_of_python_is_placed_at_every_turn():
+    program = program_of((line_with("each block"), P("data", None, "model")), loss=unrolled)
+    assert num_constraints(program) == 2 * NUM_LAYERS
+
+
+def test_the_compiler_takes_it():
+    plain, placed = (program_of(*rules) for rules in ([], [("@mlp", P(None, None, ("data", "model")))]))
+    assert plain.compiled.as_text() != placed.compiled.as_text()
+
+
+class Mlp(nnx.Module):
+    def __init__(self, rngs):
+        self.up, self.down = (nnx.Linear(WIDTH, WIDTH, rngs=rngs) for _ in range(2))
+
+    def __call__(self, x):
+        return self.down(jax.nn.gelu(self.up(x)))
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.mlp = Mlp(rngs)
+
+    def __call__(self, x):
+        return x + self.mlp(x)
+
+
+GRAPH, _ = nnx.split(Block(nnx.Rngs(0)))
+
+
+def of_nnx(params, batch, keys):
+    return (nnx.merge(GRAPH, params)(batch) ** 2).mean(axis=(-1, -2)), {}
+
+
+@pytest.mark.parametrize("pattern", ["@Block.mlp", "@Mlp", "@Block", "@Mlp.up", "@*.up", "@Linear"])
+def test_modules_of_nnx(pattern):
+    program = program_of(
+        (pattern, P("data", None, "model")), loss=of_nnx, init=lambda key: nnx.state(Block(nnx.Rngs(0)))
+    )
+    (leaf,) = program.plan.of_kind("intermediate")
+    assert leaf.path == {"@*.up": "@Mlp.up"}.get(pattern, pattern)
+    assert num_constraints(program) == (4 if pattern == "@Linear" else 2)
+    if pattern == "@Block.mlp":
+        outlay.verify(program).raise_if_different()
+
+
+class Network(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(WIDTH)(jax.nn.relu(nn.Dense(2 * WIDTH)(x)))
+
+
+def of_linen(params, batch, keys):
+    return (Network().apply(params, batch) ** 2).mean(axis=(-1, -2)), {}
+
+
+def test_modules_of_linen_and_values_of_several_shapes():
+    def made(key):
+        return Network().init(key, BATCH)
+
+    program = program_of(("@Dense", P("data", None, "model")), loss=of_linen, init=made)
+    found = {leaf.path: leaf.shape for leaf in program.plan.of_kind("intermediate")}
+    assert found == {"@Dense": (16, 4, 2 * WIDTH), "@Dense#2": (16, 4, WIDTH)}
+    one = program_of(("@Network.Dense_1", P("data", None, "model")), loss=of_linen, init=made)
+    assert [leaf.path for leaf in one.plan.of_kind("intermediate")] == ["@Network.Dense_1"]
+    outlay.verify(program).raise_if_different()
+
+
+def forward(state, batch):
+    def halves(x):
+        return {"first": x * 2, "second": jnp.tanh(x)}
+
+    found = jax.lax.cond(batch[0, 0, 0] > 0, lambda x: halves(x)["first"], lambda x: halves(x)["second"], batch)
+    return {"y": jax.lax.fori_loop(0, 3, lambda _, x: mlp(x, state), found)}
+
+
+def test_a_forward_pass_with_branches_and_a_loop_without_an_end():
+    rules = [("@halves.*", P("data", None, "model")), ("@mlp", P("data", None, "model"))]
+    program = outlay.program(
+        forward,
+        lambda key: jax.tree.map(lambda x: x[0], init(key)),
+        BATCH,
+        layout=outlay.Layout(rules) + SPLIT,
+        mesh=outlay.mesh(data=4, model=2),
+        donate=False,
+    )
+    found = [leaf.path for leaf in program.plan.of_kind("intermediate")]
+    assert found == ["@halves.first", "@halves.second", "@mlp"]
+    state = program.init(jax.random.key(0))
+    expected = forward(jax.device_get(state), BATCH)["y"]
+    np.testing.assert_allclose(program(state, BATCH)["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_it_can_be_kept_or_recomputed_too():
+    program = program_of(("@block", outlay.keep()))
+    assert program.plan["@block"].stored == "device"
+    outlay.verify(program).raise_if_different()
+
+
+def test_all_rules_that_speak_of_nothing_are_named_with_what_is_near():
+    number = int(line_with("the up projection").partition(":")[2])
+    rules = [("@Block.mpl", P("data")), (f"@test_by_source.py:{number + 5}", P("data")), ("@nowhere.py:3", P("data"))]
+    with pytest.raises(ProgramError, match="3 problems with rules") as error:
+        program_of(*rules, loss=of_nnx, init=lambda key: nnx.state(Block(nnx.Rngs(0))))
+    assert "did you mean '@Block.mlp'" in str(error.value)
+    assert "of_nnx begins on line" in str(error.value)
+    assert "no function of such a file" in str(error.value)
+
+
+def test_a_rule_with_too_many_dims_names_every_value_with_its_line():
+    with pytest.raises(ProgramError, match="1 problem") as error:
+        program_of(("@mlp", P("data", None, None, "model")))
+    what = r"gives 4 dims, but the value has 3: float32\[16, 4, 16\], made at .*test_by_source.py:\d+"
+    assert re.search(what, str(error.value))
+
+
+def test_a_dim_that_does_not_divide_is_the_plans_error():
+    with pytest.raises(outlay.errors.LayoutError, match="@mlp"):
+        program_of(("@mlp", P(None, ("data", "model"))))
+
+
+def with_own_derivative(params, batch, keys):
+    @jax.custom_vjp
+    def own(x, params):
+        return mlp(x, params)
+
+    own.defvjp(lambda x, params: (own(x, params), params), lambda params, g: (g, jax.tree.map(jnp.zeros_like, params)))
+    return (own(batch, jax.tree.map(lambda p: p[0], params)) ** 2).mean(axis=(-1, -2)), {}
+
+
+def test_what_is_inside_a_derivative_by_hand_is_refused():
+    with pytest.raises(ProgramError, match=r"made inside custom_vjp_call, at .*test_by_source\.py") as error:
+        program_of(("@mlp", P("data", None, "model")), loss=with_own_derivative)
+    assert "name what the function around it returns" in str(error.value)
+
+
+def test_mode_manual_and_explicit_axes_are_refused_in_words():
+    with pytest.raises(ProgramError, match="this is mode manual"):
+        program_of(("@mlp", P("data", None, "model")), mode="manual")
+    with pytest.raises(ProgramError, match="this is a mesh with explicit axes"):
+        program_of(("@mlp", P("data", None, "model")), mesh=outlay.mesh(data=4, model=2, explicit=True))
+
+
+def test_the_optimizers_part_of_a_training_step_is_out_of_reach():
+    def clip(updates, state, params=None):
+        return jax.tree.map(jnp.sign, updates), state
+
+    step = outlay.train_step(scanned, transform := optax.GradientTransformation(lambda params: (), clip))
+    with pytest.raises(ProgramError, match="made inside the optimizer's part of a training step"):
+        outlay.program(
+            step,
+            outlay.init_state(init, transform),
+            BATCH,
+            layout=outlay.Layout([("@clip.**", P("model"))]) + SPLIT,
+            mesh=outlay.mesh(data=4, model=2),
+        )
+
+
+def test_an_optional_rule_may_speak_of_nothing():
+    layout = [outlay.Rule("@absent", P("data"), optional=True)]
+    assert not program_of(*layout).plan.of_kind("intermediate")
+
+
+def test_files_write_such_rules(tmp_path):
+    file = tmp_path / "layout.toml"
+    file.write_text('[[rule]]\nmatch = "@mlp"\nspec = ["data", "-", "model"]\n')
+    assert outlay.read_layout(file).rules == outlay.Layout([("@mlp", P("data", None, "model"))]).rules
