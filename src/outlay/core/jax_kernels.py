@@ -20,8 +20,8 @@ from jax._src.mesh import get_concrete_mesh
 
 from outlay.core.jax_compat import is_compile_only
 
-CUDNN_OF_TARGETS = 91_002
-"""The cuDNN that hardware which is not here is taken to have, 9.10.2: the first with all that is asked of it."""
+CUDNN_OF_TARGETS = 91_100
+"""The cuDNN that hardware which is not here is taken to have, 9.11: the first with attention on all of it (B300)."""
 
 LANES = 128
 """What the Pallas kernel's blocks of queries and keys are multiples of."""

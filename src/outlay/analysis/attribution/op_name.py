@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from outlay.analysis.attribution.program_facts import Phase
+from outlay.models.attention.kernel_rules import SCOPE
 from outlay.program.compiler_options import MICROBATCHES
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
@@ -83,7 +84,7 @@ def _split(text: str, separator: str) -> list[str]:
 def _read_part(part: str, scopes: list[str], transforms: set[str]) -> None:
     transform = _TRANSFORM.fullmatch(part)
     if transform is None:
-        if part and part not in _MACHINERY and not part.startswith("branch_") and "->" not in part:
+        if part and part not in _MACHINERY and not part.startswith(("branch_", SCOPE)) and "->" not in part:
             scopes.append(part)
         return
     name, inside = transform[1], transform[2]

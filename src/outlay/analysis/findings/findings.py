@@ -9,6 +9,7 @@ from dataclasses import replace
 from outlay.analysis.findings.donation import donated_in_vain, state_not_donated, state_that_moves
 from outlay.analysis.findings.evidence import Evidence
 from outlay.analysis.findings.finding import Finding
+from outlay.analysis.findings.fused_attention import unfused_attention
 from outlay.analysis.findings.gathers import exchanges_in_fsdp, gathered_batch, whole_parameters
 from outlay.analysis.findings.messages import FULL_REMATERIALIZATION
 from outlay.analysis.findings.out_of_memory import too_large
@@ -103,6 +104,7 @@ _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     state_not_donated,
     state_that_moves,
     repeated_work,
+    unfused_attention,
 )
 
 

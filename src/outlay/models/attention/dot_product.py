@@ -17,8 +17,7 @@ from jax.sharding import PartitionSpec
 from outlay.core import jax_kernels
 from outlay.core.error_types import ProgramError
 from outlay.models.attention.blockwise import Mask, blockwise
-
-HALF = (jnp.bfloat16, jnp.float16)
+from outlay.models.attention.kernel_rules import num_pieces, refusal
 
 
 def attention(
@@ -38,7 +37,7 @@ def attention(
     asked, and on hardware that is not here too. Everywhere else it goes block by block (online softmax), in plain JAX,
     with the same numbers up to rounding; blocks that a mask hides wholly cost nothing. Batch and heads may be split
     over devices in every mode; the sequence is taken whole. Scores and their softmax are float32. It has gradients of
-    first order, backward. Where a GPU or TPU gets no kernel, a warning says why.
+    first order, backward. Where a GPU or TPU gets no kernel, a warning says why, and so does `outlay.explain`.
 
     Args:
         query: (B, T, heads, head_dim).
@@ -68,64 +67,24 @@ def attention(
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     mask = Mask(causal, None if window is None or window >= query.shape[1] else window)
     device = jax_kernels.compiled_for()
-    reason = no_kernel_because(device, query, key, segment_ids, split)
-    if reason is not None and device.platform != "cpu":
-        warnings.warn(f"attention goes block by block on {device.device_kind}: {reason}", stacklevel=2)
+    refused = refusal(device, query, key, segment_ids, split)
+    told = None if device.platform == "cpu" else refused
+    if told is not None:
+        warnings.warn(f"attention goes block by block on {device.device_kind}: {told.why}", stacklevel=2)
     with jax.named_scope("attention"):
-        if reason is None:
-            return _fused(query, key, value, _Kernel(mask, factor, split, key.shape[1]))
+        if refused is None:
+            given = [x if device.platform == "tpu" else _filled_up(x) for x in (query, key, value)]
+            mixed: jax.Array = _fused(*given, _Kernel(mask, factor, split, key.shape[1]))
+            return mixed[..., : query.shape[-1]]
         segments = None if segment_ids is None else (segment_ids, segment_ids)
-        return blockwise(query, key, value, segments, mask, factor)
+        with jax.named_scope(told.scope) if told is not None else contextlib.nullcontext():
+            return blockwise(query, key, value, segments, mask, factor)
 
 
-def no_kernel_because(
-    device: jax.Device, query: Any, key: Any, segment_ids: Any = None, split: PartitionSpec | None = None
-) -> str | None:
-    """Why a device has no fused kernel for what is asked of it; None where it has.
-
-    Args:
-        device: what the program is compiled for.
-        query: the queries, or their shape and dtype.
-        key: the keys, likewise.
-        segment_ids: as for `attention`.
-        split: as for `attention`.
-    """
-    if segment_ids is not None:
-        return "fused kernels take no segment_ids here"
-    if device.platform == "tpu":
-        return _none_of_tpus(query, key, split)
-    capability, dim = jax_kernels.compute_capability(device), query.shape[-1]
-    if capability is None:
-        return f"there is none for {device.platform}"
-    if capability < (8, 0):
-        return f"cuDNN's takes compute capability 8.0 or higher, and this GPU has {capability[0]}.{capability[1]}"
-    if query.dtype not in HALF:
-        return f"cuDNN's takes bfloat16 or float16, and this is {query.dtype}"
-    largest = 256 if capability >= (9, 0) else 128
-    if dim > largest or dim % 8:
-        return f"cuDNN's takes a head_dim of at most {largest} that 8 divides, and this is {dim}"
-    return None
-
-
-def _none_of_tpus(query: Any, key: Any, split: PartitionSpec | None) -> str | None:
-    mesh, lanes = jax.sharding.get_abstract_mesh(), jax_kernels.LANES
-    if query.shape[1] % lanes or key.shape[1] % lanes:
-        return f"the Pallas kernel takes sequences that {lanes} divides, and these are {query.shape[1]}, {key.shape[1]}"
-    if any(axis_type != jax.sharding.AxisType.Auto for axis_type in mesh.axis_types):
-        return "the Pallas kernel is called on automatic axes only"
-    if mesh.size > 1 and split is None:
-        return "the compiler cannot split the Pallas kernel, and split= does not say how"
-    batch, sequence, heads = (_num_pieces(split, dim) for dim in range(3))
-    if sequence > 1 or query.shape[0] % batch or query.shape[2] % heads or key.shape[2] % heads:
-        return f"split={split} splits the sequence, or does not divide batch {query.shape[0]} and heads {key.shape[2]}"
-    return None
-
-
-def _num_pieces(split: PartitionSpec | None, dim: int) -> int:
-    """Into how many pieces a dim is split."""
-    axes = None if split is None or dim >= len(split) else split[dim]
-    sizes = dict(jax.sharding.get_abstract_mesh().shape)
-    return math.prod(sizes[axis] for axis in ((axes,) if isinstance(axes, str) else axes or ()))
+def _filled_up(heads: jax.Array) -> jax.Array:
+    """Heads of a number of features that 8 divides, as cuDNN takes them: features of zeros change no score."""
+    missing = -heads.shape[-1] % 8
+    return jnp.pad(heads, ((0, 0),) * 3 + ((0, missing),)) if missing else heads
 
 
 @dataclass(frozen=True)
@@ -153,7 +112,7 @@ class _Kernel:
         device = jax_kernels.compiled_for()
         if device.platform != "tpu":
             return jax_kernels.answering_for(device)
-        heads = shape[2] // _num_pieces(self.split, 2)
+        heads = shape[2] // num_pieces(self.split, 2)
         seen = heads * self.mask.num_seen(shape[1], self.num_keys)
         return jax_kernels.telling_cost(2 * seen * shape[3], seen)
 

@@ -30,6 +30,7 @@ from outlay.devices.build import mesh
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp
+from outlay.models.attention.dot_product import attention
 from outlay.program.make import program
 from outlay.report.explain.explain import explain
 
@@ -271,3 +272,31 @@ def test_a_finding_costs_what_it_causes():
     found = ranked(_with_what_they_cause([other, small, large]))
     assert [(one.kind, one.cost_bytes) for one in found[:2]] == [("gathered-batch", 10**9), ("repeated-work", 10**9)]
     assert ranked(_with_what_they_cause([other, small]))[0].kind == "resharding"
+
+
+@pytest.mark.compiles
+def test_attention_without_its_fused_kernel():
+    """One finding for all of its operations, forward and backward, at the line that asked for it."""
+    query = jax.ShapeDtypeStruct((8, 64, 2, 16), jnp.float32)
+
+    def step(scale, batch):
+        def loss(scale):
+            return attention(scale * batch, batch, batch, causal=True).sum()
+
+        value, grad = jax.value_and_grad(loss)(scale)
+        return scale - grad, value
+
+    def explained(dtype):
+        batch = query.update(dtype=dtype)
+        on = mesh(data=8, target="h100:1x8")
+        init = lambda key: jnp.ones((), dtype)  # noqa: E731
+        return explain(program(step, init, batch, layout=data_parallel(), mesh=on))
+
+    with pytest.warns(UserWarning, match="block by block"):
+        without = explained(jnp.float32)
+    (found,) = without.of_kind("unfused-attention")
+    assert "cuDNN's takes bfloat16 or float16, and this is float32" in found.text
+    assert "cast queries, keys and values to jnp.bfloat16" in found.fix
+    assert found.source.function.endswith("loss")
+    assert "no_kernel" not in str(without)
+    assert not explained(jnp.bfloat16).of_kind("unfused-attention")

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ from outlay.analysis.work.compiled import compiled_work
 from outlay.core import jax_kernels
 from outlay.core.error_types import ProgramError
 from outlay.models.attention.blockwise import BLOCK, Mask, blockwise
-from outlay.models.attention.dot_product import no_kernel_because
+from outlay.models.attention.dot_product import _filled_up
+from outlay.models.attention.kernel_rules import refusal
 
 CAUSAL, WINDOW = Mask(causal=True), Mask(causal=True, window=5)
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2}
@@ -162,10 +164,11 @@ def test_batch_and_heads_stay_split(how):
 
 
 @pytest.mark.compiles
-def test_on_gpus_that_are_not_here_it_is_the_fused_kernel_and_stays_split():
+@pytest.mark.parametrize(("dtype", "dim"), [(jnp.bfloat16, 64), (jnp.float16, 96), (jnp.bfloat16, 12)])
+def test_on_gpus_that_are_not_here_it_is_the_fused_kernel_and_stays_split(dtype, dim):
     mesh = outlay.mesh(data=4, model=2, target="h100:1x8")
     sharding = NamedSharding(mesh, P("data", None, "model"))
-    query, key = (jax.ShapeDtypeStruct((8, 256, n, 64), jnp.bfloat16, sharding=sharding) for n in (8, 4))
+    query, key = (jax.ShapeDtypeStruct((8, 256, n, dim), dtype, sharding=sharding) for n in (8, 4))
 
     def grads(query, key, value):
         def loss(*xs):
@@ -196,10 +199,12 @@ def test_on_tpus_that_are_not_here_it_is_the_pallas_kernel_where_the_split_is_to
 
     with jax.set_mesh(mesh):
         text = jax.jit(grads).lower(query, key, key).compile().as_text()
-        assert "split= does not say how" in no_kernel_because(mesh.devices.flat[0], query, key)
-        assert "splits the sequence" in no_kernel_because(mesh.devices.flat[0], query, key, split=P(None, "data"))
+        assert "split= does not say how" in refusal(mesh.devices.flat[0], query, key).why
+        assert "splits the sequence" in refusal(mesh.devices.flat[0], query, key, split=P(None, "data")).why
         odd = jax.ShapeDtypeStruct((4, 200, 4, 64), jnp.bfloat16)
-        assert "sequences that 128 divides" in no_kernel_because(mesh.devices.flat[0], odd, odd, split=split)
+        half = jax.ShapeDtypeStruct(query.shape, jnp.float16)
+        assert "bfloat16 or float32, and this is float16" in refusal(mesh.devices.flat[0], half, half, split=split).why
+        assert "sequences that 128 divides" in refusal(mesh.devices.flat[0], odd, odd, split=split).why
     assert set(re.findall(r"%(splash_\w+?)(?:\.\d+)? = ", text)) == {
         "splash_mha_fwd_residuals",
         "splash_mha_dkv_no_residuals",
@@ -214,17 +219,49 @@ def test_why_there_is_no_kernel():
         outlay.mesh(data=8, target=target).devices.flat[0] for target in ("h100:1x8", "a100-80gb:1x8", "cpu:8")
     )
 
-    def reason(device, dim, dtype=jnp.bfloat16, **more):
-        query = jax.ShapeDtypeStruct((1, 8, 2, dim), dtype)
-        return no_kernel_because(device, query, query, **more)
+    def reason(device, dim, dtype=jnp.bfloat16, length=8, **more):
+        query = jax.ShapeDtypeStruct((1, length, 2, dim), dtype)
+        found = refusal(device, query, query, **more)
+        return found and found.why
 
     assert reason(h100, 256) is None
+    assert reason(h100, 96, jnp.float16) is None
     assert reason(a100, 128) is None
     assert reason(cpu, 64) == "there is none for cpu"
-    assert "at most 128 that 8 divides, and this is 256" in reason(a100, 256)
-    assert "this is 12" in reason(h100, 12)
+    assert "at most 128 on this GPU, and this is 256" in reason(a100, 256)
     assert "this is float32" in reason(h100, 64, jnp.float32)
+    assert "an even length, and these are 255, 255" in reason(h100, 64, length=255)
     assert "no segment_ids" in reason(h100, 64, segment_ids=jnp.zeros((1, 8)))
+
+
+def test_a_refusal_is_read_back_from_the_scope_that_tells_it():
+    (device,) = {outlay.mesh(data=8, target="a100-80gb:1x8").devices.flat[0]}
+    query = jax.ShapeDtypeStruct((1, 8, 2, 256), jnp.bfloat16)
+    refused = refusal(device, query, query)
+    op_name = f"jit(step)/transpose(jvp(attention/{refused.scope}))/while/body/mul"
+    assert type(refused).of_scope(op_name) == refused
+    assert refused.fix == "more heads with at most 128 features each"
+    assert type(refused).of_scope("jit(step)/no_kernel.other.7/mul") is None
+
+
+def test_features_of_zeros_change_nothing():
+    query, key, value = (x[..., :5] for x in inputs(12))
+    filled = [_filled_up(x) for x in (query, key, value)]
+    assert {x.shape[-1] for x in filled} == {8}
+    expected = blockwise(query, key, value, None, CAUSAL, 0.4)
+    found = blockwise(*filled, None, CAUSAL, 0.4)
+    np.testing.assert_allclose(found[..., :5], expected, atol=2e-6)
+    assert not np.asarray(found[..., 5:]).any()
+
+
+@pytest.mark.parametrize("target", ["a100-80gb:1x8", "h100:1x8", "b200:1x8", "b300:1x8", "gb300:1x8"])
+def test_each_gpu_of_the_last_years_has_its_kernel(target):
+    """Which cuDNN it is taken to have decides that, and JAX asks while it traces."""
+    query = jax.ShapeDtypeStruct((8, 16, 2, 64), jnp.bfloat16)
+    with jax.set_mesh(outlay.mesh(data=8, target=target)), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        grad = jax.grad(lambda x: outlay.attention(x, x, x, causal=True).astype(jnp.float32).sum())
+        assert "dot_product_attention" in str(jax.make_jaxpr(grad)(query))
 
 
 def test_a_warning_says_why_a_gpu_gets_no_kernel():
