@@ -1,10 +1,8 @@
-"""The training loop: a bounded number of steps in flight, metrics written as they come, an orderly stop on Ctrl-C."""
+"""Training as a run: batches by global step, metrics written as they come, evaluations on the way."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,22 +10,17 @@ from typing import Any, Protocol
 
 import jax
 
-from outlay.core.error_types import OutputError, ProgramError
+from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
-from outlay.jobs.heartbeat import beat
-from outlay.jobs.job_folder import AFTER_THE_LAST
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, refuse_unrecordable
 from outlay.train.data import ReadAhead
 from outlay.train.metrics_file import MetricsFile, as_numbers
 from outlay.train.progress import Progress
-from outlay.train.stop import Interrupted, StopTogether, end_on_request, last_checkpoint_in_words, on_request
+from outlay.train.saving import Saving
+from outlay.train.step_loop import StepLoop
 from outlay.train.together import is_first
-
-# Enough that the devices never wait for Python. Without a bound, host memory fills with waiting batches, the progress
-# shown runs far ahead of the devices, and simulated devices can starve each other of threads.
-_MAX_IN_FLIGHT = 2
 
 MOST_REMEMBERED = 10_000
 """Steps whose metrics a run remembers; the metrics file has all."""
@@ -136,7 +129,7 @@ def fit(
             `outlay.evaluate(held_out, state, examples)`. They are metrics of the step, as `evaluate.NAME`.
         evaluate_every: after how many steps, and after the last one; None for the last step only.
         on_step: `on_step(metrics)` is called with the metrics of each step, in order. Where it returns True training
-            ends early: after that step if it was evaluated, else at most two steps later, which are begun by then.
+            ends early: after that step if it was evaluated, else one step later, which is begun by then.
         read_ahead: how many batches a thread reads before their steps, for data that take long to read now and then;
             0 reads each batch between two steps. With `data.on(program)` they are on the devices by then.
 
@@ -175,7 +168,6 @@ def fit(
     _refuse_data(data, steps)
     refuse_unrecordable(program.lowered.out_info[1])
     samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
-    in_flight: collections.deque[Any] = collections.deque()
     with contextlib.ExitStack() as stack:
         writes = metrics_path if is_first() else None
         writer = stack.enter_context(MetricsFile(writes, after=first)) if writes else None
@@ -184,94 +176,90 @@ def fit(
             writer.kept.clear()  # the file has them
         before = history.last or {"step": first, "seconds": 0.0}
         since = 0 if history.last else first
-        shown = stack.enter_context(_progress(steps, samples_a_step, before)) if progress else None
-        if checkpoints:
-            stack.enter_context(on_request())
-        stop = StopTogether(first) if checkpoints else None
-        stops = False
-        program.agree(steps=steps, checkpoint_every=checkpoint_every, start=first, key=key)
-        beat(None, "compiling", steps)
-        program.compiled_parts  # noqa: B018  compiled here, so that the clock below times steps only
-        state = program.init(key) if state is None else state
-        if read_ahead:
-            data = stack.enter_context(ReadAhead(data, read_ahead, steps))
-        is_enough = False
-        finished, began = first, time.perf_counter() - before["seconds"]
-        beat(None, f"step {first + 1}")
-
-        def finish_oldest() -> None:
-            nonlocal finished, is_enough
-            oldest = in_flight.popleft()
-            try:
-                fetched = as_metrics(jax.device_get(oldest))
-                metrics = {name: as_numbers(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
-            except Exception:
-                in_flight.clear()  # or the metrics of later ones would be taken for those of this step
-                raise
-            finished += 1
-            beat(finished, f"step {finished + 1}" if finished < steps else AFTER_THE_LAST)
-            metrics = {"step": finished, **metrics, "seconds": round(time.perf_counter() - began, 4)}
-            history.add(metrics)
-            if writer:
-                writer.write(metrics)
-            if shown:
-                shown.show(finished, metrics["seconds"], _in_words(metrics))
-            if on_step and on_step(dict(metrics)):
-                is_enough = True
-
-        def finish_what_is_done() -> None:
-            """After a failure, the metrics of the steps before it; other processes are not waited for."""
-            with contextlib.suppress(Exception):
-                while in_flight and (jax.process_count() == 1 or _are_ready(in_flight[0])):
-                    finish_oldest()
-
-        try:
-            for step in range(first, steps):
-                if checkpoints:
-                    checkpoints.raise_if_failed()
-                if len(in_flight) >= _MAX_IN_FLIGHT:
-                    finish_oldest()
-                state, metrics = program(state, _batch(data, step, steps))
-                in_flight.append(metrics)
-                is_last = step + 1 == steps or is_enough
-                if evaluate and (is_last or (evaluate_every and (step + 1) % evaluate_every == 0)):
-                    while len(in_flight) > 1:
-                        finish_oldest()
-                    beat(None, "evaluating")
-                    in_flight[0] = {**as_metrics(metrics), **_evaluated(evaluate, program, state)}
-                    finish_oldest()
-                    is_last |= is_enough
-                stops = stop is not None and not is_last and stop.after(step + 1)
-                if checkpoints and (stops or is_last or (checkpoint_every and (step + 1) % checkpoint_every == 0)):
-                    while in_flight:  # their metrics must be in the file before a checkpoint after them exists
-                        finish_oldest()
-                    beat(None, "saving")
-                    checkpoints.save(step + 1, state)
-                if stops or is_last:
-                    break
-            while in_flight:
-                finish_oldest()
-            if checkpoints:
-                checkpoints.wait()
-        except KeyboardInterrupt as interrupt:
-            saved = checkpoints.last_saved() if checkpoints else None
-            where = f"; the metrics so far are kept in {metrics_path}" if metrics_path else ""
-            raise Interrupted(list(history), finished, steps, where, saved) from interrupt
-        except OutputError as error:
-            headline, _, fix = str(error).partition("\n")
-            saved = last_checkpoint_in_words(checkpoints.last_saved() if checkpoints else None)
-            stopped = f"{headline}; the run stopped after step {finished} of {steps}{saved}"
-            raise OutputError(f"{stopped}\n{fix}") from error
-        except Exception:
-            finish_what_is_done()
-            raise
-        finally:
-            if checkpoints:
-                checkpoints.close()
-    if checkpoints and stops:
-        end_on_request(finished, steps, checkpoints, say=progress)
+        saving = Saving(checkpoints, checkpoint_every) if checkpoints else None
+        training = _Training(
+            program,
+            steps,
+            step=first,
+            state=state,
+            saving=saving,
+            key=key,
+            data=data,
+            read_ahead=read_ahead,
+            history=history,
+            writer=writer,
+            evaluate=evaluate,
+            evaluate_every=evaluate_every,
+            on_step=on_step,
+        )
+        training.run(_progress(steps, samples_a_step, before) if progress else None)
     seconds = history.last["seconds"] if history.last else 0.0
-    return Fit(state, list(history), seconds, samples_a_step * (finished - since))
+    return Fit(training.state, list(history), seconds, samples_a_step * (training.step - since))
+
+
+class _Training(StepLoop):
+    """One step a call: its batch, and its metrics in history and file."""
+
+    def __init__(
+        self,
+        program: Program,
+        num_steps: int,
+        *,
+        key: Any,
+        data: Data,
+        read_ahead: int,
+        history: History,
+        writer: MetricsFile | None,
+        evaluate: Evaluate | None,
+        evaluate_every: int | None,
+        on_step: OnStep | None,
+        **begins: Any,
+    ) -> None:
+        super().__init__(program, num_steps, **begins)
+        self._key, self._data, self._read_ahead = key, data, read_ahead
+        self._history, self._writer = history, writer
+        self._evaluation, self._every, self._on_step = evaluate, evaluate_every, on_step
+
+    def begin(self, stack: contextlib.ExitStack) -> float:
+        every = self.saving.every if self.saving else None
+        self.program.agree(steps=self.num_steps, checkpoint_every=every, start=self.step, key=self._key)
+        self.program.compiled_parts  # noqa: B018  asking for it compiles it
+        if self.state is None:
+            self.state = self.program.init(self._key)
+        if self._read_ahead:
+            self._data = stack.enter_context(ReadAhead(self._data, self._read_ahead, self.num_steps))
+        return self._history.last["seconds"] if self._history.last else 0.0
+
+    def call(self, start: int, stop: int) -> Any:
+        self.state, metrics = self.program(self.state, _batch(self._data, start, self.num_steps))
+        return metrics
+
+    def is_evaluated(self, stop: int, *, is_last: bool) -> bool:
+        return self._evaluation is not None and (is_last or (bool(self._every) and stop % self._every == 0))
+
+    def evaluate(self, results: Any) -> Any:
+        assert self._evaluation
+        return {**as_metrics(results), **_evaluated(self._evaluation, self.program, self.state)}
+
+    def can_fetch(self, results: Any) -> bool:
+        return super().can_fetch(results) or all(leaf.is_ready() for leaf in jax.tree.leaves(results))
+
+    def fetch(self, results: Any) -> dict[str, Any]:
+        fetched = as_metrics(jax.device_get(results))
+        return {name: as_numbers(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
+
+    def record(self, start: int, stop: int, fetched: dict[str, Any]) -> str:
+        metrics = {"step": stop, **fetched, "seconds": round(self.seconds, 4)}
+        self._history.add(metrics)
+        if self._writer:
+            self._writer.write(metrics)
+        if self._on_step and self._on_step(dict(metrics)):
+            self.is_enough = True
+        return _in_words(metrics)
+
+    def partial(self) -> tuple[Any, str]:
+        where = f"; the metrics so far are kept in {self._writer.path}" if self._writer else ""
+        return list(self._history), where
 
 
 def _progress(steps: int, samples_a_step: int, after: Mapping[str, float]) -> Progress:
@@ -309,10 +297,6 @@ def _ends_early(num_batches: int, steps: int) -> ProgramError:
         f"the data ends early: data[{num_batches}] is not there, and {steps} steps take data[0] to "
         f"data[{steps - 1}]\n  fix: {fewer}data that begins again, such as data[step % len(data)]"
     )
-
-
-def _are_ready(metrics: Any) -> bool:
-    return all(leaf.is_ready() for leaf in jax.tree.leaves(metrics))
 
 
 def _refuse_impossible(steps: int, first: int, checkpoints: Checkpoints | None, checkpoint_every: int | None) -> None:

@@ -27,6 +27,7 @@ class MetricsFile:
         after: the step that the run continues after: lines up to it stay, later ones go. 0 makes the file anew.
 
     Attributes:
+        path: the file.
         kept: the metrics of the lines that stayed.
 
     Raises:
@@ -35,7 +36,7 @@ class MetricsFile:
     """
 
     def __init__(self, path: Path, *, after: int = 0) -> None:
-        self._path = path
+        self.path = path
         self.kept = _read(path, after) if after else []
         _refuse_other(path)
         # Beside it and then in its place: a kill in between loses no line, and other processes may be reading it.
@@ -77,7 +78,7 @@ class MetricsFile:
         if isinstance(error, OutputError):
             return error
         return OutputError(
-            f"{self._path} cannot be written: {error.strerror}; the metrics before are in it"
+            f"{self.path} cannot be written: {error.strerror}; the metrics before are in it"
             "\n  fix: make room or give permission, or another folder"
         )
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from outlay.brain.run.activity import RASTER_MS, population_names
-from outlay.brain.run.brain_folder import BrainFolder
+from outlay.brain.run.brain_folder import COLLECTED, BrainFolder
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.brain_run import BrainRun, episodes_in_words, real_time
 from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
-from outlay.brain.run.saves import Saves
 from outlay.brain.run.simulate import simulate
+from outlay.core.error_types import CheckpointError
 from outlay.core.quantities import counted, format_seconds
 from outlay.core.versions import versions
 from outlay.graph.rollout import Rollout
@@ -27,7 +27,9 @@ from outlay.recipes.prepare import Prepared
 from outlay.recipes.result import result_not_lost
 from outlay.report.placed.measure_parts import measure_parts
 from outlay.report.run_page import Picture, run_page
+from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.run_folder import RunFolder
+from outlay.train.saving import Saving
 from outlay.train.together import is_first
 
 
@@ -56,16 +58,16 @@ def run(
     if checkpoint_every is None:
         checkpoint_every = earlier.get("checkpoint_every")
     config = _config(prepared, recipe, steps, checkpoint_every, earlier)
-    saves = Saves(recipe, folder, checkpoint_every) if checkpoint_every else None
+    saving = _saving(recipe, folder, checkpoint_every) if checkpoint_every else None
     start = None
     if folder.earlier is not None:
         refuse_other_run(folder, config, _IDENTITY)
-        start = saves.restore(program) if saves else None
+        start = saving.restore(program) if saving else None
         refuse_past_the_end(folder, start.step if start else 0, steps)
-    refuse_before_beginning(program, folder, saves=saves is not None)
+    refuse_before_beginning(program, folder, saves=saving is not None)
     folder.write_config(config)
     folder.write_plan(program.plan)
-    its = BrainFolder(folder, goes_on=start is not None, records=bool(recipe.record), saves=saves is not None)
+    its = BrainFolder(folder, goes_on=start is not None, records=bool(recipe.record), saves=saving is not None)
 
     def recorder_of(rows: Any) -> ZarrRecorder | _Unwritten:
         if not (rows and is_first()):
@@ -78,7 +80,7 @@ def run(
         recorder_of,
         progress=is_first(),
         kept_in=str(its.recording_path) if recipe.record else "",
-        saves=saves,
+        saving=saving,
         start=start,
     )
     result = _result(prepared, done, folder)
@@ -88,6 +90,32 @@ def run(
             pictures = its.write_figures(done.figures())
             folder.write_report(report_page(result, done, program.plan, pictures))
     return result
+
+
+def _saving(recipe: BrainRecipe, folder: RunFolder, every: int) -> Saving:
+    """How a run of a recipe is saved.
+
+    Raises:
+        CheckpointError: runs of the recipe cannot be saved, or not every so many steps.
+    """
+    if recipe.loop is not None:
+        raise CheckpointError(
+            "a run in a closed loop saves no checkpoints: the state of its environment cannot be saved\n"
+            "  fix: leave --checkpoint-every and --resume out"
+        )
+    if recipe.moments.triggers:
+        raise CheckpointError(
+            "a run that records around events saves no checkpoints: what waits for an event would be lost\n"
+            "  fix: leave --checkpoint-every and --resume out, or record windows of time, or all, with a stride"
+        )
+    if every % recipe.stride:
+        fits = -(-every // recipe.stride) * recipe.stride
+        raise CheckpointError(
+            f"a checkpoint every {every} steps would be between two of the steps that are recorded, every "
+            f"{recipe.stride}\n  fix: --checkpoint-every {fits}"
+        )
+    checkpoints = Checkpoints(folder.checkpoints_path)
+    return Saving(checkpoints, every, collected=folder.path / COLLECTED, stride=recipe.stride)
 
 
 class _Unwritten:

@@ -1,11 +1,9 @@
-"""The loop of a run: chunks of steps, one compiled program for each length, and what becomes of their results."""
+"""A Brain as a run: chunks of steps, one compiled program for each length, and what becomes of their results."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -22,18 +20,16 @@ from outlay.brain.run.inputs.feed import refuse_not_finite
 from outlay.brain.run.not_finite import BrainStopped, first_not_finite, not_finite_problems
 from outlay.brain.run.recording.events import Filter
 from outlay.brain.run.recording.recording import Recording
-from outlay.brain.run.saves import Saved, Saves
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
-from outlay.jobs.heartbeat import beat
 from outlay.program.make import program as make_program
 from outlay.recipes.prepare import Prepared
 from outlay.train.progress import Progress
-from outlay.train.stop import Interrupted, end_on_request, last_checkpoint_in_words, on_request
+from outlay.train.saving import Saved, Saving
+from outlay.train.step_loop import StepLoop
+from outlay.train.stop import last_checkpoint_in_words
 
-_MAX_IN_FLIGHT = 2
-"""Chunks under way: the devices never wait for Python, and what is shown is not far behind them."""
 _MAX_WEIGHTS = 2**18
 """Numbers of a kernel that are kept for histograms."""
 
@@ -61,7 +57,7 @@ def simulate(
     state: Any = None,
     progress: bool = False,
     kept_in: str = "",
-    saves: Saves | None = None,
+    saving: Saving | None = None,
     start: Saved | None = None,
 ) -> BrainRun:
     """Run a prepared `BrainRecipe`.
@@ -73,7 +69,7 @@ def simulate(
         state: what to begin with, used up; a new state if None.
         progress: show time, speed and rates on stderr.
         kept_in: where the recording is, for messages.
-        saves: saves the run on its way; then SIGUSR1 or SIGTERM asks it to save and to end.
+        saving: saves the run on its way; then SIGUSR1 or SIGTERM asks it to save and to end.
         start: what to go on from, as if the run had never stopped.
 
     Raises:
@@ -81,22 +77,29 @@ def simulate(
         Interrupted: on Ctrl-C.
         Stopped: a `SystemExit` with code 75 on SIGUSR1, 143 on SIGTERM.
     """
-    return _Run(prepared, num_steps, recorder_of, kept_in, saves).run(state, progress, start)
+    begin = start or Saved(0, state)
+    simulation = _Simulation(prepared, num_steps, recorder_of, kept_in, saving, begin)
+    simulation.run(simulation.progress() if progress else None)
+    return simulation.result()
 
 
-class _Run:
+class _Simulation(StepLoop):
+    """A chunk of steps a call; one compiled program for each length."""
+
     def __init__(
         self,
         prepared: Prepared,
         num_steps: int,
         recorder_of: Callable[[Shapes], Recorder],
         kept_in: str,
-        saves: Saves | None,
+        saving: Saving | None,
+        begin: Saved,
     ) -> None:
         assert isinstance(prepared.recipe, BrainRecipe)
-        self.recipe, self.program = prepared.recipe, prepared.program
+        super().__init__(prepared.program, num_steps, step=begin.step, state=begin.state, saving=saving)
+        self.recipe, self.kept_in = prepared.recipe, kept_in
         self.brain, self.feed = prepared.recipe.brain, prepared.recipe.feed
-        self.num_steps, self.kept_in, self.saves = num_steps, kept_in, saves
+        self.max_in_flight = 1 if self.feed.listens else StepLoop.max_in_flight
         fix = "fewer neurons: `units` in Python, `count` in a file; a kernel has a number for each pair of them"
         if found := too_large(self.program.plan, self.program.mesh, fix):
             raise BrainError(*found)
@@ -109,159 +112,93 @@ class _Run:
         rows = {name: (leaf.shape[1:], np.dtype(leaf.dtype)) for name, leaf in recorded.items()}
         self.recorder = recorder_of(rows)
         self.filter = Filter(self.recipe.moments, self.brain.dt)
-        self.collected = Collected(self.brain, shapes["outputs"])
-        self.done = 0
+        self.gathered = Collected(self.brain, shapes["outputs"])
+        self.names = population_names(self.gathered.activity.num_neurons)
+        if begin.step:
+            self.gathered.go_on_from(begin.collected)
 
-    def run(self, state: Any, progress: bool, start: Saved | None) -> BrainRun:
-        if start:
-            self.done, state = start.step, start.state
-            self.collected.go_on_from(start.collected)
-        self.state = self.program.init(jax.random.key(self.recipe.seed)) if state is None else state
-        if not start:
-            self.collected.weights = self._weights()
-        names = population_names(self.collected.activity.num_neurons)
-        with contextlib.ExitStack() as stack:
-            shown = stack.enter_context(self._progress()) if progress else None
-            if self.saves:
-                stack.enter_context(on_request())
-            self._compile()
-            self.began = time.perf_counter() - self.collected.seconds
-
-            def show(rates: Mapping[str, float]) -> None:
-                beat(self.done, f"step {self.done + 1}")
-                if shown:
-                    facts = "  ".join(f"{names[port]} {rate:.0f}" for port, rate in rates.items())
-                    shown.show(self.done, self._seconds, f"{facts} Hz" if facts else "")
-
-            try:
-                stops = self._run_chunks(show)
-            except KeyboardInterrupt as stopped:
-                saved = self.saves.checkpoints.last_saved() if self.saves else None
-                where = f"; the recording so far is in {self.kept_in}" if self.kept_in else ""
-                raise Interrupted(self._recorded(), self.done, self.num_steps, where, saved) from stopped
-            seconds = self._seconds
-        if stops and self.saves:
-            end_on_request(self.done, self.num_steps, self.saves.checkpoints, say=progress)
-        return BrainRun(
-            brain=self.brain,
-            num_steps=self.num_steps,
-            recording=self._recorded(),
-            outputs=self.collected.outputs,
-            activity=self.collected.activity,
-            state=self.state,
-            weights={path: (self.collected.weights[path], after) for path, after in self._weights().items()},
-            seconds=seconds,
-            episodes=tuple(self.recipe.loop.episodes) if self.recipe.loop else (),
-        )
-
-    def _run_chunks(self, show: Callable[[Mapping[str, float]], None]) -> bool:
-        """Run what is left, and save it; whether somebody asked for a stop before the end."""
-        in_flight: collections.deque[tuple[int, int, Any]] = collections.deque()
-
-        def finish(most_left: int) -> None:
-            while len(in_flight) > most_left:
-                oldest = in_flight.popleft()
-                try:
-                    show(self._take(*oldest))
-                except BaseException:
-                    in_flight.clear()  # the recording would have a gap
-                    raise
-
-        stops = False
-        if self.saves:
-            self.saves.begin(self.done)
-        try:
-            for start, stop in self._spans():
-                if self.saves:
-                    self.saves.checkpoints.raise_if_failed()
-                batch = self.feed.batch(start, stop)
-                try:
-                    refuse_not_finite(batch, start)
-                except BrainError as error:
-                    finish(0)
-                    raise self._stopped(str(error).partition("\n")[0], list(error.problems)) from None
-                self.state, results = self._program_of(stop - start)(self.state, batch)
-                in_flight.append((start, stop, results))
-                finish(0 if self.feed.listens else _MAX_IN_FLIGHT - 1)
-                if self.saves:
-                    is_last = stop == self.num_steps
-                    stops = not is_last and self.saves.is_asked_to_stop(stop)
-                    if stops or self.saves.is_due(stop, is_last=is_last):
-                        finish(0)  # the recording must be there before a checkpoint after it is
-                        beat(None, "saving")
-                        self.saves.save(stop, self.program, self.state, self.collected.to_arrays(self._seconds))
-                if stops:
-                    break
-            finish(0)
-            if self.saves:
-                self.saves.checkpoints.wait()
-        except Exception:
-            if jax.process_count() == 1:  # of several, another may never finish its part
-                with contextlib.suppress(Exception):  # what was recorded before the failure
-                    finish(0)
-            raise
-        finally:
-            if self.saves:
-                self.saves.checkpoints.close()
-        return stops
-
-    def _progress(self) -> Progress:
+    def progress(self) -> Progress:
+        """Shows simulated time, and how fast it passes."""
         dt, total = self.brain.dt, self.num_steps * self.brain.dt
         return Progress(
             self.num_steps,
             f"{dt:g} ms",
             lambda rate: real_time(rate * dt, 1.0),
             position=lambda step: f"{step * dt:,.0f}/{total:,.0f} ms",
-            after={"step": self.done, "seconds": self.collected.seconds},
+            after={"step": self.step, "seconds": self.gathered.seconds},
         )
 
-    @property
-    def _seconds(self) -> float:
-        return time.perf_counter() - self.began
+    def begin(self, stack: contextlib.ExitStack) -> float:
+        if self.state is None:
+            self.state = self.program.init(jax.random.key(self.recipe.seed))
+        if not self.step:
+            self.gathered.weights = self._weights()
+        for length in dict.fromkeys(stop - start for start, stop in self.spans()):
+            self._program_of(length).compiled_parts  # noqa: B018  asking for it compiles it
+        return self.gathered.seconds
 
-    def _spans(self) -> Iterator[tuple[int, int]]:
-        start = self.done
-        while start < self.num_steps:
-            most = min(self.num_steps - start, self.saves.steps_until_due(start) if self.saves else self.num_steps)
-            stop = start + min(self.feed.steps_from(start, self.recipe.chunk), most)
-            yield start, stop
-            start = stop
+    def next_stop(self, start: int) -> int:
+        return start + self.feed.steps_from(start, min(self.recipe.chunk, self.num_steps - start))
 
-    def _take(self, start: int, stop: int, results: Any) -> dict[str, float]:
-        """Record what a chunk gave; the rates in it."""
-        found = gather(results)
-        bad = first_not_finite(found["not_finite"])
+    def call(self, start: int, stop: int) -> Any:
+        batch = self.feed.batch(start, stop)
+        try:
+            refuse_not_finite(batch, start)
+        except BrainError as error:
+            self.finish(0)
+            raise self._not_finite(str(error).partition("\n")[0], list(error.problems)) from None
+        self.state, results = self._program_of(stop - start)(self.state, batch)
+        return results
+
+    def fetch(self, results: Any) -> Any:
+        return gather(results)
+
+    def record(self, start: int, stop: int, fetched: Any) -> str:
+        bad = first_not_finite(fetched["not_finite"])
         sound = stop - start if bad is None else bad[0]
-        outputs = {name: values[:sound] for name, values in found["outputs"].items()}
+        outputs = {name: values[:sound] for name, values in fetched["outputs"].items()}
         stride = self.recipe.stride
-        rows = {name: values[: sound // stride] for name, values in found["recorded"].items()}
+        rows = {name: values[: sound // stride] for name, values in fetched["recorded"].items()}
         steps = start + stride * np.arange(1, sound // stride + 1, dtype=np.int64) - 1
         self.recorder.append(*self.filter(start, outputs, steps, rows))
-        rates = self.collected.add(outputs)
-        self.done = start + sound
+        rates = self.gathered.add(outputs)
+        self.step = start + sound
         if bad is not None:
-            step, modules = self.done, bad[1]
-            problems = not_finite_problems(step, self.brain.dt, modules, self.state)
-            raise self._stopped(f"the run stopped in step {step} of {self.num_steps}: a state is no number", problems)
+            problems = not_finite_problems(self.step, self.brain.dt, bad[1], self.state)
+            headline = f"the run stopped in step {self.step} of {self.num_steps}: a state is no number"
+            raise self._not_finite(headline, problems)
         self.feed.hear(start, outputs)
-        return rates
+        return "  ".join(f"{self.names[port]} {rate:.0f}" for port, rate in rates.items()) + (" Hz" if rates else "")
 
-    def _stopped(self, headline: str, problems: list[Any]) -> BrainStopped:
+    def partial(self) -> tuple[Recording, str]:
+        return self._recorded(), f"; the recording so far is in {self.kept_in}" if self.kept_in else ""
+
+    def collected(self) -> Mapping[str, np.ndarray]:
+        return self.gathered.to_arrays(self.seconds)
+
+    def result(self) -> BrainRun:
+        """What the run came to, when it has ended."""
+        return BrainRun(
+            brain=self.brain,
+            num_steps=self.num_steps,
+            recording=self._recorded(),
+            outputs=self.gathered.outputs,
+            activity=self.gathered.activity,
+            state=self.state,
+            weights={path: (self.gathered.weights[path], after) for path, after in self._weights().items()},
+            seconds=self.took,
+            episodes=tuple(self.recipe.loop.episodes) if self.recipe.loop else (),
+        )
+
+    def _not_finite(self, headline: str, problems: list[Any]) -> BrainStopped:
         recording = self._recorded()
-        kept = f"; the recording of the {self.done} steps before is in {self.kept_in}" if self.kept_in else ""
-        saved = self.saves.checkpoints.last_saved() if self.saves else None
-        headline += kept + last_checkpoint_in_words(saved)
-        return BrainStopped(headline, problems, recording, self.done)
+        kept = f"; the recording of the {self.step} steps before is in {self.kept_in}" if self.kept_in else ""
+        headline += kept + last_checkpoint_in_words(self.last_saved())
+        return BrainStopped(headline, problems, recording, self.step)
 
     def _recorded(self) -> Recording:
         self.recorder.append(*self.filter.rest())
         return self.recorder.recording()
-
-    def _compile(self) -> None:
-        """Everything is compiled before the clock starts."""
-        beat(None, "compiling")
-        for length in dict.fromkeys(stop - start for start, stop in self._spans()):
-            self._program_of(length).compiled_parts  # noqa: B018  asking for it compiles it
 
     def _program_of(self, length: int) -> Any:
         if length not in self.programs:

@@ -1,23 +1,21 @@
-"""What a run of a Brain saves on its way: the state, and beside it what was collected on the host."""
+"""What a run saves on its way: the state, and beside it what was collected on the host."""
 
 from __future__ import annotations
 
 import io
+import sys
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from outlay.brain.run.brain_folder import COLLECTED
-from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.core.error_types import CheckpointError
 from outlay.core.output_file import write_whole
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.run_folder import RunFolder
 from outlay.train.stop import StopTogether
 from outlay.train.together import is_first
 
@@ -29,36 +27,33 @@ class Saved:
     Attributes:
         step: how many steps were taken.
         state: the state after them; used up by the run.
-        collected: what was collected in them, as `Collected.to_arrays` gives it.
+        collected: what was collected in them on the host.
     """
 
     step: int
     state: Any
-    collected: Mapping[str, np.ndarray]
+    collected: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class Saves:
+class Saving:
     """Saves a run every so many steps and at its end; restores what was saved onto any layout and devices.
 
     Args:
-        recipe: the recipe of the run.
-        folder: that of the run; its checkpoints are the states, its `collected/` gets the rest.
-        every: how many steps.
+        checkpoints: the states.
+        every: after how many steps; None for the last step only.
+        collected: the folder of what is collected on the host; None where nothing is.
+        stride: a run can be continued after steps that this divides.
 
     Attributes:
-        every: how many steps.
         checkpoints: the states.
-
-    Raises:
-        CheckpointError: runs of the recipe cannot be saved, or not every so many steps.
+        every: after how many steps.
     """
 
-    def __init__(self, recipe: BrainRecipe, folder: RunFolder, every: int) -> None:
-        _refuse_unsaveable(recipe, every)
-        self.every = every
-        self._stride = recipe.stride
-        self.checkpoints = Checkpoints(folder.checkpoints_path)
-        self._collected = folder.path / COLLECTED
+    def __init__(
+        self, checkpoints: Checkpoints, every: int | None, *, collected: Path | None = None, stride: int = 1
+    ) -> None:
+        self.checkpoints = checkpoints
+        self.every, self._collected, self._stride = every, collected, stride
 
     def begin(self, step: int) -> None:
         """From now on SIGUSR1 asks the run, which is after this step, to save and to end."""
@@ -70,12 +65,13 @@ class Saves:
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
         """Whether the state after a step is to be saved."""
-        # A run that ends between two recorded steps would go on from there with other steps than these.
-        return step % self.every == 0 or (is_last and step % self._stride == 0)
+        if is_last and step % self._stride == 0:  # in between it would go on with other recorded steps than these
+            return True
+        return self.every is not None and step % self.every == 0
 
-    def steps_until_due(self, step: int) -> int:
-        """How many steps there are between a step and the next save."""
-        return self.every - step % self.every
+    def next_due(self, step: int) -> int:
+        """The next step after this one that is saved; no step at all, `sys.maxsize`, where only the last is."""
+        return step + self.every - step % self.every if self.every else sys.maxsize
 
     def save(self, step: int, program: Program, state: Any, collected: Mapping[str, np.ndarray]) -> None:
         """Save; it returns when the state is copied.
@@ -84,23 +80,25 @@ class Saves:
             step: how many steps were taken.
             program: what ran them.
             state: the state.
-            collected: `Collected.to_arrays()`.
+            collected: what was collected on the host, by name.
         """
         self.checkpoints.wait()  # which ones there are, and so whose files stay, is certain then
-        if is_first():
-            self._write(step, collected)
+        if self._collected and is_first():
+            self._write(self._collected, step, collected)
         self.checkpoints.save(step, program.crop(state))
 
     def restore(self, program: Program) -> Saved | None:
         """What was saved last; None where nothing was.
 
         Raises:
-            CheckpointError: it is damaged, or of another Brain.
+            CheckpointError: it is damaged, or of another program.
         """
         if not self.checkpoints.exist():
             return None
         step, state = self.checkpoints.restore(program)
-        file = self._file(step)
+        if self._collected is None:
+            return Saved(step, state)
+        file = self._collected / f"{step}.npz"
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 return Saved(step, state, dict(arrays))
@@ -110,40 +108,19 @@ class Saves:
                 "\n  fix: put it back, or --force to begin the run anew"
             ) from error
 
-    def _write(self, step: int, collected: Mapping[str, np.ndarray]) -> None:
+    def _write(self, folder: Path, step: int, collected: Mapping[str, np.ndarray]) -> None:
+        path = folder / f"{step}.npz"
         try:
-            self._collected.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             kept = {str(kept) for kept in self.checkpoints.steps()}
-            for file in self._collected.glob("*.npz"):
+            for file in folder.glob("*.npz"):
                 if file.stem.isdecimal() and file.stem not in kept:
                     file.unlink()
             arrays = io.BytesIO()
             np.savez(arrays, **collected)  # pyright: ignore[reportArgumentType]  # its second parameter is no array
-            write_whole(self._file(step), arrays.getvalue())
+            write_whole(path, arrays.getvalue())
         except OSError as error:
             raise CheckpointError(
-                f"step {step} cannot be saved: {self._file(step)} cannot be written: {error.strerror}"
+                f"step {step} cannot be saved: {path} cannot be written: {error.strerror}"
                 "\n  fix: make room or give permission; what was saved before is there"
             ) from error
-
-    def _file(self, step: int) -> Path:
-        return self._collected / f"{step}.npz"
-
-
-def _refuse_unsaveable(recipe: BrainRecipe, every: int) -> None:
-    if recipe.loop is not None:
-        raise CheckpointError(
-            "a run in a closed loop saves no checkpoints: the state of its environment cannot be saved\n"
-            "  fix: leave --checkpoint-every and --resume out"
-        )
-    if recipe.moments.triggers:
-        raise CheckpointError(
-            "a run that records around events saves no checkpoints: what waits for an event would be lost\n"
-            "  fix: leave --checkpoint-every and --resume out, or record windows of time, or all, with a stride"
-        )
-    if every % recipe.stride:
-        fits = -(-every // recipe.stride) * recipe.stride
-        raise CheckpointError(
-            f"a checkpoint every {every} steps would be between two of the steps that are recorded, every "
-            f"{recipe.stride}\n  fix: --checkpoint-every {fits}"
-        )

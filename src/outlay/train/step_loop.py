@@ -1,0 +1,208 @@
+"""The loop of every run: a bounded number of calls in flight, saved on its way, an orderly stop when it is asked to."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from outlay.core.error_types import OutputError
+from outlay.jobs.heartbeat import beat
+from outlay.jobs.job_folder import AFTER_THE_LAST
+from outlay.program.program import Program
+from outlay.train.progress import Progress
+from outlay.train.saving import Saving
+from outlay.train.stop import Interrupted, end_on_request, last_checkpoint_in_words, on_request
+
+
+class StepLoop(abc.ABC):
+    """Takes the steps of a run, one or many in a call; what a kind of run does with them is its subclass.
+
+    Args:
+        program: what is run.
+        num_steps: how many steps in all.
+        step: the step to go on after.
+        state: the state after it; used up.
+        saving: saves the run on its way, and ends it early when somebody asks for that.
+
+    Attributes:
+        step: how many steps are finished: what they returned is recorded.
+        took: the seconds of all steps, without compiling; there when the run has ended.
+        is_enough: set where the run shall end before its last step.
+        max_in_flight: calls under way at a time. Two, so that the devices never wait for Python. Without a bound, host
+            memory fills with waiting batches, the progress shown runs far ahead of the devices, and simulated devices
+            can starve each other of threads.
+    """
+
+    max_in_flight = 2
+
+    def __init__(self, program: Program, num_steps: int, *, step: int, state: Any, saving: Saving | None) -> None:
+        self.program, self.num_steps, self.step, self.state = program, num_steps, step, state
+        self.saving = saving
+        self.is_enough = False
+        self._in_flight: collections.deque[tuple[int, int, Any]] = collections.deque()
+
+    @abc.abstractmethod
+    def begin(self, stack: contextlib.ExitStack) -> float:
+        """Compile everything and make what is missing; how many seconds the steps took that the run goes on after.
+
+        Args:
+            stack: what is entered there is left when the run ends.
+        """
+
+    @abc.abstractmethod
+    def call(self, start: int, stop: int) -> Any:
+        """Begin the steps from `start` to before `stop`; what they will return."""
+
+    @abc.abstractmethod
+    def fetch(self, results: Any) -> Any:
+        """What a call returned, on the host, once it is done."""
+
+    @abc.abstractmethod
+    def record(self, start: int, stop: int, fetched: Any) -> str:
+        """Keep what the steps returned; what to show of it, in words."""
+
+    @abc.abstractmethod
+    def partial(self) -> tuple[Any, str]:
+        """What was measured so far, and where it is, as words that follow a message."""
+
+    def next_stop(self, start: int) -> int:
+        """Where the call that begins at a step ends."""
+        return start + 1
+
+    def is_evaluated(self, stop: int, *, is_last: bool) -> bool:
+        """Whether more than the steps return is measured of the state after a call."""
+        return False
+
+    def evaluate(self, results: Any) -> Any:
+        """What the latest call returned, with what is measured besides."""
+        return results
+
+    def collected(self) -> Mapping[str, np.ndarray]:
+        """What is saved beside the state."""
+        return {}
+
+    def can_fetch(self, results: Any) -> bool:
+        """Whether results can be fetched though the run has failed: other processes may never finish their part."""
+        return jax.process_count() == 1
+
+    @property
+    def seconds(self) -> float:
+        """What the steps took so far, without compiling."""
+        return time.perf_counter() - self._began
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """The calls that are left, as the first step of each and the one that follows its last."""
+        start = self.step
+        while start < self.num_steps:
+            stop = min(self.next_stop(start), self.num_steps)
+            if self.saving:
+                stop = min(stop, self.saving.next_due(start))
+            yield start, stop
+            start = stop
+
+    def run(self, progress: Progress | None) -> None:
+        """Take the steps.
+
+        Args:
+            progress: shows how far it is; None to show nothing.
+
+        Raises:
+            Interrupted: on Ctrl-C.
+            Stopped: a `SystemExit`, where somebody asked for a stop.
+            OutputError: what was measured cannot be written.
+        """
+        with contextlib.ExitStack() as stack:
+            self._progress = stack.enter_context(progress) if progress else None
+            if self.saving:
+                stack.enter_context(on_request())
+                self.saving.begin(self.step)
+            beat(None, "compiling", self.num_steps)
+            self._began = time.perf_counter()
+            seconds = self.begin(stack)
+            self._began = time.perf_counter() - seconds
+            beat(None, f"step {self.step + 1}")
+            try:
+                is_stopped = self._take_steps()
+                self.took = self.seconds
+            except KeyboardInterrupt as interrupt:
+                partial, where = self.partial()
+                raise Interrupted(partial, self.step, self.num_steps, where, self.last_saved()) from interrupt
+            except OutputError as error:
+                raise self._stopped_by(error) from error
+            except Exception:
+                self._finish_what_can_be()
+                raise
+            finally:
+                if self.saving:
+                    self.saving.checkpoints.close()
+        if self.saving and is_stopped:
+            end_on_request(self.step, self.num_steps, self.saving.checkpoints, say=progress is not None)
+
+    def finish(self, most_left: int) -> None:
+        """Record what the oldest calls returned, until so many are left under way."""
+        while len(self._in_flight) > most_left:
+            start, stop, results = self._in_flight.popleft()
+            try:
+                fetched = self.fetch(results)
+                self.step = stop
+                beat(stop, f"step {stop + 1}" if stop < self.num_steps else AFTER_THE_LAST)
+                facts = self.record(start, stop, fetched)
+            except BaseException:
+                self._in_flight.clear()  # or what is later would be recorded, and this be missing before it
+                raise
+            if self._progress:
+                self._progress.show(stop, self.seconds, facts)
+
+    def last_saved(self) -> int | None:
+        """The step of the last checkpoint; None where there is none."""
+        return self.saving.checkpoints.last_saved() if self.saving else None
+
+    def _take_steps(self) -> bool:
+        """Take what is left, and save it; whether somebody asked for a stop before the end."""
+        is_stopped = False
+        for start, stop in self.spans():
+            if self.saving:
+                self.saving.checkpoints.raise_if_failed()
+            self._in_flight.append((start, stop, self.call(start, stop)))
+            self.finish(self.max_in_flight - 1)
+            is_last = self._evaluate(stop)
+            if self.saving:
+                is_stopped = not is_last and self.saving.is_asked_to_stop(stop)
+                if is_stopped or self.saving.is_due(stop, is_last=is_last):
+                    self.finish(0)  # what was measured must be written before a checkpoint after it exists
+                    beat(None, "saving")
+                    self.saving.save(stop, self.program, self.state, self.collected())
+            if is_stopped or is_last:
+                break
+        self.finish(0)
+        if self.saving:
+            self.saving.checkpoints.wait()
+        return is_stopped
+
+    def _evaluate(self, stop: int) -> bool:
+        """Measure the state after a call, where that is due; whether the call is the last."""
+        is_last = stop == self.num_steps or self.is_enough
+        if self.is_evaluated(stop, is_last=is_last):
+            beat(None, "evaluating")
+            start, stop, results = self._in_flight[0]
+            self._in_flight[0] = start, stop, self.evaluate(results)
+            self.finish(0)
+        return is_last or self.is_enough
+
+    def _finish_what_can_be(self) -> None:
+        """After a failure, record what came before it; other processes are not waited for."""
+        with contextlib.suppress(Exception):
+            while self._in_flight and self.can_fetch(self._in_flight[0][2]):
+                self.finish(len(self._in_flight) - 1)
+
+    def _stopped_by(self, error: OutputError) -> OutputError:
+        headline, _, fix = str(error).partition("\n")
+        saved = last_checkpoint_in_words(self.last_saved())
+        return OutputError(f"{headline}; the run stopped after step {self.step} of {self.num_steps}{saved}\n{fix}")
