@@ -28,8 +28,8 @@ def page(selection: Selection) -> str:
 def _view(selection: Selection) -> dict[str, Any]:
     price = selection.chosen.price
     assert price is not None
-    layouts = list(dict.fromkeys(each.candidate.layout for each in selection if each.verdict not in _UNTRIED))
-    colours = {layout: f"s{number % _NUM_COLOURS}" for number, layout in enumerate(layouts)}
+    bases = dict.fromkeys(each.candidate.base_layout for each in selection if each.verdict not in _UNTRIED)
+    colours = {layout: f"s{number % _NUM_COLOURS}" for number, layout in enumerate(bases)}
     tried = [each for each in selection if each.verdict not in _UNTRIED]
     front, unit = selection.pareto, "an example" if selection.is_per_sample else "a step"
     return {
@@ -71,7 +71,7 @@ def _row(
     total = sum(price.parts.values()) if price else 0.0
     return {
         "number": number,
-        "colour": colours[each.candidate.layout],
+        "colour": colours[each.candidate.base_layout],
         "candidate": each.candidate,
         "options": " ".join(each.candidate.all_words),
         "seconds": format_seconds(price.seconds) if price and price.parts else "",
@@ -150,7 +150,7 @@ def _plot(
             {
                 "at": point(price),
                 "number": tried.index(each) + 1,
-                "colour": colours[each.candidate.layout],
+                "colour": colours[each.candidate.base_layout],
                 "kind": each.verdict.replace(" ", "-"),
                 "title": f"{each.candidate}: {format_seconds(price.seconds)} {unit}, {format_bytes(price.peak_bytes)}",
             }

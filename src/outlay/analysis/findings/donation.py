@@ -62,7 +62,7 @@ def state_that_moves(evidence: Evidence) -> Iterator[Finding]:
         if old is None:  # not used, and so no parameter
             continue
         # Of what is on the host of absent GPUs no compiled program tells the memory; where it is split it does tell.
-        back = old if isinstance(old, OnHost) and new.memory_kind is None and _spec(old) == _spec(new) else new
+        back = old if isinstance(old, OnHost) and new.memory_kind is None and _dims(old) == _dims(new) else new
         if not old.is_equivalent_to(back, len(info.shape)):
             moved.append(f"{path or 'the array'} {_spec(old)} -> {_spec(new)}")
             cost += num_bytes.get(number, 0)
@@ -99,6 +99,14 @@ def _shapes(tree: Any) -> list[tuple[Any, ...]]:
 
 def _spec(sharding: Any) -> str:
     return str(getattr(sharding, "spec", sharding))
+
+
+def _dims(sharding: Any) -> tuple[Any, ...]:
+    """The dims that are split; a spec may say of the last ones that they are not, or say nothing."""
+    dims = list(getattr(sharding, "spec", ()))
+    while dims and dims[-1] is None:
+        dims.pop()
+    return tuple(dims)
 
 
 def _named(names: list[str]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from outlay.analysis.attribution.program_facts import MemoryFacts, Segment
+from outlay.analysis.attribution.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, Segment
 from outlay.analysis.attribution.totals import Total, rows
 from outlay.analysis.findings.finding import Finding
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds, how_often
-from outlay.report.explain.explain_words import place
+from outlay.report.explain.explain_words import MAX_ROWS, place
 from outlay.report.html import templates
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def _view(found: Explanation) -> dict[str, Any]:
                 ("By phase", found.by_phase()),
             )
         ],
+        "host_copies": _host_copies(found.host_copies),
+        "recomputed": _recomputed(found.recomputed),
         "memory": _memory(found.memory) if found.memory else None,
         "times": _times(found),
     }
@@ -195,6 +198,57 @@ def _entries(totals: dict[str, Total]) -> list[dict[str, Any]]:
     ]
 
 
+def _host_copies(copies: Sequence[HostCopyFacts]) -> dict[str, Any] | None:
+    """Copies to the host and back, by leaf or line; None where there are none."""
+    if not copies:
+        return None
+    most, sent = max(one.bytes_per_step for one in copies), sum(one.bytes_per_step for one in copies if one.to_host)
+    fetched = sum(one.bytes_per_step for one in copies) - sent
+    return {
+        "remark": f"{format_bytes(sent)} a step to the host, {format_bytes(fetched)} from it",
+        "rows": [
+            {
+                "way": "to the host" if one.to_host else "from the host",
+                "bytes": format_bytes(one.bytes_per_step),
+                "share": round(one.bytes_per_step / most, 4) if most else 0,
+                "runs": f"{one.count:,}",
+                "what": one.leaf or f"a value, {one.phase}",
+                "place": place(one.source),
+                "source": str(one.source or ""),
+            }
+            for one in copies[:MAX_ROWS]
+        ],
+        "more": _more([one.bytes_per_step for one in copies[MAX_ROWS:]], format_bytes),
+    }
+
+
+def _recomputed(products: Sequence[RecomputedFacts]) -> dict[str, Any] | None:
+    """Products that the backward pass computes again, by line; None where there are none."""
+    if not products:
+        return None
+    most = max(one.flops_per_step for one in products)
+    return {
+        "remark": f"{format_flops(sum(one.flops_per_step for one in products))} a step",
+        "rows": [
+            {
+                "flops": format_flops(one.flops_per_step),
+                "share": round(one.flops_per_step / most, 4),
+                "runs": f"{one.count:,}",
+                "module": one.module or "(no module known)",
+                "place": place(one.source),
+                "source": str(one.source or ""),
+            }
+            for one in products[:MAX_ROWS]
+        ],
+        "more": _more([one.flops_per_step for one in products[MAX_ROWS:]], format_flops),
+    }
+
+
+def _more(rest: Sequence[float], words: Callable[[Any], str]) -> str:
+    """What the rows leave out."""
+    return f"and {counted(len(rest), 'more line')}, together {words(sum(rest))} a step" if rest else ""
+
+
 def _memory(memory: MemoryFacts) -> dict[str, Any]:
     parts = [
         ("parameters", memory.params),
@@ -221,6 +275,7 @@ def _memory(memory: MemoryFacts) -> dict[str, Any]:
         "capacity": format_bytes(memory.capacity) if memory.capacity else "",
         "arguments": format_bytes(memory.arguments),
         "outputs": format_bytes(memory.outputs),
+        "on_host": format_bytes(memory.on_host) if memory.on_host else "",
         "donated": format_bytes(memory.donated),
         "largest": [
             {

@@ -13,12 +13,11 @@ from outlay.analysis.attribution.totals import Row, Total, rows
 from outlay.analysis.findings.finding import Finding
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds, how_often
 from outlay.core.table import table
-from outlay.report.explain.explain_words import place, verdict
+from outlay.report.explain.explain_words import MAX_ROWS, place, verdict
 
 if TYPE_CHECKING:
     from outlay.report.explain.explanation import Explanation
 
-MAX_ROWS = 14
 MAX_OPERATIONS = 8
 SMALL = 100
 """Findings that cost so many times less than the dearest share a line."""

@@ -12,6 +12,9 @@ from outlay.core.quantities import format_bytes, format_seconds
 if TYPE_CHECKING:
     from outlay.report.explain.explanation import Explanation
 
+MAX_ROWS = 14
+"""Lines of a table; of the others only the sum is told."""
+
 _MAX_PATH = 34
 
 

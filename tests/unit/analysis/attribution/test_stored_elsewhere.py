@@ -1,11 +1,13 @@
 """What a step pays for memory that it does not take, by line and leaf."""
 
+import jax
 import pytest
 from tests.unit.program.test_storing import BATCH, NUM_LAYERS, WIDTH, program_of
 
 import outlay
 from outlay.analysis.hlo.host_copies import HostCopy, host_copy
 from outlay.analysis.hlo.parse import parse_hlo
+from outlay.core.quantities import format_bytes
 
 COPIES = """HloModule m, is_scheduled=true, num_partitions=1
 
@@ -43,14 +45,18 @@ def test_copies_are_known_by_the_memory_of_what_they_take_and_give():
 
 
 def test_products_that_are_computed_again_are_told_by_line():
-    (again,) = outlay.explain(program_of(("layer_input", outlay.keep()))).recomputed
+    found = outlay.explain(program_of(("layer_input", outlay.keep())))
+    (again,) = found.recomputed
     assert (again.count, again.flops_per_step) == (NUM_LAYERS, NUM_LAYERS * 2 * 64 * WIDTH * WIDTH)
     assert again.source is not None
     assert again.source.function == "layer"
-    assert "computed again in the backward pass: products of 2.1 MFLOP" in str(
-        outlay.explain(program_of(("layer_input", outlay.keep())))
-    )
-    assert outlay.explain(program_of()).recomputed == ()
+    assert "computed again in the backward pass: products of 2.1 MFLOP" in str(found)
+    section = found.to_html().partition('aria-label="Computed again"')[2].partition("</section>")[0]
+    assert "products of 2.1 MFLOP a step" in section
+    assert f"test_storing.py:{again.source.line}</code>" in section
+    plain = outlay.explain(program_of())
+    assert plain.recomputed == ()
+    assert "Computed again" not in plain.to_html()
 
 
 def test_state_on_the_host_is_no_memory_of_a_device():
@@ -61,6 +67,15 @@ def test_state_on_the_host_is_no_memory_of_a_device():
     assert found.arguments + found.on_host == plain.arguments
     assert found.peak == plain.peak - found.on_host
     assert "on its host 32.0 KiB: state 32.0 KiB" in str(outlay.explain(program_of(("opt_state.**", outlay.on_host()))))
+
+
+@pytest.mark.compiles
+def test_state_on_the_host_comes_back_where_it_was_however_its_spec_is_written():
+    split = ("params.up", jax.sharding.PartitionSpec(None, "data", None))
+    mesh = outlay.mesh(data=8, target="h100:1x8")
+    found = outlay.explain(program_of(split, ("opt_state.**", outlay.on_host()), mesh=mesh))
+    assert {one.leaf for one in found.host_copies} >= {"opt_state.0.mu.up", "opt_state.0.nu.up"}
+    assert not found.of_kind("state-moves")
 
 
 @pytest.mark.compiles
@@ -85,4 +100,9 @@ def test_what_goes_to_the_host_of_a_gpu_is_told_by_leaf_and_line():
     # The newest compiler has all of them run behind the step.
     assert found.estimate.parts["host"] + found.estimate.hidden > 0
     assert "copies to the host 96.0 KiB a step, and back 96.0 KiB" in str(found)
+    page = found.to_html()
+    assert "96.0 KiB a step to the host, 96.0 KiB from it" in page
+    section = page.partition('aria-label="Copies to and from the host"')[2].partition("</section>")[0]
+    assert section.count("<td>to the host</td>") == len([one for one in found.host_copies if one.to_host])
+    assert f"On its host {format_bytes(found.memory.on_host)}." in page
     assert found.to_dict()["host_copies"][0]["bytes_per_step"] == a_value
