@@ -70,6 +70,8 @@ from .analysis.verify.verify import verify as verify
 # ready workloads
 from .recipes.recipe import Recipe as Recipe
 from .recipes.run import run as run
+from .search.fix_activations import Fix as Fix
+from .search.fix_activations import fix as fix
 from .search.selection import Selection as Selection
 from .recipes.choose import choose as choose
 

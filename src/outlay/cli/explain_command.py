@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from outlay.analysis.hlo.collective import CollectiveKind
     from outlay.recipes.ways_to_fit import WayToFit
     from outlay.report.explain.explanation import Explanation
+    from outlay.search.fix_activations import Fix
 
 
 def explain(
@@ -50,6 +51,10 @@ def explain(
     trace: TraceOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="Try rules that place activations as the findings say, and show what they gain."),
+    ] = False,
     max_bytes: Annotated[
         str | None,
         typer.Option("--max-bytes", metavar="SIZE", help="Fail if a device sends more in a step, such as 10GiB."),
@@ -74,6 +79,9 @@ def explain(
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
     kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
     ways: list[WayToFit] = []
+    fixed: Fix | None = None
+    if fix and recipe.endswith((".hlo", ".txt")):
+        raise typer.BadParameter(f"{recipe} is compiled already, and has no layout to mend", param_hint="--fix")
     if recipe.endswith((".hlo", ".txt")):
         found = _of_file(context, recipe, devices, target, mesh, layout, mode, xla)
     else:
@@ -86,10 +94,17 @@ def explain(
         watch(patience=0.5)  # nothing is run, and nothing lost
         found = explain_program(prepared.program)
         ways = ways_for(prepared, found, recipe, context.args, target, xla)
+        if fix:
+            from outlay.search.fix_activations import fix as fix_activations
+
+            fixed = fix_activations(prepared.program, found=found)
     if as_json:
-        print_json({**found.to_dict(), "ways_to_fit": [way.to_dict() for way in ways]})
+        told = {"fix": fixed.to_dict()} if fixed else {}
+        print_json({**found.to_dict(), "ways_to_fit": [way.to_dict() for way in ways], **told})
     else:
         print_picture(found)
+        if fixed:
+            print_picture(fixed)
         from outlay.recipes.ways_to_fit import what_would_fit
 
         for line in what_would_fit(found, ways, recipe, context.args, target):

@@ -128,6 +128,7 @@ class Program:
         else:
             way = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
         self._execution = way
+        self._under = lambda other: Program(step, init, inputs, other, mesh, mode, options, donate=donate)
         self.plan, self.rows, self.places = way.plan, way.rows, way.places
         self.state_shapes, self.batch_shapes, self.output_shapes = way.state_shapes, way.batch_shapes, way.output_shapes
         self.num_steps_at_once, self.on_pieces, self.steps_in_mesh = (
@@ -158,6 +159,10 @@ class Program:
         self._execution.check_key(key)
         self._meet("init")
         return self._execution.init(key)
+
+    def with_layout(self, layout: Layout) -> Program:
+        """The same step on the same mesh under another layout: planned, and not yet compiled."""
+        return self._under(layout)
 
     def refuse_too_large(self) -> None:
         """Raise where the state needs more than all memory of this machine, before any of it is made.

@@ -87,7 +87,7 @@ class SourceNames:
         if is_readable(file):
             self._codes[frame.f_code] = None
         if is_readable(file) or frame.f_code.co_name == "__call__":
-            self._names.update(dict.fromkeys(f"@{name}" for name in names))
+            self._names.update(dict.fromkeys(_joined(name, path) for name in names for path, _ in arrays))
         found = {}
         for path, array in arrays:
             for rule in self._rules:

@@ -33,6 +33,14 @@ def test_a_recipe_is_compiled_and_not_run(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step.html"]
 
 
+def test_fix_follows_the_findings(tmp_path, saved):
+    found = outlay_command("explain", *LAID_OUT, "--fix", "--json", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    fixed = json.loads(found.stdout)["fix"]
+    assert fixed["before"]["bytes a step"] >= fixed["after"]["bytes a step"]
+    assert outlay_command("explain", saved, "--fix", cwd=tmp_path).returncode == 2
+
+
 def test_broken_limits_end_with_1_and_are_named(tmp_path):
     found = outlay_command(
         *("explain", *LAID_OUT, "--json", "--max-bytes", "100", "--max-memory", "1kB"),

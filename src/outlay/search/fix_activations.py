@@ -1,0 +1,249 @@
+"""Follow what `explain` finds of activations: rules that place them, each compiled, and kept where less is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import PartitionSpec as P
+
+from outlay.analysis.findings.finding import Finding
+from outlay.analysis.findings.messages import FULL_REMATERIALIZATION
+from outlay.analysis.hlo.hlo_module import SourceLine
+from outlay.core.error_types import ExplainError, OutlayError
+from outlay.core.quantities import counted, format_bytes
+from outlay.core.table import Lines, table, to_text
+from outlay.layout.layout import Layout
+from outlay.layout.placement import spec_text
+from outlay.layout.rule import SOURCE, Rule
+from outlay.program.program import Program
+from outlay.report.explain.explain import explain
+from outlay.report.explain.explanation import Explanation
+
+_OF_ACTIVATIONS = frozenset(
+    ("resharding", "all-to-all-in-fsdp", "gathered-batch", "whole-parameter-gather", FULL_REMATERIALIZATION)
+)
+"""Kinds of findings that placing a value at their line may cure."""
+
+MAX_COMPILED = 16
+"""Layouts that are compiled at most."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """A rule that was tried, on top of those that had helped before it.
+
+    Attributes:
+        rule: the rule.
+        finding: the kind of what it was to cure.
+        bytes_per_step: what a device sends in a step with it; None where it cannot be followed.
+        why_not: why it cannot, in the first line of the error; else empty.
+        helps: whether it is one of the fix.
+    """
+
+    rule: Rule
+    finding: str
+    bytes_per_step: int | None
+    why_not: str = ""
+    helps: bool = False
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Rules that have a program move less, and what they gain; made by `outlay.fix`.
+
+    Attributes:
+        rules: those that help, to stand before all others.
+        layout: them and the program's own.
+        before: what the program is without them.
+        after: what it is with them; the same where none helps.
+        tried: all that were compiled, or refused.
+    """
+
+    rules: tuple[Rule, ...]
+    layout: Layout
+    before: Explanation
+    after: Explanation
+    tried: tuple[Try, ...]
+
+    @property
+    def python(self) -> str:
+        """The rules as Python, to stand before a layout; empty where none helps."""
+        if not self.rules:
+            return ""
+        told = [f'    ("{rule.pattern}", {spec_text(rule.spec or P(), quote=_QUOTE)}),' for rule in self.rules]
+        return "\n".join(["layout = outlay.Layout([", *told, "]) + layout"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        tried = [
+            {
+                "pattern": one.rule.pattern,
+                "spec": spec_text(one.rule.spec or P()),
+                "finding": one.finding,
+                "bytes_per_step": one.bytes_per_step,
+                "why_not": one.why_not,
+                "helps": one.helps,
+            }
+            for one in self.tried
+        ]
+        figures = {"before": dict(_figures(self.before)), "after": dict(_figures(self.after))}
+        return {"python": self.python, **figures, "tried": tried}
+
+    def __str__(self) -> str:
+        return to_text(self, width=120)
+
+    def __rich__(self) -> Lines:
+        return Lines(lambda _: _render(self))
+
+
+_QUOTE = '"'
+
+
+def fix(program: Program, *, found: Explanation | None = None) -> Fix:
+    """Try what the findings of `outlay.explain` say of activations, as rules; keep those with which less is moved.
+
+    Every try is compiled, at most 16 of them, and nothing is run. A rule names a value by the function that returns it
+    or by its line, so the model stays as it is.
+
+    Args:
+        program: a program in mode auto.
+        found: what `outlay.explain` says of it, if that is at hand.
+
+    Raises:
+        ExplainError: it is in another mode, or its axes are explicit.
+
+    Example:
+        >>> import optax
+        >>> def mlp(x, params):
+        ...     return jnp.tanh(x @ params["up"]) @ params["down"]
+        >>> def loss(params, tokens, keys):
+        ...     x = params["embed"][tokens]
+        ...     logits = (x + mlp(x, params)) @ params["embed"].T
+        ...     return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean(-1), {}
+        >>> optimizer, shapes = optax.sgd(0.1), {"embed": (512, 64), "up": (64, 256), "down": (256, 64)}
+        >>> program = outlay.program(
+        ...     outlay.train_step(loss, optimizer),
+        ...     outlay.init_state(lambda key: {name: jnp.ones(shape) for name, shape in shapes.items()}, optimizer),
+        ...     np.zeros((64, 32), np.int32), mesh=outlay.mesh(data=8),
+        ...     layout=outlay.Layout([("params.embed", P(None, "data"))])
+        ...     + outlay.fsdp(min_size=8) + outlay.data_parallel())
+        >>> found = outlay.fix(program)
+        >>> print(found.python)
+        layout = outlay.Layout([
+            ("@mlp", P("data")),
+        ]) + layout
+        >>> found.after.bytes_per_step < found.before.bytes_per_step / 5
+        True
+    """
+    if program.mode != "auto" or program.by_hand:
+        raise ExplainError(
+            f"activations are placed by rules in mode auto; this program is in mode {program.mode}\n"
+            '  fix: outlay.program(..., mode="auto")'
+        )
+    before = after = found or explain(program)
+    kept: list[Rule] = []
+    tried: list[Try] = []
+    num_compiled = 0
+    for finding in before.findings:
+        if finding.kind not in _OF_ACTIVATIONS or finding.source is None:
+            continue
+        best: tuple[Explanation, int] | None = None
+        for rule in _rules_for(finding, finding.source, program):
+            if num_compiled >= MAX_COMPILED or rule in [one.rule for one in tried]:
+                continue
+            try:
+                got = explain(program.with_layout(Layout([*kept, rule]) + program.layout))
+            except OutlayError as error:
+                tried.append(Try(rule, finding.kind, None, _reason(error)))
+                continue
+            num_compiled += 1
+            tried.append(Try(rule, finding.kind, got.bytes_per_step))
+            if got.bytes_per_step < (best[0] if best else after).bytes_per_step and got.fits is not False:
+                best = got, len(tried) - 1
+        if best is not None:
+            after, number = best
+            kept.append(tried[number].rule)
+            tried[number] = Try(tried[number].rule, finding.kind, after.bytes_per_step, helps=True)
+    return Fix(tuple(kept), Layout(kept) + program.layout, before, after, tuple(tried))
+
+
+def _rules_for(finding: Finding, source: SourceLine, program: Program) -> Iterator[Rule]:
+    """What may cure a finding: its value split as the batch is, or as the batch and along its last dim."""
+    of_batch = next((leaf.dims[0] for leaf in program.plan.of_kind("batch") if leaf.dims and leaf.dims[0]), ())
+    if not of_batch:
+        return
+    first = of_batch[0] if len(of_batch) == 1 else of_batch
+    others = [axis for axis, size in program.mesh.shape.items() if axis not in of_batch and size > 1]
+    name = source.function.rpartition("<locals>.")[2].removesuffix(".__call__")
+    patterns = [f"{SOURCE}{name}"] if name.replace(".", "").isidentifier() else []
+    for pattern in [*patterns, f"{SOURCE}{_short(source.file)}:{source.line}"]:
+        yield Rule(pattern, P(first))
+        for axis in others:
+            rank = _rank(program, pattern)
+            if rank > 1:
+                yield Rule(pattern, P(first, *[None] * (rank - 2), axis))
+
+
+def _rank(program: Program, pattern: str) -> int:
+    """How many dims the values of a pattern have; 0 where there are none, or several kinds."""
+    try:
+        plan = program.with_layout(Layout([Rule(pattern, P())]) + program.layout).plan
+    except OutlayError:
+        return 0
+    ranks = {len(leaf.shape) for leaf in plan.of_kind("intermediate") if leaf.path.startswith(pattern)}
+    return ranks.pop() if len(ranks) == 1 else 0
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    return "/".join(path.parts[-2:]) if path.is_absolute() else path.as_posix()
+
+
+def _reason(error: OutlayError) -> str:
+    """What is wrong, without where it is: the line under the headline of the first problem."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return lines[2] if len(lines) > 2 else lines[0]
+
+
+def _figures(found: Explanation) -> Iterator[tuple[str, int]]:
+    for kind, total in found.by_kind().items():
+        yield f"{kind}, runs", total.num_runs
+    yield "bytes a step", found.bytes_per_step
+    if found.memory is not None:
+        yield "memory", found.memory.peak
+
+
+def _render(fixed: Fix) -> Iterator[Any]:
+    if not fixed.tried:
+        yield "nothing to try: no finding is of an activation whose line is known"
+        return
+    if fixed.rules:
+        yield f"of {counted(len(fixed.tried), 'rule')} tried, {len(fixed.rules)} kept:"
+        yield ""
+        yield from fixed.python.splitlines()
+        before, after = dict(_figures(fixed.before)), dict(_figures(fixed.after))
+        rows = [
+            [what, _told(what, before.get(what, 0)), _told(what, after.get(what, 0))] for what in {**before, **after}
+        ]
+        yield ""
+        yield table(["on a device", "before", "after"], rows)
+        if any(":" in rule.pattern for rule in fixed.rules):
+            yield "a rule by line moves with every edit above it: name the function, if it has one value of its own"
+    else:
+        yield f"nothing helped: of {counted(len(fixed.tried), 'rule')} tried none has the program move less"
+    yield ""
+    rows = [[one.rule.pattern, spec_text(one.rule.spec or P()), one.finding, _outcome(one)] for one in fixed.tried]
+    yield table(["tried", "as", "for", "bytes a step"], rows)
+
+
+def _told(what: str, value: int) -> str:
+    return str(value) if what.endswith("runs") else format_bytes(value)
+
+
+def _outcome(one: Try) -> str:
+    if one.bytes_per_step is None:
+        return one.why_not
+    return format_bytes(one.bytes_per_step) + (", kept" if one.helps else "")

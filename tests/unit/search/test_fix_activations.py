@@ -1,0 +1,79 @@
+"""Findings of activations followed by rules: the all-to-alls of a model that nobody touched go away."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+from tests.unit.report.explain.programs import squared_error, training
+
+import outlay
+from outlay.core.constrain import constrain
+from outlay.errors import ExplainError
+from outlay.layout.strategies import data_parallel
+
+OPTIMIZER = optax.sgd(0.1)
+
+
+def mlp(x, params):
+    return jnp.tanh(x @ params["up"]) @ params["down"]
+
+
+def loss(params, tokens, keys):
+    x = params["embed"][tokens]
+    logits = (x + mlp(x, params)) @ params["embed"].T
+    return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean(-1), {}
+
+
+def init(key):
+    shapes = {"embed": (512, 64), "up": (64, 256), "down": (256, 64)}
+    return {name: jax.random.normal(key, shape) * 0.1 for name, shape in shapes.items()}
+
+
+def embedding(layout=None):
+    """A program whose embedding is split along its features, as the compiler then splits all that comes of it."""
+    split = outlay.Layout([("params.embed", P(None, "data"))]) + outlay.fsdp(min_size=8) + outlay.data_parallel()
+    made, tokens = outlay.init_state(init, OPTIMIZER), np.zeros((64, 32), np.int32)
+    step = outlay.train_step(loss, OPTIMIZER)
+    return outlay.program(step, made, tokens, layout=layout or split, mesh=outlay.mesh(data=8))
+
+
+@pytest.mark.compiles
+def test_less_is_moved_and_the_numbers_stay():
+    program = embedding()
+    found = outlay.fix(program)
+    assert found.after.bytes_per_step < found.before.bytes_per_step / 5
+    assert found.after.by_kind()["all-to-all"].num_runs < found.before.by_kind()["all-to-all"].num_runs
+    assert found.rules == (outlay.Rule("@mlp", P("data")),)
+    assert found.python == 'layout = outlay.Layout([\n    ("@mlp", P("data")),\n]) + layout'
+    shown = str(found)
+    assert "bytes a step" in shown
+    assert "kept" in shown
+    assert outlay.explain(program.with_layout(found.layout)).bytes_per_step == found.after.bytes_per_step
+    outlay.verify(embedding(found.layout)).raise_if_different()
+    assert [one["helps"] for one in found.to_dict()["tried"]].count(True) == 1
+
+
+def test_it_says_that_there_is_nothing_to_try():
+    found = outlay.fix(training(data_parallel()))
+    assert not found.tried
+    assert found.layout == data_parallel()
+    assert "nothing to try" in str(found)
+
+
+@pytest.mark.compiles
+def test_it_says_that_nothing_helped():
+    def everybody_takes_all(params, batch, keys):
+        return squared_error(params, {**batch, "x": constrain(batch["x"], P())}, keys)
+
+    found = outlay.fix(training(data_parallel(), loss=everybody_takes_all))
+    assert found.tried
+    assert not found.rules
+    assert found.after is found.before
+    assert "nothing helped" in str(found)
+
+
+def test_a_program_by_hand_is_refused():
+    with pytest.raises(ExplainError, match="this program is in mode manual"):
+        outlay.fix(training(mode="manual"))
