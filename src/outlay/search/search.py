@@ -27,6 +27,9 @@ from outlay.search.why import is_tie, nothing_fits, nothing_to_compile, why_not_
 from outlay.search.workers import Ended, Workers
 from outlay.search.workload import Workload
 
+_SEVERAL = 4
+"""So many candidates to compile that one of them may be the best of the others with other options."""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -139,7 +142,8 @@ def _next(
     total: int,
 ) -> Screened:
     """What to compile next: on the last turn of several the best so far without the preset, where that is open."""
-    last = without_preset(priced) if question.xla is None and len(taken) == total - 1 else None
+    is_last = question.xla is None and len(taken) + 1 == total >= _SEVERAL
+    last = without_preset(priced) if is_last else None
     if last is not None:
         return last
     left = [each for each in passed if each not in taken]

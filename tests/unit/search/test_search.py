@@ -64,6 +64,8 @@ def test_the_last_turn_goes_to_the_best_without_the_preset_where_none_was_asked_
     found = search(question, num_candidates=4, num_processes=1, timeout=280)
     alike = [each.candidate.xla for each in found.compiled if each.candidate.layout == "tp"]
     assert sorted(alike, key=str) == [None, "none"]
+    few = search(question, num_candidates=3, num_processes=1, timeout=280)
+    assert {each.candidate.xla for each in few} == {None}
     asked = replace(ask(VARIED, (), TARGET, xla="preset"), command=command)
     assert {each.candidate.xla for each in search(asked, num_candidates=4, num_processes=1, timeout=280)} == {None}
 
