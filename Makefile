@@ -10,8 +10,8 @@ VENV := .venv/.installed
 NEWEST_VENV := .venv-newest/.installed
 # Three workers for two cores: many tests wait for processes that they have started.
 PYTEST := python -m pytest -q -n 3
-# What depends on JAX: the newest one runs these, and Python 3.11 everything.
-ON_NEWEST_JAX := tests/contract tests/multiprocess $(addprefix tests/unit/,analysis arrays brain devices models program report train)
+# What depends on JAX: the newest one runs these, and Python 3.11 everything. Brains and models are in the contracts.
+ON_NEWEST_JAX := tests/contract tests/multiprocess $(addprefix tests/unit/,analysis arrays devices program report train)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test lint bench docs lock snapshots clean
