@@ -3,10 +3,15 @@
 How many seconds that takes is measured elsewhere (benchmarks): here a job that hangs is killed, and its test fails.
 """
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from tests.multiprocess import jobs
+
+from outlay.jobs.job import free_port
 
 
 @pytest.fixture
@@ -62,6 +67,27 @@ def test_a_process_that_fails_ends_all_and_is_named_last(mark, fault, process, c
 def test_an_exception_in_a_thread_ends_all(mark):
     done = jobs.run(fault="thread", process=1, mark=mark)
     assert (done.code, done.stderr.rstrip().splitlines()[-1]) == (13, "KeyError: 'planted'")
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_without_a_launcher_a_process_that_ends_early_does_not_hang_the_others(mark, process):
+    place = {"OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORDINATOR": f"127.0.0.1:{free_port()}", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, jobs.PROGRAM, "early", str(process), str(mark)]
+    tasks = [
+        subprocess.Popen(
+            command, env=os.environ | place | {"OUTLAY_PROCESS_ID": str(number)}, stderr=subprocess.PIPE, text=True
+        )
+        for number in (0, 1)
+    ]
+    try:
+        said = [task.communicate(timeout=jobs.LONGEST)[1] for task in tasks]
+    finally:
+        for task in tasks:
+            task.kill()
+    assert [task.returncode for task in tasks] == [1, 1], said
+    for text in said:
+        assert f"process {process} of 2 on " in text
+        assert "ended early, while the others wait for it" in text
 
 
 @pytest.mark.parametrize("process", [0, 1])

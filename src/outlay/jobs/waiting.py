@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from pathlib import Path
 from types import FrameType
 
+from outlay.jobs.proc_files import waits_in_jax
+
 _BUSY = 0.05  # of a core, above which this process works
-_ELSEWHERE = 300.0  # seconds after which a wait counts that no frame of JAX shows, as in a program's `float(loss)`
+_SAMPLE = 0.5  # seconds between two samples: in less, asking is itself the work that is seen
+_ELSEWHERE = 300.0  # seconds after which a wait counts that neither a frame nor the native stack shows to be JAX's
 
 _since: tuple[object, float] | None = None
 _sampled: tuple[float, float] | None = None  # time, and time on cores
+_answer = 0.0
 
 
 def seconds_waiting_in_jax() -> float:
-    """For how long this process has waited in one place of JAX without doing anything; to be asked about once a second.
+    """For how long this process has waited in one place of JAX without doing anything.
 
-    A callback of a program runs in another thread, and what works there is not waited for in vain.
+    It has to be asked again and again, and looks once in half a second at most. A callback of a program runs in another
+    thread, and what works there is not waited for in vain.
     """
+    global _answer
+    if _sampled is None or time.monotonic() - _sampled[0] >= _SAMPLE:
+        _answer = _look()
+    return _answer
+
+
+def _look() -> float:
     global _since, _sampled
     now, used = time.monotonic(), time.process_time()
     before, _sampled = _sampled, (now, used)
@@ -34,7 +47,9 @@ def seconds_waiting_in_jax() -> float:
     if _since is None or _since[0] != place:
         _since = (place, now)
     seconds = now - _since[1]
-    return seconds if main.f_code.co_filename.startswith(jax) else max(seconds - _ELSEWHERE, 0.0)
+    # A program's `float(loss)` waits in JAX's compiled code, and the last frame of Python is the program's own.
+    is_in_jax = main.f_code.co_filename.startswith(jax) or waits_in_jax(os.getpid())
+    return seconds if is_in_jax else max(seconds - _ELSEWHERE, 0.0)
 
 
 def _folder_of_jax() -> str:
