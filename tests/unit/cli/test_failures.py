@@ -92,6 +92,7 @@ def test_the_machine_is_no_fault_of_ours(tmp_path):
     assert "File name too long" in failed.stderr
 
 
+@pytest.mark.processes
 def test_jax_that_cannot_start_is_said_everywhere(tmp_path, monkeypatch):
     def absent() -> None:
         raise AssertionError

@@ -76,6 +76,7 @@ def test_a_missing_extra_is_named_with_its_fix(monkeypatch):
     assert failed.stderr == "error: this needs sklearn, which is not installed\n  fix: pip install 'outlay[train]'\n"
 
 
+@pytest.mark.processes
 def test_doctor_knows_what_is_here(monkeypatch):
     monkeypatch.setenv("JAX_LOG_COMPILES", "0")
     found = json.loads(outlay("doctor", "--json").stdout)
@@ -87,6 +88,7 @@ def test_doctor_knows_what_is_here(monkeypatch):
     assert "started by" in found["started_by"]
 
 
+@pytest.mark.processes
 def test_doctor_in_words():
     text = outlay("doctor").stdout
     assert "devices     8: 0 cpu, 1 cpu" in text
