@@ -115,7 +115,7 @@ def _flags_failure() -> str:
     """Why XLA would end the process that starts it, which no process can catch; empty where it would not."""
     if not os.environ.get("XLA_FLAGS"):
         return ""
-    try_out = [sys.executable, "-c", "import jax; jax.devices('cpu')"]
+    try_out = [sys.executable, "-P", "-c", "import jax; jax.devices('cpu')"]  # -P: not a jax.py that lies here
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run(try_out, env=environment, capture_output=True, text=True, errors="replace", check=False)
     wrong = _WRONG_FLAG.search(done.stderr) if done.returncode else None

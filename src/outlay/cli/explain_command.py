@@ -97,10 +97,10 @@ def explain(
         if fix:
             from outlay.search.fix_activations import fix as fix_activations
 
-            fixed = fix_activations(prepared.program, found=found)
+            fixed = fix_activations(prepared.program, explanation=found)
     if as_json:
-        told = {"fix": fixed.to_dict()} if fixed else {}
-        print_json({**found.to_dict(), "ways_to_fit": [way.to_dict() for way in ways], **told})
+        with_fix = {"fix": fixed.to_dict()} if fixed else {}
+        print_json({**found.to_dict(), "ways_to_fit": [way.to_dict() for way in ways], **with_fix})
     else:
         print_picture(found)
         if fixed:

@@ -100,7 +100,7 @@ def launchers_beside(num_processes: int, environment: Mapping[str, str]) -> str:
     return (
         f"note: this launcher runs {place.num_processes} times at once ({place.origin['number of processes']}), each "
         f"with a job of its own of {counted(num_processes, 'process', 'processes')}\n"
-        "  for one job of all of them: leave out outlay launch, as in srun python train.py\n"
+        "  for one job of all of them: have srun or mpirun start the program itself, as in srun python train.py\n"
     )
 
 

@@ -13,6 +13,7 @@ from outlay.jobs.proc_files import waits_in_jax
 
 _BUSY = 0.05  # of a core, above which this process works
 _SAMPLE = 0.5  # seconds between two samples: in less, asking is itself the work that is seen
+_UNSEEN = 60.0  # seconds that a GPU or TPU may work for one call, without a sign of it in this process
 _ELSEWHERE = 300.0  # seconds after which a wait counts that neither a frame nor the native stack shows to be JAX's
 
 _since: tuple[object, float] | None = None
@@ -46,10 +47,17 @@ def _look() -> float:
     place = (id(main), main.f_lasti)
     if _since is None or _since[0] != place:
         _since = (place, now)
-    seconds = now - _since[1]
+    seconds = max(now - _since[1] - (_UNSEEN if _devices_work_unseen() else 0.0), 0.0)
     # A program's `float(loss)` waits in JAX's compiled code, and the last frame of Python is the program's own.
     is_in_jax = main.f_code.co_filename.startswith(jax) or waits_in_jax(os.getpid())
     return seconds if is_in_jax else max(seconds - _ELSEWHERE, 0.0)
+
+
+def _devices_work_unseen() -> bool:
+    """Whether this process computes on devices of which it shows no sign: all but the CPU's."""
+    from outlay.core.jax_compat import backend_is_started  # imports JAX, which is there by now
+
+    return backend_is_started() and sys.modules["jax"].default_backend() != "cpu"
 
 
 def _folder_of_jax() -> str:

@@ -97,7 +97,7 @@ class _BySource:
     rules: Sequence[Rule]
     problems: dict[str, Problem] = field(default_factory=dict)
     paths: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
-    found: set[int] = field(default_factory=set)
+    used: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.names = SourceNames(self.rules)
@@ -151,7 +151,7 @@ class _BySource:
         of = here.get(variable)
         if of is None:
             return value
-        self.found.add(of.rank)
+        self.used.add(of.rank)
         own = [dim for dim in range(value.ndim) if dim not in of.batched]
         first = (*of.batched, *own)
         moved = value if first == (*range(value.ndim),) else value.transpose(first)
@@ -180,7 +180,7 @@ class _BySource:
 
     def _values(self, jaxpr: Any, lines: Mapping[int, Line]) -> dict[Any, _Value]:
         """The values of a program that rules speak of, but for those inside its loops and calls."""
-        found: dict[Any, _Value] = {}
+        values: dict[Any, _Value] = {}
         made_by = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
         named = [
             (eqn.invars[0], _Value(path, rank, eqn.params["batched"], _place_of(made_by.get(eqn.invars[0]))))
@@ -194,9 +194,9 @@ class _BySource:
             for variable in _leaving(jaxpr, line)
         ]
         for variable, value in [*named, *of_lines]:
-            if variable not in found or value.rank < found[variable].rank:
-                found[variable] = value
-        return found
+            if variable not in values or value.rank < values[variable].rank:
+                values[variable] = value
+        return values
 
     def _is_entered(self, eqn: Any) -> bool:
         """Whether there are values to place inside an operation."""
@@ -215,7 +215,7 @@ class _BySource:
             what = f"it is made inside {inside}{at}, where no value can be placed from outside"
             fix = "name what the function around it returns, or the line that calls that function"
             self.problems.setdefault(path, Problem("out of reach", path, what, fix))
-            self.found.add(value.rank)
+            self.used.add(value.rank)
 
     def _deep(self, jaxpr: Any, lines: Mapping[int, Line]) -> Iterator[_Value]:
         """The values in a program, those inside its operations included."""
@@ -276,9 +276,9 @@ class _BySource:
         )
 
     def _refuse(self, outside: Mapping[str, _Value]) -> None:
-        problems, found = [*self.problems.values()], self.found | {value.rank for value in outside.values()}
+        problems, used = [*self.problems.values()], self.used | {value.rank for value in outside.values()}
         for rank, rule in enumerate(self.rules):
-            if rank not in found and not rule.optional:
+            if rank not in used and not rule.optional:
                 problems.append(Problem("unused rule", rule.written, *self.names.why_unused(rule)))
         if problems:
             head = f"{counted(len(problems), 'problem')} with rules that name values by their source:"

@@ -59,8 +59,8 @@ def line_in(pattern: str) -> Line | None:
     >>> line_in("@nets/model.py:120"), line_in("@Block.mlp")
     (Line(file='nets/model.py', number=120), None)
     """
-    found = _LINE.fullmatch(pattern)
-    return Line(found[1], int(found[2])) if found else None
+    match = _LINE.fullmatch(pattern)
+    return Line(match[1], int(match[2])) if match else None
 
 
 class SourceNames:
@@ -88,14 +88,14 @@ class SourceNames:
             self._codes[frame.f_code] = None
         if is_readable(file) or frame.f_code.co_name == "__call__":
             self._names.update(dict.fromkeys(_joined(name, path) for name in names for path, _ in arrays))
-        found = {}
+        returned = {}
         for path, array in arrays:
             for rule in self._rules:
                 full = next((one for name in names if rule.matches(one := _joined(name, path), "intermediate")), None)
                 if full is not None:
-                    found[full] = array
+                    returned[full] = array
                     break
-        return found
+        return returned
 
     def path_and_rank(self, path: str) -> tuple[str, int]:
         """A path, and the number of the first rule that speaks of it."""
@@ -117,8 +117,8 @@ class SourceNames:
             names = [f"@{Path(file).name}:{line.number}" for file in files]
             return f"no function of such a file returns an array; {did_you_mean(f'@{line.file}:{line.number}', names)}"
         spans = sorted({(code.co_firstlineno, code.co_name) for code in here}, key=lambda s: abs(s[0] - line.number))
-        told = ", ".join(f"{name} begins on line {first}" for first, name in sorted(spans[:_NEAREST]))
-        return f"functions of {line.file} that make arrays: {told}"
+        starts = ", ".join(f"{name} begins on line {first}" for first, name in sorted(spans[:_NEAREST]))
+        return f"functions of {line.file} that make arrays: {starts}"
 
 
 def _arrays(value: Any) -> list[tuple[str, Any]]:
@@ -181,6 +181,5 @@ def _held_as(holder: Any, owner: Any) -> str:
             key = next((key for key, one in value.items() if one is owner), None)
             if key is not None:
                 return f"{name}.{'.'.join(split_path(str(key)))}"
-    if getattr(owner, "parent", None) is holder and isinstance(name := getattr(owner, "name", None), str):
-        return name  # a Flax Linen module
-    return ""
+    linen = getattr(owner, "__dict__", {})  # a property of somebody's class may do anything
+    return linen["name"] if linen.get("parent") is holder and isinstance(linen.get("name"), str) else ""

@@ -163,8 +163,8 @@ def ask(
     function = find_function(recipe)
     several, fixed = several_values(function, words)
     made = find_recipe(recipe, fixed, known)
-    found = {name: layout_of(made, name) for name in layouts or layout_names(made, target)}
-    shapes = {name: _shapes(mesh, meshes, target) for name, (_, mesh) in found.items()}
+    choices = {name: layout_of(made, name) for name in layouts or layout_names(made, target)}
+    shapes = {name: _shapes(mesh, meshes, target) for name, (_, mesh) in choices.items()}
     given = recipe_arguments(function, recipe, fixed, known)
 
     Cache(cache_folder()).warn_if_read_only()
@@ -182,7 +182,9 @@ def ask(
 
     def ways_of(candidate: Candidate, price: Price, tried: Sequence[Candidate]) -> list[WayToFit]:
         spec, its_words = MeshSpec.parse(candidate.mesh), (*fixed, *candidate.words)
-        plan = plan_of(workload_of(candidate), on_devices(found[candidate.layout][0], target.num_devices), spec, target)
+        plan = plan_of(
+            workload_of(candidate), on_devices(choices[candidate.layout][0], target.num_devices), spec, target
+        )
         return ways_to_fit(
             Candidate(candidate.layout, candidate.mesh),
             plan,
@@ -216,7 +218,7 @@ def ask(
         several={name: tuple(values) for name, values in several.items()},
         target=target,
         candidates=tuple(candidates(shapes, option_sets(function, given, several))),
-        layouts={name: on_devices(layout, target.num_devices) for name, (layout, _) in found.items()},
+        layouts={name: on_devices(layout, target.num_devices) for name, (layout, _) in choices.items()},
         workload_of=workload_of,
         command=COMMAND,
         job_of=job_of,

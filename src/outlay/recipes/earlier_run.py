@@ -38,7 +38,7 @@ def refuse_before_beginning(program: Program, folder: RunFolder, *, saves: bool)
     if saves:
         CheckpointFolder(folder.checkpoints_path).own.refuse_foreign()
     beat(None, "compiling")
-    program.compiled_parts  # noqa: B018  asking for it compiles it
+    _ = program.compiled_parts  # asking for it compiles it
 
 
 def refuse_other_run(folder: RunFolder, config: Mapping[str, Any], identity: Sequence[str]) -> None:

@@ -30,8 +30,8 @@ def several_values(function: Callable[..., Any], words: Sequence[str]) -> tuple[
     >>> several_values(recipe, ["--model", "tiny", "--batch", "8,16,32"])
     ({'batch': [8, 16, 32]}, ['--model', 'tiny'])
     """
-    found = split_values(function, words, SEVERAL)
-    return found, without_options(words, found)
+    several = split_values(function, words, SEVERAL)
+    return several, without_options(words, several)
 
 
 def option_sets(

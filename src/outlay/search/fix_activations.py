@@ -73,8 +73,8 @@ class Fix:
         """The rules as Python, to stand before a layout; empty where none helps."""
         if not self.rules:
             return ""
-        told = [f'    ("{rule.pattern}", {spec_text(rule.spec or P(), quote=_QUOTE)}),' for rule in self.rules]
-        return "\n".join(["layout = outlay.Layout([", *told, "]) + layout"])
+        lines = [f'    ("{rule.pattern}", {spec_text(rule.spec or P(), quote=_QUOTE)}),' for rule in self.rules]
+        return "\n".join(["layout = outlay.Layout([", *lines, "]) + layout"])
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
@@ -102,7 +102,7 @@ class Fix:
 _QUOTE = '"'
 
 
-def fix(program: Program, *, found: Explanation | None = None) -> Fix:
+def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
     """Try what the findings of `outlay.explain` say of activations, as rules; keep those with which less is moved.
 
     Every try is compiled, at most 16 of them, and nothing is run. A rule names a value by the function that returns it
@@ -110,7 +110,7 @@ def fix(program: Program, *, found: Explanation | None = None) -> Fix:
 
     Args:
         program: a program in mode auto.
-        found: what `outlay.explain` says of it, if that is at hand.
+        explanation: what `outlay.explain` says of it, if that is at hand.
 
     Raises:
         ExplainError: it is in another mode, or its axes are explicit.
@@ -130,12 +130,12 @@ def fix(program: Program, *, found: Explanation | None = None) -> Fix:
         ...     np.zeros((64, 32), np.int32), mesh=outlay.mesh(data=8),
         ...     layout=outlay.Layout([("params.embed", P(None, "data"))])
         ...     + outlay.fsdp(min_size=8) + outlay.data_parallel())
-        >>> found = outlay.fix(program)
-        >>> print(found.python)
+        >>> fixed = outlay.fix(program)
+        >>> print(fixed.python)
         layout = outlay.Layout([
             ("@mlp", P("data")),
         ]) + layout
-        >>> found.after.bytes_per_step < found.before.bytes_per_step / 5
+        >>> fixed.after.bytes_per_step < fixed.before.bytes_per_step / 5
         True
     """
     if program.mode != "auto" or program.by_hand:
@@ -143,8 +143,8 @@ def fix(program: Program, *, found: Explanation | None = None) -> Fix:
             f"activations are placed by rules in mode auto; this program is in mode {program.mode}\n"
             '  fix: outlay.program(..., mode="auto")'
         )
-    before = after = found or explain(program)
-    kept: list[Rule] = []
+    before = after = explanation or explain(program)
+    rules: list[Rule] = []
     tried: list[Try] = []
     num_compiled = 0
     for finding in before.findings:
@@ -155,7 +155,7 @@ def fix(program: Program, *, found: Explanation | None = None) -> Fix:
             if num_compiled >= MAX_COMPILED or rule in [one.rule for one in tried]:
                 continue
             try:
-                got = explain(program.with_layout(Layout([*kept, rule]) + program.layout))
+                got = explain(program.with_layout(Layout([*rules, rule]) + program.layout))
             except OutlayError as error:
                 tried.append(Try(rule, finding.kind, None, _reason(error)))
                 continue
@@ -165,9 +165,9 @@ def fix(program: Program, *, found: Explanation | None = None) -> Fix:
                 best = got, len(tried) - 1
         if best is not None:
             after, number = best
-            kept.append(tried[number].rule)
+            rules.append(tried[number].rule)
             tried[number] = Try(tried[number].rule, finding.kind, after.bytes_per_step, helps=True)
-    return Fix(tuple(kept), Layout(kept) + program.layout, before, after, tuple(tried))
+    return Fix(tuple(rules), Layout(rules) + program.layout, before, after, tuple(tried))
 
 
 def _rules_for(finding: Finding, source: SourceLine, program: Program) -> Iterator[Rule]:
@@ -181,8 +181,8 @@ def _rules_for(finding: Finding, source: SourceLine, program: Program) -> Iterat
     patterns = [f"{SOURCE}{name}"] if name.replace(".", "").isidentifier() else []
     for pattern in [*patterns, f"{SOURCE}{_short(source.file)}:{source.line}"]:
         yield Rule(pattern, P(first))
+        rank = _rank(program, pattern) if others else 0
         for axis in others:
-            rank = _rank(program, pattern)
             if rank > 1:
                 yield Rule(pattern, P(first, *[None] * (rank - 2), axis))
 
@@ -226,7 +226,8 @@ def _render(fixed: Fix) -> Iterator[Any]:
         yield from fixed.python.splitlines()
         before, after = dict(_figures(fixed.before)), dict(_figures(fixed.after))
         rows = [
-            [what, _told(what, before.get(what, 0)), _told(what, after.get(what, 0))] for what in {**before, **after}
+            [what, _in_words(what, before.get(what, 0)), _in_words(what, after.get(what, 0))]
+            for what in {**before, **after}
         ]
         yield ""
         yield table(["on a device", "before", "after"], rows)
@@ -239,7 +240,7 @@ def _render(fixed: Fix) -> Iterator[Any]:
     yield table(["tried", "as", "for", "bytes a step"], rows)
 
 
-def _told(what: str, value: int) -> str:
+def _in_words(what: str, value: int) -> str:
     return str(value) if what.endswith("runs") else format_bytes(value)
 
 

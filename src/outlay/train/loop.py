@@ -223,7 +223,7 @@ class _Training(StepLoop):
     def begin(self, stack: contextlib.ExitStack) -> float:
         every = self.saving.every if self.saving else None
         self.program.agree(steps=self.num_steps, checkpoint_every=every, start=self.step, key=self._key)
-        self.program.compiled_parts  # noqa: B018  asking for it compiles it
+        _ = self.program.compiled_parts  # asking for it compiles it
         if self.state is None:
             self.state = self.program.init(self._key)
         if self._read_ahead:

@@ -54,6 +54,7 @@ class Saving:
     ) -> None:
         self.checkpoints = checkpoints
         self.every, self._collected, self._stride = every, collected, stride
+        self._written: set[int] = set()
 
     def begin(self, step: int) -> None:
         """From now on SIGUSR1 asks the run, which is after this step, to save and to end."""
@@ -112,10 +113,10 @@ class Saving:
         path = folder / f"{step}.npz"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            kept = {str(kept) for kept in self.checkpoints.steps()}
-            for file in folder.glob("*.npz"):
-                if file.stem.isdecimal() and file.stem not in kept:
-                    file.unlink()
+            saved = set(self.checkpoints.steps())
+            for gone in self._written - saved:  # and no other file, whatever its name: it may be somebody else's
+                (folder / f"{gone}.npz").unlink(missing_ok=True)
+            self._written = saved | {step}
             arrays = io.BytesIO()
             np.savez(arrays, **collected)  # pyright: ignore[reportArgumentType]  # its second parameter is no array
             write_whole(path, arrays.getvalue())

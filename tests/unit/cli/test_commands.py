@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -125,6 +126,15 @@ def test_doctor_does_not_look_for_accelerators_that_are_not_there(tmp_path):
     """With the compilers of GPUs and TPUs installed, that search prints tracebacks."""
     finished = outlay_command("doctor", cwd=tmp_path, JAX_PLATFORMS="", JAX_PLATFORM_NAME="")
     assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_the_doctor_runs_no_file_that_lies_in_the_folder(tmp_path):
+    (tmp_path / "jax.py").write_text("open('ran', 'w').close()\n")
+    flags = environment() | {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
+    command = [sys.executable, "-P", "-m", "outlay", "doctor"]
+    done = subprocess.run(command, cwd=tmp_path, env=flags, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_doctor_names_what_had_started_jax(tmp_path):

@@ -12,7 +12,7 @@ SLURM = {
 def test_a_launcher_that_srun_starts_on_each_node_says_that_each_has_a_job_of_its_own():
     assert launchers_beside(4, SLURM) == (
         "note: this launcher runs 2 times at once (SLURM_STEP_NUM_TASKS), each with a job of its own of 4 processes\n"
-        "  for one job of all of them: leave out outlay launch, as in srun python train.py\n"
+        "  for one job of all of them: have srun or mpirun start the program itself, as in srun python train.py\n"
     )
 
 

@@ -134,7 +134,7 @@ class _Simulation(StepLoop):
         if not self.step:
             self.gathered.weights = self._weights()
         for length in dict.fromkeys(stop - start for start, stop in self.spans()):
-            self._program_of(length).compiled_parts  # noqa: B018  asking for it compiles it
+            _ = self._program_of(length).compiled_parts  # asking for it compiles it
         return self.gathered.seconds
 
     def next_stop(self, start: int) -> int:
@@ -192,8 +192,8 @@ class _Simulation(StepLoop):
 
     def _not_finite(self, headline: str, problems: list[Any]) -> BrainStopped:
         recording = self._recorded()
-        kept = f"; the recording of the {self.step} steps before is in {self.kept_in}" if self.kept_in else ""
-        headline += kept + last_checkpoint_in_words(self.last_saved())
+        where = f"; the recording of the {self.step} steps before is in {self.kept_in}" if self.kept_in else ""
+        headline += where + last_checkpoint_in_words(self.last_saved())
         return BrainStopped(headline, problems, recording, self.step)
 
     def _recorded(self) -> Recording:

@@ -68,16 +68,16 @@ def attention(
     mask = Mask(causal, None if window is None or window >= query.shape[1] else window)
     device = jax_kernels.compiled_for()
     refused = refusal(device, query, key, segment_ids, split)
-    told = None if device.platform == "cpu" else refused
-    if told is not None:
-        warnings.warn(f"attention goes block by block on {device.device_kind}: {told.why}", stacklevel=2)
+    missed = None if device.platform == "cpu" else refused  # on CPUs there is no kernel to miss
+    if missed is not None:
+        warnings.warn(f"attention goes block by block on {device.device_kind}: {missed.why}", stacklevel=2)
     with jax.named_scope("attention"):
         if refused is None:
             given = [x if device.platform == "tpu" else _filled_up(x) for x in (query, key, value)]
             mixed: jax.Array = _fused(*given, _Kernel(mask, factor, split, key.shape[1]))
             return mixed[..., : query.shape[-1]]
         segments = None if segment_ids is None else (segment_ids, segment_ids)
-        with jax.named_scope(told.scope) if told is not None else contextlib.nullcontext():
+        with jax.named_scope(missed.scope) if missed is not None else contextlib.nullcontext():
             return blockwise(query, key, value, segments, mask, factor)
 
 

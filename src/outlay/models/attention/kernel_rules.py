@@ -65,7 +65,7 @@ _RULES = {
 SCOPE = "no_kernel."
 """Begins the names of scopes that tell a refusal."""
 
-_TOLD = re.compile(rf"{re.escape(SCOPE)}([a-z_]+)((?:\.\w+)*)")
+_SCOPE_NAME = re.compile(rf"{re.escape(SCOPE)}([a-z_]+)((?:\.\w+)*)")
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class Refusal:
         >>> Refusal.of_scope("jit(step)/attention/no_kernel.cudnn_dtype.float32/while/body/mul").why
         "cuDNN's takes bfloat16 or float16, and this is float32"
         """
-        found = _TOLD.search(op_name)
-        return cls(found[1], tuple(found[2].split(".")[1:])) if found and found[1] in _RULES else None
+        match = _SCOPE_NAME.search(op_name)
+        return cls(match[1], tuple(match[2].split(".")[1:])) if match and match[1] in _RULES else None
 
 
 def refusal(

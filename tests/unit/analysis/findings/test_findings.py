@@ -289,8 +289,7 @@ def test_attention_without_its_fused_kernel():
     def explained(dtype):
         batch = query.update(dtype=dtype)
         on = mesh(data=8, target="h100:1x8")
-        init = lambda key: jnp.ones((), dtype)  # noqa: E731
-        return explain(program(step, init, batch, layout=data_parallel(), mesh=on))
+        return explain(program(step, lambda key: jnp.ones((), dtype), batch, layout=data_parallel(), mesh=on))
 
     with pytest.warns(UserWarning, match="block by block"):
         without = explained(jnp.float32)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import outlay
 from outlay.brain.brain_error import BrainError
 from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
-from outlay.core.error_types import CheckpointError, RunFolderError
+from outlay.core.error_types import CheckpointError, OutputError, RunFolderError
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
 from outlay.train.run_folder import RunFolder
@@ -23,7 +24,7 @@ ROW = {"eye:out_spikes": ((2**16,), np.dtype(np.int8))}
 
 @pytest.mark.parametrize("to", ["/proc/x.zarr", "/dev/null/x.zarr", "a\0b"])
 def test_what_cannot_be_a_folder_is_an_error_of_ours(to):
-    with pytest.raises(BrainError, match=r"the recording .* cannot be made: "):
+    with pytest.raises(OutputError, match=r"the recording .* cannot be made: "):
         outlay.brain.run_brain(tiny(), steps=2, record=["*:out_spikes"], to=to)
 
 
@@ -33,7 +34,7 @@ def test_a_disk_that_fills_up_leaves_the_rows_before(tmp_path):
     recorder.append(np.arange(8), {"eye:out_spikes": noise})
     with disk_that_may_fill_up() as may_hold:
         may_hold(2**16)
-        with pytest.raises(BrainError, match=r"cannot be written on after 8 rows, which are there: .*"):
+        with pytest.raises(OutputError, match=r"cannot be written on after 8 rows, which are there: .*"):
             recorder.append(np.arange(8, 16), {"eye:out_spikes": noise})
     there = Recording.read(tmp_path / "x.zarr")
     assert there.steps.tolist() == list(range(8))
@@ -58,10 +59,26 @@ def test_what_is_beside_the_states_and_cannot_be_written_is_told_with_its_step(t
             may_hold(600)
             return np.zeros(2, np.float32)
 
-        with pytest.raises((CheckpointError, BrainError), match="cannot be written"):
+        with pytest.raises((CheckpointError, OutputError), match="cannot be written"):
             run_prepared(prepare(recipe(until(30, fill))), RunFolder(tmp_path), checkpoint_every=40)
     run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True))
     assert len(Recording.read(tmp_path / "recording.zarr").steps) == 30
+
+
+@pytest.mark.compiles
+def test_a_disk_that_fills_up_under_a_recording_is_told_with_the_last_checkpoint(tmp_path):
+    with disk_that_may_fill_up() as may_hold:
+
+        def fill():
+            give_up = time.monotonic() + 280
+            while not (tmp_path / "checkpoints" / "16").exists() and time.monotonic() < give_up:
+                time.sleep(0.01)
+            may_hold(1)
+            return np.zeros(2, np.float32)
+
+        folder = RunFolder(tmp_path)
+        with pytest.raises(OutputError, match=r"the recording .* cannot be written on .*checkpoint.* step 16"):
+            run_prepared(prepare(recipe(until(30, fill))), folder, checkpoint_every=16)
 
 
 @pytest.mark.compiles
@@ -73,6 +90,20 @@ def test_a_name_that_somebody_else_uses_in_the_run_folder(tmp_path, name):
     with pytest.raises(RunFolderError, match=rf"{name} is not Outlay's"):
         run_prepared(prepare(recipe()), folder, steps=20, checkpoint_every=20)
     assert (tmp_path / name / "mine").read_text() == "x"
+
+
+@pytest.mark.compiles
+def test_saves_remove_what_they_wrote_themselves_and_no_other_file(tmp_path):
+    def put():
+        (tmp_path / "collected" / "7.npz").write_text("mine")
+        return np.zeros(2, np.float32)
+
+    run_prepared(prepare(recipe(until(17, put))), RunFolder(tmp_path), checkpoint_every=8)
+    kept = sorted(os.listdir(tmp_path / "checkpoints"), key=len)
+    steps = [name for name in kept if name.isdecimal()]
+    assert len(steps) == 3
+    assert {"7.npz", *(f"{step}.npz" for step in steps)} <= set(os.listdir(tmp_path / "collected"))
+    assert "8.npz" not in os.listdir(tmp_path / "collected")
 
 
 @pytest.mark.compiles

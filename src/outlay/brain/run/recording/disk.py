@@ -12,6 +12,7 @@ import numpy as np
 
 from outlay.brain.brain_error import BrainError
 from outlay.brain.run.recording.recording import STEPS, Recording, create_array, open_array
+from outlay.core.error_types import OutlayError, OutputError
 from outlay.core.quantities import counted
 
 
@@ -25,24 +26,25 @@ class ZarrRecorder:
         after: go on with the recording in the folder after so many steps; what it has of later ones is dropped.
 
     Raises:
-        BrainError: the folder is there already, or has no recording to go on with, or cannot be written to.
+        BrainError: the folder is there already, or has no recording to go on with.
+        OutputError: it cannot be written to.
     """
 
     def __init__(
         self, path: Path, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]], dt: float, *, after: int | None = None
     ) -> None:
         self._path = path
-        with self._as_brain_error("cannot be made"):
+        with self._as_output_error("cannot be made"):
             self._path = path.resolve()
         self._num_rows = 0
         if after is None:
-            with self._as_brain_error("cannot be made"):
+            with self._as_output_error("cannot be made"):
                 self._arrays = _made(self._path, shapes, dt)
         elif not self._path.is_dir():
             raise BrainError(f"{path}, which the run recorded to, is gone\n  fix: put it back, or begin the run anew")
         else:
             self._num_rows = int(np.searchsorted(Recording.read(self._path).steps, after))
-            with self._as_brain_error("cannot be gone on with"):
+            with self._as_output_error("cannot be gone on with"):
                 self._arrays = {name: open_array(self._path / name, write=True) for name in (*shapes, STEPS)}
                 for name, array in self._arrays.items():
                     shape = (self._num_rows, *array.shape[1:])
@@ -52,12 +54,12 @@ class ZarrRecorder:
         """Add one row of each address for each step.
 
         Raises:
-            BrainError: they cannot be written; the rows before them are there.
+            OutputError: they cannot be written; the rows before them are there.
         """
         if not len(steps):
             return
         start, end = self._num_rows, self._num_rows + len(steps)
-        with self._as_brain_error(f"cannot be written on after {counted(start, 'row')}, which are there"):
+        with self._as_output_error(f"cannot be written on after {counted(start, 'row')}, which are there"):
             # The steps last: their number says how many rows are whole.
             for name in (*(name for name in self._arrays if name != STEPS), STEPS):
                 values = steps if name == STEPS else rows[name]
@@ -71,15 +73,15 @@ class ZarrRecorder:
         return Recording.read(self._path)
 
     @contextlib.contextmanager
-    def _as_brain_error(self, what: str) -> Iterator[None]:
+    def _as_output_error(self, what: str) -> Iterator[None]:
         """Have a fault of the file system, or what TensorStore makes of one, told as one of ours."""
         try:
             yield
-        except BrainError:
+        except OutlayError:
             raise
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error).partition("[")[0].strip()
-            raise BrainError(
+            raise OutputError(
                 f"the recording {self._path} {what}: {reason}\n  fix: make room or give permission, or another folder"
             ) from error
 
