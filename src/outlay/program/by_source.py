@@ -123,7 +123,11 @@ class _BySource:
             if outside and num_sums:
                 self._out_of_reach(outside, "the optimizer's part of a training step")
             self._refuse(outside)
-            return self._rerun(step)(*args) if outside else step(*args)
+            if not outside:
+                return step(*args)
+            results = self._rerun(step)(*args)
+            self._refuse(outside)  # what was seen only while values were placed
+            return results
 
     def _rerun(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function, updated=())
@@ -204,9 +208,10 @@ class _BySource:
         if not inner or is_of_a_derivative(eqn):
             return False
         there = {value.path: value for one in inner for value in self._deep(one, self._lines_inside(eqn))}
-        if eqn.primitive.name in _ENTERED:
+        has_shardings = _has_shardings(eqn)  # which would be lost in what is run again
+        if eqn.primitive.name in _ENTERED and not has_shardings:
             return bool(there)
-        self._out_of_reach(there, eqn.primitive.name)
+        self._out_of_reach(there, "jax.jit with shardings of its own" if has_shardings else eqn.primitive.name)
         return False
 
     def _out_of_reach(self, values: Mapping[str, _Value], inside: str) -> None:
@@ -306,6 +311,11 @@ def _leaving(jaxpr: Any, line: Line) -> list[Any]:
             at.update((variable, (position, calls)) for variable in eqn.outvars if _is_number(variable))
     left.update((variable, None) for variable in jaxpr.outvars if isinstance(variable, Var) and variable in at)
     return list(left)
+
+
+def _has_shardings(eqn: Any) -> bool:
+    shardings = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
+    return any(isinstance(sharding, jax.sharding.Sharding) for sharding in shardings)
 
 
 def _is_number(variable: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -181,5 +182,6 @@ def _held_as(holder: Any, owner: Any) -> str:
             key = next((key for key, one in value.items() if one is owner), None)
             if key is not None:
                 return f"{name}.{'.'.join(split_path(str(key)))}"
-    linen = getattr(owner, "__dict__", {})  # a property of somebody's class may do anything
-    return linen["name"] if linen.get("parent") is holder and isinstance(linen.get("name"), str) else ""
+    linen = sys.modules.get("flax.linen")  # of no other class: a property of somebody's may do anything
+    is_child = linen is not None and isinstance(owner, linen.Module) and owner.parent is holder
+    return owner.name or "" if is_child else ""

@@ -236,6 +236,49 @@ def with_own_derivative(params, batch, keys):
     return (own(batch, jax.tree.map(lambda p: p[0], params)) ** 2).mean(axis=(-1, -2)), {}
 
 
+def without_gradient(rule):
+    """A program without a gradient: all its values are outside of what is differentiated."""
+
+    def step(state, batch):
+        return state, {"loss": mlp(batch, state).mean()}
+
+    layer = {"up": (WIDTH, WIDTH), "down": (WIDTH, WIDTH)}
+    return outlay.program(
+        step,
+        lambda key: {name: jnp.ones(shape) for name, shape in layer.items()},
+        BATCH,
+        layout=outlay.Layout([rule]) + outlay.data_parallel(),
+        mesh=outlay.mesh(data=4, model=2),
+    )
+
+
+def test_a_value_without_a_gradient_is_placed_and_too_many_dims_for_it_are_refused():
+    (leaf,) = without_gradient(("@mlp", P("data", None, "model"))).plan.of_kind("intermediate")
+    assert leaf.spec == P("data", None, "model")
+    with pytest.raises(ProgramError, match="gives 4 dims, but the value has 3"):
+        without_gradient(("@mlp", P("data", None, None, "model")))
+
+
+def test_what_is_inside_a_jit_with_shardings_of_its_own_is_refused_since_they_would_be_lost():
+    mesh = outlay.mesh(data=8)
+    split = jax.NamedSharding(mesh, P("data"))
+
+    def inside(x):
+        return jnp.tanh(x)
+
+    def step(state, batch):
+        return state, {"loss": jax.jit(lambda x: inside(x) * 2, out_shardings=split)(batch).mean()}
+
+    with pytest.raises(ProgramError, match=r"made inside jax\.jit with shardings of its own"):
+        outlay.program(
+            step,
+            lambda key: jnp.ones(()),
+            BATCH,
+            layout=outlay.Layout([("@*inside", P("data"))]) + outlay.data_parallel(),
+            mesh=mesh,
+        )
+
+
 def test_what_is_inside_a_derivative_by_hand_is_refused():
     with pytest.raises(ProgramError, match=r"made inside custom_vjp_call, at .*test_by_source\.py") as error:
         program_of(("@mlp", P("data", None, "model")), loss=with_own_derivative)
