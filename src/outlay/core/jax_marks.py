@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+import jax
 from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -44,6 +45,8 @@ ad.primitive_jvps[_mark] = _mark_differentiated
 def marking_returns(name_of: Callable[[FrameType, Any], dict[str, Any]]) -> Iterator[None]:
     """Have this thread mark what functions return, as far as they are told to.
 
+    Within this, `jax.checking_leaks` looks for nothing: the marks themselves are held until their trace has ended.
+
     Args:
         name_of: given the frame of a function that returns and what it returns, the values to mark by their names.
     """
@@ -57,9 +60,13 @@ def marking_returns(name_of: Callable[[FrameType, Any], dict[str, Any]]) -> Iter
 
     sys.setprofile(returned)
     try:
-        yield
+        with jax.check_tracer_leaks(False):
+            yield
     finally:
-        sys.setprofile(before)
+        if before is None or callable(before):
+            sys.setprofile(before)
+        else:
+            before.enable()  # a cProfile.Profile, up to Python 3.11
 
 
 def is_traced(value: Any) -> bool:

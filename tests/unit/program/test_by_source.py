@@ -1,5 +1,6 @@
 """Values that rules name by the module, the function or the line that makes them."""
 
+import cProfile
 import re
 from pathlib import Path
 
@@ -257,6 +258,22 @@ def test_a_value_without_a_gradient_is_placed_and_too_many_dims_for_it_are_refus
     assert leaf.spec == P("data", None, "model")
     with pytest.raises(ProgramError, match="gives 4 dims, but the value has 3"):
         without_gradient(("@mlp", P("data", None, None, "model")))
+
+
+def test_a_profiler_goes_on_and_a_search_for_leaks_finds_none_of_the_marks():
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        without_gradient(("@mlp", P("data")))
+        before = len(profiler.getstats())
+        sorted([2, 1])
+        "".join("after")
+        profiler.disable()
+        assert any("join" in str(entry.code) for entry in profiler.getstats()), before
+    finally:
+        profiler.disable()
+    with jax.checking_leaks():
+        assert without_gradient(("@mlp", P("data"))).plan.of_kind("intermediate")
 
 
 def test_what_is_inside_a_jit_with_shardings_of_its_own_is_refused_since_they_would_be_lost():
