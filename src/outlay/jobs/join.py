@@ -22,6 +22,7 @@ from outlay.jobs.meet import Met, meet
 from outlay.jobs.place_in_job import Place
 from outlay.jobs.posted_texts import post, wait_for
 from outlay.jobs.process import die_with_parent
+from outlay.jobs.waiting import ask_of_devices
 
 # Seconds after which a machine is lost that does not answer. One that is held for less goes on, such as a virtual one
 # that is moved.
@@ -161,6 +162,7 @@ def _join(place: Place, timeout: float, stuck_after: float | None, lost_after: f
     met = meet(place, timeout, lost_after)
     os.environ[variables.JOINED] = f"{os.getpid()} {_key(place)}"
     # Under the launcher it is the launcher that ends the others: it sees more.
+    ask_of_devices(_work_unseen)
     hooks.guard = Guard(met, acts=folder is None, stuck_after=stuck_after)
     hooks.guard.start()
     _initialize(met, timeout, lost_after)
@@ -177,6 +179,15 @@ def _join(place: Place, timeout: float, stuck_after: float | None, lost_after: f
         place.origin,
         timeout,
     )
+
+
+def _work_unseen() -> bool:
+    """Whether this process computes on devices that show no sign of work in it: on all but the CPU's."""
+    import jax
+
+    from outlay.core.jax_compat import backend_is_started
+
+    return backend_is_started() and jax.default_backend() != "cpu"
 
 
 def _set_devices() -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -19,6 +20,13 @@ _ELSEWHERE = 300.0  # seconds after which a wait counts that neither a frame nor
 _since: tuple[object, float] | None = None
 _sampled: tuple[float, float] | None = None  # time, and time on cores
 _answer = 0.0
+_devices_work_unseen: Callable[[], bool] = bool  # which is False, until somebody knows better
+
+
+def ask_of_devices(work_unseen: Callable[[], bool]) -> None:
+    """From now on, ask this whether devices work without a sign in this process; this module knows nothing of JAX."""
+    global _devices_work_unseen
+    _devices_work_unseen = work_unseen
 
 
 def seconds_waiting_in_jax() -> float:
@@ -51,13 +59,6 @@ def _look() -> float:
     # A program's `float(loss)` waits in JAX's compiled code, and the last frame of Python is the program's own.
     is_in_jax = main.f_code.co_filename.startswith(jax) or waits_in_jax(os.getpid())
     return seconds if is_in_jax else max(seconds - _ELSEWHERE, 0.0)
-
-
-def _devices_work_unseen() -> bool:
-    """Whether this process computes on devices of which it shows no sign: all but the CPU's."""
-    from outlay.core.jax_compat import backend_is_started  # imports JAX, which is there by now
-
-    return backend_is_started() and sys.modules["jax"].default_backend() != "cpu"
 
 
 def _folder_of_jax() -> str:

@@ -5,6 +5,7 @@ import time
 import jax
 
 from outlay.jobs import waiting
+from outlay.jobs.join import _work_unseen
 
 
 def test_who_asks_twice_at_once_gets_the_same_answer_and_no_look_at_his_own_asking(monkeypatch):
@@ -47,4 +48,4 @@ def test_a_wait_counts_later_where_devices_work_without_a_sign_in_the_process(mo
 
 def test_the_simulated_devices_of_tests_work_in_their_process():
     jax.devices()
-    assert not waiting._devices_work_unseen()
+    assert not _work_unseen()
