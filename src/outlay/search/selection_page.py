@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 720, 340
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 44
 _NUM_COLOURS = 6
+_FAR = 4  # times what the largest candidate needs: a device with more memory is not drawn to scale
 _NUM_TICKS = 5
 
 
@@ -124,7 +125,11 @@ def _plot(
     """Where everything stands in the picture, in pixels from its upper left corner."""
     prices = [(each, price) for each in compiled if (price := _price(each, unit)) and price.parts]
     capacity = max(price.capacity for _, price in prices)
-    widest = 1.05 * max(capacity, *(price.peak_bytes for _, price in prices))
+    most = max(price.peak_bytes for _, price in prices)
+    is_far = most * _FAR < capacity  # then the candidates would stand in one place
+    widest = 1.2 * most if is_far else 1.05 * max(capacity, most)
+    limit = widest if is_far else capacity
+    unit_of_memory = 2**30 if widest > 2**30 else 2**20
     longest = 1.1 * max(price.seconds for _, price in prices)
 
     def x(num_bytes: float) -> float:
@@ -143,9 +148,9 @@ def _plot(
         "width": WIDTH,
         "height": HEIGHT,
         "frame": (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM),
-        "capacity": x(capacity),
-        "capacity_words": f"{format_bytes(capacity)} a device",
-        "front": "".join([*steps, f"H{x(capacity)}"]),
+        "capacity": x(limit),
+        "capacity_words": f"{format_bytes(capacity)} a device" + (", far to the right" if is_far else ""),
+        "front": "".join([*steps, f"H{x(limit)}"]),
         "points": [
             {
                 "at": point(price),
@@ -156,7 +161,7 @@ def _plot(
             }
             for each, price in reversed(prices)
         ],
-        "memory_ticks": [(x(size), format_bytes(size)) for size in _ticks(widest / 2**30, 2**30)],
+        "memory_ticks": [(x(size), format_bytes(size)) for size in _ticks(widest / unit_of_memory, unit_of_memory)],
         "time_ticks": [(y(size), format_seconds(size)) for size in _ticks(longest, 1.0)],
     }
 

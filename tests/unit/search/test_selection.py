@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,14 @@ def test_the_text_names_the_chosen_one_the_losers_and_the_reasons(selection):
     assert "2 ruled out by the arithmetic:\n  2 x 7 layers do not divide" in text
     assert "note: the ranges of 1 slower one overlap that of the first" in text
     assert "note: 1 of 3 compiled programs were kept from an earlier search" in text
+
+
+def test_small_candidates_on_a_large_device_are_drawn_apart():
+    considered = ranked([Outcome(screened("fsdp"), price(1, peak=1)), Outcome(screened("dp"), price(0.9, peak=2))])
+    page = Selection("lm", (), str(TARGET), tuple(considered), None, 1.0).to_html()
+    assert "80.0 GiB a device, far to the right" in page
+    across = sorted(float(x) for x in re.findall(r'<circle[^>]* cx="([0-9.]+)"', page))
+    assert across[-1] - across[0] > 100
 
 
 def test_the_front_holds_what_no_other_beats_in_time_and_memory():
