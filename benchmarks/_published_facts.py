@@ -86,7 +86,7 @@ def compile_rows(runs, cache: Path, jobs: int, source: Path = RUNS):
 
 def compiled_of(run: Run):
     """Compile a run: the program, its memory, and its devices."""
-    import outlay.models.transformer.attention as transformer
+    import outlay.models.transformer.layer as transformer
     from outlay.devices.build import mesh as make_mesh
     from outlay.devices.info import MeshInfo
     from outlay.program.make import program as make_program

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.models.classifier import dropout
+from outlay.models.classifiers import dropout
 
 
 @dataclass(frozen=True)

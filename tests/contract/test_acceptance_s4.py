@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from tests.contract.placed_as_planned import assert_placed_as_planned, num_collectives
 
 import outlay
-from outlay.models.classifier import classifier
+from outlay.models.classifiers import classifier
 
 OPTIMIZER = optax.adamw(1e-3)
 BATCH = {"x": np.ones((128, 784), np.float32), "y": np.zeros(128, np.int32)}

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cli.command import command_here
 
 import outlay
-from outlay.recipes.price_candidate import Job, answer
+from outlay.recipes.choose import Job, answer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = {"pencil_fft"}

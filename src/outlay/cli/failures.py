@@ -203,7 +203,7 @@ def _report(error: BaseException, words: Sequence[str]) -> str:
 
 
 def _users_files() -> frozenset[str]:
-    found = sys.modules.get("outlay.recipes.load_file")
+    found = sys.modules.get("outlay.recipes.find")
     return frozenset(found.LOADED) if found else frozenset()
 
 

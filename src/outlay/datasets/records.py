@@ -102,13 +102,13 @@ class TFRecords(Sequence):
             return
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        place = 0
-        while place < size:
-            whole = place + _LENGTH.size <= size
-            length = _LENGTH.unpack_from(self._map, place)[0] if whole else 0
-            start = place + _LENGTH.size
-            place = start + length + _CHECKSUM
-            if place > size:
+        offset = 0
+        while offset < size:
+            has_header = offset + _LENGTH.size <= size
+            length = _LENGTH.unpack_from(self._map, offset)[0] if has_header else 0
+            start = offset + _LENGTH.size
+            offset = start + length + _CHECKSUM
+            if offset > size:
                 raise ValueError(
                     f"after {counted(len(self._lengths), 'record')} one goes beyond its {size:,} bytes: it was cut "
                     "short, or is compressed or no TFRecord; write it again, uncompressed"

@@ -55,16 +55,16 @@ def table(path: str | Path, columns: Sequence[str] | None = None) -> Examples:
     if problems:
         raise DataError("\n".join([f"{counted(len(problems), 'file')} of {len(files)} cannot be read:", *problems]))
     try:
-        whole = pyarrow.concat_tables(opened)
+        rows = pyarrow.concat_tables(opened)
     except pyarrow.ArrowInvalid as error:
         raise DataError(f"the files of {path} have other columns: {error}\n  fix: a folder of one table") from error
-    _refuse_others(path, whole.schema)
+    _check_types(path, rows.schema)
 
     def read(numbers: np.ndarray) -> dict[str, np.ndarray]:
-        rows = whole.take(pyarrow.array(numbers))
-        return {name: _array(path, name, rows.column(name)) for name in rows.column_names}
+        taken = rows.take(pyarrow.array(numbers))
+        return {name: _array(path, name, taken.column(name)) for name in taken.column_names}
 
-    return Examples(whole.num_rows, read, str(path))
+    return Examples(rows.num_rows, read, str(path))
 
 
 def _opened(file: Path, columns: Sequence[str] | None) -> Any:
@@ -78,24 +78,24 @@ def _opened(file: Path, columns: Sequence[str] | None) -> Any:
 
     if file.suffix.lower() == ".parquet":
         schema = pyarrow.parquet.read_schema(file)
-        _refuse_missing(file, columns, schema.names)
+        _check_columns(file, columns, schema.names)
         return pyarrow.parquet.read_table(file, columns=columns and list(columns))
     mapped = pyarrow.memory_map(str(file))
     try:
         rows = pyarrow.ipc.open_stream(mapped).read_all()  # as `datasets` writes it
     except pyarrow.ArrowInvalid:
         rows = pyarrow.ipc.open_file(mapped).read_all()
-    _refuse_missing(file, columns, rows.column_names)
+    _check_columns(file, columns, rows.column_names)
     return rows if columns is None else rows.select(list(columns))
 
 
-def _refuse_missing(file: Path, columns: Sequence[str] | None, there: Sequence[str]) -> None:
+def _check_columns(file: Path, columns: Sequence[str] | None, there: Sequence[str]) -> None:
     if missing := [name for name in columns or () if name not in there]:
         lines = [f"  {name!r}: {did_you_mean(name, there)}" for name in missing]
         raise DataError("\n".join([f"{file} lacks {counted(len(missing), 'column')}:", *lines]))
 
 
-def _refuse_others(path: str | Path, schema: Any) -> None:
+def _check_types(path: str | Path, schema: Any) -> None:
     """Raise for columns whose values are neither numbers nor lists of them."""
     import pyarrow.types as types
 

@@ -1,17 +1,27 @@
-"""A recipe function's own options on the command line: `outlay run lm --model small` calls `lm(model="small")`."""
+"""Options of recipe functions: on the command line `--model small` is `model="small"`; `choose` tries several values."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import keyword
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from outlay.core.error_types import RecipeError
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
+
+VARIED: Mapping[str, Mapping[type, Sequence[Any]]] = {
+    "remat": {bool: (False, True), str: ("none", "attention", "products", "full")},
+    "accumulate": {int: (1, 2, 4, 8)},
+}
+"""Options that are tried with several values where a recipe function has them, by name and type."""
+
+SEVERAL = ("batch", "batch_size", *VARIED)
+"""Options that may be given with several values: the work on an example stays the same, so times can be compared."""
 
 
 def recipe_arguments(
@@ -37,7 +47,7 @@ def recipe_arguments(
     {'size': '1b', 'remat': True, 'accumulate': 4}
     """
     parameters = parameter_types(function)
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     problems = []
     for option, value in _pairs(words):
         try:
@@ -45,10 +55,10 @@ def recipe_arguments(
         except ValueError as problem:
             problems.append(f"  {problem}")
         else:
-            found[parameter] = [*found.get(parameter, []), *read] if isinstance(read, list) else read
+            arguments[parameter] = [*arguments.get(parameter, []), *read] if isinstance(read, list) else read
     if problems:
         raise RecipeError("\n".join([f"{name}: {counted(len(problems), 'option')} cannot be used", *problems]))
-    return found
+    return arguments
 
 
 def parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
@@ -57,6 +67,12 @@ def parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters
     return {name: hints.get(name, str) for name, parameter in parameters.items() if parameter.kind in named}
+
+
+def defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of a recipe function's parameters, by name."""
+    parameters = inspect.signature(function).parameters.values()
+    return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 
 
 def without_options(words: Sequence[str], names: Collection[str]) -> list[str]:
@@ -71,6 +87,21 @@ def without_options(words: Sequence[str], names: Collection[str]) -> list[str]:
         if name not in names and name.removeprefix("no_") not in names:
             left += [option] if value is None else [option, value]
     return left
+
+
+def several_values(function: Callable[..., Any], words: Sequence[str]) -> tuple[dict[str, list[int]], list[str]]:
+    """What the words of a command line give several values, and the words without these options.
+
+    Args:
+        function: the recipe function.
+        words: its options, such as `["--model", "tiny", "--batch", "8,16,32"]`.
+
+    >>> def recipe(model: str = "tiny", batch: int | None = None): ...
+    >>> several_values(recipe, ["--model", "tiny", "--batch", "8,16,32"])
+    ({'batch': [8, 16, 32]}, ['--model', 'tiny'])
+    """
+    several = split_values(function, words, SEVERAL)
+    return several, without_options(words, several)
 
 
 def split_values(function: Callable[..., Any], words: Sequence[str], names: Collection[str]) -> dict[str, list[int]]:
@@ -95,6 +126,35 @@ def split_values(function: Callable[..., Any], words: Sequence[str], names: Coll
         for name, values in several.items()
         if all(value.strip().isdecimal() for value in values)
     }
+
+
+def option_sets(
+    function: Callable[..., Any], given: Mapping[str, Any], several: Mapping[str, Sequence[Any]]
+) -> list[tuple[tuple[str, Any], ...]]:
+    """Every set of values of the options that are varied; a default that the user did not ask for is left out.
+
+    Args:
+        function: the recipe function.
+        given: options that the user gives one value.
+        several: options that the user gives several.
+    """
+    usual = defaults(function)
+    own = {name: values for name, values in option_values(function).items() if name not in given}
+    varied = {**several, **{name: values for name, values in own.items() if name not in several}}
+    return [
+        tuple(
+            (name, value)
+            for name, value in zip(varied, values, strict=True)
+            if name in several or value != usual.get(name)
+        )
+        for values in itertools.product(*varied.values())
+    ]
+
+
+def option_values(function: Callable[..., Any]) -> dict[str, Sequence[Any]]:
+    """The options of a recipe function that are varied, with their values, those that take most memory first."""
+    types = parameter_types(function)
+    return {name: values[types[name]] for name, values in VARIED.items() if types.get(name) in values}
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:

@@ -1,15 +1,19 @@
-"""`outlay.choose`: which of a recipe's layouts to take on a target, and why not the others."""
+"""`outlay.choose`: the question of a recipe on a target, and the process that prices one candidate of it."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
+import sys
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from outlay.core.error_types import RecipeError
+from outlay.core.error_types import OutlayError, RecipeError
 from outlay.core.jax_compat import backend_is_started
 from outlay.devices.simulated import simulate
 from outlay.devices.spec import MeshSpec
@@ -18,12 +22,10 @@ from outlay.graph.rollout import Rollout
 from outlay.layout.layout import Layout
 from outlay.layout.policies import SplitRows
 from outlay.program.modes import Mode
-from outlay.recipes.arguments import recipe_arguments
+from outlay.recipes.arguments import defaults, option_sets, recipe_arguments, several_values
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import layout_names, layout_of, on_devices
-from outlay.recipes.price_candidate import COMMAND, Job
 from outlay.recipes.recipe import Recipe
-from outlay.recipes.varied_options import defaults, option_sets, several_values
 from outlay.recipes.ways_to_fit import WayToFit, ways_to_fit
 from outlay.search.cache import Cache, cache_folder
 from outlay.search.candidate import Candidate, candidates, words_of
@@ -36,6 +38,9 @@ from outlay.search.screening import plan_of
 from outlay.search.search import Question, search
 from outlay.search.selection import Selection
 from outlay.search.workload import Workload, workload
+
+COMMAND = (sys.executable, "-P", "-m", __name__)
+"""Starts this process; the job is its last argument. `-P` keeps the working folder from shadowing modules."""
 
 
 def choose(
@@ -174,14 +179,16 @@ def ask(
         # What is traced may depend on the names of the axes, and not on their sizes.
         key = (candidate.options, tuple(MeshSpec.parse(candidate.mesh).axis_sizes))
         if key not in workloads:
-            its = find_recipe(recipe, (*fixed, *candidate.words)) if candidate.options else made
+            varied = find_recipe(recipe, (*fixed, *candidate.words)) if candidate.options else made
             microbatches = {**defaults(function), **given, **dict(candidate.options)}.get("accumulate", 1)
-            spec, its_mode = MeshSpec.parse(candidate.mesh), cast(Mode, its.mode if mode is None else mode)
-            workloads[key] = workload(its.step, its.init, its.data[0], spec, mode=its_mode, microbatches=microbatches)
+            spec, step_mode = MeshSpec.parse(candidate.mesh), cast(Mode, varied.mode if mode is None else mode)
+            workloads[key] = workload(
+                varied.step, varied.init, varied.data[0], spec, mode=step_mode, microbatches=microbatches
+            )
         return workloads[key]
 
     def ways_of(candidate: Candidate, price: Price, tried: Sequence[Candidate]) -> list[WayToFit]:
-        spec, its_words = MeshSpec.parse(candidate.mesh), (*fixed, *candidate.words)
+        spec, options = MeshSpec.parse(candidate.mesh), (*fixed, *candidate.words)
         plan = plan_of(
             workload_of(candidate), on_devices(choices[candidate.layout][0], target.num_devices), spec, target
         )
@@ -190,7 +197,7 @@ def ask(
             plan,
             cast(Mode, made.mode if mode is None else mode),
             recipe,
-            its_words,
+            options,
             target,
             peak=price.peak_bytes,
             capacity=price.room,
@@ -247,3 +254,89 @@ def _named(recipe: str | Callable[..., Recipe]) -> str:
             "\n  fix: define the function in a file, and pass it or 'path/to/file.py:function'"
         )
     return f"{file}:{name}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to price.
+
+    Attributes:
+        recipe: the recipe as the user named it.
+        words: its options, those of the candidate included.
+        layout: the name of one of its layouts, or a TOML file.
+        mesh: the mesh as text.
+        mode: how the step is executed; the recipe's own if None.
+        target: the target as text.
+        cache: the folder where prices are kept.
+        parent: the process that searches, without which the answer is of no use; None if nobody waits for it.
+        xla: options of the compiler: `preset`, `none` or a file of them.
+    """
+
+    recipe: str
+    words: Sequence[str]
+    layout: str
+    mesh: str
+    mode: str | None
+    target: str
+    cache: str
+    parent: int | None = None
+    xla: str = "preset"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return asdict(self)
+
+
+def answer(job: Job) -> dict[str, Any]:
+    """The price of a candidate, or the error that Outlay raises for it."""
+    from outlay.devices.simulated import simulate
+    from outlay.devices.target import Target
+    from outlay.recipes.find import find_recipe
+    from outlay.recipes.prepare import prepare
+    from outlay.search.cache import Cache
+    from outlay.search.pricing import price
+
+    try:
+        target = Target.parse(job.target)
+        if not target.is_compile_only:
+            simulate(target.num_devices)  # before the recipe may start JAX
+        recipe = find_recipe(job.recipe, job.words)
+        prepared = prepare(
+            recipe,
+            layout=job.layout,
+            mesh=job.mesh,
+            mode=job.mode,
+            target=job.target,
+            compiler_options=job.xla if job.xla in ("preset", "none") else Path(job.xla),
+        )
+        candidate_price, was_cached = price(prepared.program, target, Cache(Path(job.cache)))
+    except OutlayError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    return {"price": candidate_price.to_dict(), "was_kept": was_cached}
+
+
+def main() -> None:
+    """Answer the job in the last argument; whatever else is printed goes to stderr."""
+    job = Job(**json.loads(sys.argv[-1]))
+    if job.parent is not None:
+        threading.Thread(target=end_with_parent, args=(job.parent,), daemon=True).start()
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what the user's recipe prints is no answer
+    priced = answer(job)
+    with os.fdopen(answers, "w") as out:
+        json.dump(priced, out)
+
+
+def end_with_parent(parent: int) -> None:
+    """End this process when another one is its parent: a search that was killed cannot end its processes.
+
+    Args:
+        parent: the process that started this one.
+    """
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel
-from outlay.models.classifier import classifier
+from outlay.models.classifiers import classifier
 from outlay.recipes.recipe import MIN_SIZE, Recipe, training_layouts
 
 SIZES = (64, 256, 128, 10)

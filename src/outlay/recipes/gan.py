@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.core.error_types import RecipeError
 from outlay.datasets.images import arrays
-from outlay.models.residual_network import as_floats
+from outlay.models.classifiers import as_floats
 from outlay.program.program import Program
 from outlay.recipes.digits import load_split
 from outlay.recipes.recipe import Recipe

@@ -14,9 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
-from outlay.datasets.examples import Examples
-from outlay.datasets.tables import table
-from outlay.datasets.tokens import TokenDtype, below, tokens
+from outlay.datasets.tokens import TokenDtype
 from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule
 from outlay.layout.strategies import data_parallel, fsdp, zero1
@@ -28,21 +26,24 @@ from outlay.models.transformer.config import (
     TransformerConfig,
     remat_problems,
 )
-from outlay.models.transformer.language_model import language_model
+from outlay.models.transformer.language_model import language_model, sample_tokens
 from outlay.models.transformer.published import MODELS, PublishedModel
-from outlay.models.transformer.sampling import sample_tokens
 from outlay.program.program import Program
+from outlay.recipes.corpus import corpus
 from outlay.recipes.pretrained import pretrained
-from outlay.recipes.python_sources import python_sources
 from outlay.recipes.recipe import Recipe
 from outlay.train.precision import state_in
 
 NUM_BYTES = 256
+
 NUM_STEPS = 200
+
 NUM_WARMUP = 10
-NUM_HELD_OUT_BYTES = 2**16
+
 PROMPT = b"def "
+
 NUM_SAMPLED = 240
+
 TEMPERATURE = 0.7
 
 
@@ -93,7 +94,7 @@ def lm(
         gated: whether the feed-forward layer has a gate.
         tied: whether the head that gives logits is the embedding.
         activation: of the feed-forward layer.
-        positions: how a token knows its place.
+        positions: how a token knows its position.
         norm: of the residual stream.
         biases: whether projections and layer norms have biases.
         window: tokens that a query sees; all before it if None.
@@ -170,53 +171,6 @@ def lm(
         sample=(lambda program, state: sampled_text(config, program, state, sequence)) if token == "byte" else None,
         begin=None if from_ is None else pretrained(from_, config, "params"),
     )
-
-
-def corpus(
-    data: str | None,
-    sequence: int,
-    batch_size: int,
-    vocabulary: int,
-    token_dtype: TokenDtype = "uint16",
-    column: str | None = None,
-) -> tuple[Any, Any, str]:
-    """Sequences to train on, those held out, and what a token of theirs is.
-
-    Args:
-        data: a file or folder of text or tokens; Python's standard library if None.
-        sequence: tokens an example.
-        batch_size: examples a step.
-        vocabulary: of the model.
-        token_dtype: of the numbers in `.bin` files.
-        column: of a table that holds the sequences.
-
-    Raises:
-        RecipeError: sequences of a table have another length.
-    """
-    if column is not None and data is None:
-        raise RecipeError(f"--column {column} is of a table, and there is none\n  fix: --data with its file or folder")
-    if data is not None:
-        if column is None:
-            examples = tokens(data, sequence, dtype=token_dtype, vocabulary=vocabulary)
-        else:
-            examples = _sequences_of_table(data, column, sequence, vocabulary)
-        train, test = examples.held_out()
-        test = test.spread(max(1, NUM_HELD_OUT_BYTES // sequence))
-        return train, test, "byte" if train[:1]["tokens"].dtype == np.uint8 else "token"
-    train, held_out = python_sources(sequence)
-    if batch_size > len(train):  # as many as are there are read again: a batch so large is there to be priced
-        train = np.resize(train, (batch_size, *train.shape[1:]))
-    every = max(1, held_out.size // NUM_HELD_OUT_BYTES)
-    return {"tokens": train}, {"tokens": held_out[::every]}, "byte"
-
-
-def _sequences_of_table(data: str, column: str, sequence: int, vocabulary: int) -> Examples:
-    rows = table(data, [column])
-    examples = dataclasses.replace(rows, read=lambda numbers: {"tokens": rows[numbers][column]})
-    length = examples[:1]["tokens"].shape[-1] if len(rows) else sequence
-    if length != sequence:
-        raise RecipeError(f"column {column!r} of {data} has sequences of {length} tokens\n  fix: --sequence {length}")
-    return below(vocabulary, examples)
 
 
 def _changed(usual: TransformerConfig, changes: dict[str, Any], how: dict[str, Any]) -> TransformerConfig:

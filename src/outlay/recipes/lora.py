@@ -14,7 +14,8 @@ from outlay.layout.placement import replicate
 from outlay.models.transformer.config import Dtype
 from outlay.models.transformer.language_model import adapted_language_model
 from outlay.models.transformer.published import MODELS
-from outlay.recipes.lm import NUM_WARMUP, corpus, lm_layouts
+from outlay.recipes.corpus import corpus
+from outlay.recipes.lm import NUM_WARMUP, lm_layouts
 from outlay.recipes.pretrained import pretrained
 from outlay.recipes.recipe import Recipe
 

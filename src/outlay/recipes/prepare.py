@@ -69,17 +69,17 @@ def prepare(
         ProgramError: there is no such mode, or the step cannot run in it.
     """
     name = _layout_for(recipe, mode) if layout is None else layout
-    chosen, its_mesh = layout_of(recipe, name)
-    its_mode = cast(Mode, mode_of(recipe, name) if mode is None else mode)  # what was typed; the program checks it
-    its_devices: Mesh = mesh if isinstance(mesh, Mesh) else make_mesh(mesh or its_mesh, target=target)
-    fixed = on_devices(chosen, its_devices.size)
+    chosen, default_mesh = layout_of(recipe, name)
+    step_mode = cast(Mode, mode_of(recipe, name) if mode is None else mode)  # what was typed; the program checks it
+    device_mesh: Mesh = mesh if isinstance(mesh, Mesh) else make_mesh(mesh or default_mesh, target=target)
+    fixed = on_devices(chosen, device_mesh.size)
     program = make_program(
         recipe.step,
         recipe.init,
         _example(recipe),
         layout=fixed,
-        mesh=its_devices,
-        mode=its_mode,
+        mesh=device_mesh,
+        mode=step_mode,
         compiler_options=compiler_options,
     )
     return Prepared(recipe, name, program)

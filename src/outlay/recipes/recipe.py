@@ -165,9 +165,9 @@ def _problems(recipe: Recipe):
         if not callable(getattr(recipe, field_name)):
             yield f"{field_name} must be a function, not a {type(getattr(recipe, field_name)).__name__}"
     for field_name in ("evaluate", "sample", "begin"):
-        found = getattr(recipe, field_name)
-        if found is not None and not callable(found):
-            yield f"{field_name} must be a function or None, not a {type(found).__name__}"
+        value = getattr(recipe, field_name)
+        if value is not None and not callable(value):
+            yield f"{field_name} must be a function or None, not a {type(value).__name__}"
     if not hasattr(recipe.data, "__getitem__"):
         yield f"data must give the batch of a step as data[step]; a {type(recipe.data).__name__} does not"
     if not isinstance(recipe.steps, int) or recipe.steps < 1:

@@ -10,7 +10,7 @@ import optax
 
 from outlay.core.error_types import RecipeError
 from outlay.datasets.images import arrays, images
-from outlay.models.residual_network import resnet_classifier
+from outlay.models.classifiers import resnet_classifier
 from outlay.recipes.digits import load_split
 from outlay.recipes.recipe import Recipe
 from outlay.train.data import rows_of

@@ -15,10 +15,9 @@ from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.program.modes import Mode
 from outlay.program.program import Program
-from outlay.recipes.arguments import recipe_arguments, without_options
+from outlay.recipes.arguments import VARIED, defaults, option_values, recipe_arguments, without_options
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import Prepared, layout_names, layout_of, mode_of, on_devices
-from outlay.recipes.varied_options import VARIED, defaults, option_values
 from outlay.report.explain.explanation import Explanation
 from outlay.search.candidate import Candidate
 from outlay.search.expect import Expectation, expect
@@ -52,22 +51,27 @@ class WayToFit:
 
 
 def ways_for(
-    prepared: Prepared, found: Explanation, recipe: str, words: Sequence[str], target: str | None, xla: str = "preset"
+    prepared: Prepared,
+    explanation: Explanation,
+    recipe: str,
+    words: Sequence[str],
+    target: str | None,
+    xla: str = "preset",
 ) -> list[WayToFit]:
     """What would fit where a recipe was explained for a target and does not; nothing where it fits.
 
     Args:
         prepared: what was explained.
-        found: what `outlay.explain` says of it.
+        explanation: what `outlay.explain` says of it.
         recipe: the recipe as the user named it.
         words: its options, as words of a command line.
         target: the hardware as text; None where no target was asked for.
         xla: options of the compiler, for the commands.
     """
-    if target is None or found.fits is not False:
+    if target is None or explanation.fits is not False:
         return []
-    hardware, memory = Target.parse(target), found.memory
-    failed = [finding.cost_bytes for finding in found.findings if finding.kind == "out-of-memory"]
+    hardware, memory = Target.parse(target), explanation.memory
+    failed = [finding.cost_bytes for finding in explanation.findings if finding.kind == "out-of-memory"]
     peak = memory.needed if memory else max(failed, default=0)
     capacity = memory.pool if memory else hardware.hardware.memory_bytes
     own = Candidate(prepared.layout_name, _mesh_text(prepared.program))
@@ -77,13 +81,13 @@ def ways_for(
 
 
 def what_would_fit(
-    found: Explanation, ways: Sequence[WayToFit], recipe: str, words: Sequence[str], target: str | None
+    explanation: Explanation, ways: Sequence[WayToFit], recipe: str, words: Sequence[str], target: str | None
 ) -> Iterator[str]:
     """Of what does not fit on a target: the changes that should, and the command that compiles every candidate.
 
-    The arguments are those of `ways_for`, and what that found.
+    The arguments are those of `ways_for`, and what that returned.
     """
-    if target is None or found.fits is not False:
+    if target is None or explanation.fits is not False:
         return
     if ways:
         yield "what should fit, by arithmetic:"

@@ -117,7 +117,7 @@ def test_nothing_fits(tmp_path):
     assert not (tmp_path / "chosen.toml").exists()
 
 
-IN_A_WORKER = 'sys.argv[0].endswith("price_candidate.py")'
+IN_A_WORKER = 'sys.argv[0].endswith("choose.py")'
 SLEEPS = f"""
 import os, sys, time
 from tests.unit.recipes.small import line

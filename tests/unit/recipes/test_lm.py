@@ -9,8 +9,8 @@ import outlay
 from outlay.core.error_types import DataError, ProgramError, RecipeError
 from outlay.models.transformer.published import MODELS
 from outlay.program.program import Program
+from outlay.recipes.corpus import python_sources
 from outlay.recipes.lm import lm
-from outlay.recipes.python_sources import python_sources
 
 
 def program_of(recipe, layout, mesh=None):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.recipes.test_choose import VARIED
 
-from outlay.recipes.price_candidate import Job, answer
+from outlay.recipes.choose import Job, answer
 from outlay.search.candidate_price import Price
 
 
@@ -51,7 +51,7 @@ def test_an_error_of_ours_is_an_answer(changes, kind, tmp_path):
     assert found["message"]
 
 
-CHILD = "import sys; from outlay.recipes.price_candidate import end_with_parent; end_with_parent(int(sys.argv[1]))"
+CHILD = "import sys; from outlay.recipes.choose import end_with_parent; end_with_parent(int(sys.argv[1]))"
 PARENT = f"""
 import os, subprocess, sys
 child = [sys.executable, "-c", {CHILD!r}, str(os.getpid())]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from outlay.models.classifier import classifier
+from outlay.models.classifiers import classifier
 from outlay.train.step import init_state, train_step
 
 OPTIMIZER = optax.sgd(0.5, momentum=0.9)

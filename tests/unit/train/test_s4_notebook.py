@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import outlay
-from outlay.models.classifier import classifier
+from outlay.models.classifiers import classifier
 from outlay.train.step import init_state, train_step
 
 OPTIMIZER = optax.adamw(1e-3)

@@ -62,7 +62,7 @@ class Mask:
         >>> Mask(causal=True, window=2).pairs(12, 12, 4)
         [(0, 0), (1, 0), (1, 1), (2, 1), (2, 2)]
         """
-        found = []
+        pairs = []
         for i in range(-(-num_queries // block)):
             last = min((i + 1) * block, num_queries) - 1
             for j in range(-(-num_keys // block)):
@@ -70,8 +70,8 @@ class Mask:
                 ahead = self.causal and first_key > last
                 behind = self.window is not None and i * block - last_key >= self.window
                 if not ahead and not behind:
-                    found.append((i, j))
-        return found
+                    pairs.append((i, j))
+        return pairs
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
@@ -150,8 +150,8 @@ def _forward(
     return mixed, (query, key, value, segments, mixed, log_sums)
 
 
-def _backward(mask: Mask, scale: float, block: int, kept: Any, grad: jax.Array) -> tuple[Any, ...]:
-    query, key, value, segments, mixed, log_sums = kept
+def _backward(mask: Mask, scale: float, block: int, residuals: Any, grad: jax.Array) -> tuple[Any, ...]:
+    query, key, value, segments, mixed, log_sums = residuals
     blocks = _Blocks(query, key, value, segments, mask, scale, block)
     rows = blocks.query.shape
     grads = blocks.padded_queries(grad)
@@ -170,8 +170,12 @@ def _backward(mask: Mask, scale: float, block: int, kept: Any, grad: jax.Array) 
         score_grads = (weights * score_grads * scale).astype(query.dtype)
         query_grads = exact("bkgqs,bskd->bqkgd", score_grads, keys)
         key_grads = exact("bkgqs,bqkgd->bskd", score_grads, queries)
-        found = (query_grads, i * blocks.num_rows), (key_grads, j * blocks.num_cols), (value_grads, j * blocks.num_cols)
-        return tuple(_added(total, x, at) for total, (x, at) in zip(carry, found, strict=True)), None
+        pieces = (
+            (query_grads, i * blocks.num_rows),
+            (key_grads, j * blocks.num_cols),
+            (value_grads, j * blocks.num_cols),
+        )
+        return tuple(_added(total, x, at) for total, (x, at) in zip(carry, pieces, strict=True)), None
 
     start = tuple(jnp.zeros(shape, jnp.float32) for shape in (rows, blocks.key.shape, blocks.value.shape))
     totals, _ = jax.lax.scan(add, blocks.alike(start), blocks.pairs)

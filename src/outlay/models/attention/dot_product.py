@@ -63,16 +63,16 @@ def attention(
         >>> outlay.attention(query, key, value, causal=True)[0, :, 0, 0].tolist()
         [0.0, 0.5, 1.0]
     """
-    _refuse_misfits(query, key, value, causal, window, segment_ids)
+    _check_arguments(query, key, value, causal, window, segment_ids)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     mask = Mask(causal, None if window is None or window >= query.shape[1] else window)
     device = jax_kernels.compiled_for()
-    refused = refusal(device, query, key, segment_ids, split)
-    missed = None if device.platform == "cpu" else refused  # on CPUs there is no kernel to miss
+    no_kernel = refusal(device, query, key, segment_ids, split)
+    missed = None if device.platform == "cpu" else no_kernel  # on CPUs there is no kernel to miss
     if missed is not None:
         warnings.warn(f"attention goes block by block on {device.device_kind}: {missed.why}", stacklevel=2)
     with jax.named_scope("attention"):
-        if refused is None:
+        if no_kernel is None:
             given = [x if device.platform == "tpu" else _filled_up(x) for x in (query, key, value)]
             mixed: jax.Array = _fused(*given, _Kernel(mask, factor, split, key.shape[1]))
             return mixed[..., : query.shape[-1]]
@@ -126,21 +126,21 @@ def _fused_forward(query: jax.Array, key: jax.Array, value: jax.Array, kernel: _
     with kernel.traced(query.shape):
         mixed, pull = jax.vjp(kernel, query, key, value)
     # What it keeps beside its inputs can be asked for by name, as that of the other way.
-    kept = jax.tree.map(
+    pull_back = jax.tree.map(
         lambda x: x if any(x is given for given in (query, key, value)) else checkpoint_name(x, "attention"), pull
     )
-    return mixed, kept
+    return mixed, pull_back
 
 
-def _fused_backward(kernel: _Kernel, kept: Any, grad: jax.Array) -> tuple[jax.Array, ...]:
+def _fused_backward(kernel: _Kernel, pull_back: Any, grad: jax.Array) -> tuple[jax.Array, ...]:
     with kernel.traced(grad.shape):
-        return kept(grad)
+        return pull_back(grad)
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _refuse_misfits(query: Any, key: Any, value: Any, causal: bool, window: int | None, segment_ids: Any) -> None:
+def _check_arguments(query: Any, key: Any, value: Any, causal: bool, window: int | None, segment_ids: Any) -> None:
     problems = []
     if not query.ndim == key.ndim == value.ndim == 4:
         problems.append("query, key and value are (batch, sequence, heads, head_dim), 4 dims each")

@@ -1,1 +1,1 @@
-"""A decoder-only transformer language model in Flax NNX: single-device code, one file for each of its parts."""
+"""A decoder-only transformer language model in Flax NNX: single-device code."""

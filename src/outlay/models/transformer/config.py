@@ -32,10 +32,10 @@ class TransformerConfig:
         head_dim: features of a head.
         hidden: features of the feed-forward layers inside.
         tied: whether the head that gives logits is the embedding, transposed.
-        gated: whether the feed-forward layer has a gate beside its way up.
+        gated: whether the feed-forward layer has a gate beside `up`.
         activation: of the gate, or of the way up where there is none.
-        positions: how a token knows its place: queries and keys are rotated, or each place has a learned vector.
-        num_positions: how many places have a learned vector; the longest sequence then.
+        positions: how a token knows its position: queries and keys are rotated, or each position has a learned vector.
+        num_positions: how many positions have a learned vector; the longest sequence then.
         norm: root mean square, or layer normalisation, which takes the mean off first.
         biases: whether projections inside layers and layer norms have biases.
         window: how many tokens a query sees, itself among them; all before it if None.
@@ -123,8 +123,8 @@ class TransformerConfig:
     def num_params(self) -> int:
         """Parameters, exactly."""
         embedding = self.vocabulary * self.width * (1 if self.tied else 2)
-        places = self.num_positions * self.width if self.positions == "learned" else 0
-        return embedding + places + self.num_layers * self.num_layer_params + self._num_norm_params
+        positions = self.num_positions * self.width if self.positions == "learned" else 0
+        return embedding + positions + self.num_layers * self.num_layer_params + self._num_norm_params
 
     @property
     def num_layer_params(self) -> int:

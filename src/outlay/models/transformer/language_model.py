@@ -1,4 +1,4 @@
-"""A transformer and its cross-entropy as the two pure functions that training takes."""
+"""A transformer as the pure functions that training takes, its cross-entropy, and text drawn from it."""
 
 from __future__ import annotations
 
@@ -88,16 +88,16 @@ def adapted_language_model(
     return init, loss
 
 
-def _losses(model: Transformer, tokens: jax.Array) -> jax.Array:
-    """The mean loss of each sequence, (B,)."""
-    table = model.embedding.table()
-    return chunked_loss(model.hidden(tokens, table), model.head_kernel(table), tokens, model.config.loss_chunks)
-
-
 def definition_of(config: TransformerConfig) -> Any:
     """The transformer without its parameters, for `nnx.merge`; nothing is allocated."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     return nnx.graphdef(nnx.eval_shape(lambda key: Transformer(config, rngs=nnx.Rngs(key)), key))
+
+
+def _losses(model: Transformer, tokens: jax.Array) -> jax.Array:
+    """The mean loss of each sequence, (B,)."""
+    table = model.embedding.table()
+    return chunked_loss(model.hidden(tokens, table), model.head_kernel(table), tokens, model.config.loss_chunks)
 
 
 def chunked_loss(hidden: jax.Array, kernel: jax.Array, tokens: jax.Array, num_chunks: int) -> jax.Array:
@@ -147,3 +147,54 @@ def cross_entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
     vocabulary = jnp.arange(logits.shape[-1])[None, None]
     own = jnp.sum(jnp.where(vocabulary == tokens[..., None], exact, 0.0), axis=-1)
     return jax.nn.logsumexp(exact, axis=-1) - own
+
+
+def sample_tokens(
+    config: TransformerConfig,
+    params: Any,
+    prompt: jax.Array,
+    key: jax.Array,
+    *,
+    num_tokens: int,
+    window: int,
+    temperature: float = 1.0,
+) -> jax.Array:
+    """A prompt continued. Each token sees the last `window - 1` tokens, which are read anew for it: no cache.
+
+    Args:
+        config: the dims.
+        params: the parameters, as from `language_model`.
+        prompt: (n,) of any integer type, at least one token.
+        key: a PRNG key.
+        num_tokens: how many tokens to add.
+        window: tokens in sight, as in training.
+        temperature: divides the logits; below 1 the likely becomes likelier.
+
+    Returns:
+        Prompt and continuation, (n + num_tokens,) int32.
+
+    Example:
+        >>> from outlay.models.transformer.language_model import language_model
+        >>> from outlay.models.transformer.published import MODELS
+        >>> tiny = MODELS["tiny"].config
+        >>> params = language_model(tiny)[0](jax.random.key(0))
+        >>> tokens = sample_tokens(
+        ...     tiny, params, jnp.array([100, 101]), jax.random.key(1), num_tokens=3, window=4)
+        >>> tokens.shape, tokens[:2].tolist()
+        ((5,), [100, 101])
+    """
+    model = nnx.merge(definition_of(config), params)
+    table = model.embedding.table()
+    head = model.head_kernel(table)
+    num_given, num_all = len(prompt), len(prompt) + num_tokens
+    # At least a window long; what follows the token to draw is not seen by it.
+    text = jnp.zeros(max(num_all, window), jnp.int32).at[:num_given].set(prompt.astype(jnp.int32))
+
+    def draw(position: jax.Array, text: jax.Array) -> jax.Array:
+        start = jnp.maximum(0, position - window + 1)
+        hidden = model.hidden(jax.lax.dynamic_slice(text, (start,), (window,))[None], table)
+        logits = jax.lax.dynamic_index_in_dim(hidden[0], position - start, keepdims=False) @ head
+        drawn = jax.random.categorical(jax.random.fold_in(key, position), logits.astype(jnp.float32) / temperature)
+        return text.at[position].set(drawn.astype(jnp.int32))
+
+    return jax.lax.fori_loop(num_given, num_all, draw, text)[:num_all]

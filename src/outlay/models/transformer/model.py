@@ -11,12 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from outlay.core.constrain import constrain
-from outlay.models.transformer.adapters import projection
-from outlay.models.transformer.attention import Attention, branch_init
 from outlay.models.transformer.config import TransformerConfig
-from outlay.models.transformer.norm import Norm, cheap
-from outlay.models.transformer.rotary import Angles, rotation
-from outlay.models.transformer.values import branch_input, branch_output, named, residual
+from outlay.models.transformer.layer import Block, Norm, branch_input, branch_output, residual, rotation
 
 
 class Transformer(nnx.Module):
@@ -143,52 +139,3 @@ class Positions(nnx.Module):
     def __call__(self, num_tokens: int) -> jax.Array:
         """The vectors of the first places, (T, width), in the model's dtype."""
         return self.embedding[:num_tokens].astype(jnp.dtype(self.dtype))
-
-
-ACTIVATIONS = {"silu": nnx.silu, "gelu": nnx.gelu, "relu": nnx.relu}
-
-
-class FeedForward(nnx.Module):
-    """`down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`. Source: Shazeer (2020), arXiv:2002.05202.
-
-    Args:
-        config: the dims, and f, its activation.
-        rngs: source of the initial parameters.
-    """
-
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        made = projection(config, nnx.Linear, rngs)
-        self.gate = made(config.width, config.hidden) if config.gated else None
-        self.up = made(config.width, config.hidden)
-        self.down = made(config.hidden, config.width, kernel_init=branch_init(config))
-        self.activation = config.activation
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """From (B, T, width) to the same."""
-        activate, up = ACTIVATIONS[self.activation], named(self.up(x), "up")
-        if self.gate is None:
-            return self.down(cheap(activate)(up))
-        gate = named(self.gate(x), "gate")
-        return self.down(cheap(lambda gate, up: activate(gate) * up)(gate, up))
-
-
-class Block(nnx.Module):
-    """A pre-norm transformer layer.
-
-    Of the values that layouts can speak of, `residual` split along T, and `branch_input` and `branch_output` not, is
-    sequence parallelism.
-
-    Args:
-        config: the dims.
-        rngs: source of the initial parameters.
-    """
-
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        self.attention_norm, self.feed_forward_norm = Norm(config), Norm(config)
-        self.attention = Attention(config, rngs=rngs)
-        self.feed_forward = FeedForward(config, rngs=rngs)
-
-    def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
-        """From (B, T, width) to the same; `angles` turn queries and keys."""
-        x = residual(x + branch_output(self.attention(branch_input(self.attention_norm(x)), angles)))
-        return residual(x + branch_output(self.feed_forward(branch_input(self.feed_forward_norm(x)))))

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from tests.unit.report.explain.programs import line_of, shape, training
 
-import outlay.models.classifier
+import outlay.models.classifiers
 import outlay.train.step
 from outlay.analysis.attribution.op_name import read_op_name
 from outlay.analysis.attribution.who_asked import is_users, user_line
@@ -52,7 +52,7 @@ STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
     [
         ("/home/me/model.py", True),
         ("/home/me/outlay/model.py", True),
-        (outlay.models.classifier.__file__, True),
+        (outlay.models.classifiers.__file__, True),
         (outlay.train.step.__file__, False),
         ("/usr/lib/python3.12/site-packages/flax/linen.py", False),
         ("/usr/lib/python3/dist-packages/optax/base.py", False),

@@ -6,7 +6,7 @@ from tests.unit.models.transformer import in_numpy
 from tests.unit.models.transformer.test_model import SMALL, shaken
 
 from outlay.core.paths import flatten_paths
-from outlay.models.transformer.sampling import sample_tokens
+from outlay.models.transformer.language_model import sample_tokens
 
 pytestmark = pytest.mark.compiles
 

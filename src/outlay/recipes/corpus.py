@@ -1,20 +1,74 @@
-"""A corpus that is on every machine: the sources of Python's own standard library, as bytes."""
+"""The text that language models learn from: the user's files, or the sources of Python's standard library, as bytes."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from outlay.core.error_types import RecipeError
+from outlay.datasets.examples import Examples
+from outlay.datasets.tables import table
+from outlay.datasets.tokens import TokenDtype, below, tokens
 
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 """Folders left out: installed packages, and tests, which some distributions of Python ship and others do not."""
 
 HELD_OUT_ONE_IN = 10
+
+NUM_HELD_OUT_BYTES = 2**16
+
+
+def corpus(
+    data: str | None,
+    sequence: int,
+    batch_size: int,
+    vocabulary: int,
+    token_dtype: TokenDtype = "uint16",
+    column: str | None = None,
+) -> tuple[Any, Any, str]:
+    """Sequences to train on, those held out, and what a token of theirs is.
+
+    Args:
+        data: a file or folder of text or tokens; Python's standard library if None.
+        sequence: tokens an example.
+        batch_size: examples a step.
+        vocabulary: of the model.
+        token_dtype: of the numbers in `.bin` files.
+        column: of a table that holds the sequences.
+
+    Raises:
+        RecipeError: sequences of a table have another length.
+    """
+    if column is not None and data is None:
+        raise RecipeError(f"--column {column} is of a table, and there is none\n  fix: --data with its file or folder")
+    if data is not None:
+        if column is None:
+            examples = tokens(data, sequence, dtype=token_dtype, vocabulary=vocabulary)
+        else:
+            examples = _sequences_of_table(data, column, sequence, vocabulary)
+        train, test = examples.held_out()
+        test = test.spread(max(1, NUM_HELD_OUT_BYTES // sequence))
+        return train, test, "byte" if train[:1]["tokens"].dtype == np.uint8 else "token"
+    train, held_out = python_sources(sequence)
+    if batch_size > len(train):  # as many as are there are read again: a batch so large is there to be priced
+        train = np.resize(train, (batch_size, *train.shape[1:]))
+    every = max(1, held_out.size // NUM_HELD_OUT_BYTES)
+    return {"tokens": train}, {"tokens": held_out[::every]}, "byte"
+
+
+def _sequences_of_table(data: str, column: str, sequence: int, vocabulary: int) -> Examples:
+    rows = table(data, [column])
+    examples = dataclasses.replace(rows, read=lambda numbers: {"tokens": rows[numbers][column]})
+    length = examples[:1]["tokens"].shape[-1] if len(rows) else sequence
+    if length != sequence:
+        raise RecipeError(f"column {column!r} of {data} has sequences of {length} tokens\n  fix: --sequence {length}")
+    return below(vocabulary, examples)
 
 
 def python_sources(window: int, folder: Path | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -68,12 +122,12 @@ def _halves(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def source_files(folder: Path) -> list[Path]:
     """The library's own source files under a folder, in the order of their paths from there."""
-    found = [
+    paths = [
         path
         for path in folder.rglob("*.py")
         if path.is_file() and not NOT_LIBRARY.intersection(path.relative_to(folder).parts)
     ]
-    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+    return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
 
 
 def is_held_out(path: Path) -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from outlay.core.paths import flatten_paths
-from outlay.models.classifier import classifier
+from outlay.models.classifiers import classifier, dropout
 
 pytestmark = pytest.mark.compiles
 
@@ -34,7 +34,7 @@ def test_rules_reach_its_parameters_by_layer():
 def test_each_hidden_layer_drops_by_masks_of_its_own(monkeypatch):
     """Two layers with one mask would zero the same features twice."""
     seen = []
-    monkeypatch.setattr("outlay.models.classifier.dropout", lambda x, keys, rate: seen.append(keys) or x)
+    monkeypatch.setattr("outlay.models.classifiers.dropout", lambda x, keys, rate: seen.append(keys) or x)
     init_params, loss = classifier((12, 8, 8, 3), dropout_rate=0.5)
     loss(init_params(jax.random.key(0)), BATCH, jax.random.split(jax.random.key(1), 6))
     first, second = (jax.random.key_data(keys) for keys in seen)
@@ -47,3 +47,25 @@ def test_dropout_changes_the_loss_only_when_keys_are_given():
     plain, _ = loss(params, BATCH, None)
     dropped, _ = loss(params, BATCH, jax.random.split(jax.random.key(1), 6))
     assert (np.abs(plain - dropped) > 1e-4).all()
+
+
+DROPOUT_KEYS = jax.random.split(jax.random.key(3), 4000)
+
+
+def test_it_zeroes_the_asked_share_and_keeps_the_mean():
+    x = dropout(jnp.ones((4000, 8)), DROPOUT_KEYS, 0.25)
+    assert abs(float((x == 0).mean()) - 0.25) < 0.01
+    np.testing.assert_allclose(float(x.max()), 1 / 0.75, rtol=1e-6)
+
+
+def test_a_mask_depends_on_the_key_and_not_on_the_place():
+    x = jnp.ones((4000, 8))
+    np.testing.assert_array_equal(dropout(x, DROPOUT_KEYS[::-1], 0.5)[::-1], dropout(x, DROPOUT_KEYS, 0.5))
+
+
+def test_without_keys_nothing_is_dropped():
+    assert (dropout(jnp.ones((5, 3)), None, 0.9) == 1).all()
+
+
+def test_it_keeps_the_dtype():
+    assert dropout(jnp.ones((4000, 2), jnp.bfloat16), DROPOUT_KEYS, 0.1).dtype == jnp.bfloat16

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from outlay.core.error_types import RecipeError
-from outlay.recipes.python_sources import is_held_out, python_sources, source_files
+from outlay.recipes.corpus import is_held_out, python_sources, source_files
 
 
 @pytest.fixture

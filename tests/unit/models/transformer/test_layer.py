@@ -8,10 +8,9 @@ from flax import nnx
 from tests.unit.models.transformer import in_numpy
 
 from outlay.models.attention.dot_product import attention
-from outlay.models.transformer.attention import Attention
 from outlay.models.transformer.config import TransformerConfig
+from outlay.models.transformer.layer import Attention, rotate, rotation
 from outlay.models.transformer.model import Block
-from outlay.models.transformer.rotary import rotate, rotation
 
 pytestmark = pytest.mark.compiles
 attend = functools.partial(attention, causal=True)

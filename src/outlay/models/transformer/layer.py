@@ -1,0 +1,205 @@
+"""One layer of the transformer: attention, the feed-forward branch, norms, rotary positions, and its named values."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from outlay.core.constrain import name, ruled_spec
+from outlay.models.attention.dot_product import attention
+from outlay.models.transformer.adapters import projection
+from outlay.models.transformer.config import TransformerConfig
+
+EPSILON = 1e-5
+
+Angles = tuple[jax.Array, jax.Array]
+"""Cosines and sines, as from `rotation`."""
+
+ACTIVATIONS = {"silu": nnx.silu, "gelu": nnx.gelu, "relu": nnx.relu}
+
+cheap = functools.partial(jax.checkpoint, prevent_cse=False)
+"""Compute a function again in the backward pass, instead of keeping what it computes inside, mostly in float32.
+
+For what costs next to nothing beside a matrix product. Layers run in a scan, which keeps its passes apart by itself, so
+nothing has to prevent the compiler from merging the two.
+"""
+
+
+class Block(nnx.Module):
+    """A pre-norm transformer layer.
+
+    Of the values that layouts can speak of, `residual` split along T, and `branch_input` and `branch_output` not, is
+    sequence parallelism.
+
+    Args:
+        config: the dims.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        self.attention_norm, self.feed_forward_norm = Norm(config), Norm(config)
+        self.attention = Attention(config, rngs=rngs)
+        self.feed_forward = FeedForward(config, rngs=rngs)
+
+    def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
+        """From (B, T, width) to the same; `angles` turn queries and keys."""
+        x = residual(x + branch_output(self.attention(branch_input(self.attention_norm(x)), angles)))
+        return residual(x + branch_output(self.feed_forward(branch_input(self.feed_forward_norm(x)))))
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention, with rotary embeddings where the config asks for them.
+
+    Kernels keep heads and features apart, `(width, heads, head_dim)`, so that a layout splits whole heads or says
+    that it cannot.
+
+    Args:
+        config: the dims.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        made = projection(config, nnx.LinearGeneral, rngs)
+        heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        self.query, self.key, self.value = (made(config.width, (number, config.head_dim)) for number in heads)
+        self.output = made(
+            (config.num_heads, config.head_dim), config.width, axis=(-2, -1), kernel_init=branch_init(config)
+        )
+        self.window, self.is_mixed_again = config.window, config.remat == "attention"
+
+    def __call__(self, x: jax.Array, angles: Angles | None) -> jax.Array:
+        """From (B, T, width) to the same; `angles` turn queries and keys."""
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        if angles is not None:
+            query, key = (cheap(rotate)(heads, *angles) for heads in (query, key))
+        query, key, value = named(query, "queries"), named(key, "keys"), named(value, "values")
+        mix = functools.partial(attention, causal=True, window=self.window, split=ruled_spec("queries"))
+        mixed = (cheap(mix) if self.is_mixed_again else mix)(query, key, value)
+        return self.output(named(mixed, "attention"))
+
+
+class FeedForward(nnx.Module):
+    """`down(f(up(x)))`, or with a gate `down(f(gate(x)) * up(x))`. Source: Shazeer (2020), arXiv:2002.05202.
+
+    Args:
+        config: the dims, and f, its activation.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        made = projection(config, nnx.Linear, rngs)
+        self.gate = made(config.width, config.hidden) if config.gated else None
+        self.up = made(config.width, config.hidden)
+        self.down = made(config.hidden, config.width, kernel_init=branch_init(config))
+        self.activation = config.activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """From (B, T, width) to the same."""
+        activate, up = ACTIVATIONS[self.activation], named(self.up(x), "up")
+        if self.gate is None:
+            return self.down(cheap(activate)(up))
+        gate = named(self.gate(x), "gate")
+        return self.down(cheap(lambda gate, up: activate(gate) * up)(gate, up))
+
+
+def branch_init(config: TransformerConfig) -> nnx.Initializer:
+    """The initial kernel of a branch's last projection: so small that the branches of all layers add up to order one.
+
+    Source: Radford et al. (2019), Language models are unsupervised multitask learners, section 2.3.
+    """
+    return nnx.initializers.variance_scaling(1 / (2 * config.num_layers), "fan_in", "truncated_normal")
+
+
+class Norm(nnx.Module):
+    """Root mean square normalisation (Zhang and Sennrich 2019, arXiv:1910.07467) or layer normalisation.
+
+    Args:
+        config: which of them, and the dims.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.centred = config.norm == "layer"
+        self.scale = nnx.Param(jnp.ones(config.width, config.param_dtype))
+        self.bias = nnx.Param(jnp.zeros(config.width, config.param_dtype)) if self.centred and config.biases else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """From (…, width) to the same, of the same dtype."""
+        bias = None if self.bias is None else self.bias[...]
+        return _normalised(x, self.scale[...], bias, self.centred)
+
+
+@functools.partial(cheap, static_argnums=3)
+def _normalised(x: jax.Array, scale: jax.Array, bias: jax.Array | None, centred: bool) -> jax.Array:
+    exact = x.astype(jnp.float32)
+    if centred:
+        exact = exact - exact.mean(axis=-1, keepdims=True)
+    size = jax.lax.rsqrt(jnp.square(exact).mean(axis=-1, keepdims=True) + EPSILON)
+    normed = exact * size * _over(x, scale)
+    return (normed if bias is None else normed + _over(x, bias)).astype(x.dtype)
+
+
+def _over(x: jax.Array, of_features: jax.Array) -> jax.Array:
+    """One number a feature, with as many dims as `x`."""
+    return jnp.expand_dims(of_features.astype(jnp.float32), range(x.ndim - 1))
+
+
+def rotation(num_tokens: int, head_dim: int, base: float) -> Angles:
+    """Cosines and sines of the angle of every position and pair of features, (T, head_dim / 2) float32 each.
+
+    Pair i turns by `base ** (-2 i / head_dim)` radians a token.
+    Source: Su et al., RoFormer (arXiv:2104.09864), section 3.2.2.
+
+    Args:
+        num_tokens: T, positions from 0.
+        head_dim: features of a head, even.
+        base: see above.
+
+    Example:
+        >>> cos, sin = rotation(3, 4, 100.0)
+        >>> angles = [[0, 0], [1, 0.1], [2, 0.2]]
+        >>> np.allclose(cos, np.cos(angles)), np.allclose(sin, np.sin(angles))
+        (True, True)
+    """
+    frequencies = base ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    angles = jnp.arange(num_tokens, dtype=jnp.float32)[:, None] * frequencies[None]
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Turn each pair of features, i and i + head_dim / 2, by the angle of its position; computed in float32.
+
+    Args:
+        x: queries or keys (B, T, heads, head_dim).
+        cos: cosines (T, head_dim / 2).
+        sin: sines, alike.
+    """
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cos, sin = cos[None, :, None], sin[None, :, None]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def named(x: jax.Array, value_name: str) -> jax.Array:
+    """A value by the name that layouts and `TransformerConfig.remat` know it by, one of `config.KEPT`."""
+    return checkpoint_name(name(x, value_name), value_name)
+
+
+def residual(x: jax.Array) -> jax.Array:
+    """The residual stream (B, T, width) between branches."""
+    return named(x, "residual")
+
+
+def branch_input(x: jax.Array) -> jax.Array:
+    """What enters a branch or the head (B, T, width).
+
+    It is split as the stream is first: otherwise the partitioner gathers what it was before it was rounded, in float32.
+    """
+    return named(name(x, "residual"), "branch_input")
+
+
+def branch_output(x: jax.Array) -> jax.Array:
+    """What a branch or the embedding adds to the stream (B, T, width)."""
+    return named(x, "branch_output")
