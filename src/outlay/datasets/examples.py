@@ -15,7 +15,7 @@ from outlay.core.error_types import DataError
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples by number, counted from 0. What `outlay.datasets` opens, and what `outlay.TrainData` takes.
+    """Examples read by number, counted from 0: what `outlay.datasets` opens and `outlay.TrainData` takes.
 
     A class of your own needs no more than these two attributes.
 
@@ -40,12 +40,12 @@ class Examples:
         return self.num
 
     def __getitem__(self, numbers: Any) -> Any:
-        """The examples of some numbers, or of a slice of all."""
+        """Read the examples of some numbers, or of a slice."""
         which = np.arange(self.num)[numbers] if isinstance(numbers, slice) else np.asarray(numbers)
         return self.read(which)
 
     def held_out(self, one_in: int = 10) -> tuple[Examples, Examples]:
-        """Those to train on, and those that are held out: every tenth, always the same.
+        """Split into training and held-out examples: every tenth is held out, always the same ones.
 
         Args:
             one_in: of how many one is held out.
@@ -67,7 +67,7 @@ class Examples:
         return self._of(every[~is_held_out]), self._of(every[is_held_out])
 
     def spread(self, most: int) -> Examples:
-        """At most so many of them, evenly spread over all.
+        """Take at most `most` examples, evenly spread.
 
         >>> Examples(10, lambda numbers: numbers).spread(4)[:].tolist()
         [0, 3, 6, 9]
@@ -79,7 +79,7 @@ class Examples:
 
 
 def files_of(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
-    """A file, or those of a folder and its folders that end so, in the order of their paths.
+    """List a file, or the files of a folder and its subfolders with these endings, sorted by path.
 
     Args:
         path: the file or folder.

@@ -17,7 +17,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 def images(path: str | Path, *, size: tuple[int, int] | None = None, channels: int = 3) -> Examples:
-    """Images by class, from a folder that has a folder for each class.
+    """Open images with labels from a folder that has a subfolder for each class.
 
     A batch reads its own images, with Pillow. Classes are numbered in the order of their names.
 
@@ -79,7 +79,7 @@ def _opened(file: Path) -> Any:
 
 
 def _pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
-    """One image (height, width, channels) uint8."""
+    """Read one image, (height, width, channels) uint8."""
     height, width = size
     with _opened(file) as image:
         try:
@@ -90,7 +90,7 @@ def _pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
 
 
 def arrays(path: str | Path, *names: str) -> Examples:
-    """Arrays with one entry per example: those of an `.npz` file, or the `.npy` files of a folder.
+    """Open arrays with one entry per example: an `.npz` file, or the `.npy` files of a folder.
 
     Files of a folder are memory-mapped, so that a batch reads its own entries; an `.npz` file is read whole.
 

@@ -25,7 +25,7 @@ _CHECKSUM = 4
 
 
 def records(path: str | Path, parse: Callable[[bytes], Any]) -> Examples:
-    """Examples from a file of records, or from all such files of a folder.
+    """Open the examples of a file of records, or of all such files of a folder.
 
     ArrayRecord files (`.array_record`) are read through grain. TFRecord files (`.tfrecord`) have no index: one is made
     of the lengths of their records, which reads none of their data. Compressed ones cannot be read by number.

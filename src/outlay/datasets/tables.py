@@ -17,7 +17,7 @@ ENDINGS = (".parquet", ".arrow", ".feather")
 
 
 def table(path: str | Path, columns: Sequence[str] | None = None) -> Examples:
-    """Rows of a table: a Parquet or Arrow file, or the folder of a Hugging Face dataset.
+    """Open the rows of a table: a Parquet or Arrow file, or the folder of a Hugging Face dataset.
 
     Arrow files, which `datasets` writes in `save_to_disk` and in its cache, are memory-mapped. Of Parquet files the
     columns that are asked for are read whole when they are opened. It takes pyarrow (extra `outlay[parquet]`).
@@ -68,7 +68,7 @@ def table(path: str | Path, columns: Sequence[str] | None = None) -> Examples:
 
 
 def _opened(file: Path, columns: Sequence[str] | None) -> Any:
-    """The columns of one file, as a table of Arrow.
+    """Open the columns of one file as an Arrow table.
 
     Raises:
         DataError: it lacks some of them.
@@ -116,7 +116,7 @@ def _check_types(path: str | Path, schema: Any) -> None:
 
 
 def _array(path: str | Path, name: str, column: Any) -> np.ndarray:
-    """Values of some rows as one array.
+    """Convert one column of some rows to an array.
 
     Raises:
         DataError: a value is missing, or lists have other lengths.

@@ -23,7 +23,7 @@ TOKENS = (".bin", ".npy")
 
 
 def tokens(path: str | Path, sequence: int, *, dtype: TokenDtype = "uint16", vocabulary: int | None = None) -> Examples:
-    """Sequences of tokens from a file or from all files of a folder.
+    """Open sequences of tokens from a file, or from all files of a folder.
 
     Files of numbers end in `.bin` (nothing but the numbers) or `.npy` (one dim). They are memory-mapped: a batch reads
     its own sequences. Any other file that is named, and `.txt`, `.md`, `.py` and the like in a folder, is text: each
@@ -89,7 +89,7 @@ def tokens(path: str | Path, sequence: int, *, dtype: TokenDtype = "uint16", voc
 
 
 def below(vocabulary: int, examples: Examples) -> Examples:
-    """Sequences of tokens of which a batch with one beyond the vocabulary is refused when it is read.
+    """Check tokens against the vocabulary whenever a batch is read.
 
     Args:
         vocabulary: how many tokens there are.
@@ -111,7 +111,7 @@ def below(vocabulary: int, examples: Examples) -> Examples:
 
 
 def _mapped(file: Path, dtype: np.dtype) -> np.ndarray:
-    """The tokens of a file, one dim.
+    """Memory-map the tokens of a file, one dim.
 
     Raises:
         ValueError: it holds no whole number of tokens, or something else.

@@ -48,7 +48,7 @@ class Classifier(nnx.Module):
 def classifier(
     sizes: Sequence[int], *, dropout_rate: float = 0.0, dtype: Any = jnp.float32
 ) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
-    """A `Classifier` as the two pure functions that training takes.
+    """Return a `Classifier` as the two pure functions that training takes.
 
     Batches are dictionaries of `image` (B, features) float and `label` (B,) int.
 
@@ -106,7 +106,7 @@ def dropout(x: jax.Array, keys: jax.Array | None, rate: float) -> jax.Array:
 
 
 class Block(nnx.Module):
-    """Two convolutions and a way around them. Source: He et al. (2016), arXiv:1512.03385, section 3.
+    """Two convolutions and a shortcut around them. Source: He et al. (2016), arXiv:1512.03385, section 3.
 
     Args:
         inputs: features of what comes in.
@@ -164,7 +164,7 @@ class ResNet(nnx.Module):
 def resnet_classifier(
     image_shape: Sequence[int], num_classes: int, *, width: int = 16, blocks: int = 1
 ) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
-    """A `ResNet` as the two pure functions that training takes with `model_state=True`.
+    """Return a `ResNet` as the two pure functions that training takes with `model_state=True`.
 
     Batches are dictionaries of `image` (B, height, width, channels), floats or bytes, which are taken as 0 to 1, and
     `label` (B,) int.
@@ -209,7 +209,7 @@ def resnet_classifier(
 
 
 def as_floats(image: jax.Array) -> jax.Array:
-    """Images as float32; bytes as 0 to 1.
+    """Convert images to float32; bytes become 0 to 1.
 
     >>> as_floats(jnp.array([0, 255], jnp.uint8)).tolist()
     [0.0, 1.0]

@@ -1,4 +1,4 @@
-"""Options of recipe functions: on the command line `--model small` is `model="small"`; `choose` tries several values."""
+"""Options of a recipe function: on the command line `--model small` for `model="small"`; `choose` tries several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEVERAL = ("batch", "batch_size", *VARIED)
 def recipe_arguments(
     function: Callable[..., Any], name: str, words: Sequence[str], known: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The keyword arguments that the words of a command line mean to a recipe function.
+    """Parse the words of a command line into keyword arguments of a recipe function.
 
     A parameter is an option by its name, `from_` being `--from`; its annotation says how the value is read:
     `Literal[...]`, `int`, `float`, `str`, `bool` (`--remat`, `--no-remat`), or one of these or None; `list[str]` is an
@@ -62,7 +62,7 @@ def recipe_arguments(
 
 
 def parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
-    """The parameters of a recipe function that can be set by name, each with its annotation; `str` without one."""
+    """Return the parameters of a recipe function that can be set by name, with their annotations; `str` without one."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters
@@ -70,13 +70,13 @@ def parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """The defaults of a recipe function's parameters, by name."""
+    """Return the defaults of a recipe function's parameters, by name."""
     parameters = inspect.signature(function).parameters.values()
     return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 
 
 def without_options(words: Sequence[str], names: Collection[str]) -> list[str]:
-    """The words of a command line without some options, which are named as parameters are.
+    """Remove options, named as parameters are, from the words of a command line.
 
     >>> without_options(["--model", "tiny", "--batch=64", "--no-remat"], ["batch", "remat"])
     ['--model', 'tiny']
@@ -90,7 +90,7 @@ def without_options(words: Sequence[str], names: Collection[str]) -> list[str]:
 
 
 def several_values(function: Callable[..., Any], words: Sequence[str]) -> tuple[dict[str, list[int]], list[str]]:
-    """What the words of a command line give several values, and the words without these options.
+    """Separate the options that are given several values from the other words of a command line.
 
     Args:
         function: the recipe function.
@@ -105,7 +105,7 @@ def several_values(function: Callable[..., Any], words: Sequence[str]) -> tuple[
 
 
 def split_values(function: Callable[..., Any], words: Sequence[str], names: Collection[str]) -> dict[str, list[int]]:
-    """Options of whole numbers that are given with several, as in `--batch 8,16,32`.
+    """Return the whole-number options that are given several values, as in `--batch 8,16,32`.
 
     Args:
         function: the recipe function.
@@ -131,7 +131,7 @@ def split_values(function: Callable[..., Any], words: Sequence[str], names: Coll
 def option_sets(
     function: Callable[..., Any], given: Mapping[str, Any], several: Mapping[str, Sequence[Any]]
 ) -> list[tuple[tuple[str, Any], ...]]:
-    """Every set of values of the options that are varied; a default that the user did not ask for is left out.
+    """Return every combination of the varied options; defaults that the user did not ask for are left out.
 
     Args:
         function: the recipe function.
@@ -152,13 +152,13 @@ def option_sets(
 
 
 def option_values(function: Callable[..., Any]) -> dict[str, Sequence[Any]]:
-    """The options of a recipe function that are varied, with their values, those that take most memory first."""
+    """Return the varied options of a recipe function with their values, those that take most memory first."""
     types = parameter_types(function)
     return {name: values[types[name]] for name, values in VARIED.items() if types.get(name) in values}
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Options with their values, None where none follows."""
+    """Iterate over options and their values; None for an option without a value."""
     left = list(words)
     while left:
         option, equals, value = left.pop(0).partition("=")

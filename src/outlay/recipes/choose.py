@@ -110,7 +110,7 @@ def choose(
 def choose_for_graph(
     recipe: str, words: Sequence[str], target: Target, *, known: Sequence[str] = (), narrowed: Mapping[str, Any]
 ) -> PlacementChoice | None:
-    """How to run a recipe's graph on a target; None for a recipe whose step is no `Rollout`.
+    """Choose how to run a recipe's graph on a target; None unless the recipe's step is a `Rollout`.
 
     Args:
         recipe: the recipe by name, as a file that is one, or as `path/to/file.py:function`.
@@ -153,7 +153,7 @@ def ask(
     mode: str | None = None,
     xla: str | None = None,
 ) -> Question:
-    """The question of a recipe on a target, with all its candidates; the arguments are those of `choose`.
+    """Build the search question for a recipe on a target, with all candidates; the arguments are those of `choose`.
 
     Args:
         recipe: the recipe by name or `path/to/file.py:function`.
@@ -236,7 +236,7 @@ def ask(
 
 
 def _shapes(own: str, meshes: Sequence[str] | None, target: Target) -> list[str]:
-    """The meshes to try a layout on, as text."""
+    """List the meshes to try a layout on, as text."""
     if meshes:
         resolved = (on_target(MeshSpec.parse(text), target) for text in meshes)
         return list(dict.fromkeys(map(str, resolved)))
@@ -244,7 +244,7 @@ def _shapes(own: str, meshes: Sequence[str] | None, target: Target) -> list[str]
 
 
 def _named(recipe: str | Callable[..., Recipe]) -> str:
-    """A recipe by a name that other processes find it by."""
+    """Return the name by which other processes can find a recipe."""
     if isinstance(recipe, str):
         return recipe
     file, name = inspect.getsourcefile(inspect.unwrap(recipe)), getattr(recipe, "__qualname__", "")
@@ -258,7 +258,7 @@ def _named(recipe: str | Callable[..., Recipe]) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """What to price.
+    """One candidate to price, as sent to its process.
 
     Attributes:
         recipe: the recipe as the user named it.
@@ -288,7 +288,7 @@ class Job:
 
 
 def answer(job: Job) -> dict[str, Any]:
-    """The price of a candidate, or the error that Outlay raises for it."""
+    """Return the price of a candidate, or the error that Outlay raises for it."""
     from outlay.devices.simulated import simulate
     from outlay.devices.target import Target
     from outlay.recipes.find import find_recipe
@@ -328,7 +328,7 @@ def main() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when another one is its parent: a search that was killed cannot end its processes.
+    """End this process when its parent is gone: a search that was killed cannot end its processes.
 
     Args:
         parent: the process that started this one.

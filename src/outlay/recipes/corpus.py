@@ -32,7 +32,7 @@ def corpus(
     token_dtype: TokenDtype = "uint16",
     column: str | None = None,
 ) -> tuple[Any, Any, str]:
-    """Sequences to train on, those held out, and what a token of theirs is.
+    """Return sequences to train on, held-out sequences, and what one of their tokens is called.
 
     Args:
         data: a file or folder of text or tokens; Python's standard library if None.
@@ -72,7 +72,7 @@ def _sequences_of_table(data: str, column: str, sequence: int, vocabulary: int) 
 
 
 def python_sources(window: int, folder: Path | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The standard library's sources cut into windows of bytes, always the same for one Python.
+    """Cut the standard library's sources into windows of bytes, always the same for one Python.
 
     Whole files are held out, one in ten, chosen by a hash of their path, so that no half of a function is trained
     on and the other half tested. What is left over at the end of either half, less than a window, is dropped.
@@ -105,7 +105,7 @@ def python_sources(window: int, folder: Path | None = None) -> tuple[np.ndarray,
 
 @functools.lru_cache(maxsize=1)
 def _halves(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """All bytes to train on and all that are held out, uint8."""
+    """Return all bytes to train on and all held-out bytes, uint8."""
     files = source_files(folder)
     if not files:
         raise RecipeError(
@@ -121,7 +121,7 @@ def _halves(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def source_files(folder: Path) -> list[Path]:
-    """The library's own source files under a folder, in the order of their paths from there."""
+    """List the library's own source files under a folder, sorted by their relative paths."""
     paths = [
         path
         for path in folder.rglob("*.py")

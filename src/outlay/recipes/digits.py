@@ -44,7 +44,7 @@ def digits() -> Recipe:
 
 
 def load_split() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Training and held-out examples, always the same, each digit with its share in both.
+    """Return training and held-out examples, always the same, with each digit's share in both.
 
     Returns:
         Two dictionaries of `image` (n, 64) float32 in [0, 1] and `label` (n,) int32.

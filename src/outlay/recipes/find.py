@@ -26,7 +26,7 @@ LOADED: set[str] = set()
 
 
 def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ()) -> Recipe:
-    """The recipe of a name, of `path/to/file.py:function` or of a file that is one, made with its own options.
+    """Make the recipe of a name, of `path/to/file.py:function` or of a file that is one, with its own options.
 
     Args:
         text: what the user typed.
@@ -70,7 +70,7 @@ def _check_required(text: str, function: Callable[..., Any], arguments: dict[str
 
 
 def find_function(text: str) -> Callable[..., Any]:
-    """The function that makes a recipe, found but not called.
+    """Find the function that makes a recipe, without calling it.
 
     Raises:
         RecipeError: there is none.
@@ -90,7 +90,7 @@ def find_function(text: str) -> Callable[..., Any]:
 
 
 def _file_ending(text: str) -> str | None:
-    """How the file ends that the user typed, if it is a recipe by itself."""
+    """The file ending of a recipe that is a file by itself, such as `.toml`; None for others."""
     return next((ending for ending in FILES if text.endswith(ending)), None)
 
 
@@ -120,7 +120,7 @@ def _file_of(function: Callable[..., Any]) -> str:
 
 
 def load_file(file: str) -> ModuleType:
-    """The module of a Python file, imported as `python file.py` would: neighbouring files can be imported too.
+    """Import a Python file as `python file.py` would: neighbouring files can be imported too.
 
     Raises:
         RecipeError: there is no such file, or it does not import; the message shows the line of it that fails.
@@ -152,7 +152,7 @@ def load_file(file: str) -> ModuleType:
 
 
 def last_line_in(file: str, error: BaseException) -> str:
-    """The innermost line of a file that an error passed through, and the error, indented for a message."""
+    """Return the innermost line of a file that an error passed through, and the error, indented for a message."""
     what = f"  {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename:
         return f"  {error.filename}:{error.lineno}: {(error.text or '').strip()}\n  {type(error).__name__}: {error.msg}"
@@ -169,14 +169,14 @@ def _restore_module(name: str, before: ModuleType | None) -> None:
 
 
 def _module_name(path: Path) -> str:
-    """That of the file, unless Python or a package has a module of that name, which others must go on finding."""
+    """The file's own name, unless Python or a package has a module of that name, which others must still find."""
     taken = sys.modules.get(path.stem)
     is_other = taken is not None and getattr(taken, "__file__", None) != str(path)
     return f"recipe_in_{path.stem}" if is_other or path.stem in sys.stdlib_module_names else path.stem
 
 
 def _index_after_library() -> int:
-    """Where in `sys.path` a folder goes whose files must not stand in for modules of Python itself."""
+    """The index in `sys.path` behind Python's own folders, so that a user's file never replaces a standard module."""
     library = sysconfig.get_path("stdlib")
     own = [at for at, entry in enumerate(sys.path) if entry.startswith(library) and "site-packages" not in entry]
     return max(own, default=-1) + 1

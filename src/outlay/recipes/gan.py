@@ -74,7 +74,7 @@ def gan(data: str | None = None, *, width: int = 128, batch: int = 128) -> Recip
 
 
 def adversarial_loss(params: Any, batch: Any, keys: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The losses of both networks added up; each changes by its own alone, since what it must not change is frozen.
+    """Add the losses of both networks; each network learns from its own loss only, since the other is frozen in it.
 
     Source: Goodfellow et al. (2014), arXiv:1406.2661, with the generator's loss of section 3.
 
@@ -96,7 +96,7 @@ def adversarial_loss(params: Any, batch: Any, keys: jax.Array | None) -> tuple[j
 
 
 def generated(layers: Any, noise: jax.Array) -> jax.Array:
-    """Pixels (B, n) from 0 to 1 of noise (B, `NUM_NOISE`)."""
+    """Generate pixels (B, n) from 0 to 1 of noise (B, `NUM_NOISE`)."""
     return jax.nn.sigmoid(_through(layers, noise))
 
 
@@ -106,7 +106,7 @@ def _digits() -> tuple[Any, Any]:
 
 
 def _labels(params: dict[str, Any]) -> dict[str, Any]:
-    """The name of the optimizer of each parameter: that of its network."""
+    """Label each parameter with its optimizer's name, which is its network's."""
     return {name: jax.tree.map(lambda _, name=name: name, network) for name, network in params.items()}
 
 
@@ -126,12 +126,12 @@ def _through(layers: Any, x: jax.Array) -> jax.Array:
 
 
 def _judged(layers: Any, pixels: jax.Array) -> jax.Array:
-    """How real images (B, n) look, (B,): above 0 is real."""
+    """Return how real images (B, n) look, (B,); above 0 is real."""
     return _through(layers, pixels)[:, 0]
 
 
 def _drawing(program: Program, state: Any, shape: tuple[int, ...]) -> str:
-    """A few generated images side by side, in characters."""
+    """Draw a few generated images side by side, in characters."""
     noise = jax.random.normal(jax.random.key(0), (NUM_DRAWN, NUM_NOISE))
     everywhere = NamedSharding(program.mesh, PartitionSpec())
     pixels = np.asarray(jax.jit(generated, out_shardings=everywhere)(state.params["generator"], noise))

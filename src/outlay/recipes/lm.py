@@ -174,7 +174,7 @@ def lm(
 
 
 def _changed(usual: TransformerConfig, changes: dict[str, Any], how: dict[str, Any]) -> TransformerConfig:
-    """A model's config with what was asked for, and what follows from that.
+    """Change a model's config as requested, and what follows from the changes.
 
     Raises:
         RecipeError: it does not fit together; all that does not is listed.
@@ -210,7 +210,7 @@ def _optimizer(usual: PublishedModel, dtype: str, config: TransformerConfig) -> 
 
 
 def sampled_text(config: TransformerConfig, program: Program, state: Any, sequence: int) -> str:
-    """What a trained model writes after `def `, drawn where its state lives.
+    """Sample what a trained model writes after `def `, on the devices of its state.
 
     Args:
         config: the model's dims.
@@ -240,7 +240,7 @@ TWO_AXES = "data=-1,model=2"
 
 
 def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[str, Layout], dict[str, str]]:
-    """Layouts and meshes by name: `dp`, `zero1`, `fsdp`, `tp`, `fsdp+tp` and `fsdp+tp+sp`.
+    """Return layouts and meshes by name: `dp`, `zero1`, `fsdp`, `tp`, `fsdp+tp` and `fsdp+tp+sp`.
 
     Args:
         config: the transformer, for which of its parts there are to split.
@@ -293,12 +293,12 @@ def sequence_parallel() -> Layout:
 
 
 def inside(name: str, spec: P) -> Layout:
-    """Where a value that the model names lives. Optional, since a plan of the state alone does not know it."""
+    """Place a value that the model names. The rule is optional: a plan of the state alone does not have the value."""
     return Layout([Rule(name, spec, optional=True)])
 
 
 def _kernels(strategy, root: str) -> Layout:
-    """A strategy for kernels and embeddings.
+    """Apply a strategy to kernels and embeddings only.
 
     What is left are the scales of the norms and biases, a ten-thousandth of the parameters: splitting them would save
     nothing and cost a collective each.

@@ -32,7 +32,7 @@ EXTRAS = {"gymnasium": "brain", "nir": "brain"}
 
 
 def load(reference: str) -> Any:
-    """What `module:name` stands for.
+    """Import what `module:name` refers to.
 
     Args:
         reference: one of the texts above.

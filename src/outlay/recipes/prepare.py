@@ -27,7 +27,7 @@ from outlay.search.candidate import WITH_HOST
 
 @dataclass(frozen=True)
 class Prepared:
-    """A recipe with a layout and a mesh.
+    """A recipe with its program: a layout and a mesh were chosen.
 
     Attributes:
         recipe: the recipe.
@@ -105,28 +105,28 @@ _ON_HOST = (Rule("opt_state.**", on_host(), source=WITH_HOST),)
 
 
 def on_devices(layout: Layout | Callable[[int], Layout], num_devices: int) -> Layout:
-    """A recipe's layout for a number of devices."""
+    """Return a recipe's layout for a number of devices."""
     return layout if isinstance(layout, Layout) else layout(num_devices)
 
 
 def _layout_for(recipe: Recipe, mode: str | None) -> str:
-    """The layout that is meant where only a mode is named."""
+    """Return the name of the first layout of a mode, or the default layout."""
     return next((name for name in recipe.layouts if recipe.mode_of(name) == mode), recipe.default_layout)
 
 
 def layout_names(recipe: Recipe, target: Target) -> list[str]:
-    """A recipe's layouts, and the same with the optimizer's state on the host where that is another memory."""
+    """List a recipe's layouts, and each with the optimizer's state on the host if that is a memory of its own."""
     own = list(recipe.layouts)
     return [*own, *(f"{name}{WITH_HOST}" for name in own)] if target.has_host_memory else own
 
 
 def mode_of(recipe: Recipe, name: str) -> Mode:
-    """The mode that a layout of a name is executed in."""
+    """Return the mode in which a recipe's layout is executed."""
     return recipe.mode_of(name.removesuffix(WITH_HOST))
 
 
 def layout_of(recipe: Recipe, name: str) -> tuple[Layout | Callable[[int], Layout], str]:
-    """A layout by its name in a recipe or from a TOML file, and the mesh that goes with it, as text.
+    """Return a layout, by its name in a recipe or from a TOML file, and its mesh as text.
 
     Either may end in `+host`, which keeps the optimizer's state in the memory of the host.
 

@@ -34,7 +34,7 @@ _MAY_BE_NULL = ("head_dim", "num_key_value_heads")
 
 
 def pretrained(files: str, config: TransformerConfig, root: str) -> Callable[[Program, Any], Any]:
-    """For `Recipe.begin`: reads the weights of a model into a new state, each device its slices.
+    """Return a function for `Recipe.begin` that reads a model's weights into a new state, each device its slices.
 
     Where projections are 8-bit integers the floats are read to where the integers live, and rounded there.
 
@@ -67,7 +67,7 @@ def pretrained(files: str, config: TransformerConfig, root: str) -> Callable[[Pr
 
 
 def _problems(path: Path, config: TransformerConfig):
-    """What keeps the weights from being those of a model, as far as can be told before they are opened."""
+    """List how files of weights differ from a model, as far as it shows before the weights are opened."""
     try:
         llama_names(config)
     except ValueError as error:
@@ -85,7 +85,7 @@ def _problems(path: Path, config: TransformerConfig):
 def llama_names(
     config: TransformerConfig, root: str = "params"
 ) -> list[tuple[str, str | None] | tuple[str, str, tuple[int, ...]]]:
-    """Rules for a model of Llama's kind: Llama 2 and 3, Mistral, TinyLlama, SmolLM.
+    """Return the rules for `outlay.read_weights` for a Llama-like model: Llama 2 and 3, Mistral, TinyLlama, SmolLM.
 
     Args:
         config: the model.
@@ -116,7 +116,7 @@ def llama_names(
 
 
 def differences(theirs: Mapping[str, Any], config: TransformerConfig) -> list[str]:
-    """What the `config.json` of a model says that a config of ours does not, in words.
+    """List the differences between a model's `config.json` and a config of ours, in words.
 
     Args:
         theirs: the file, read.
@@ -152,7 +152,7 @@ def differences(theirs: Mapping[str, Any], config: TransformerConfig) -> list[st
 
 
 def _as_floats(model: Any, config: TransformerConfig) -> Any:
-    """Room for the floats of a model whose projections are integers, where they live."""
+    """Allocate the float weights of a model whose projections are integers, with the integers' shardings."""
     named, structure = flatten_paths(model)
     shardings = structure.unflatten([leaf.sharding for _, leaf in named])
     shapes = [(leaf.shape, config.param_dtype if leaf.dtype == jnp.int8 else leaf.dtype) for _, leaf in named]
@@ -161,7 +161,7 @@ def _as_floats(model: Any, config: TransformerConfig) -> Any:
 
 
 def _as_integers(floats: Any, model: Any) -> Any:
-    """A model whose projections are integers, of one that has floats in their shardings."""
+    """Round the float projections of a model to integers, each where it is."""
     named, structure = flatten_paths(model)
     shardings = structure.unflatten([leaf.sharding for _, leaf in named])
 

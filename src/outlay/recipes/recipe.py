@@ -25,7 +25,7 @@ DEFAULT_MESH = "data=-1"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Model, data and layouts, complete: the command line only picks and overrides.
+    """A complete workload: model, data and layouts. The command line only picks and overrides.
 
     A recipe file holds a function without parameters that returns one: `outlay run path/to/file.py:function`.
 
@@ -95,7 +95,7 @@ class Recipe:
         begin: Callable[[Program, Any], Any] | None = None,
         seed: int = 0,
     ) -> Recipe:
-        """A recipe that trains any model by a per-sample loss.
+        """Return a recipe that trains any model by a loss.
 
         Args:
             name: what runs of it are called.
@@ -194,7 +194,7 @@ MIN_SIZE = 2**10
 
 
 def training_layouts() -> dict[str, Layout]:
-    """Layouts by name, over one axis `data`: `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
+    """Return layouts by name, over one axis `data`: `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
 
     They serve any model, so an array none of whose dims divides stays whole, and the plan says so.
     """

@@ -69,7 +69,7 @@ def _digits() -> tuple[Any, Any, int]:
 
 
 def _own(data: str, size: int | None) -> tuple[Any, Any, int]:
-    """Examples to train on, those held out, and the number of classes."""
+    """Return training examples, held-out examples, and the number of classes."""
     path = Path(data)
     if path.suffix == ".npz" or (path.is_dir() and any(path.glob("*.npy"))):
         num_classes = 1 + int(arrays(path, "label")[:]["label"].max())

@@ -28,7 +28,7 @@ from outlay.search.workload import Workload, workload
 
 @dataclass(frozen=True)
 class WayToFit:
-    """A change with which a program should fit.
+    """A change that should make a program fit.
 
     Attributes:
         candidate: the layout, its mesh and the options that change.
@@ -58,7 +58,7 @@ def ways_for(
     target: str | None,
     xla: str = "preset",
 ) -> list[WayToFit]:
-    """What would fit where a recipe was explained for a target and does not; nothing where it fits.
+    """List the changes that should make an explained recipe fit its target; empty if it fits already.
 
     Args:
         prepared: what was explained.
@@ -83,7 +83,7 @@ def ways_for(
 def what_would_fit(
     explanation: Explanation, ways: Sequence[WayToFit], recipe: str, words: Sequence[str], target: str | None
 ) -> Iterator[str]:
-    """Of what does not fit on a target: the changes that should, and the command that compiles every candidate.
+    """Describe the changes that should make a program fit, and the command that compiles every candidate.
 
     The arguments are those of `ways_for`, and what that returned.
     """
@@ -109,7 +109,7 @@ def ways_to_fit(
     xla: str = "preset",
     tried: Sequence[Candidate] = (),
 ) -> list[WayToFit]:
-    """What would fit: a smaller batch, recomputation, more microbatches or another layout, each alone.
+    """List the changes that should fit, each alone: a smaller batch, recomputation, more microbatches, another layout.
 
     Where none of them keeps the batch they are taken together, too. Nothing is compiled. What the arithmetic expects of
     a change is taken times as much more as the compiler needed for the program that does not fit.
@@ -135,14 +135,14 @@ def ways_to_fit(
 
 
 def _one_change(trial: _Trial, own: Candidate) -> Iterator[Iterator[Candidate]]:
-    """For each thing that can change, its values, the least change first."""
+    """Iterate over single changes: for each option its values, the smallest change first."""
     for name in ("batch", *VARIED):
         yield (Candidate(own.layout, own.mesh, ((name, value),)) for value in trial.values(name))
     yield (each for each in trial.layouts() if each.layout != own.layout or each.mesh != own.mesh)
 
 
 def _all_changes(trial: _Trial, own: Candidate) -> Iterator[Candidate]:
-    """As much recomputed as can be, with more and more microbatches: in its own layout, then in all."""
+    """Iterate over combined changes: full recomputation with ever more microbatches, in the own layout, then in all."""
     strongest = tuple((name, values[-1]) for name in ("remat",) if (values := trial.values(name)))
     microbatches = [(("accumulate", value),) for value in trial.values("accumulate")]
     for layouts in ([own], trial.layouts()):
@@ -186,7 +186,7 @@ class _Trial:
         self._factor = max(1.0, peak / max(1, expect(work, plan, target).num_bytes))
 
     def values(self, name: str) -> list[Any]:
-        """The values of an option that take less memory than its present one, the nearest first."""
+        """List the values of an option that take less memory than its present one, the nearest first."""
         if name not in self._arguments:
             return []
         if name == "batch":
@@ -199,7 +199,7 @@ class _Trial:
         return values[values.index(present) + 1 :] if present in values else []
 
     def layouts(self) -> list[Candidate]:
-        """Every layout of the recipe on every mesh of the target."""
+        """List every layout of the recipe on every mesh of the target."""
         return [
             Candidate(name, str(mesh))
             for name in layout_names(self._made, self._target)
@@ -208,7 +208,7 @@ class _Trial:
         ]
 
     def first(self, candidates: Iterator[Candidate]) -> WayToFit | None:
-        """The first that should fit."""
+        """Return the first candidate that should fit."""
         for candidate in candidates:
             if (candidate.layout, candidate.mesh, {**self._arguments, **dict(candidate.options)}) in self._tried:
                 continue
@@ -218,7 +218,7 @@ class _Trial:
         return None
 
     def _expected(self, candidate: Candidate) -> Expectation | None:
-        """What the arithmetic expects; None for what cannot run."""
+        """Return the expected memory and time of a candidate; None if it cannot run."""
         try:
             work = self._workload(candidate)
             plan = plan_of(work, self._layout(candidate), MeshSpec.parse(candidate.mesh), self._target)

@@ -29,7 +29,7 @@ HIDDEN = -1e30
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a query sees; of several conditions, all hold.
+    """Which keys a query sees; all conditions must hold.
 
     Attributes:
         causal: none after itself.
@@ -40,7 +40,7 @@ class Mask:
     window: int | None = None
 
     def visible(self, queries: Any, keys: Any) -> Any:
-        """Whether queries at some places see keys at some places, of arrays that broadcast."""
+        """Whether queries at some positions see keys at some positions, both arrays that broadcast."""
         seen = keys <= queries if self.causal else keys == keys
         return seen if self.window is None else seen & (queries - keys < self.window)
 
@@ -55,7 +55,7 @@ class Mask:
         return sum(min(query + 1, num_keys, self.window or num_keys) for query in range(num_queries))
 
     def pairs(self, num_queries: int, num_keys: int, block: int) -> list[tuple[int, int]]:
-        """The blocks of queries and of keys of which some see each other.
+        """The pairs of a query block and a key block in which some query sees some key.
 
         >>> Mask(causal=True).pairs(8, 8, 4)
         [(0, 0), (1, 0), (1, 1)]
@@ -187,13 +187,13 @@ blockwise.defvjp(_forward, _backward)
 
 
 def _added(total: jax.Array, x: jax.Array, at: jax.Array) -> jax.Array:
-    """A total with something added along its second dim, from a place on."""
+    """Add `x` to a total along its second dim, starting at `at`."""
     so_far = jax.lax.dynamic_slice_in_dim(total, at, x.shape[1], axis=1)
     return jax.lax.dynamic_update_slice_in_dim(total, so_far + x, at, axis=1)
 
 
 class _Blocks:
-    """The inputs, filled up to whole blocks, and their pieces."""
+    """The inputs padded to whole blocks, and access to their blocks."""
 
     def __init__(
         self,
@@ -217,23 +217,23 @@ class _Blocks:
         self.pairs: Any = np.array([(*pair, first) for pair, first in zip(pairs, firsts, strict=True)], np.int32)
 
     def padded_queries(self, x: jax.Array) -> jax.Array:
-        """(B, T, heads, dim) as (B, filled T, kv_heads, shared, dim)."""
+        """Reshape (B, T, heads, dim) to (B, padded T, kv_heads, shared, dim)."""
         filled = _filled(x, self.num_rows)
         return filled.reshape(*filled.shape[:2], self._groups, -1, x.shape[-1])
 
     def alike(self, start: Any) -> Any:
-        """What a loop starts from, as much each device's own as the inputs are, which `jax.shard_map` checks."""
+        """Mark a loop's initial carry as varying over the same mesh axes as the inputs, as `jax.shard_map` requires."""
         axes = tuple(varying_axes(self.query) | varying_axes(self.key) | varying_axes(self.value))
         return jax.tree.map(lambda x: jax.lax.pcast(x, axes, to="varying"), start) if axes else start
 
     def rows_of(self, x: jax.Array, i: jax.Array, axis: int = 1) -> jax.Array:
-        """A block of queries' part of an array."""
+        """The slice of an array that belongs to a block of queries."""
         return jax.lax.dynamic_slice_in_dim(x, i * self.num_rows, self.num_rows, axis=axis)
 
     queries_of = rows_of
 
     def keys_of(self, x: jax.Array, j: jax.Array) -> jax.Array:
-        """A block of keys' part of an array."""
+        """The slice of an array that belongs to a block of keys."""
         return jax.lax.dynamic_slice_in_dim(x, j * self.num_cols, self.num_cols, axis=1)
 
     def scores(self, i: jax.Array, j: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -250,6 +250,6 @@ class _Blocks:
 
 
 def _filled(x: jax.Array, size: int) -> jax.Array:
-    """An array whose second dim is filled up with zeros to a multiple of a size."""
+    """Pad the second dim with zeros to a multiple of a size."""
     missing = -x.shape[1] % size
     return jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2)) if missing else x

@@ -82,7 +82,7 @@ def attention(
 
 
 def _filled_up(heads: jax.Array) -> jax.Array:
-    """Heads of a number of features that 8 divides, as cuDNN takes them: features of zeros change no score."""
+    """Pad head_dim with zeros to a multiple of 8, as cuDNN requires; zeros change no score."""
     missing = -heads.shape[-1] % 8
     return jnp.pad(heads, ((0, 0),) * 3 + ((0, missing),)) if missing else heads
 
@@ -108,7 +108,7 @@ class _Kernel:
         return mapped(query, key, value)
 
     def traced(self, shape: tuple[int, ...]) -> contextlib.AbstractContextManager[None]:
-        """What it is traced in, forward and backward."""
+        """The context in which the kernel is traced, forward and backward."""
         device = jax_kernels.compiled_for()
         if device.platform != "tpu":
             return jax_kernels.answering_for(device)

@@ -70,7 +70,7 @@ _SCOPE_NAME = re.compile(rf"{re.escape(SCOPE)}([a-z_]+)((?:\.\w+)*)")
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a device has no fused kernel for what is asked of it.
+    """The reason why no fused kernel can be used on a device.
 
     Attributes:
         rule: which rule refuses it.
@@ -87,7 +87,7 @@ class Refusal:
 
     @property
     def fix(self) -> str:
-        """The edit with which there is a kernel."""
+        """The edit that allows a kernel."""
         return _RULES[self.rule][1].format(*self.numbers)
 
     @property
@@ -97,7 +97,7 @@ class Refusal:
 
     @classmethod
     def of_scope(cls, op_name: str) -> Refusal | None:
-        """Read back from the name of an operation.
+        """Parse a refusal from the name of an operation; None where it holds none.
 
         >>> Refusal.of_scope("jit(step)/attention/no_kernel.cudnn_dtype.float32/while/body/mul").why
         "cuDNN's takes bfloat16 or float16, and this is float32"
@@ -109,7 +109,7 @@ class Refusal:
 def refusal(
     device: jax.Device, query: Any, key: Any, segment_ids: Any = None, split: PartitionSpec | None = None
 ) -> Refusal | None:
-    """Why a device has no fused kernel for what is asked of it; None where it has.
+    """Return the reason why a device cannot use a fused kernel for these inputs; None if it can.
 
     Args:
         device: what the program is compiled for.
@@ -153,7 +153,7 @@ def _of_tpus(query: Any, key: Any, split: PartitionSpec | None) -> Refusal | Non
 
 
 def num_pieces(split: PartitionSpec | None, dim: int) -> int:
-    """Into how many pieces a dim is split, on the mesh in context."""
+    """The number of pieces a dim is split into, on the mesh in context."""
     axes = None if split is None or dim >= len(split) else split[dim]
     sizes = dict(jax.sharding.get_abstract_mesh().shape)
     return math.prod(sizes[axis] for axis in ((axes,) if isinstance(axes, str) else axes or ()))

@@ -14,11 +14,11 @@ from outlay.models.transformer.config import TransformerConfig
 
 
 class Adapter(nnx.Param):
-    """A parameter of an adapter; what is trained where the model itself is frozen."""
+    """A parameter of an adapter: trained, while the model itself is frozen."""
 
 
 class AdaptedLinear(nnx.LinearGeneral):
-    """A projection, and beside it one through a few features. Source: Hu et al. (2021), arXiv:2106.09685.
+    """A projection plus a low-rank one of the same input. Source: Hu et al. (2021), arXiv:2106.09685.
 
     The way back up begins at zero, so that the model begins as it was. With 8-bit kernels each output feature has a
     scale, by which the product is multiplied: no kernel is ever there in floats.
@@ -54,7 +54,7 @@ class AdaptedLinear(nnx.LinearGeneral):
 
 
 def projection(config: TransformerConfig, plain: Any, rngs: nnx.Rngs) -> Any:
-    """What makes the projections of a layer: `plain`, or with adapters where the config asks for them."""
+    """Return the constructor of a layer's projections: `plain`, or with adapters if the config asks for them."""
     if config.adapter_rank:
         plain = functools.partial(AdaptedLinear, rank=config.adapter_rank, is_int8=config.is_int8)
     return functools.partial(
@@ -67,7 +67,7 @@ def projection(config: TransformerConfig, plain: Any, rngs: nnx.Rngs) -> Any:
 
 
 def quantise(kernel: jax.Array, num_inputs: int) -> tuple[jax.Array, jax.Array]:
-    """A kernel as 8-bit integers, and the scale of each output feature, float32: the largest weight of it is 127.
+    """Round a kernel to 8-bit integers with a float32 scale for each output feature, whose largest weight becomes 127.
 
     Args:
         kernel: (*inputs, *outputs).

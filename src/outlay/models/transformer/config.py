@@ -121,14 +121,14 @@ class TransformerConfig:
 
     @property
     def num_params(self) -> int:
-        """Parameters, exactly."""
+        """The exact number of parameters."""
         embedding = self.vocabulary * self.width * (1 if self.tied else 2)
         positions = self.num_positions * self.width if self.positions == "learned" else 0
         return embedding + positions + self.num_layers * self.num_layer_params + self._num_norm_params
 
     @property
     def num_layer_params(self) -> int:
-        """Parameters of one layer."""
+        """The number of parameters of one layer."""
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         inward = self.hidden * (2 if self.gated else 1)
         kernels = self.width * (2 * queries + 2 * keys + inward + self.hidden)
@@ -141,7 +141,7 @@ class TransformerConfig:
 
 
 def remat_problems(remat: str) -> list[str]:
-    """What is wrong with a `TransformerConfig.remat`, in words.
+    """List what is wrong with a `TransformerConfig.remat`, in words.
 
     >>> remat_problems("queries,kesy")
     ["remat names a value 'kesy' that no layer has: did you mean 'keys'?"]

@@ -19,7 +19,7 @@ from outlay.models.transformer.model import Transformer
 def language_model(
     config: TransformerConfig, token: str = "byte"
 ) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
-    """A `Transformer` as the two pure functions that training takes.
+    """Return a `Transformer` as the two pure functions that training takes.
 
     Batches are dictionaries of `tokens` (B, T), of any integer type. Every one of the T is predicted, the first
     from nothing.
@@ -55,7 +55,7 @@ def language_model(
 def adapted_language_model(
     config: TransformerConfig, token: str = "byte"
 ) -> tuple[Callable[[jax.Array], Any], Callable[..., Any]]:
-    """The same where only adapters are trained: the model itself is the model state, and stays as it is.
+    """Return the same two functions for training adapters only: the model itself is the model state and stays as it is.
 
     So it has no gradients and no moments, and may be integers.
 
@@ -89,7 +89,7 @@ def adapted_language_model(
 
 
 def definition_of(config: TransformerConfig) -> Any:
-    """The transformer without its parameters, for `nnx.merge`; nothing is allocated."""
+    """Return the transformer's graph definition, for `nnx.merge`; nothing is allocated."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     return nnx.graphdef(nnx.eval_shape(lambda key: Transformer(config, rngs=nnx.Rngs(key)), key))
 
@@ -101,7 +101,7 @@ def _losses(model: Transformer, tokens: jax.Array) -> jax.Array:
 
 
 def chunked_loss(hidden: jax.Array, kernel: jax.Array, tokens: jax.Array, num_chunks: int) -> jax.Array:
-    """The mean negative log-probability of each sequence's tokens (B,), in nats, float32.
+    """Return the mean negative log-probability of each sequence's tokens (B,), in nats, float32.
 
     With more than one chunk the logits of one chunk are there at a time, in the backward pass too, where they are
     computed again: a large vocabulary's logits, and their gradient, are the largest arrays of a step otherwise.
@@ -132,7 +132,7 @@ def chunked_loss(hidden: jax.Array, kernel: jax.Array, tokens: jax.Array, num_ch
 
 @jax.checkpoint  # keeps the logits as they came; their float32 softmax, vocabulary x tokens, is computed again
 def cross_entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-    """The negative log-probability of each token, in nats, float32.
+    """Return the negative log-probability of each token, in nats, float32.
 
     Args:
         logits: (B, T, vocabulary) of any float type; they are never whole in float32.
@@ -159,7 +159,7 @@ def sample_tokens(
     window: int,
     temperature: float = 1.0,
 ) -> jax.Array:
-    """A prompt continued. Each token sees the last `window - 1` tokens, which are read anew for it: no cache.
+    """Continue a prompt. Each token sees the last `window - 1` tokens, read anew for each: there is no cache.
 
     Args:
         config: the dims.

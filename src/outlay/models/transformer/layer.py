@@ -107,7 +107,7 @@ class FeedForward(nnx.Module):
 
 
 def branch_init(config: TransformerConfig) -> nnx.Initializer:
-    """The initial kernel of a branch's last projection: so small that the branches of all layers add up to order one.
+    """The initializer of a branch's last projection: so small that the branches of all layers add up to order one.
 
     Source: Radford et al. (2019), Language models are unsupervised multitask learners, section 2.3.
     """
@@ -143,12 +143,12 @@ def _normalised(x: jax.Array, scale: jax.Array, bias: jax.Array | None, centred:
 
 
 def _over(x: jax.Array, of_features: jax.Array) -> jax.Array:
-    """One number a feature, with as many dims as `x`."""
+    """Expand one number per feature to the dims of `x`, in float32."""
     return jnp.expand_dims(of_features.astype(jnp.float32), range(x.ndim - 1))
 
 
 def rotation(num_tokens: int, head_dim: int, base: float) -> Angles:
-    """Cosines and sines of the angle of every position and pair of features, (T, head_dim / 2) float32 each.
+    """Return cosines and sines of the angle of every position and pair of features, (T, head_dim / 2) float32 each.
 
     Pair i turns by `base ** (-2 i / head_dim)` radians a token.
     Source: Su et al., RoFormer (arXiv:2104.09864), section 3.2.2.
@@ -183,17 +183,17 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 
 
 def named(x: jax.Array, value_name: str) -> jax.Array:
-    """A value by the name that layouts and `TransformerConfig.remat` know it by, one of `config.KEPT`."""
+    """Name a value for layouts and `TransformerConfig.remat`; one of `config.KEPT`."""
     return checkpoint_name(name(x, value_name), value_name)
 
 
 def residual(x: jax.Array) -> jax.Array:
-    """The residual stream (B, T, width) between branches."""
+    """Name the residual stream (B, T, width) between branches."""
     return named(x, "residual")
 
 
 def branch_input(x: jax.Array) -> jax.Array:
-    """What enters a branch or the head (B, T, width).
+    """Name what enters a branch or the head (B, T, width).
 
     It is split as the stream is first: otherwise the partitioner gathers what it was before it was rounded, in float32.
     """
@@ -201,5 +201,5 @@ def branch_input(x: jax.Array) -> jax.Array:
 
 
 def branch_output(x: jax.Array) -> jax.Array:
-    """What a branch or the embedding adds to the stream (B, T, width)."""
+    """Name what a branch or the embedding adds to the stream (B, T, width)."""
     return named(x, "branch_output")

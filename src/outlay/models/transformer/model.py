@@ -37,7 +37,7 @@ class Transformer(nnx.Module):
         self.head = None if config.tied else head(config.width, config.vocabulary)
 
     def hidden(self, tokens: jax.Array, table: jax.Array) -> jax.Array:
-        """What the head sees (B, T, width) of each position, from the tokens before it.
+        """Return the head's input (B, T, width) for each position, from the tokens before it.
 
         Args:
             tokens: (B, T) of any integer type.
@@ -59,7 +59,7 @@ class Transformer(nnx.Module):
         return branch_input(self.norm(x))
 
     def head_kernel(self, table: jax.Array) -> jax.Array:
-        """What gives logits, (width, vocabulary) in the model's dtype, to be read once for all uses.
+        """Return the head's kernel, (width, vocabulary) in the model's dtype, to be read once for all uses.
 
         Layouts can speak of it as `head`, where it is not the embedding.
 
@@ -78,7 +78,7 @@ class Transformer(nnx.Module):
 
 
 def rematerialised(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:
-    """A layer that keeps for the backward pass what `TransformerConfig.remat` says, and computes the rest again.
+    """Wrap a layer so that it keeps for the backward pass what `TransformerConfig.remat` says, and recomputes the rest.
 
     Args:
         layer: the layer, of which a scan runs all; it keeps its passes apart by itself.
@@ -117,14 +117,14 @@ class Embedding(nnx.Module):
         self.embedding = nnx.Param(vectors.astype(config.param_dtype))
 
     def table(self) -> jax.Array:
-        """The vectors in the model's dtype, (vocabulary, width), to be read once for all uses."""
+        """Return the vectors in the model's dtype, (vocabulary, width), to be read once for all uses."""
         # The barrier keeps the cast apart from where the table is wanted, so that it is gathered in the smaller dtype.
         cast = jax.lax.optimization_barrier(self.embedding[...].astype(self.dtype))
         return constrain(cast, "table", optional=True)
 
 
 class Positions(nnx.Module):
-    """A learned vector for each place in a sequence, as small as a trained one. Source: Radford et al. (2019).
+    """A learned vector for each position, as small as a trained one. Source: Radford et al. (2019).
 
     Args:
         config: the dims.
@@ -137,5 +137,5 @@ class Positions(nnx.Module):
         self.embedding = nnx.Param(vectors.astype(config.param_dtype))
 
     def __call__(self, num_tokens: int) -> jax.Array:
-        """The vectors of the first places, (T, width), in the model's dtype."""
+        """The vectors of the first T positions, (T, width), in the model's dtype."""
         return self.embedding[:num_tokens].astype(jnp.dtype(self.dtype))
