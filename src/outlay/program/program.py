@@ -307,7 +307,7 @@ class Program:
         """
         is_returned = self._returned == [*map(id, leaves[: len(self._returned)])]
         if not is_returned or not self._returned or self._batch_is_like_state:
-            state, batch = _without_shared_memory(state, batch)
+            state, batch = without_shared_memory(state, batch)
         result = self._run(state, batch)
         self._returned = [*map(id, jax.tree.leaves(result[0]))]
         return result
@@ -373,7 +373,7 @@ def _any_deleted(leaves: list[Any]) -> bool:
     return False
 
 
-def _without_shared_memory(state: Any, batch: Any) -> tuple[Any, Any]:
+def without_shared_memory(state: Any, batch: Any) -> tuple[Any, Any]:
     """State and batch in which no two leaves are the same memory: all but the first are copied.
 
     Tied weights, or a target that was set to the parameters, are one array; to donate it twice ends the process.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ import jax
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
 from outlay.program.program import Program
+from outlay.program.several_steps import several_steps
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, refuse_unrecordable
 from outlay.train.data import ReadAhead
@@ -107,6 +109,7 @@ def fit(
     evaluate_every: int | None = None,
     on_step: OnStep | None = None,
     read_ahead: int = 0,
+    steps_per_call: int = 1,
 ) -> Fit:
     """Make the state and run a program's step over batches by global step.
 
@@ -132,6 +135,10 @@ def fit(
             ends early: after that step if it was evaluated, else one step later, which is begun by then.
         read_ahead: how many batches a thread reads before their steps, for data that take long to read now and then;
             0 reads each batch between two steps. With `data.on(program)` they are on the devices by then.
+        steps_per_call: take this many steps in one compiled call, which scans over their batches: for steps that are so
+            small that Python's part of a call matters. The numbers are the same up to rounding. Metrics come in once a
+            call, so that `on_step` ends training after the call of the step it answers for. Where fewer steps are left
+            before an evaluation, a checkpoint or the end, they are taken one by one.
 
     With `checkpoints`, SIGUSR1 or SIGTERM to one process or to all asks for a stop: the state is saved after the next
     steps, and the program ends with exit code 75, so that it can be continued, or after SIGTERM with 143. A second
@@ -165,6 +172,8 @@ def fit(
             f"evaluate_every={evaluate_every} with evaluate={evaluate}: evaluations are 1 step or more apart"
             "\n  fix: evaluate=lambda program, state: {...}, and evaluate_every=100, for example"
         )
+    if steps_per_call < 1:
+        raise ProgramError(f"steps_per_call={steps_per_call}: a call takes 1 step or more")
     _refuse_data(data, steps)
     refuse_unrecordable(program.lowered.out_info[1])
     samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
@@ -191,14 +200,24 @@ def fit(
             evaluate=evaluate,
             evaluate_every=evaluate_every,
             on_step=on_step,
+            steps_per_call=steps_per_call,
         )
         training.run(_progress(steps, samples_a_step, before) if progress else None)
     seconds = history.last["seconds"] if history.last else 0.0
     return Fit(training.state, list(history), seconds, samples_a_step * (training.step - since))
 
 
+@dataclass(frozen=True)
+class _Results:
+    """What a call returned: the metrics of its steps, stacked where it took several, and the last one's evaluation."""
+
+    num_steps: int
+    metrics: Any
+    evaluated: Mapping[str, Any] = field(default_factory=dict)
+
+
 class _Training(StepLoop):
-    """One step a call: its batch, and its metrics in history and file."""
+    """One or several steps a call: their batches, and their metrics in history and file."""
 
     def __init__(
         self,
@@ -213,48 +232,75 @@ class _Training(StepLoop):
         evaluate: Evaluate | None,
         evaluate_every: int | None,
         on_step: OnStep | None,
+        steps_per_call: int,
         **begins: Any,
     ) -> None:
         super().__init__(program, num_steps, **begins)
         self._key, self._data, self._read_ahead = key, data, read_ahead
         self._history, self._writer = history, writer
         self._evaluation, self._every, self._on_step = evaluate, evaluate_every, on_step
+        self._steps_per_call = steps_per_call
 
     def begin(self, stack: contextlib.ExitStack) -> float:
         every = self.saving.every if self.saving else None
         self.program.agree(steps=self.num_steps, checkpoint_every=every, start=self.step, key=self._key)
-        _ = self.program.compiled_parts  # asking for it compiles it
+        longest = self.num_steps - self.step
+        self._take_several = (
+            several_steps(self.program, self._steps_per_call) if 1 < self._steps_per_call <= longest else None
+        )
+        if self._take_several is None:  # else it is compiled where fewer steps than a call takes are left
+            _ = self.program.compiled_parts
         if self.state is None:
             self.state = self.program.init(self._key)
         if self._read_ahead:
             self._data = stack.enter_context(ReadAhead(self._data, self._read_ahead, self.num_steps))
         return self._history.last["seconds"] if self._history.last else 0.0
 
+    def next_stop(self, start: int) -> int:
+        due = [self.num_steps]
+        if self._evaluation and self._every:
+            due.append(start + self._every - start % self._every)
+        if self.saving:
+            due.append(self.saving.next_due(start))
+        stop = start + self._steps_per_call
+        return stop if self._take_several and stop <= min(due) else start + 1
+
     def call(self, start: int, stop: int) -> Any:
-        self.state, metrics = self.program(self.state, _batch(self._data, start, self.num_steps))
-        return metrics
+        batches = [_batch(self._data, step, self.num_steps) for step in range(start, stop)]
+        if self._take_several and len(batches) > 1:
+            self.state, metrics = self._take_several(self.state, batches)
+        else:
+            self.state, metrics = self.program(self.state, batches[0])
+        return _Results(len(batches), metrics)
 
     def is_evaluated(self, stop: int, *, is_last: bool) -> bool:
         return self._evaluation is not None and (is_last or (bool(self._every) and stop % self._every == 0))
 
     def evaluate(self, results: Any) -> Any:
         assert self._evaluation
-        return {**as_metrics(results), **_evaluated(self._evaluation, self.program, self.state)}
+        return dataclasses.replace(results, evaluated=_evaluated(self._evaluation, self.program, self.state))
 
     def can_fetch(self, results: Any) -> bool:
-        return super().can_fetch(results) or all(leaf.is_ready() for leaf in jax.tree.leaves(results))
+        return super().can_fetch(results) or all(leaf.is_ready() for leaf in jax.tree.leaves(results.metrics))
 
-    def fetch(self, results: Any) -> dict[str, Any]:
-        fetched = as_metrics(jax.device_get(results))
-        return {name: as_numbers(fetched[name]) for name in sorted(fetched, key=lambda name: name != "loss")}
+    def fetch(self, results: Any) -> list[dict[str, Any]]:
+        fetched = as_metrics(jax.device_get(results.metrics))
+        steps = [
+            {name: as_numbers(fetched[name] if results.num_steps == 1 else fetched[name][step]) for name in fetched}
+            for step in range(results.num_steps)
+        ]
+        steps[-1] |= results.evaluated
+        return [dict(sorted(metrics.items(), key=lambda item: item[0] != "loss")) for metrics in steps]
 
-    def record(self, start: int, stop: int, fetched: dict[str, Any]) -> str:
-        metrics = {"step": stop, **fetched, "seconds": round(self.seconds, 4)}
-        self._history.add(metrics)
-        if self._writer:
-            self._writer.write(metrics)
-        if self._on_step and self._on_step(dict(metrics)):
-            self.is_enough = True
+    def record(self, start: int, stop: int, fetched: list[dict[str, Any]]) -> str:
+        metrics = {}
+        for step, numbers in enumerate(fetched, start + 1):
+            metrics = {"step": step, **numbers, "seconds": round(self.seconds, 4)}
+            self._history.add(metrics)
+            if self._writer:
+                self._writer.write(metrics)
+            if self._on_step and self._on_step(dict(metrics)):
+                self.is_enough = True
         return _in_words(metrics)
 
     def partial(self) -> tuple[Any, str]:

@@ -1,0 +1,121 @@
+"""Several steps of a program in one compiled call, one batch each: the dispatch of a small step costs more than it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from outlay.arrays.shardings import OnHost, shardings
+from outlay.core.error_types import ProgramError
+from outlay.core.fresh_traces import fresh_traces
+from outlay.core.jax_compat import without_compilation_cache
+from outlay.core.jax_kernels import lowering_callbacks
+from outlay.program.agree import meet_before
+from outlay.program.by_source import by_source
+from outlay.program.compiler_options import compile_with
+from outlay.program.diagnose import diagnose
+from outlay.program.explicit import is_explicit
+from outlay.program.fingerprint import where_is
+from outlay.program.host_memory import out_shardings, sending_back, typed
+from outlay.program.modes import in_mode
+from outlay.program.own_meshes import refusing_in_words
+from outlay.program.program import Program, without_shared_memory
+
+Several = Callable[[Any, Sequence[Any]], tuple[Any, Any]]
+
+
+def several_steps(program: Program, num_steps: int) -> Several:
+    """Compile a call that takes several steps of a program: a scan over as many batches.
+
+    Args:
+        program: one that trains, in mode auto or manual.
+        num_steps: how many steps a call takes.
+
+    Returns:
+        `run(state, batches) -> (state, outputs)`, with one batch per step and outputs stacked along a new first dim.
+        The numbers are those of as many calls of the program, up to rounding. The state is donated.
+
+    Raises:
+        ProgramError: the program only reads, or is a graph, or its mesh has Explicit axes.
+
+    Example:
+        >>> step = lambda state, batch: (state + batch.sum(), {"mean": batch.mean()})
+        >>> program = outlay.program(
+        ...     step, lambda key: 0.0, np.ones(8), layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
+        >>> run = several_steps(program, 3)
+        >>> state, outputs = run(program.init(None), [np.full(8, number) for number in (1.0, 2.0, 3.0)])
+        >>> float(state), outputs["mean"].tolist()
+        (48.0, [1.0, 2.0, 3.0])
+    """
+    _check_can_repeat(program)
+    plan, mesh = program.plan, program.mesh
+    in_state = shardings(plan, program.state_shapes, mesh)
+    in_batch = shardings(plan, program.batch_shapes, mesh, root="batch")
+    by_sums = program.by_hand and not program.on_pieces
+    step = in_mode(program.mode, by_source(program.step, program.layout), plan, mesh, sums_over_batch=by_sums)
+    step = sending_back(step, plan, mesh)
+
+    def one(state: Any, batch: Any) -> tuple[Any, Any]:
+        state, outputs = step(state, batch)
+        # A scan's carry has no sharding of its own: left open, XLA may settle on another one than the plan's.
+        return jax.tree.map(_in_place, state, in_state), outputs
+
+    def take(state: Any, batches: Sequence[Any]) -> tuple[Any, Any]:
+        return jax.lax.scan(one, state, jax.tree.map(_stacked, in_batch, *batches))
+
+    jitted = jax.jit(
+        take,
+        in_shardings=(in_state, (in_batch,) * num_steps),
+        out_shardings=(out_shardings(in_state), None),
+        donate_argnums=0,
+    )
+    shapes = (typed(program.state_shapes, plan, mesh), (program.batch_shapes,) * num_steps)
+    device = mesh.devices.flat[0]
+    name = f"{num_steps} steps of {getattr(program.step, '__name__', 'the step')}"
+    with refusing_in_words(name, mesh, program.mode), program.context(), lowering_callbacks(device), fresh_traces():
+        lowered = jitted.lower(*shapes)
+    with without_compilation_cache(device):
+        compiled, _ = compile_with(lowered, program.compiler_options, device)
+    processes = sorted({device.process_index for device in mesh.devices.flat})
+    if len(processes) > 1 and jax.process_count() > 1:
+        # Compiling takes minutes longer in one process than in another, and the first collective waits for seconds.
+        meet_before("several steps", where_is(program.step), jax.process_index(), processes)
+
+    def run(state: Any, batches: Sequence[Any]) -> tuple[Any, Any]:
+        try:
+            return compiled(*without_shared_memory(state, tuple(batches)))
+        except (RuntimeError, ValueError, TypeError) as error:
+            planned = (program.state_shapes, program.batch_shapes)
+            problems = (diagnose(state, batch, planned, plan, mesh) for batch in batches)
+            problem = next((problem for problem in problems if problem is not None), None)
+            if problem is None:
+                raise
+            raise problem from error
+
+    return run
+
+
+def _in_place(leaf: jax.Array, place: NamedSharding | OnHost) -> jax.Array:
+    return leaf if isinstance(place, OnHost) else jax.lax.with_sharding_constraint(leaf, place)
+
+
+def _stacked(place: NamedSharding, *leaves: jax.Array) -> jax.Array:
+    """The same leaf of every batch along a new first dim, each piece where it is."""
+    spec = PartitionSpec(None, *place.spec)
+    return jax.lax.with_sharding_constraint(jnp.stack(leaves), NamedSharding(place.mesh, spec))
+
+
+def _check_can_repeat(program: Program) -> None:
+    if not program.donate:
+        reason = "it only reads the state"
+    elif program.mode == "placed" or program.rows or program.num_steps_at_once > 1:
+        reason = "its step is a Rollout, which takes several steps a call by itself"
+    elif is_explicit(program.mesh):
+        reason = "its mesh has Explicit axes"
+    else:
+        return
+    raise ProgramError(f"several steps a call cannot be taken of this program: {reason}\n  fix: steps_per_call=1")
