@@ -161,8 +161,8 @@ def _facts(compiled, run):
     if "error" in compiled:
         return {**compiled, "asked": _asked(run)}
     from outlay.analysis.cost.schedule import schedule_of
+    from outlay.analysis.hlo.hlo_memory import peak_bytes
     from outlay.analysis.hlo.parse import parse_hlo
-    from outlay.analysis.hlo.peak import peak_bytes
     from outlay.analysis.work.compiled import compiled_work
     from outlay.devices.info import MeshInfo
     from outlay.devices.target import Target

@@ -26,7 +26,7 @@ from outlay.cli.output import print_json, print_picture, refuse_output, say, wri
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
 
-    from outlay.analysis.hlo.collective import CollectiveKind
+    from outlay.analysis.hlo.hlo_collectives import CollectiveKind
     from outlay.recipes.ways_to_fit import WayToFit
     from outlay.report.explain.explanation import Explanation
     from outlay.search.fix_activations import Fix

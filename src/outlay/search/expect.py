@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from outlay.analysis.cost.links import collective_seconds
-from outlay.analysis.hlo.collective import CollectiveKind
+from outlay.analysis.hlo.hlo_collectives import CollectiveKind
 from outlay.core.sizes import num_bits
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target

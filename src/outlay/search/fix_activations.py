@@ -9,8 +9,8 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
+from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
 from outlay.analysis.findings.finding import Finding
-from outlay.analysis.findings.messages import FULL_REMATERIALIZATION
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.error_types import ExplainError, OutlayError
 from outlay.core.quantities import counted, format_bytes

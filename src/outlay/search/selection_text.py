@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
-from outlay.analysis.cost.render import format_range
-from outlay.analysis.cost.speeds import Range
+from outlay.analysis.cost.estimate import Range, format_range
 from outlay.core.quantities import format_bytes, format_seconds
 from outlay.core.table import table
 from outlay.search.candidate_price import Price

@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from outlay.analysis.hlo.dtypes import shape_bytes
-from outlay.analysis.hlo.hlo_module import HloModule, Shape
+from outlay.analysis.hlo.hlo_module import HloModule
+from outlay.analysis.hlo.hlo_shapes import Shape, shape_bytes
 from outlay.arrays.shardings import under
 from outlay.core.paths import flatten_paths, join_parts, split_path
 

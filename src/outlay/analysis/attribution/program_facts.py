@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from outlay.analysis.hlo.collective import CollectiveKind
+from outlay.analysis.hlo.hlo_collectives import CollectiveKind
 from outlay.analysis.hlo.hlo_module import SourceLine
 
 Verdict = Literal["fits", "may not fit", "does not fit"]

@@ -1,4 +1,7 @@
-"""What hardware reaches of its data sheet: few constants, in one table, each with its source or its fit."""
+"""How fast hardware is: the numbers of its data sheet, and what of them is reached, as measured or by few constants.
+
+The constants stand in one table, `constants.toml`, each with its source or its fit.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 
+from outlay.core.quantities import counted
 from outlay.devices.hardware import Hardware
 
 Table = Mapping[str, Mapping[str, float]]
@@ -57,3 +61,37 @@ def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
         return replace(found, operation=measured.seconds_per_operation, step=measured.seconds_per_step)
     own = max((key for key in known if hardware.key.startswith(key)), key=len, default="")
     return Constants(**{**known[hardware.kind], **known.get(own, {})})
+
+
+def product_speed(hardware: Hardware, dtype: str) -> tuple[float, str]:
+    """The FLOP/s of products of a dtype, and which number of the target that is, in words.
+
+    Args:
+        hardware: the kind of device.
+        dtype: as in `CompiledWork`; `float32-highest` is float32 with precision asked for.
+    """
+    peaks = hardware.peak_flops
+    if dtype == "float32" and hardware.kind == "gpu" and "tf32" in peaks:
+        return peaks["tf32"], "float32 products in tf32, as XLA does unless asked for precision"
+    if dtype.startswith("float32") and hardware.kind == "tpu":
+        passes = 6 if dtype == "float32-highest" else 1
+        return peaks["bfloat16"] / passes, f"float32 products in {counted(passes, 'pass', 'passes')} of bfloat16"
+    name = dtype.removesuffix("-highest")
+    if name in peaks:
+        return peaks[name], f"{name} products at its own speed"
+    instead = next((other for other in _instead(name) if other in peaks), next(iter(peaks)))
+    part = 0.5 if name == "float64" else 1.0
+    share = "half " if part < 1 else ""
+    return peaks[instead] * part, f"{name} products, whose speed is not known, at {share}that of {instead}"
+
+
+def _instead(dtype: str) -> tuple[str, ...]:
+    """Where the speed of a dtype is not known, those that it will not exceed by much."""
+    near: Mapping[str, tuple[str, ...]] = {
+        "bfloat16": ("float16",),
+        "float16": ("bfloat16",),
+        "float8": ("bfloat16", "float16"),
+        "int8": ("bfloat16", "float16"),
+        "int4": ("int8", "bfloat16", "float16"),
+    }
+    return (*near.get(dtype, ()), "float32", "bfloat16")

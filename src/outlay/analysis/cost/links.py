@@ -27,11 +27,57 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from outlay.analysis.cost.places import Place, places_of
-from outlay.analysis.hlo.collective import CollectiveKind, HloCollective
+import numpy as np
+
+from outlay.analysis.hlo.hlo_collectives import CollectiveKind, HloCollective
+from outlay.devices.compile_only import target_devices
+from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
 
 Groups = Sequence[Sequence[int]]
+
+# What is reached of the data sheet's bytes/s. Rings of NCCL: 78 % on A100, 81 % on H200, 75 % on B200, of AMD 70 % on
+# MI300X; NVLink SHARP: 69 % on H200, 60 % on B200; over the network of 4 hosts 92 to 95 %; a torus of v6e: 65 %, of
+# which the chunks take some.
+RING_SHARE, SWITCH_SHARE, NETWORK_SHARE, TORUS_SHARE = 0.8, 0.68, 0.97, 0.75
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a device stands.
+
+    Attributes:
+        island: the host of a GPU, the slice of a TPU: what is joined by the fast links.
+        coords: the place on the torus of a TPU; empty for other devices.
+    """
+
+    island: int
+    coords: tuple[int, ...] = ()
+
+
+def places_of(target: Target, mesh: MeshInfo | None = None) -> tuple[Place, ...]:
+    """The place of every device of a program, in the program's order.
+
+    Args:
+        target: the hardware.
+        mesh: the program's mesh; one that is not of this target, or none, counts as in the order of the target, where
+            neighbours stand together.
+    """
+    if mesh is not None and mesh.target == str(target):
+        if target.hardware.kind == "tpu":
+            return _on_torus(target, mesh)
+        return tuple(Place(host) for host in mesh.hosts)
+    if target.hardware.kind != "tpu":
+        return tuple(Place(position // target.shape[-1]) for position in range(target.num_devices))
+    chips = [tuple(int(i) for i in np.unravel_index(k, target.shape)) for k in range(math.prod(target.shape))]
+    coords = [chip for chip in chips for _ in range(target.hardware.devices_per_chip)]
+    return tuple(Place(island, place) for island in range(target.num_slices) for place in coords)
+
+
+def _on_torus(target: Target, mesh: MeshInfo) -> tuple[Place, ...]:
+    devices = {device.id: device for device in target_devices(target)}
+    found = [devices[number] for number in mesh.device_ids]
+    return tuple(Place(getattr(device, "slice_index", 0) or 0, tuple(device.coords)) for device in found)
 
 
 def payload_bytes(collective: HloCollective) -> int:
@@ -123,12 +169,6 @@ class _Links:
     steps: int
     sums: float = 0.0
     detour: float = 0.0
-
-
-# What is reached of the data sheet's bytes/s. Rings of NCCL: 78 % on A100, 81 % on H200, 75 % on B200, of AMD 70 % on
-# MI300X; NVLink SHARP: 69 % on H200, 60 % on B200; over the network of 4 hosts 92 to 95 %; a torus of v6e: 65 %, of
-# which the chunks take some.
-RING_SHARE, SWITCH_SHARE, NETWORK_SHARE, TORUS_SHARE = 0.8, 0.68, 0.97, 0.75
 
 
 def _group_seconds(kind: CollectiveKind, payload: float, group: Sequence[Place], target: Target) -> float:

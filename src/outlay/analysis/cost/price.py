@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from outlay.analysis.cost.constants import Constants, Table, constants_of
+from outlay.analysis.cost.constants import Constants, Table, constants_of, product_speed
 from outlay.analysis.cost.estimate import PARTS, Estimate, Transfer
 from outlay.analysis.cost.lanes import WAITED_FOR, Laid, Lanes, Stretch, flattened
 from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, collective_seconds, crowding
 from outlay.analysis.cost.schedule import Event, Schedule
-from outlay.analysis.cost.speeds import product_speed
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import counted, format_seconds
 from outlay.devices.hardware import Hardware

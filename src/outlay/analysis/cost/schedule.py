@@ -16,15 +16,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outlay.analysis.cost.links import payload_bytes
-from outlay.analysis.cost.places import Place, places_of
-from outlay.analysis.hlo.axes import axes_of
-from outlay.analysis.hlo.collective import CollectiveKind, HloCollective
-from outlay.analysis.hlo.dtypes import total_bytes
-from outlay.analysis.hlo.find_collectives import KINDS, collectives_of
-from outlay.analysis.hlo.fused import done_in, fused_collectives
+from outlay.analysis.cost.links import Place, payload_bytes, places_of
+from outlay.analysis.hlo.groups import axes_of
+from outlay.analysis.hlo.hlo_collectives import (
+    KINDS,
+    CollectiveKind,
+    HloCollective,
+    collectives_of,
+    done_in,
+    fused_collectives,
+)
+from outlay.analysis.hlo.hlo_memory import host_copy
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
-from outlay.analysis.hlo.host_copies import host_copy
+from outlay.analysis.hlo.hlo_shapes import total_bytes
 from outlay.analysis.hlo.loops import trip_count
 from outlay.analysis.work.compiled import CompiledWork, Operation
 from outlay.analysis.work.products import NO_KERNELS, custom_call_target

@@ -1,15 +1,20 @@
-"""The `name=value, name=value` that follows an instruction's operands, or a module's name."""
+"""What follows an instruction's operands: attributes as `name=value`, and in its metadata op name and source lines."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+
+from outlay.analysis.hlo.hlo_module import SourceLine
 
 # Every repetition is possessive (`*+`): what was matched is never tried another way, so odd text costs no more time.
 QUOTED = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+'
 _NAME = re.compile(r"[,\s]*+([\w.\-]++)=")
-_BARE = re.compile(r"[^\s,{}%]++")
 _MARK = re.compile(QUOTED + r"|[\[\](){},]")
+_QUOTED = re.compile(QUOTED)
+_NUMBER = re.compile(r"\d{1,9}")
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|.)")
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 class Attributes(Mapping[str, str]):
@@ -99,11 +104,102 @@ def closing(text: str, start: int) -> int:
     return -1
 
 
-def names_in(text: str) -> tuple[str, ...]:
-    """The names in a value such as `{%body.1, %body.2}` or `%body.1`.
+def unquote(text: str) -> str:
+    r"""A quoted string's content.
 
     Examples:
-        >>> names_in("{%body.1, %body.2}")
-        ('body.1', 'body.2')
+        >>> unquote(r'"w[\'a\']"'), unquote(r'"caf\303\251"')
+        ("w['a']", 'café')
     """
-    return tuple(_BARE.findall(text))
+    inner = text[1:-1] if text.endswith('"') else text[1:]
+    if "\\" not in inner:
+        return inner
+    # Bytes outside of ASCII are escaped one by one, in octal.
+    decoded = _ESCAPE.sub(_unescaped, inner)
+    try:
+        return decoded.encode("latin-1").decode()
+    except UnicodeError:
+        return decoded
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    sign = escape[1]
+    if sign[0] == "x" and len(sign) > 1:
+        return chr(int(sign[1:], 16))
+    if sign[0] in "01234567":
+        return chr(int(sign, 8) & 0xFF)
+    return _ESCAPED.get(sign, sign)
+
+
+Frames = tuple[SourceLine, ...]
+
+TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+"""The tables of source lines at the head of a module, as `SourceTables` reads them."""
+
+_ENTRY = re.compile(rf"(\d{{1,9}}) (?:({QUOTED})|\{{([^}}]*+)\}})")
+_FIELD = re.compile(r"(\w++)=(\d{1,9})")
+_SOURCE = re.compile(rf"source_file=({QUOTED}) source_line=(\d{{1,9}})")
+
+
+class SourceTables:
+    """The tables that number files, functions, locations and stack frames."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, int], str] = {}
+        self._fields: dict[tuple[str, int], dict[str, int]] = {}
+        self._frames: dict[int, Frames] = {}
+
+    def add(self, table: str, line: str) -> bool:
+        """Take a line of a table; return False where it is none."""
+        entry = _ENTRY.match(line)
+        if entry is None:
+            return False
+        number, name, fields = int(entry[1]), entry[2], entry[3]
+        if name is not None:
+            self._names[table, number] = unquote(name)
+        else:
+            self._fields[table, number] = {key: int(value) for key, value in _FIELD.findall(fields)}
+        return True
+
+    def frames(self, frame_id: int) -> Frames:
+        """The source lines of a stack frame, innermost first, each once: JAX repeats callers for every nested trace."""
+        if frame_id not in self._frames:
+            self._frames[frame_id] = tuple(dict.fromkeys(self._walk(frame_id)))
+        return self._frames[frame_id]
+
+    def _walk(self, frame_id: int) -> Iterator[SourceLine]:
+        # XLA prints the parent's number plus one, so that an outermost frame, whose parent is 0, seems to name 1.
+        # Should it ever print the number itself, the first frame no longer seems to be its own parent.
+        first = self._fields.get(("StackFrames", 1), {})
+        surplus = 1 if first.get("parent_frame_id") == 1 else 0
+        seen: set[int] = set()
+        while frame_id not in seen and (frame := self._fields.get(("StackFrames", frame_id))):
+            seen.add(frame_id)
+            location = self._fields.get(("FileLocations", frame.get("file_location_id", 0)), {})
+            file = self._names.get(("FileNames", location.get("file_name_id", 0)))
+            if file is not None:
+                function = self._names.get(("FunctionNames", location.get("function_name_id", 0)), "")
+                yield SourceLine(file, location.get("line", 0), function)
+            frame_id = frame.get("parent_frame_id", 0) - surplus
+
+
+def read_metadata(text: str, start: int, frames: Callable[[int], Frames]) -> tuple[str, Frames]:
+    """The op name and the source lines that an instruction's metadata gives.
+
+    Args:
+        text: the instruction.
+        start: where its metadata starts.
+        frames: gives the source lines of a stack frame.
+    """
+    # Plain searches first: a module has hundreds of thousands of these.
+    named = text.find("op_name=", start)
+    name = _QUOTED.match(text, named + 8) if named > 0 else None
+    op_name = unquote(name[0]) if name else ""
+    framed = text.find("stack_frame_id=", start)
+    frame = _NUMBER.match(text, framed + 15) if framed > 0 else None
+    if frame and (lines := frames(int(frame[0]))):
+        return op_name, lines
+    source = _SOURCE.search(text, start) if "source_file=" in text else None
+    if source is None:
+        return op_name, ()
+    return op_name, (SourceLine(unquote(source[1]), int(source[2]), ""),)

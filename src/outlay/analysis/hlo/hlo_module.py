@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from outlay.analysis.hlo.attributes import names_in
+from outlay.analysis.hlo.hlo_shapes import Shape
 
-# The attributes that name computations.
+_NAME = re.compile(r"[^\s,{}%]++")
+# The attributes that name computations, as `{%body.1, %body.2}` or `%body.1`.
 _CALLING = (
     "calls",
     "to_apply",
@@ -22,25 +24,8 @@ _CALLING = (
 
 
 @dataclass(frozen=True)
-class Shape:
-    """One array of an instruction's result.
-
-    Attributes:
-        dtype: HLO's name, such as `f32`, `bf16`, `pred`, `s4`.
-        dims: sizes on one device.
-        is_on_host: whether it lies in the memory of the host, not of the device.
-        is_on_chip: whether it lies in a TPU's vector memory, which the compiler fills, not in the device's.
-    """
-
-    dtype: str
-    dims: tuple[int, ...]
-    is_on_host: bool = False
-    is_on_chip: bool = False
-
-
-@dataclass(frozen=True)
 class SourceLine:
-    """A place in somebody's source."""
+    """A line of source code, and the function that it stands in."""
 
     file: str
     line: int
@@ -80,11 +65,11 @@ class Instruction:
     def calls(self) -> tuple[str, ...]:
         """Names of the computations that it runs or applies."""
         attributes = self.attributes
-        return tuple(name for key in _CALLING if key in attributes for name in names_in(attributes[key]))
+        return tuple(name for key in _CALLING if key in attributes for name in _NAME.findall(attributes[key]))
 
     def called(self, *attributes: str) -> str:
         """Name of the computation that the first of these attributes that it has gives; empty without any."""
-        return next((name for key in attributes for name in names_in(self.attributes.get(key, ""))), "")
+        return next((name for key in attributes for name in _NAME.findall(self.attributes.get(key, ""))), "")
 
 
 @dataclass(frozen=True)

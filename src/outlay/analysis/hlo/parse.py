@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from outlay.analysis.hlo.attributes import Attributes, closing, read_attributes
-from outlay.analysis.hlo.frames import TABLES, SourceTables, read_metadata
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape
-from outlay.analysis.hlo.hlo_shapes import read_shapes
+from outlay.analysis.hlo.attributes import TABLES, Attributes, SourceTables, closing, read_attributes, read_metadata
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+from outlay.analysis.hlo.hlo_shapes import Shape, read_shapes
 from outlay.core.error_types import ExplainError
 
 # `ENTRY %main.5 (x: f32[8]) -> f32[8] {`; text meant for reading leaves out the percent sign and the types.

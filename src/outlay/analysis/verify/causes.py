@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from outlay.analysis.verify.compared_array import LeafCheck
 from outlay.analysis.verify.host import by_path, near
 from outlay.analysis.verify.replay import operations
 from outlay.analysis.verify.runs import Result, Way
+from outlay.analysis.verify.verification import LeafCheck
 from outlay.arrays.shardings import shardings
 from outlay.program.program import Program
 

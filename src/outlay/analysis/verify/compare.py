@@ -16,10 +16,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.analysis.verify.compared_array import Kind, LeafCheck
 from outlay.analysis.verify.dependence import BATCH, FLOAT, Marks
 from outlay.analysis.verify.host import by_path, near
 from outlay.analysis.verify.runs import Result
+from outlay.analysis.verify.verification import Kind, LeafCheck
 
 SHARE = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 """How much of the largest entry sums in another order may differ by."""

@@ -17,9 +17,9 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from outlay.analysis.verify.compared_array import Kind
 from outlay.analysis.verify.host import by_path, copies_of, differing_copies, to_devices, to_host
 from outlay.analysis.verify.replay import Override, Replay, draw_alike, wide
+from outlay.analysis.verify.verification import Kind
 from outlay.arrays.shardings import shardings
 from outlay.core.constrain import Gradient, Runner, Sums, summing
 from outlay.core.error_types import ProgramError

@@ -28,13 +28,12 @@ from outlay.analysis.verify.batches import (
 )
 from outlay.analysis.verify.causes import Causes
 from outlay.analysis.verify.compare import Pair, Standard, compare
-from outlay.analysis.verify.compared_array import LeafCheck
 from outlay.analysis.verify.dependence import BATCH, DRAWN, Dependence, Marks
 from outlay.analysis.verify.host import by_path, is_key, to_host
 from outlay.analysis.verify.parts import parts_that_differ
 from outlay.analysis.verify.replay import DRAWN_BITS, draws_until
 from outlay.analysis.verify.runs import Result, Way, laid_out, one_device, other_mode
-from outlay.analysis.verify.verification import Verification
+from outlay.analysis.verify.verification import LeafCheck, Verification
 from outlay.arrays.misfits import refuse_mismatch
 from outlay.core.error_types import ProgramError
 from outlay.core.suggest import did_you_mean

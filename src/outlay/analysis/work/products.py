@@ -1,4 +1,8 @@
-"""The FLOPs of one instruction of a compiled program: matrix products, convolutions, and libraries' calls for them."""
+"""The FLOPs of one instruction of a compiled program: matrix products, convolutions, and custom calls.
+
+A custom call may be a library's product, a kernel of fused attention, which is counted by its mask, or a kernel of
+somebody's own: the compiler knows the operands of that, and what it computes only by its author's word.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outlay.analysis.hlo.dtypes import dtype_bits
-from outlay.analysis.hlo.hlo_module import Instruction, Shape
-from outlay.analysis.work.convolution import valid_products
-from outlay.analysis.work.kernels import cudnn_attention_flops, told_flops
+import numpy as np
+
+from outlay.analysis.hlo.hlo_module import Instruction
+from outlay.analysis.hlo.hlo_shapes import Shape, dtype_bits
 
 _DTYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 _CUBLAS = ("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8")
@@ -31,6 +35,9 @@ _NO_PRODUCT = (
 )
 NO_KERNELS = frozenset((*_CUBLAS, *_CUDNN, "__onednn$matmul", *_NO_PRODUCT))
 """Custom calls that are products of a library, or none; all others are kernels of their own."""
+
+FORWARD, BACKWARD = 2, 5
+"""Matrix products of fused attention: scores and mixed values; and backward the scores again, and four gradients."""
 
 
 def flops_of_product(instruction: Instruction, operands: Sequence[Shape]) -> float | None:
@@ -149,3 +156,76 @@ def _window(text: str) -> dict[str, list[int]]:
     lows = [part.split("_")[0] for part in found.get("pad", "x".join(["0"] * num_dims)).split("x")]
     read = {key: [int(n) for n in found.get(key, ones).split("x")] for key in ("stride", "lhs_dilate", "rhs_dilate")}
     return {**read, "pad": [int(low) for low in lows]}
+
+
+def valid_products(
+    image: int,
+    kernel: int,
+    out: int,
+    *,
+    stride: int = 1,
+    pad_low: int = 0,
+    dilation: int = 1,
+    kernel_dilation: int = 1,
+) -> int:
+    """The pairs of output and kernel position, along one dim, that meet an entry of the image.
+
+    Args:
+        image: size of the dim in the image.
+        kernel: size in the kernel.
+        out: size in the result.
+        stride: step of the kernel from one output to the next.
+        pad_low: padding before the image; negative crops it.
+        dilation: distance of the image's entries, more than 1 in a transposed convolution.
+        kernel_dilation: distance of the kernel's entries.
+
+    >>> valid_products(4, 3, 2), valid_products(4, 3, 4, pad_low=1)
+    (6, 10)
+    """
+    met = stride * np.arange(out)[:, None] + kernel_dilation * np.arange(kernel) - pad_low
+    inside = (met >= 0) & (met <= (image - 1) * dilation)
+    return int((inside & (met % dilation == 0)).sum())
+
+
+def num_visible(num_queries: int, num_keys: int, *, causal: bool, window: int | None = None) -> int:
+    """How many pairs of a query and a key see each other.
+
+    >>> num_visible(4, 4, causal=False), num_visible(4, 4, causal=True), num_visible(4, 4, causal=True, window=2)
+    (16, 10, 7)
+    """
+    if not causal:
+        return num_queries * num_keys
+    sides = (min(query + 1, num_keys, window or num_keys) for query in range(num_queries))
+    return sum(sides)
+
+
+def cudnn_attention_flops(target: str, config: Mapping[str, Any], operands: Sequence[Shape]) -> float | None:
+    """The FLOPs of a call of cuDNN's attention, without what its mask hides; None where the call does not tell.
+
+    Args:
+        target: the name of what is called.
+        config: its configuration.
+        operands: the shapes of its operands, queries first.
+    """
+    found = config.get("cudnn_fmha_backend_config", {})
+    scores = [int(dim) for dim in found.get("intermediate_tensor_shape", {}).get("dimensions", ())]
+    if len(scores) != 4 or not operands:
+        return None
+    batch, heads, num_queries, num_keys = scores
+    causal, window = "CAUSAL" in found.get("mask_type", ""), int(found.get("sliding_window_length", 0)) or None
+    seen = num_visible(num_queries, num_keys, causal=causal or window is not None, window=window)
+    products = BACKWARD if "Backward" in target else FORWARD
+    return 2.0 * products * batch * heads * seen * operands[0].dims[-1]
+
+
+def told_flops(instruction: Instruction) -> float | None:
+    """The FLOPs that the author of a kernel told the compiler (`cost_estimate` of Pallas); None where there is no word.
+
+    Args:
+        instruction: a custom call.
+    """
+    try:
+        config = json.loads(instruction.attributes.get("backend_config", ""))
+        return float(config["custom_call_config"]["cost_estimate"]["flops"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None

@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from outlay.analysis.hlo.attributes import names_in
-from outlay.analysis.hlo.dtypes import dtype_bits, total_bytes
-from outlay.analysis.hlo.fused import GOES_ON
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, Shape
+from outlay.analysis.hlo.hlo_collectives import GOES_ON
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+from outlay.analysis.hlo.hlo_shapes import Shape, dtype_bits, total_bytes
 from outlay.analysis.work.products import numbers
 
 _ALIASES = re.compile(r"\{(\d*)\}: \((\d+)")
@@ -49,7 +48,7 @@ def fused_by(instruction: Instruction, module: HloModule) -> Computation | None:
     """What a fusion runs; None of anything else."""
     if instruction.opcode not in ("fusion", "fusion-start"):
         return None
-    return module.computations.get("".join(names_in(instruction.attributes.get("calls", ""))[:1]))
+    return module.computations.get(instruction.called("calls"))
 
 
 @dataclass(frozen=True)

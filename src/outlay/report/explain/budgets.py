@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from outlay.analysis.attribution.totals import rows
-from outlay.analysis.hlo.collective import CollectiveKind
+from outlay.analysis.attribution.collective_facts import rows
+from outlay.analysis.hlo.hlo_collectives import CollectiveKind
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_bytes, how_often
 from outlay.core.suggest import did_you_mean

@@ -11,20 +11,18 @@ from typing import Any
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import AbstractMesh, Mesh
 
+from outlay.analysis.attribution.collective_facts import collective_facts
 from outlay.analysis.attribution.leaves import Leaf, leaves_of
-from outlay.analysis.attribution.memory_held import memory_facts
-from outlay.analysis.attribution.moved import collective_facts
-from outlay.analysis.attribution.operations import dearest_operations
+from outlay.analysis.attribution.memory_facts import host_copies, memory_facts, recomputed
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
-from outlay.analysis.attribution.stored_elsewhere import host_copies, recomputed
-from outlay.analysis.attribution.timeline import timeline
-from outlay.analysis.cost.places import places_of
+from outlay.analysis.attribution.timeline import dearest_operations, timeline
+from outlay.analysis.cost.links import places_of
 from outlay.analysis.cost.price import laid_out, price
 from outlay.analysis.cost.schedule import schedule_of
-from outlay.analysis.findings.evidence import Evidence
+from outlay.analysis.findings.compiler_messages import message_findings
+from outlay.analysis.findings.finding import Evidence
 from outlay.analysis.findings.findings import find, ranked
-from outlay.analysis.findings.messages import message_findings
-from outlay.analysis.findings.out_of_memory import gave_up
+from outlay.analysis.findings.memory import gave_up
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.work.compiled import CompiledWork, compiled_work

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from outlay.analysis.attribution.totals import starred
+from outlay.analysis.attribution.collective_facts import starred
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_bytes, format_flops, format_seconds
 from outlay.core.table import Lines, table, to_text

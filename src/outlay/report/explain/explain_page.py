@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from outlay.analysis.attribution.collective_facts import Total, rows
 from outlay.analysis.attribution.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, Segment
-from outlay.analysis.attribution.totals import Total, rows
 from outlay.analysis.findings.finding import Finding
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds, how_often
 from outlay.report.explain.explain_words import MAX_ROWS, place

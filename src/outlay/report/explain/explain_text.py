@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.padding import Padding
 from rich.text import Text
 
+from outlay.analysis.attribution.collective_facts import Row, Total, rows
 from outlay.analysis.attribution.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, WorkFacts
-from outlay.analysis.attribution.totals import Row, Total, rows
 from outlay.analysis.findings.finding import Finding
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds, how_often
 from outlay.core.table import table

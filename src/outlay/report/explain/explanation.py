@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.analysis.attribution.operations import OperationFacts
+from outlay.analysis.attribution.collective_facts import Total, totals
 from outlay.analysis.attribution.program_facts import (
     CollectiveFacts,
     HostCopyFacts,
@@ -18,7 +18,7 @@ from outlay.analysis.attribution.program_facts import (
     Segment,
     WorkFacts,
 )
-from outlay.analysis.attribution.totals import Total, totals
+from outlay.analysis.attribution.timeline import OperationFacts
 from outlay.analysis.cost.estimate import Estimate
 from outlay.analysis.cost.schedule import Schedule
 from outlay.analysis.findings.finding import Finding

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from outlay.analysis.findings.messages import is_message
+from outlay.analysis.findings.compiler_messages import is_message
 from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.error_types import ExplainError
 from outlay.core.fresh_traces import fresh_traces

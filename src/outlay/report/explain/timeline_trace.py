@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from outlay.analysis.attribution.who_asked import Origin, origin_of
+from outlay.analysis.attribution.provenance import Origin, origin_of
 from outlay.analysis.cost.lanes import Stretch
 from outlay.analysis.cost.price import laid_out
 from outlay.core.error_types import ExplainError

@@ -11,15 +11,14 @@ from typing import Any
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from outlay.analysis.cost.estimate import Estimate
+from outlay.analysis.cost.estimate import Estimate, Range
 from outlay.analysis.cost.links import collective_seconds, payload_bytes
 from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import Schedule, schedule_of
-from outlay.analysis.cost.speeds import Range
 from outlay.analysis.findings.finding import Finding
-from outlay.analysis.hlo.find_collectives import collectives_of
+from outlay.analysis.hlo.hlo_collectives import collectives_of
+from outlay.analysis.hlo.hlo_memory import peak_bytes
 from outlay.analysis.hlo.parse import parse_hlo
-from outlay.analysis.hlo.peak import peak_bytes
 from outlay.analysis.work.compiled import compiled_work
 from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.error_types import ExplainError

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.analysis.cost.speeds import Range
+from outlay.analysis.cost.estimate import Range
 from outlay.analysis.findings.finding import Finding
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlay.analysis.cost.render import format_range
+from outlay.analysis.cost.estimate import format_range
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.report.html import templates
 from outlay.report.placed.placed_explanation import PlacedExplanation

@@ -8,7 +8,7 @@ from typing import Any
 from rich.padding import Padding
 from rich.text import Text
 
-from outlay.analysis.cost.render import format_range
+from outlay.analysis.cost.estimate import format_range
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
 from outlay.core.table import table
 from outlay.report.placed.placed_explanation import PartFacts, PlacedExplanation

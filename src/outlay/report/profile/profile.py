@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from outlay.analysis.attribution.who_asked import Origin
+from outlay.analysis.attribution.provenance import Origin
 from outlay.analysis.cost.lanes import flattened
 from outlay.analysis.cost.price import laid_out
 from outlay.analysis.cost.schedule import Schedule

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from outlay.analysis.attribution.totals import starred
+from outlay.analysis.attribution.collective_facts import starred
 from outlay.core.quantities import counted, format_seconds
 from outlay.core.table import Lines, table, to_text
 from outlay.report.explain.explanation import Explanation

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.program.test_storing import BATCH, NUM_LAYERS, WIDTH, program_of
 
 import outlay
-from outlay.analysis.hlo.host_copies import HostCopy, host_copy
+from outlay.analysis.hlo.hlo_memory import HostCopy, host_copy
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.core.quantities import format_bytes
 from outlay.recipes.find import find_recipe

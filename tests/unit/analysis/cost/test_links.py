@@ -3,8 +3,15 @@ import math
 
 import pytest
 
-from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, SWITCH_SHARE, TORUS_SHARE, collective_seconds
-from outlay.analysis.cost.places import Place, places_of
+from outlay.analysis.cost.links import (
+    NETWORK_SHARE,
+    RING_SHARE,
+    SWITCH_SHARE,
+    TORUS_SHARE,
+    Place,
+    collective_seconds,
+    places_of,
+)
 from outlay.devices.info import MeshInfo
 from outlay.devices.measured import CollectiveCost, Measured
 from outlay.devices.target import Target

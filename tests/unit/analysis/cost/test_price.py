@@ -5,11 +5,10 @@ import json
 
 import pytest
 
-from outlay.analysis.cost.constants import built_in, constants_of
+from outlay.analysis.cost.constants import built_in, constants_of, product_speed
 from outlay.analysis.cost.links import collective_seconds
 from outlay.analysis.cost.price import price
 from outlay.analysis.cost.schedule import Event, Exchange, Schedule
-from outlay.analysis.cost.speeds import product_speed
 from outlay.core.error_types import ExplainError
 from outlay.devices.measured import CollectiveCost, Measured
 from outlay.devices.target import Target

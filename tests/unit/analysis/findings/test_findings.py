@@ -20,10 +20,9 @@ from tests.unit.report.explain.programs import (
 )
 
 from outlay.analysis.attribution.program_facts import CollectiveFacts
-from outlay.analysis.findings.evidence import Evidence
-from outlay.analysis.findings.finding import Finding
+from outlay.analysis.findings.communication import _exchanged_twice
+from outlay.analysis.findings.finding import Evidence, Finding
 from outlay.analysis.findings.findings import _with_what_they_cause, ranked
-from outlay.analysis.findings.resharding import _exchanged_twice
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.core.constrain import constrain
 from outlay.devices.build import mesh

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outlay.analysis.hlo.find_collectives import collectives_of
+from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.parse import parse_hlo
 
 HEAD = """HloModule m, num_partitions=4

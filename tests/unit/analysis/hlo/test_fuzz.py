@@ -5,12 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.analysis.hlo.golden import FILES, MESH, golden_text
 
-from outlay.analysis.hlo.axes import axes_of
-from outlay.analysis.hlo.find_collectives import collectives_of
-from outlay.analysis.hlo.origin import origin_of
+from outlay.analysis.attribution.provenance import metadata_of
+from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
+from outlay.analysis.hlo.groups import axes_of
+from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.parse import parse_hlo
-from outlay.analysis.hlo.reach import outputs_reached
-from outlay.analysis.hlo.trace import leaf_parameter
 from outlay.core.error_types import ExplainError
 
 # What the format is made of, so that changes make something that is nearly right.
@@ -26,7 +25,7 @@ def ask_everything(text: str) -> None:
         return
     for one in collectives_of(module):
         axes_of(one.groups, MESH)
-        origin_of(module, one.computation, one.instruction)
+        metadata_of(module, one.computation, one.instruction)
         outputs_reached(module, one.computation, one.instruction.name)
         for operand in one.instruction.operands:
             leaf_parameter(module, one.computation, operand)

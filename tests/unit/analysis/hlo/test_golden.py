@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.unit.analysis.hlo.golden import FILES, FOLDER, MESH, golden_text
 
-from outlay.analysis.hlo.axes import axes_of
-from outlay.analysis.hlo.find_collectives import collectives_of
-from outlay.analysis.hlo.origin import origin_of
+from outlay.analysis.attribution.provenance import metadata_of
+from outlay.analysis.hlo.groups import axes_of
+from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.parse import parse_hlo
 
 DATA, MODEL = ("data",), ("model",)
@@ -92,7 +92,7 @@ def test_source_lines(name: str):
     source = (FOLDER / "programs.py").read_text().splitlines()
     module = parse_hlo(golden_text(name))
     for one in collectives_of(module):
-        op_name, frames = origin_of(module, one.computation, one.instruction)
+        op_name, frames = metadata_of(module, one.computation, one.instruction)
         assert op_name.startswith("jit(")
         assert frames[0].file == "programs.py"
         assert len(set(frames)) == len(frames)

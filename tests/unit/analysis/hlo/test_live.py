@@ -11,8 +11,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from tests.unit.report.arrays import mesh_of
 
-from outlay.analysis.hlo.axes import axes_of
-from outlay.analysis.hlo.find_collectives import collectives_of
+from outlay.analysis.hlo.groups import axes_of
+from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.parse import parse_hlo
 
 SIZES = {"data": 2, "pipe": 2, "model": 2}

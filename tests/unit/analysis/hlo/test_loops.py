@@ -5,7 +5,7 @@ import re
 import pytest
 from tests.unit.analysis.hlo.golden import FILES, golden_text
 
-from outlay.analysis.hlo.find_collectives import collectives_of
+from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.hlo.parse import parse_hlo
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from outlay.analysis.verify.compare import Pair, Standard, compare
-from outlay.analysis.verify.compared_array import LeafCheck
 from outlay.analysis.verify.dependence import FLOAT
 from outlay.analysis.verify.runs import Result
+from outlay.analysis.verify.verification import LeafCheck
 
 START = np.array([1.0, 2.0, -3.0, 4.0], np.float32)
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.analysis.hlo.golden import golden_text
 from tests.unit.report.explain.programs import explain_on, shape, training
 
-from outlay.analysis.attribution.totals import rows
+from outlay.analysis.attribution.collective_facts import rows
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.table import to_text
 from outlay.devices.build import mesh

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outlay.analysis.findings.messages import read_sharding
+from outlay.analysis.findings.compiler_messages import read_sharding
 
 MESH = (("x", 4), ("y", 2))
 

@@ -1,22 +1,48 @@
-"""Attention that no fused kernel does: which rule refused it, and the edit with which there is one."""
+"""Work that costs more than it must: devices that repeat one another's, and attention without a fused kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from outlay.analysis.attribution.who_asked import user_line
-from outlay.analysis.findings.evidence import Evidence
-from outlay.analysis.findings.finding import Finding
-from outlay.analysis.hlo.dtypes import total_bytes
+from outlay.analysis.attribution.provenance import user_line
+from outlay.analysis.findings.finding import Evidence, Finding
 from outlay.analysis.hlo.hlo_module import Instruction, SourceLine
+from outlay.analysis.hlo.hlo_shapes import total_bytes
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.core.quantities import format_bytes
 from outlay.models.attention import kernel_rules
 from outlay.models.attention.kernel_rules import Refusal
 
+RATIO = 1.5
+"""Of what one device computes to its share; recomputing a whole forward pass (remat) comes to 1.33."""
+
 _WRITES_NOTHING = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call")
 _OWN = str(Path(kernel_rules.__file__).parent)
+
+
+def repeated_work(evidence: Evidence) -> Iterator[Finding]:
+    """A finding where one device computes much more than its share of the traced step."""
+    work, mesh = evidence.work, evidence.mesh
+    if not work.flops or mesh is None or mesh.num_devices == 1:
+        return
+    ratio = work.flops_compiled / work.flops
+    if ratio < RATIO:
+        return
+    text = (
+        f"a device computes {work.flops_compiled:.3g} FLOPs a step, {ratio:.1f} times its share of {work.flops:.3g}: "
+        f"up to {min(ratio, mesh.num_devices):.0f} of {mesh.num_devices} devices repeat one another's work"
+    )
+    fix = (
+        "split the batch over every axis that splits no parameter (data_parallel), and constrain the activations of "
+        "the layers with collectives above"
+    )
+    if evidence.program is not None and evidence.program.by_hand:
+        fix = (
+            "split the batch over every axis of the mesh: in mode manual devices along any other axis take the same "
+            'samples and compute the same; or mode="auto", which splits the products'
+        )
+    yield Finding("repeated-work", text, fix, int(work.bytes_accessed * (1 - 1 / ratio)))
 
 
 def unfused_attention(evidence: Evidence) -> Iterator[Finding]:

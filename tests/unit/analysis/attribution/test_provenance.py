@@ -11,9 +11,9 @@ from tests.unit.report.explain.programs import line_of, shape, training
 
 import outlay.models.classifiers
 import outlay.train.step
-from outlay.analysis.attribution.op_name import read_op_name
-from outlay.analysis.attribution.who_asked import is_users, user_line
+from outlay.analysis.attribution.provenance import is_users, metadata_of, read_op_name, user_line
 from outlay.analysis.hlo.hlo_module import SourceLine
+from outlay.analysis.hlo.parse import parse_hlo
 from outlay.devices.build import mesh
 from outlay.report.explain.explain import explain
 
@@ -135,3 +135,45 @@ def test_classes_without_scopes():
 
     gathers = [one for one in explain(training(loss=loss)).collectives if one.kind == "all-gather"]
     assert {one.module for one in gathers} == {"Model.Layer"}
+
+
+UNNOTED = """HloModule m, num_partitions=2
+
+%gathering (g: f32[4]) -> f32[8] {
+  %g = f32[4]{0} parameter(0)
+  ROOT %inner = f32[8]{0} all-gather(%g), dimensions={0}
+}
+
+ENTRY %main (x: f32[4]) -> f32[8] {
+  %x = f32[4]{0} parameter(0)
+  %made = f32[4]{0} sine(%x), metadata={op_name="made" source_file="a.py" source_line=1}
+  %view = f32[4]{0} bitcast(%made)
+  %gathered = f32[8]{0} all-gather(%view), dimensions={0}
+  %reduced = f32[4]{0} all-reduce(%view), to_apply=%add
+  %named = f32[4]{0} all-reduce(%view), to_apply=%add, metadata={op_name="own"}
+  %noted = f32[4]{0} all-reduce(%view), to_apply=%add, metadata={op_name="own" source_file="a.py" source_line=2}
+  %taken = f32[8]{0} cosine(%gathered), metadata={op_name="taken" source_file="a.py" source_line=3}
+  %fused = f32[8]{0} fusion(%view), calls=%gathering, metadata={op_name="fused" source_file="a.py" source_line=4}
+  %use = f32[4]{0} cosine(%reduced), metadata={op_name="use" source_file="a.py" source_line=5}
+  %lone = f32[] constant(1)
+  ROOT %sum = f32[8]{0} add(%taken, %fused)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("computation", "name", "op_name", "lines"),
+    [
+        ("main", "gathered", "taken", ["a.py:3"]),
+        ("main", "reduced", "made", ["a.py:1"]),
+        ("main", "named", "own", ["a.py:1"]),
+        ("main", "noted", "own", ["a.py:2"]),
+        ("gathering", "inner", "fused", ["a.py:4"]),
+        ("main", "lone", "", []),
+    ],
+)
+def test_what_has_no_note_is_given_that_of_its_nearest_relative(computation, name, op_name, lines):
+    module = parse_hlo(UNNOTED)
+    instruction = module.computations[computation].instructions[name]
+    found, frames = metadata_of(module, computation, instruction)
+    assert (found, [str(frame) for frame in frames]) == (op_name, lines)

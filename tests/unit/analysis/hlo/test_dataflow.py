@@ -3,10 +3,9 @@
 import pytest
 from tests.unit.analysis.hlo.golden import FILES, golden_text
 
-from outlay.analysis.hlo.find_collectives import collectives_of
+from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
+from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.parse import parse_hlo
-from outlay.analysis.hlo.reach import outputs_reached
-from outlay.analysis.hlo.trace import leaf_parameter
 
 
 def traced(name):

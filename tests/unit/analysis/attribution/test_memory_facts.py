@@ -9,11 +9,11 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.devices.compilers import needs_gpu_compiler
 from tests.unit.report.explain.programs import WIDTH, explain_on, shape, training
 
-from outlay.analysis.attribution.memory_held import _of_the_runtime
+from outlay.analysis.attribution.memory_facts import _of_the_runtime
 from outlay.analysis.attribution.program_facts import MemoryFacts
-from outlay.analysis.findings.out_of_memory import too_large
+from outlay.analysis.findings.memory import too_large
+from outlay.analysis.hlo.hlo_memory import host_bytes, peak_bytes
 from outlay.analysis.hlo.parse import parse_hlo
-from outlay.analysis.hlo.peak import host_bytes, peak_bytes
 from outlay.devices.build import mesh
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout

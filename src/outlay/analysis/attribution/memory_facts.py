@@ -1,4 +1,8 @@
-"""What one device holds in a step: the compiler's own figures, the plan's shares of them, and the largest values."""
+"""What one device holds in a step, and what a step pays for memory that it does not take.
+
+The first are the compiler's own figures, the plan's shares of them, and the largest values; the second are copies to
+and from the host, and products that a backward pass computes again.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from outlay.analysis.attribution.leaves import Leaf
-from outlay.analysis.attribution.program_facts import MemoryFacts, ValueFacts
-from outlay.analysis.attribution.who_asked import origin_of
+from outlay.analysis.attribution.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, ValueFacts
+from outlay.analysis.attribution.provenance import origin_of
 from outlay.analysis.cost.constants import constants_of
-from outlay.analysis.hlo.dtypes import shape_bytes
-from outlay.analysis.hlo.hlo_module import HloModule, Instruction, Shape
+from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
+from outlay.analysis.hlo.hlo_memory import constant_bytes, host_bytes, host_copy, peak_bytes
+from outlay.analysis.hlo.hlo_module import HloModule, Instruction, SourceLine
+from outlay.analysis.hlo.hlo_shapes import Shape, shape_bytes
 from outlay.analysis.hlo.loops import runs_per_step
-from outlay.analysis.hlo.peak import constant_bytes, host_bytes, peak_bytes
+from outlay.analysis.work.compiled import CompiledWork
 from outlay.core.paths import split_path
 from outlay.core.quantities import format_bytes
 from outlay.devices.target import Target
@@ -32,6 +38,9 @@ _NO_MEMORY = frozenset(
     }
 )
 """What only names memory, or writes where its operand is."""
+
+_AGAIN = "rematted_computation"
+"""The scope that JAX opens around what a backward pass computes again."""
 
 
 def memory_facts(
@@ -161,3 +170,67 @@ def _facts(module: HloModule, computation: str, one: Instruction, shape: Shape, 
     if origin.phase != "other":
         words += f", {origin.phase}"
     return ValueFacts(one.name, shape.dims, shape.dtype, shape_bytes(shape), words, origin.source)
+
+
+def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFacts, ...]:
+    """All copies between device and host, most bytes first, those of one line and leaf together.
+
+    Args:
+        module: the program.
+        leaves: its parameters.
+    """
+    paths = {leaf.number: leaf.path for leaf in leaves}
+    found: dict[tuple[bool, str, str, SourceLine | None], tuple[int, int]] = {}
+    for name, (runs, _) in runs_per_step(module).items():
+        block = module.computations[name]
+        for one in block.instructions.values():
+            copy = host_copy(one, block)
+            if copy is not None:
+                origin = origin_of(module, name, one)
+                leaf = _leaf(module, name, one, paths, to_host=copy.to_host)
+                source = None if leaf else origin.source
+                key = copy.to_host, leaf, "" if leaf else origin.phase, source
+                num_runs, num_bytes = found.get(key, (0, 0))
+                found[key] = num_runs + runs, num_bytes + copy.num_bytes * runs
+    facts = [HostCopyFacts(*key, *totals) for key, totals in found.items()]
+    return tuple(sorted(facts, key=lambda fact: -fact.bytes_per_step))
+
+
+def recomputed(module: HloModule, work: CompiledWork) -> tuple[RecomputedFacts, ...]:
+    """The products that a backward pass computes again, by line, most FLOPs first.
+
+    Args:
+        module: the program.
+        work: what its instructions compute.
+    """
+    places = {one.name: name for name, block in module.computations.items() for one in block.instructions.values()}
+    found: dict[tuple[str, SourceLine | None], tuple[int, float]] = {}
+    for operation in work.operations:
+        place = places.get(operation.name, "")
+        one = module.computations[place].instructions[operation.name] if place else None
+        if one is None or not operation.flops or not _is_again(module, one):
+            continue
+        origin = origin_of(module, place, one)
+        key = origin.module, origin.source
+        num_runs, flops = found.get(key, (0, 0.0))
+        found[key] = num_runs + operation.runs, flops + operation.flops * operation.runs
+    facts = [RecomputedFacts(*key, *totals) for key, totals in found.items()]
+    return tuple(sorted(facts, key=lambda fact: -fact.flops_per_step))
+
+
+def _leaf(module: HloModule, computation: str, one: Instruction, paths: Mapping[int, str], *, to_host: bool) -> str:
+    """The leaf of the state that is fetched, or whose new value is sent back; empty where it is neither."""
+    if not to_host:
+        traced = leaf_parameter(module, computation, one.operands[0]) if one.operands else None
+        return paths.get(traced.parameter, "") if traced else ""
+    reached = outputs_reached(module, computation, one.name, None)
+    donated = dict(module.input_output_alias)
+    into = {paths.get(donated[output,], "") for output in reached if (output,) in donated}
+    return into.pop() if len(into) == 1 else ""
+
+
+def _is_again(module: HloModule, one: Instruction) -> bool:
+    """Whether an instruction, or in a fusion the product in it, is of what is computed again."""
+    fused = module.computations.get(one.called("calls")) if one.opcode.startswith("fusion") else None
+    inside = [inner for inner in fused.instructions.values() if inner.opcode in ("dot", "convolution")] if fused else []
+    return any(_AGAIN in each.op_name for each in (inside or [one]))

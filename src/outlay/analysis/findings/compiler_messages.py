@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from outlay.analysis.attribution.leaves import Leaf
-from outlay.analysis.attribution.op_name import read_op_name
-from outlay.analysis.attribution.who_asked import user_line
+from outlay.analysis.attribution.provenance import read_op_name, user_line
 from outlay.analysis.findings.finding import Finding
-from outlay.analysis.hlo.dtypes import total_bytes
-from outlay.analysis.hlo.frames import TABLES, SourceTables, read_metadata
+from outlay.analysis.hlo.attributes import TABLES, SourceTables, read_metadata
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
-from outlay.analysis.hlo.hlo_shapes import read_shapes
+from outlay.analysis.hlo.hlo_shapes import read_shapes, total_bytes
 from outlay.core.quantities import format_bytes
 from outlay.devices.info import MeshInfo
 from outlay.layout.placement import Dims, dims_spec, spec_text

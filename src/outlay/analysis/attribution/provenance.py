@@ -1,0 +1,292 @@
+"""Who asked for an instruction: the part of the step, the module, and the line of the user's source.
+
+Three things tell: the scopes in an instruction's op name, the source lines that the compiler kept of it, and, where it
+kept none, those of the nearest instructions that it is connected with.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from outlay.analysis.attribution.program_facts import Phase
+from outlay.analysis.hlo.attributes import Frames
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
+from outlay.models.attention.kernel_rules import SCOPE
+from outlay.program.compiler_options import MICROBATCHES
+
+_INSTALLED = re.compile(
+    r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<frozen|[/\\]outlay[/\\]core[/\\]"
+)
+_STANDARD_LIBRARY = tuple({sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "platstdlib")})
+# Of Outlay itself this is machinery; models, recipes and applications are programs like a user's.
+_OUTLAY = re.compile(r"[/\\]outlay[/\\](\w+)[/\\]")
+_MACHINERY = (
+    *("analysis", "arrays", "cli", "core", "devices", "graph", "layout", "program", "report", "search"),
+    "train",
+)
+_PROGRAMS = frozenset(path.name for path in Path(__file__).parents[2].iterdir()).difference(_MACHINERY)
+# Rows are exchanged because a layout splits them: no line of the user's asks for it, so it is the one that does it.
+_EXCHANGE = re.compile(r"[/\\]outlay[/\\]graph[/\\]exchange_rows\.py$")
+# What calls these is the script that drives a program, not the program.
+_DRIVER = re.compile(r"[/\\]outlay[/\\](program[/\\]program|analysis[/\\]|report[/\\]|cli[/\\]|search[/\\])")
+_BY_HAND = re.compile(r"[/\\]outlay[/\\]program[/\\]by_hand\.py$")
+_OPTAX = re.compile(r"[/\\]optax[/\\]")
+
+_TRANSFORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
+_SCOPED = frozenset(("jvp", "transpose", "vmap", "remat", "checkpoint", "custom_jvp", "custom_vjp", "linearize"))
+"""Transformations that carry the scopes they were applied to, as in `transpose(jvp(MLP))`."""
+
+_JAX_SCOPES = frozenset(
+    {
+        *("while", "body", "cond", "closed_call", "core_call", "core_closed_call", "checkpoint", "remat"),
+        *("remat2", "rematted_computation", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
+        *("custom_lin", "shard_map", "shmap_body", "pjit", "eval_jaxpr", "scan", "run_state"),
+        *("optimization_barrier", "cond_body", MICROBATCHES),
+    }
+)
+"""Steps that JAX, or the step itself, puts on the path."""
+
+OPTIMIZER = "optimizer"
+"""The scope that `outlay.train_step` opens around the optimizer's update."""
+
+# Farther relatives than these tell of other lines.
+_MAX_VISITS = 40
+_REDUCING = ("all-reduce", "reduce-scatter")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an instruction comes from.
+
+    Attributes:
+        phase: the part of the step.
+        module: the model's part, dotted; empty where nothing names it.
+        source: the user's line, its file relative to the working directory where it lies below; None if unknown.
+        primitive: the operation of JAX; empty where unknown.
+    """
+
+    phase: Phase
+    module: str
+    source: SourceLine | None
+    primitive: str
+
+
+def origin_of(module: HloModule, computation: str, one: Instruction) -> Origin:
+    """Where an instruction comes from: what it says itself, or else what its nearest relatives say.
+
+    Args:
+        module: the program.
+        computation: the name of the computation that it stands in.
+        one: the instruction.
+    """
+    op_name, frames = metadata_of(module, computation, one)
+    name, line = read_op_name(op_name), user_line(frames)
+    if name is None or line is None:
+        # It bears the name of an argument, or the line of a library: what is near knows more.
+        near_name, near_frames = metadata_of(module, computation, replace(one, op_name="", frames=()))
+        name = name or read_op_name(near_name)
+        frames = frames if line else near_frames
+    name = name or OpName("", (), "other")
+    return Origin(_phase(name, frames), _module(name, frames), user_line(frames), name.primitive)
+
+
+def user_line(frames: tuple[SourceLine, ...]) -> SourceLine | None:
+    """The innermost line of the user's own source, as people look for it.
+
+    Lines of installed packages and of Outlay's machinery are passed over; those of its models and recipes count.
+
+    Args:
+        frames: the source lines that led to an operation, innermost first.
+    """
+    for frame in _program_frames(frames):
+        if is_users(frame.file):
+            return SourceLine(_short(frame.file), frame.line, frame.function)
+    return None
+
+
+def is_users(file: str) -> bool:
+    """Whether a file holds somebody's program rather than a library."""
+    part = _OUTLAY.search(file)
+    if _EXCHANGE.search(file):
+        return True
+    if part and part[1] in _MACHINERY:
+        return False
+    if part and part[1] in _PROGRAMS:
+        return True
+    return not (_INSTALLED.search(file) or file.startswith(_STANDARD_LIBRARY))
+
+
+def _program_frames(frames: tuple[SourceLine, ...]) -> Iterator[SourceLine]:
+    """Up to what had the program compiled."""
+    for frame in frames:
+        if _DRIVER.search(frame.file):
+            return
+        yield frame
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+
+
+def _phase(name: OpName, frames: tuple[SourceLine, ...]) -> Phase:
+    if name.phase != "other":
+        return name.phase
+    files = [frame.file for frame in _program_frames(frames)]
+    if any(_BY_HAND.search(file) for file in files):  # gradients summed after they were taken
+        return "backward"
+    return "optimizer" if any(_OPTAX.search(file) for file in files) else "other"
+
+
+def _module(name: OpName, frames: tuple[SourceLine, ...]) -> str:
+    """By scopes; else by the classes whose calls led here; else by the innermost function."""
+    scopes = [scope for scope in name.scopes if scope != OPTIMIZER]
+    if scopes:
+        return ".".join(scopes)
+    functions = [frame.function for frame in _program_frames(frames) if is_users(frame.file) and frame.function]
+    classes = [function.removesuffix(".__call__") for function in functions if function.endswith(".__call__")]
+    if classes:
+        return ".".join(reversed([part.replace(".<locals>", "") for part in dict.fromkeys(classes)]))
+    return functions[0].replace(".<locals>", "") if functions and functions[0] != "<module>" else ""
+
+
+@dataclass(frozen=True)
+class OpName:
+    """An op name, read.
+
+    Attributes:
+        primitive: the operation, such as `dot_general`.
+        scopes: the names that the model's code gave, outermost first: Flax modules, `jax.named_scope`.
+        phase: which part of a step the operation belongs to.
+    """
+
+    primitive: str
+    scopes: tuple[str, ...]
+    phase: Phase
+
+
+def read_op_name(text: str) -> OpName | None:
+    """Read an op name; None where it is none, such as the name of an argument.
+
+    >>> read_op_name("jit(step)/transpose(jvp(MLP))/Dense_0/while/body/dot_general")
+    OpName(primitive='dot_general', scopes=('MLP', 'Dense_0'), phase='backward')
+    >>> read_op_name("state.params['w']") is None
+    True
+    """
+    if "/" not in text:
+        return None
+    *path, primitive = _unjoined(_split(text.partition(";")[0], "/"))
+    scopes: list[str] = []
+    transforms: set[str] = set()
+    for part in path:
+        _read_part(part, scopes, transforms)
+    return OpName(primitive, tuple(scopes), _phase_of_scopes(scopes, transforms))
+
+
+def _unjoined(path: list[str]) -> list[str]:
+    """Where the compiler joins operations it joins their names, `(a:b/c)`; the first that says its phase is taken."""
+    *start, last = path
+    if not (last.startswith("(") and last.endswith(")")):
+        return path
+    members = _split(last[1:-1], ":")
+    return [*start, *_split(next((member for member in members if "(" in member), members[0]), "/")]
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """At separators outside of parentheses."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if sign == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
+
+
+def _read_part(part: str, scopes: list[str], transforms: set[str]) -> None:
+    transform = _TRANSFORM.fullmatch(part)
+    if transform is None:
+        if part and part not in _JAX_SCOPES and not part.startswith(("branch_", SCOPE)) and "->" not in part:
+            scopes.append(part)
+        return
+    name, inside = transform[1], transform[2]
+    transforms.add(name)
+    if name in _SCOPED:
+        for inner in _split(inside, "/"):
+            _read_part(inner, scopes, transforms)
+
+
+def _phase_of_scopes(scopes: list[str], transforms: set[str]) -> Phase:
+    if "transpose" in transforms:
+        return "backward"
+    if "jvp" in transforms:
+        return "forward"
+    return "optimizer" if OPTIMIZER in scopes else "other"
+
+
+def metadata_of(module: HloModule, computation: str, instruction: Instruction) -> tuple[str, Frames]:
+    """The op name and the source lines, innermost first: an instruction's own, else those of its nearest relative.
+
+    Of a reduction that is what made its operand; of all else what takes the result, since a gather is there for the
+    sake of its consumer.
+
+    Args:
+        module: the program.
+        computation: the name of the computation that the instruction stands in.
+        instruction: such as a collective.
+
+    Returns:
+        Both empty where no relative has them either.
+    """
+    if instruction.op_name and instruction.frames:
+        return instruction.op_name, instruction.frames
+    relatives = list(_relatives(module.computations[computation], instruction))
+    # In a fusion the note may stand at the fusion itself.
+    relatives += [caller for _, caller in module.callers.get(computation, ()) if "fusion" in caller.opcode]
+    with_frames = next((one for one in relatives if one.frames), None)
+    if with_frames is not None:
+        return instruction.op_name or with_frames.op_name, with_frames.frames
+    return instruction.op_name or next((one.op_name for one in relatives if one.op_name), ""), ()
+
+
+def _relatives(computation: Computation, instruction: Instruction) -> Iterable[Instruction]:
+    if instruction.opcode.startswith(_REDUCING):
+        yield from _producers(computation, instruction)
+        yield from _consumers(computation, instruction)
+    else:
+        yield from _consumers(computation, instruction)
+        yield from _producers(computation, instruction)
+
+
+def _producers(computation: Computation, instruction: Instruction) -> Iterable[Instruction]:
+    """What the operands were made by, nearest first."""
+    yield from _nearest_first(
+        instruction, lambda one: [found for name in one.operands if (found := computation.instructions.get(name))]
+    )
+
+
+def _consumers(computation: Computation, instruction: Instruction) -> Iterable[Instruction]:
+    """What takes the result, nearest first."""
+    yield from _nearest_first(instruction, lambda one: computation.users.get(one.name, ()))
+
+
+def _nearest_first(
+    start: Instruction, following: Callable[[Instruction], Iterable[Instruction]]
+) -> Iterable[Instruction]:
+    pending, seen = deque([start]), {start.name}
+    for _ in range(_MAX_VISITS):
+        if not pending:
+            return
+        for one in following(pending.popleft()):
+            if one.name not in seen:
+                seen.add(one.name)
+                pending.append(one)
+                yield one

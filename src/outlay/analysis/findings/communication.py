@@ -1,0 +1,294 @@
+"""Communication that a layout did not mean, and the constraints that avoid it.
+
+Found are whole parameters that are gathered, exchanges in plain FSDP, a gathered batch, and values that are moved and
+moved back. The fix is to write where a value lives, in the terms of the line that makes it: under `jax.vmap` a function
+sees one sample, and a spec speaks of one sample's dims, so an axis of the batch would split features there.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator, Sequence
+
+from outlay.analysis.attribution.program_facts import CollectiveFacts
+from outlay.analysis.attribution.provenance import read_op_name, user_line
+from outlay.analysis.findings.finding import Evidence, Finding
+from outlay.analysis.hlo.hlo_collectives import KINDS
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
+from outlay.core.quantities import format_bytes, how_often
+from outlay.layout.placement import spec_text
+from outlay.layout.plan import LeafPlan
+from outlay.layout.policies import LargestDim
+from outlay.program.program import Program
+
+_CONSTRAINS = re.compile(r"constrain|reshard|out_sharding")
+_MAX_VALUES = 400
+_HOPS = 3
+_MOVES = frozenset(
+    {
+        *("copy", "copy-start", "copy-done", "bitcast", "bitcast-convert", "reshape", "transpose"),
+        *("convert", "slice", "dynamic-slice", "optimization-barrier", "opt-barrier", "domain"),
+        *("add-dependency", "parameter", "constant", "get-tuple-element", "tuple", "concatenate"),
+        *("broadcast", "iota", "partition-id", "replica-id", "pad", "dynamic-update-slice", "compare"),
+        *("select", "and", "or"),
+    }
+)
+"""What a fusion that only moves data is made of."""
+
+_CHEAP = frozenset(
+    {
+        *("add", "subtract", "multiply", "divide", "negate", "abs", "sign", "maximum", "minimum", "clamp"),
+        *("power", "exponential", "exponential-minus-one", "log", "log-plus-one", "tanh", "logistic"),
+        *("sqrt", "rsqrt", "cbrt", "erf", "sine", "cosine", "floor", "ceil", "round-nearest-even", "not"),
+        *("xor"),
+    }
+)
+"""What goes element by element, and so could be computed wherever its operands are."""
+
+
+def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
+    """Parameters that are split by a rule other than FSDP, so as to be used in pieces, but are gathered."""
+    program = evidence.program
+    if program is None:
+        return
+    planned = {leaf.path: leaf for leaf in program.plan.state}
+    for path, gathers in _by_leaf(evidence.collectives).items():
+        if path not in planned or not path.startswith("params"):
+            continue
+        meant = fsdp_axes(program)
+        odd = [one for one in gathers if set(one.axes) - meant]
+        if odd:
+            yield _whole_parameter(planned[path], odd, by_hand=program.by_hand)
+
+
+def fsdp_axes(program: Program) -> set[str]:
+    """The axes along which the layout splits parameters only to gather them where they are used."""
+    policies = [rule.placement for rule in program.layout if not rule.names("opt_state") and not rule.names("grads")]
+    return {policy.axis for policy in policies if isinstance(policy, LargestDim)}
+
+
+def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, by_hand: bool) -> Finding:
+    cost = _bytes(gathers)
+    runs = sum(one.count for one in gathers)
+    axes = sorted({axis for one in gathers for axis in one.axes})
+    source = _source(gathers)
+    text = (
+        f"{leaf.path} is split as {spec_text(leaf.spec)} by rule {leaf.rule}, but gathered over {'+'.join(axes)} "
+        f"{how_often(runs)} a step{at(source)}: {format_bytes(cost)}"
+    )
+    fix = (
+        "split it along a dim that the operation keeps (columns of one layer, rows of the next), or constrain the "
+        f"operation's other operand{at(source)}: outlay.constrain(x, P(..., {axes[0]!r}))"
+    )
+    if by_hand:
+        fix = (
+            'mode="auto", which splits the products too: in mode manual every device computes whole layers for its own '
+            f"samples, and splitting parameters over {'+'.join(axes)} only saves memory"
+        )
+    return Finding("whole-parameter-gather", text, fix, cost, source)
+
+
+def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
+    """All-to-all under a layout that only splits the batch, and parameters to gather them: no value needs it."""
+    program = evidence.program
+    if program is None or not fsdp_axes(program):
+        return
+    plain = fsdp_axes(program) | {axis for leaf in program.plan.of_kind("batch") for axis in (*leaf.dims, ())[0]}
+    used = {axis for leaf in program.plan for axes in leaf.dims for axis in axes}
+    if used - plain:
+        return
+    at_line: dict[SourceLine | None, list[CollectiveFacts]] = {}
+    for one in evidence.collectives:
+        if one.kind == "all-to-all":
+            at_line.setdefault(one.source, []).append(one)
+    for source, found in at_line.items():
+        cost = sum(one.bytes_per_step for one in found)
+        axis = next((axis for one in found for axis in one.axes), "data")
+        text = (
+            f"{how_often(sum(one.count for one in found))} a step values are exchanged by all-to-all{at(source)}, "
+            f"which FSDP never needs: {format_bytes(cost)}; the compiler splits activations like a parameter there"
+        )
+        fix = spread_samples(evidence, "the activations", source, axis)
+        yield Finding("all-to-all-in-fsdp", text, fix, cost, source)
+
+
+def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
+    """Leaves of the batch that every device gathers, so that all do the same work on all samples."""
+    for path, gathers in _by_leaf(evidence.collectives).items():
+        if not path.startswith("batch"):
+            continue
+        cost, source = _bytes(gathers), _source(gathers)
+        axis = next((axis for one in gathers for axis in one.axes), "data")
+        text = (
+            f"{path} is gathered{at(source)}, {format_bytes(cost)} a step: from there on every device works on all "
+            "samples, not on its own"
+        )
+        fix = spread_samples(evidence, "the values computed from it", source, axis)
+        yield Finding("gathered-batch", text, fix, cost, source)
+
+
+def _by_leaf(collectives: Sequence[CollectiveFacts]) -> dict[str, list[CollectiveFacts]]:
+    """The all-gathers of leaves."""
+    found: dict[str, list[CollectiveFacts]] = {}
+    for one in collectives:
+        for leaf in one.leaves if one.kind == "all-gather" else ():
+            found.setdefault(leaf, []).append(one)
+    return found
+
+
+def _bytes(found: Sequence[CollectiveFacts]) -> int:
+    """What is sent for one leaf; of leaves that are gathered together its share, as if all were alike."""
+    return sum(one.bytes_per_step // len(one.leaves) for one in found)
+
+
+def _source(found: Sequence[CollectiveFacts]) -> SourceLine | None:
+    return next((one.source for one in found if one.source), None)
+
+
+def back_and_forth(evidence: Evidence) -> Iterator[Finding]:
+    """Exchanges that another undoes, and gathers of what is cut up again, with only element-wise work between."""
+    known = evidence.by_name
+    for computation in evidence.module.computations.values():
+        for one in computation.instructions.values():
+            found = known.get(one.name)
+            if found is None or found.kind not in ("all-to-all", "all-gather", "collective-permute"):
+                continue
+            ends = list(_where_it_ends(evidence.module, computation, one))
+            undone = [known[end.name] for end in ends if end.name in known]
+            back = [other for other in undone if other.kind == found.kind and other.axes == found.axes]
+            if found.kind == "all-to-all" and back:
+                yield _exchanged_twice(evidence, found, back[0])
+            elif found.kind == "all-gather" and ends and all(_is_own_piece(computation, end) for end in ends):
+                yield _gathered_and_cut(found, evidence, computation, ends)
+
+
+def _where_it_ends(module: HloModule, computation: Computation, one: Instruction) -> Iterator[Instruction]:
+    """What takes a value, past element-wise operations: collectives, products, cuts, the end of the computation."""
+    pending, seen = [one], {one.name}
+    while pending and len(seen) < _MAX_VALUES:
+        value = pending.pop(0)
+        users = computation.users.get(value.name, ())
+        if value.is_root:
+            yield value
+        for user in users:
+            if user.name in seen:
+                continue
+            seen.add(user.name)
+            passes = is_elementwise(module, user) and not _is_own_piece(computation, user)
+            if passes or user.opcode.endswith("-done"):
+                pending.append(user)
+            else:
+                yield user
+
+
+def _is_own_piece(computation: Computation, one: Instruction) -> bool:
+    """Whether an instruction cuts out a piece that depends on which device it runs on."""
+    if one.opcode.removesuffix("-start") in KINDS or ("slice" not in one.opcode and one.opcode != "fusion"):
+        return False
+    pending = [(operand, _HOPS) for operand in one.operands]
+    while pending:
+        name, hops = pending.pop()
+        operand = computation.instructions.get(name)
+        if operand is None:
+            continue
+        if operand.opcode in ("partition-id", "replica-id"):
+            return True
+        if hops and all(not shape.dims or shape.dtype in ("u32", "s32") for shape in operand.shapes):
+            pending += [(further, hops - 1) for further in operand.operands]
+    return False
+
+
+def _exchanged_twice(evidence: Evidence, there: CollectiveFacts, back: CollectiveFacts) -> Finding:
+    cost = there.bytes_per_step + back.bytes_per_step
+    text = (
+        f"a value is exchanged by all-to-all over {_axes(there)}{_at(there)} and back{_at(back)}, with only "
+        f"element-wise operations between: {format_bytes(cost)} a step"
+    )
+    lines = list(dict.fromkeys(one.source for one in (there, back)))
+    said = [source for source in lines if is_constrained(evidence.module, source)]
+    if said:
+        fix = f"keep one sharding: take the constraint away{at(said[0])}, or write the same spec on both sides"
+    else:
+        axis = next(iter(there.axes), "data")
+        fix = f"keep one sharding: {spread_samples(evidence, 'the values', there.source, axis)}"
+    return Finding("resharding", text, fix, cost, there.source)
+
+
+def _gathered_and_cut(
+    found: CollectiveFacts, evidence: Evidence, computation: Computation, ends: list[Instruction]
+) -> Finding:
+    what = found.leaf or found.value
+    text = (
+        f"{what} is gathered over {_axes(found)}{_at(found)}, and every use cuts a device's own piece out of it again: "
+        f"{format_bytes(found.bytes_per_step)} a step"
+    )
+    instead = f", instead of P(){_at(found)}" if is_constrained(evidence.module, found.source) else _at(found)
+    fix = f"constrain it to the spec that it has on both sides, outlay.constrain(x, P(...)){instead}"
+    if is_under_vmap(evidence.module, found.source):
+        fix += "; inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
+    return Finding("resharding", text, fix, found.bytes_per_step, found.source)
+
+
+def _axes(found: CollectiveFacts) -> str:
+    return "+".join(found.axes) if found.axes else f"{found.group_size} devices"
+
+
+def _at(found: CollectiveFacts) -> str:
+    return at(found.source)
+
+
+def is_elementwise(module: HloModule, one: Instruction) -> bool:
+    """Whether an instruction moves data or computes element by element: it would not mind another sharding."""
+    if one.opcode == "fusion":
+        fused = module.computations.get(one.called("calls"))
+        return fused is not None and all(is_elementwise(module, inner) for inner in fused.instructions.values())
+    return one.opcode in _MOVES or one.opcode in _CHEAP or bool(re.fullmatch(r"(shift|round)-.*", one.opcode))
+
+
+def spread_samples(evidence: Evidence, what: str, source: SourceLine | None, axis: str) -> str:
+    """How to keep each device's samples its own.
+
+    Args:
+        evidence: the program.
+        what: what is to be constrained, in words.
+        source: the line that makes it.
+        axis: the batch's axis.
+    """
+    if is_under_vmap(evidence.module, source):
+        return (
+            f"{what}{at(source)} are made inside jax.vmap, where a spec speaks of one sample: constrain what vmap "
+            f"returns, outlay.constrain(jax.vmap(f)(x), P({axis!r})), or inside it outlay.constrain(x, P()), which "
+            "splits no dim of a sample and leaves the samples where they are"
+        )
+    return f"constrain {what}{at(source)} to the batch's axis: outlay.constrain(x, P({axis!r}))"
+
+
+def is_under_vmap(module: HloModule, source: SourceLine | None) -> bool:
+    """Whether what a line computes stands under `jax.vmap`."""
+    return any("vmap(" in one for one in _op_names(module, source))
+
+
+def is_constrained(module: HloModule, source: SourceLine | None) -> bool:
+    """Whether a line says itself where a value lives."""
+    if source is None:
+        return False
+    names = (read_op_name(one) for one in _op_names(module, source))
+    by_jax = any(name is not None and name.primitive == "sharding_constraint" for name in names)
+    return by_jax or bool(_CONSTRAINS.search(linecache.getline(source.file, source.line)))
+
+
+def at(source: SourceLine | None) -> str:
+    """A line, as it goes on after a word."""
+    return f" at {source}" if source else ""
+
+
+def _op_names(module: HloModule, source: SourceLine | None) -> list[str]:
+    if source is None:
+        return []
+    return [
+        one.op_name
+        for computation in module.computations.values()
+        for one in computation.instructions.values()
+        if one.op_name and user_line(one.frames) == source
+    ]

@@ -1,0 +1,247 @@
+"""Memory that costs more than it must: what does not fit, is held whole on every device, or could be used again."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from outlay.analysis.attribution.leaves import each_sharding
+from outlay.analysis.attribution.program_facts import MemoryFacts, ValueFacts
+from outlay.analysis.attribution.provenance import is_users, read_op_name
+from outlay.analysis.findings.compiler_messages import size_bytes
+from outlay.analysis.findings.finding import Evidence, Finding
+from outlay.analysis.hlo.hlo_module import SourceLine
+from outlay.analysis.hlo.hlo_shapes import read_shapes, total_bytes
+from outlay.arrays.shardings import OnHost
+from outlay.core.paths import flatten_paths
+from outlay.core.quantities import counted, format_bytes
+
+SHARE = 0.1
+"""Of what a device holds of the state, from which on a leaf that is whole everywhere is worth a finding."""
+
+CONSTANT_BYTES = 2**20
+"""From here on an array in the program's own text is worth a finding."""
+
+_MAX_NAMED = 4
+_MIN_BYTES = 1024
+"""Below this, a step counter say, nobody cares."""
+
+_FIX = (
+    "more devices to split over (fsdp, tensor_parallel), smaller microbatches (accumulate=...), "
+    "jax.checkpoint on a layer, or bfloat16 parameters"
+)
+# The first is what libtpu says of temporaries that cannot fit, the second what it says after it has placed buffers.
+_USED = re.compile(r"(?:\(|Used )(?P<needed>[\d.]+\w+)\)? (?:exceeds available HBM \(|of )(?P<there>[\d.]+\w+)")
+_BUFFER = re.compile(r"Size: ([\d.]+\w+)(?:\s+Operator: (.*?))?\s+Shape: (\S+)", re.DOTALL)
+_OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
+_NUM_SHOWN = 3
+
+
+def too_large(memory: MemoryFacts) -> Iterator[Finding]:
+    """A finding where the step needs more than the device can give, or than JAX takes by itself."""
+    if memory.verdict == "may not fit":
+        share = min(0.95, math.ceil(100 * memory.needed / (memory.capacity or 1)) / 100)
+        text = (
+            f"the step needs about {format_bytes(memory.needed)}, and JAX takes {format_bytes(memory.pool)} of "
+            f"{format_bytes(memory.capacity or 0)} for its pool"
+        )
+        fix = f"XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f}; or {_FIX}"
+        yield Finding("tight-memory", text, fix, max(0, memory.needed - memory.pool), _line(memory.largest))
+    if memory.verdict != "does not fit":
+        return
+    missing = memory.peak - memory.most
+    text = (
+        f"the step needs {format_bytes(memory.peak)} on a device of {format_bytes(memory.capacity or 0)}: "
+        f"{format_bytes(missing)} too much; {_largest(memory.largest)}"
+    )
+    yield Finding("out-of-memory", text, _FIX, memory.peak, _line(memory.largest))
+
+
+def gave_up(failure: str, traced: Sequence[ValueFacts] = ()) -> Finding:
+    """The finding of a compiler that ran out of memory, and what it says of it.
+
+    Args:
+        failure: the compiler's error.
+        traced: the largest arrays of the traced program, for a compiler that names none.
+    """
+    largest = buffers_in(failure)
+    words = (
+        _largest(largest)
+        if largest
+        else f"the compiler names no arrays; traced, before they are split, {_largest(traced)}"
+    )
+    used = _USED.search(failure)
+    if used is None:
+        text = f"the compiler gave up: {failure.strip().splitlines()[0]}"
+        return Finding("out-of-memory", f"{text}; {words}", _FIX, 0, _line(largest))
+    text = f"the compiler gave up: the step needs {used['needed']} on a device of {used['there']}; {words}"
+    return Finding("out-of-memory", text, _FIX, size_bytes(used["needed"]), _line(largest))
+
+
+def buffers_in(failure: str) -> tuple[ValueFacts, ...]:
+    """The largest buffers that a compiler's error lists."""
+    found = []
+    for size, operator, shape in _BUFFER.findall(failure):
+        arrays = read_shapes(shape)
+        op_name, source = _OP_NAME.search(operator), _SOURCE.search(operator)
+        line = SourceLine(source[1], int(source[2]), "") if source and is_users(source[1]) else None
+        named = read_op_name(op_name[1]) if op_name else None
+        what = f"{named.primitive}, {named.phase}" if named else op_name[1] if op_name else ""
+        first = arrays[0] if arrays else None
+        dims, dtype = (first.dims, first.dtype) if first else ((), "")
+        found.append(ValueFacts("", dims, dtype, size_bytes(size), what, line))
+    return tuple(sorted(found, key=lambda value: -value.num_bytes))
+
+
+def _largest(largest: Sequence[ValueFacts]) -> str:
+    if not largest:
+        return "it does not say of what"
+    alike: dict[str, int] = {}
+    for value in largest:
+        at = f", {value.source}" if value.source else ""
+        words = f"{format_bytes(value.num_bytes)} {value.what or value.name} ({value.dtype}{list(value.shape)}{at})"
+        alike[words] = alike.get(words, 0) + 1
+    shown = [f"{count} times {words}" if count > 1 else words for words, count in alike.items()]
+    return "largest: " + ", ".join(shown[:_NUM_SHOWN])
+
+
+def _line(largest: Sequence[ValueFacts]) -> SourceLine | None:
+    return next((value.source for value in largest if value.source), None)
+
+
+def whole_leaves(evidence: Evidence) -> Iterator[Finding]:
+    """State that is whole on every device, where it is a large share of what a device holds and others are split."""
+    program = evidence.program
+    if program is None or program.mesh.size == 1:
+        return
+    state = program.plan.state
+    held = sum(leaf.bytes_per_device for leaf in state)
+    if not any(leaf.is_split for leaf in state):
+        return
+    whole = [leaf for leaf in state if not leaf.is_split and leaf.bytes_per_device >= SHARE * held]
+    for leaf in whole:
+        text = (
+            f"{leaf.path} is whole on all {leaf.num_copies} devices: {format_bytes(leaf.bytes_total)} each, "
+            f"{leaf.bytes_total / held:.0%} of the state that a device holds ({leaf.reason or leaf.rule})"
+        )
+        yield Finding(
+            "replicated", text, f"split it: ({leaf.path!r}, P(...)), or fsdp with a smaller min_size", leaf.bytes_total
+        )
+
+
+def large_constants(evidence: Evidence) -> Iterator[Finding]:
+    """Arrays that the function closes over: they are copied to every device, and stand in the program's text."""
+    module = evidence.module
+    if module.num_partitions == 1:
+        return
+    for computation in module.computations.values():  # also of fusions
+        for one in computation.instructions.values():
+            size = total_bytes(one.shapes) if one.opcode == "constant" else 0
+            if size >= CONSTANT_BYTES:
+                shape = one.shapes[0]
+                text = (
+                    f"a constant {shape.dtype}{list(shape.dims)} of {format_bytes(size)} is part of the program, and "
+                    "so whole on every device"
+                )
+                fix = "pass it as an argument (in the batch or the state), where the layout can split it"
+                yield Finding("replicated", text, fix, size)
+
+
+def donated_in_vain(evidence: Evidence) -> Iterator[Finding]:
+    """Donated leaves that no output could use."""
+    used = {number for _, number in evidence.module.input_output_alias}
+    lost = [leaf for leaf in evidence.leaves if leaf.donated and leaf.number not in used]
+    cost = sum(leaf.num_bytes for leaf in lost)
+    if cost < _MIN_BYTES:
+        return
+    paths = [leaf.path for leaf in sorted(lost, key=lambda leaf: -leaf.num_bytes)]
+    text = (
+        f"the memory of {counted(len(lost), 'donated leaf', 'donated leaves')} is not used again, "
+        f"{format_bytes(cost)}: {_named(paths)}"
+    )
+    fix = "return each with the shape, dtype and sharding it came with, or do not donate it"
+    yield Finding("donation", text, fix, cost)
+
+
+def state_not_donated(evidence: Evidence) -> Iterator[Finding]:
+    """A first argument that comes back as it was, of whose memory there are two while the step runs."""
+    pair = _state(evidence.compiled)
+    if pair is None:
+        return
+    (before, _), _ = pair
+    if any(info.donated for info in jax.tree.leaves(before)):
+        return
+    first = len(jax.tree.leaves(before))
+    cost = sum(leaf.num_bytes for leaf in evidence.leaves[:first])
+    if cost >= _MIN_BYTES:
+        text = f"the first argument comes back with the same shapes but is not donated: {format_bytes(cost)} held twice"
+        yield Finding("donation", text, "jax.jit(..., donate_argnums=0), and use what it returns", cost)
+
+
+def state_that_moves(evidence: Evidence) -> Iterator[Finding]:
+    """State whose sharding is another one when it comes back: the next call compiles again, or moves it."""
+    pair = _state(evidence.compiled)
+    if pair is None:
+        return
+    (before, have), want = pair
+    num_bytes = {leaf.number: leaf.num_bytes for leaf in evidence.leaves}
+    moved, cost, number = [], 0, 0
+    for (path, info), old, new in zip(flatten_paths(before)[0], have, want, strict=True):
+        if old is None:  # not used, and so no parameter
+            continue
+        # Of what is on the host of absent GPUs no compiled program tells the memory; where it is split it does tell.
+        back = old if isinstance(old, OnHost) and new.memory_kind is None and _dims(old) == _dims(new) else new
+        if not old.is_equivalent_to(back, len(info.shape)):
+            moved.append(f"{path or 'the array'} {_spec(old)} -> {_spec(new)}")
+            cost += num_bytes.get(number, 0)
+        number += 1
+    if moved:
+        text = (
+            f"{counted(len(moved), 'leaf', 'leaves')} of the first argument returned with another sharding: "
+            f"{_named(moved)}"
+        )
+        fix = "jax.jit(..., out_shardings=...) with the shardings they came with, or use outlay.program"
+        yield Finding("state-moves", text, fix, cost)
+
+
+def _state(compiled: jax.stages.Compiled | None) -> Any:
+    """The first argument with its shardings, and those of the first of several outputs, if that has the same shapes.
+
+    So a step is written that takes a state and returns the next one; any other function has none.
+    """
+    if compiled is None or not isinstance(compiled.args_info, tuple) or not compiled.args_info[0]:
+        return None
+    before = compiled.args_info[0][0]
+    have = each_sharding(before, compiled.input_shardings[0][0])
+    outputs, shardings = compiled.out_info, compiled.output_shardings
+    if not (isinstance(outputs, tuple) and len(outputs) > 1 and jax.tree.leaves(before)):
+        return None
+    if _shapes(before) != _shapes(outputs[0]):
+        return None
+    return (before, have), jax.tree.leaves(shardings[0])
+
+
+def _shapes(tree: Any) -> list[tuple[Any, ...]]:
+    return [(path, tuple(leaf.shape), str(leaf.dtype)) for path, leaf in flatten_paths(tree)[0]]
+
+
+def _spec(sharding: Any) -> str:
+    return str(getattr(sharding, "spec", sharding))
+
+
+def _dims(sharding: Any) -> tuple[Any, ...]:
+    """The dims that are split; a spec may say of the last ones that they are not, or say nothing."""
+    dims = list(getattr(sharding, "spec", ()))
+    while dims and dims[-1] is None:
+        dims.pop()
+    return tuple(dims)
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

@@ -1,0 +1,257 @@
+"""Where values of a program come from and go: back to its parameters, and on to its results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+
+_MAX_STEPS = 1000
+
+# What gives the same data on: seen otherwise, in part, in another precision, or on other devices.
+PASSING = frozenset(
+    {
+        *("bitcast", "bitcast-convert", "convert", "copy", "reshape", "transpose", "reduce-precision"),
+        *("slice", "dynamic-slice", "all-gather", "all-to-all", "collective-permute", "opt-barrier"),
+        *("copy-start", "slice-start", "dynamic-slice-start"),
+        *("all-gather-start", "all-to-all-start", "collective-permute-start"),
+        *("copy-done", "slice-done", "dynamic-slice-done", "fusion-done", "async-update", "async-done"),
+        *("all-gather-done", "all-to-all-done", "collective-permute-done"),
+    }
+)
+_VIEWS = ("bitcast", "opt-barrier")
+# What a loop may do with an element of its state that it does not change.
+_KEEPING = ("tuple", "get-tuple-element", "copy", "bitcast", "opt-barrier", "copy-start", "copy-done")
+_CALLING = ("fusion", "call", "fusion-start", "async-start")
+_MAX_VALUES = 5000
+# What mixes elements: its result is another value, even where it has as many elements.
+_MIXING = ("dot", "convolution", "reduce", "gather", "scatter", "custom-call", "sort", "reduce-window")
+# What gives the same data on though it changes how much of it there is on a device.
+_RESIZING = ("dynamic-update-slice", "reduce-scatter", "all-gather", "slice", "dynamic-slice")
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A parameter that was found.
+
+    Attributes:
+        parameter: its number among the entry's.
+        through: the operations that the data went through on its way, from the parameter on; views are left out.
+    """
+
+    parameter: int
+    through: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value: an instruction, the element of its tuple, and the calls that were entered to get there."""
+
+    computation: str
+    name: str
+    path: tuple[int, ...] = ()
+    calls: tuple[tuple[str, Instruction], ...] = ()
+
+
+def leaf_parameter(module: HloModule, computation: str, value: str) -> Traced | None:
+    """The parameter of the program that a value holds the data of; None where it is computed.
+
+    A value that a loop changes is computed; one that it only reads, such as weights it slices, is followed out of it.
+
+    Args:
+        module: the program.
+        computation: the name of the computation that the value stands in.
+        value: the name of an instruction, such as an operand of a collective.
+    """
+    place: _Value | None = _Value(computation, value)
+    through: list[str] = []
+    for _ in range(_MAX_STEPS):
+        if place is None:
+            return None
+        one = _instruction(module, place)
+        if one is None:
+            return None
+        if one.opcode == "parameter" and place.computation == module.entry:
+            # A program with very many parameters takes them as one tuple.
+            return Traced(place.path[0] if place.path else _number(one), tuple(reversed(through)))
+        if one.opcode in PASSING and one.opcode not in _VIEWS and not one.opcode.endswith("-done"):
+            through.append(one.opcode.removesuffix("-start"))
+        place = _before(module, place, one)
+    return None
+
+
+def _number(parameter: Instruction) -> int:
+    return int(parameter.value) if parameter.value.isdecimal() and len(parameter.value) < 10 else 0
+
+
+def _instruction(module: HloModule, place: _Value) -> Instruction | None:
+    computation = module.computations.get(place.computation)
+    return computation.instructions.get(place.name) if computation else None
+
+
+def _before(module: HloModule, place: _Value, one: Instruction) -> _Value | None:
+    """Where the data of a value comes from, one step back."""
+    if one.opcode == "get-tuple-element":
+        index = _index(one)
+        return None if index is None else _operand(place, one, 0, (index, *place.path))
+    if one.opcode == "tuple":
+        return _operand(place, one, place.path[0], place.path[1:]) if place.path else None
+    if one.opcode == "parameter":
+        return _argument(module, place, one)
+    if one.opcode == "while":
+        return _operand(place, one, 0, place.path) if _is_kept(module, one, place.path) else None
+    if one.opcode in _CALLING:
+        inner = module.computations.get(one.called("calls", "to_apply"))
+        if inner is None or inner.root is None:
+            return None
+        return _Value(inner.name, inner.root.name, place.path, (*place.calls, (place.computation, one)))
+    if one.opcode not in PASSING:
+        return None
+    if place.path and len(one.operands) > 1 and "slice" not in one.opcode:  # several arrays that are moved together
+        return _operand(place, one, place.path[0], place.path[1:])
+    return _operand(place, one, 0, place.path)
+
+
+def _operand(place: _Value, one: Instruction, number: int, path: tuple[int, ...]) -> _Value | None:
+    return replace(place, name=one.operands[number], path=path) if number < len(one.operands) else None
+
+
+def _index(one: Instruction) -> int | None:
+    index = one.attributes.get("index", "")
+    return int(index) if index.isdecimal() and len(index) < 10 else None
+
+
+def _argument(module: HloModule, place: _Value, parameter: Instruction) -> _Value | None:
+    """What a computation is given for its parameter."""
+    if place.calls:
+        *outer, (computation, caller) = place.calls
+    else:
+        callers = module.callers.get(place.computation, ())
+        if len(callers) != 1:
+            return None
+        outer, (computation, caller) = [], callers[0]
+    number = _number(parameter)
+    if caller.opcode == "while":
+        if not _is_kept(module, caller, place.path):
+            return None
+    elif caller.opcode == "conditional":
+        number = 1 + caller.calls.index(place.computation)
+    elif caller.opcode not in _CALLING:
+        return None
+    return _operand(_Value(computation, "", (), tuple(outer)), caller, number, place.path)
+
+
+def _is_kept(module: HloModule, loop: Instruction, path: tuple[int, ...]) -> bool:
+    """Whether a loop's body gives an element of its state on as it got it."""
+    body = module.computations.get(loop.called("body"))
+    one = body.root if body else None
+    if body is None or one is None or not path:
+        return False
+    following = _Value(body.name, one.name, path)
+    for _ in range(_MAX_STEPS):
+        one = _instruction(module, following)
+        if one is None:
+            return False
+        if one.opcode == "parameter":
+            return following.path == path
+        if one.opcode not in _KEEPING:
+            return False
+        step = _before(module, following, one)
+        if step is None:
+            return False
+        following = step
+    return False
+
+
+def outputs_reached(module: HloModule, computation: str, value: str, element: int | None = None) -> tuple[int, ...]:
+    """The results of the program that a value flows into element by element.
+
+    A gradient reaches what the optimizer makes of it: the parameter's new value, and its moments. Where it is reduced
+    to a number, such as a norm, it is followed no further.
+
+    Args:
+        module: the program.
+        computation: the name of the computation that the value stands in.
+        value: the name of an instruction, such as a collective.
+        element: of an instruction with several results the one to follow; all of them if not given.
+
+    Returns:
+        Positions among the program's results, in order.
+    """
+    outputs: set[int] = set()
+    pending = [_Value(computation, value, path) for path in _paths(module, computation, value, element)]
+    seen = set(pending)
+    while pending and len(seen) < _MAX_VALUES:
+        place = pending.pop()
+        inside = module.computations.get(place.computation)
+        one = inside.instructions.get(place.name) if inside else None
+        if inside is None or one is None:
+            continue
+        if one.is_root and inside.name == module.entry:
+            outputs.add(place.path[0] if place.path else 0)
+        for following in _following(module, inside, one, place.path):
+            if following not in seen:
+                seen.add(following)
+                pending.append(following)
+    return tuple(sorted(outputs))
+
+
+def _paths(module: HloModule, computation: str, value: str, element: int | None) -> tuple[tuple[int, ...], ...]:
+    """The elements of a value that are followed."""
+    if element is not None:
+        return ((element,),)
+    one = module.computations[computation].instructions[value]
+    # A start gives its operands too, and contexts; its end gives as many results as there are operands.
+    count = len(one.operands) if one.opcode.endswith("-start") else len(one.shapes)
+    return tuple((number,) for number in range(count)) if count > 1 else ((),)
+
+
+def _following(module: HloModule, inside: Computation, one: Instruction, path: tuple[int, ...]) -> Iterator[_Value]:
+    """Where a value goes next: to those that take it, and out of the computation whose result it is."""
+    for user in inside.users.get(one.name, ()):
+        for number, operand in enumerate(user.operands):
+            if operand == one.name:
+                yield from _taken(module, inside, user, number, one, path)
+    if one.is_root:
+        for computation, caller in module.callers.get(inside.name, ()):
+            if caller.opcode in _CALLING or caller.opcode in ("while", "conditional"):
+                yield _Value(computation, caller.name, path)
+            if caller.opcode == "while":  # the next round
+                yield from _parameter(module, inside.name, 0, path)
+
+
+def _taken(
+    module: HloModule, inside: Computation, user: Instruction, number: int, one: Instruction, path: tuple[int, ...]
+) -> Iterator[_Value]:
+    """What becomes of a value that an instruction takes as its operand of that number."""
+    if user.opcode == "tuple":
+        yield _Value(inside.name, user.name, (number, *path))
+    elif user.opcode == "get-tuple-element":
+        if path and user.attributes.get("index") == str(path[0]):
+            yield _Value(inside.name, user.name, path[1:])
+    elif user.opcode == "while":
+        yield from _parameter(module, user.called("body"), 0, path)
+    elif user.opcode == "conditional":
+        if 1 <= number <= len(user.calls):
+            yield from _parameter(module, user.calls[number - 1], 0, path)
+    elif user.opcode in _CALLING:
+        yield from _parameter(module, user.called("calls", "to_apply"), number, path)
+    elif user.opcode == "opt-barrier" or user.opcode.endswith("-done"):
+        yield _Value(inside.name, user.name, path)
+    elif user.opcode not in _MIXING and (user.opcode.startswith(_RESIZING) or _same_size(user, one)):
+        several = len(user.operands) > 1 and len(user.shapes) == len(user.operands)  # moved together
+        yield _Value(inside.name, user.name, (number,) if several else ())
+
+
+def _parameter(module: HloModule, computation: str, number: int, path: tuple[int, ...]) -> Iterator[_Value]:
+    inner = module.computations.get(computation)
+    parameter = inner.parameter(number) if inner else None
+    if parameter is not None:
+        yield _Value(computation, parameter.name, path)
+
+
+def _same_size(user: Instruction, one: Instruction) -> bool:
+    size = math.prod(one.shapes[0].dims) if one.shapes else 0
+    return size > 1 and any(math.prod(shape.dims) == size for shape in user.shapes)
