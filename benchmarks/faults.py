@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # whose tests have the progr
 from kill_during_save import SAVER, Saver
 from tests.multiprocess import jobs
 
-from outlay.jobs.silence import TOGETHER
+from outlay.jobs.stall import TOGETHER
 
 BAR = 10.0
 STUCK_AFTER, MISSING_AFTER = 8, 3

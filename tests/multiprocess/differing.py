@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outlay.core.error_types import ProgramError
 from outlay.jobs.join import join
-from outlay.jobs.posted_texts import part
+from outlay.jobs.joined import part
 
 
 def main(kinds: str, process: int, mark: str) -> None:

@@ -18,8 +18,7 @@ from typer.core import TyperGroup
 from outlay.cli import interrupt, output
 from outlay.core.error_types import OutlayError
 from outlay.core.user_code import users_traceback
-from outlay.jobs.aftermath import is_echo
-from outlay.jobs.explained import Explained
+from outlay.jobs.exit_codes import Explained, is_echo
 from outlay.recipes.plugins import EXTRAS
 
 CHECK_FAILED = 1

@@ -213,9 +213,9 @@ def print_json(facts: Any) -> None:
     _answer.is_printed = True
     folder = os.environ.get(ANSWERS)
     if folder and _answer.as_json:
-        from outlay.jobs import variables
+        from outlay.jobs import process_info
 
-        restart = os.environ.get(variables.RESTART, "0")
+        restart = os.environ.get(process_info.RESTART, "0")
         Path(folder, f"{int(restart):04}.json").write_text(text, encoding="utf-8")
     else:
         typer.echo(text, file=_answer.stream)

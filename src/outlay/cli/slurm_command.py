@@ -72,9 +72,8 @@ def run(
     submit: Annotated[bool, typer.Option("--submit", help="Hand the script to sbatch instead of printing it.")] = False,
 ) -> None:
     """Print the batch script that runs a recipe on a cluster. All other options go to `outlay run` there."""
-    from outlay.jobs.slurm.batch_text import render
-    from outlay.jobs.slurm.batch_text import submit as hand_in
-    from outlay.jobs.slurm.script import Script, combined
+    from outlay.jobs.slurm_script import Script, combined, render
+    from outlay.jobs.slurm_script import submit as hand_in
 
     _refuse_typos(context.args, own_options(context, recipe))
     start = combined(preset or ())

@@ -17,16 +17,12 @@ import time
 from dataclasses import asdict
 from typing import NoReturn
 
-from outlay.jobs.ending import STUCK
-from outlay.jobs.heartbeat import last_beat, report_to
+from outlay.jobs.connection import Hung, Message
+from outlay.jobs.exit_codes import LOST, STUCK
+from outlay.jobs.heartbeat import last_beat, report_to, seconds_waiting_in_jax
 from outlay.jobs.job_folder import Beat
-from outlay.jobs.line import Hung, Message
-from outlay.jobs.meet import Met
-from outlay.jobs.silence import OFF, Limits, Silence
-from outlay.jobs.waiting import seconds_waiting_in_jax
-
-LOST = 69
-"""Exit code of processes that end because another one, or its machine, has gone: `EX_UNAVAILABLE`."""
+from outlay.jobs.rendezvous import Met
+from outlay.jobs.stall import OFF, Limits, Silence
 
 _EVERY = 1.0  # seconds between signs of life
 _AT_MOST_A_SECOND = 200  # messages to process 0 of all together
@@ -49,9 +45,9 @@ class Guard:
     """
 
     def __init__(self, met: Met, *, acts: bool, stuck_after: float | None) -> None:
-        self._me, self._hosts = met.place.process, met.hosts
+        self._me, self._hosts = met.info.process, met.hosts
         self._lines = dict(met.lines)
-        self._num = met.place.num_processes
+        self._num = met.info.num_processes
         self._acts, self._pid = acts, os.getpid()
         self._every = max(_EVERY, self._num / _AT_MOST_A_SECOND)
         self._over = threading.Event()  # all have finished, or nobody waits for anybody

@@ -15,10 +15,10 @@ from pathlib import Path
 from outlay.core.error_types import LaunchError
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import simulated_environment
-from outlay.jobs import variables
+from outlay.jobs import process_info
 from outlay.jobs.job_folder import JobFolder
 from outlay.jobs.proc_files import MARK
-from outlay.jobs.silence import Limits
+from outlay.jobs.stall import Limits
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Job:
             LaunchError: variables that are set speak against simulated devices, or GPUs cannot be shared out.
         """
         own = {
-            variables.PROCESS_ID: str(process),
-            variables.NUM_PROCESSES: str(self.num_processes),
-            variables.COORDINATOR: f"{LOOPBACK}:{port}",
-            variables.TOKEN: self.token,
-            variables.JOB_DIR: str(folder.path),
+            process_info.PROCESS_ID: str(process),
+            process_info.NUM_PROCESSES: str(self.num_processes),
+            process_info.COORDINATOR: f"{LOOPBACK}:{port}",
+            process_info.TOKEN: self.token,
+            process_info.JOB_DIR: str(folder.path),
             MARK: f"{os.environ.get(MARK, '')} {folder.mark}".strip(),
-            variables.RESTART: str(restart),
-            **({variables.IN_ORDER: "1"} if self.in_order else {}),
+            process_info.RESTART: str(restart),
+            **({process_info.IN_ORDER: "1"} if self.in_order else {}),
             "PYTHONUNBUFFERED": "1",  # lines come when they are printed, and none is lost with a process
         }
         if self.devices_per_process is None:
@@ -83,7 +83,7 @@ class Job:
                 f"--devices-per-process simulates CPU devices, but JAX_PLATFORMS={platforms} leaves the CPU out\n"
                 f"  fix: unset JAX_PLATFORMS, or leave out --devices-per-process to use what is attached"
             )
-        own[variables.DEVICES_PER_PROCESS] = str(self.devices_per_process)
+        own[process_info.DEVICES_PER_PROCESS] = str(self.devices_per_process)
         return os.environ | own | simulated_environment(self.devices_per_process, os.environ)
 
 

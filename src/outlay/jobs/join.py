@@ -11,18 +11,15 @@ from typing import Any
 
 from outlay.core import backend_watch
 from outlay.core.error_types import BackendStartedError, JoinError
-from outlay.jobs import variables
-from outlay.jobs.from_environment import place_from
+from outlay.jobs import process_info
+from outlay.jobs.exit_hooks import Hooks
 from outlay.jobs.guard import Guard
-from outlay.jobs.heartbeat import beat, start_beating
-from outlay.jobs.hooks import Hooks
+from outlay.jobs.heartbeat import ask_of_devices, beat, start_beating
 from outlay.jobs.job_folder import JOINED, JobFolder, Who
-from outlay.jobs.joined import PATIENCE, Joined, joined, remember
-from outlay.jobs.meet import Met, meet
-from outlay.jobs.place_in_job import Place
-from outlay.jobs.posted_texts import post, wait_for
+from outlay.jobs.joined import PATIENCE, Joined, joined, post, remember, wait_for
 from outlay.jobs.process import die_with_parent
-from outlay.jobs.waiting import ask_of_devices
+from outlay.jobs.process_info import ProcessInfo, read_process_info
+from outlay.jobs.rendezvous import Met, meet
 
 # Seconds after which a machine is lost that does not answer. One that is held for less goes on, such as a virtual one
 # that is moved.
@@ -44,7 +41,7 @@ def join(
 ) -> Joined:
     """Make this process one of several that compute together, so that `jax.devices()` are the devices of all.
 
-    To be called first, before anything uses JAX's devices. The place in the job comes from whatever started the
+    To be called first, before anything uses JAX's devices. The rank in the job comes from whatever started the
     processes: `outlay launch`, SLURM's `srun`, Open MPI's `mpirun`, or a Kubernetes Job (`OUTLAY_COORDINATOR` and
     `OUTLAY_NUM_PROCESSES` set in it; which process it is says `JOB_COMPLETION_INDEX`). Where nothing did, this process
     is alone and nothing changes, so that the program is the same with one process and with many. From then on an
@@ -63,7 +60,7 @@ def join(
             default `OUTLAY_LOST_AFTER`, else 100.
 
     Returns:
-        The place in the job, and the hosts of all processes.
+        This process in the job, and the hosts of all processes.
 
     Raises:
         JoinError: the environment says it only by half, or processes are missing; the message names them.
@@ -75,52 +72,52 @@ def join(
     before = joined()
     if before is not None:
         return before
-    place = _place(process, num_processes, coordinator)
-    if place is None or _is_taken(place):
+    info = _own_info(process, num_processes, coordinator)
+    if info is None or _is_taken(info):
         job = Joined()
     else:
-        _check_not_started(place)
+        _check_not_started(info)
         limits = _seconds("stuck_after", stuck_after), _seconds("lost_after", lost_after)
-        job = _join(place, timeout, *limits)
+        job = _join(info, timeout, *limits)
     remember(job)
     return job
 
 
-def _place(process: int | None, num_processes: int | None, coordinator: str | None) -> Place | None:
+def _own_info(process: int | None, num_processes: int | None, coordinator: str | None) -> ProcessInfo | None:
     given = {"process": process, "num_processes": num_processes, "coordinator": coordinator}
     if num_processes == 1:
         return None
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == len(given):
-        return place_from(os.environ)
+        return read_process_info(os.environ)
     if process is None or num_processes is None or coordinator is None:
         there = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
         raise JoinError(
             f"outlay.join() was given {there}, but not {', '.join(missing)}"
             "\n  fix: give all three, or none of them where outlay launch, srun or mpirun starts the processes"
         )
-    return Place(
+    return ProcessInfo(
         process,
         num_processes,
         coordinator,
         origin=dict.fromkeys(("process", "number of processes", "coordinator"), "join()"),
-        secret=os.environ.get(variables.TOKEN, ""),
+        secret=os.environ.get(process_info.TOKEN, ""),
     )
 
 
-def _is_taken(place: Place) -> bool:
-    """Whether a process that started this one is in that very place: a worker with its variables, or its main file."""
-    pid, _, taken = os.environ.get(variables.JOINED, "").partition(" ")
-    return pid != str(os.getpid()) and taken == _key(place)
+def _is_taken(info: ProcessInfo) -> bool:
+    """Return whether a parent of this process has joined with that rank: this one only inherits its variables."""
+    pid, _, taken = os.environ.get(process_info.JOINED, "").partition(" ")
+    return pid != str(os.getpid()) and taken == _key(info)
 
 
-def _key(place: Place) -> str:
-    return hashlib.sha256(f"{place.name} {place.coordinator} {place.process}".encode()).hexdigest()[:16]
+def _key(info: ProcessInfo) -> str:
+    return hashlib.sha256(f"{info.name} {info.coordinator} {info.process}".encode()).hexdigest()[:16]
 
 
 def _seconds(name: str, given: float | None) -> float | None:
     """A limit as it is given, or as the environment says; None where nobody does."""
-    variable = {"stuck_after": variables.STUCK_AFTER, "lost_after": variables.LOST_AFTER}[name]
+    variable = {"stuck_after": process_info.STUCK_AFTER, "lost_after": process_info.LOST_AFTER}[name]
     text = os.environ.get(variable, "") if given is None else str(given)
     if not text:
         return None
@@ -136,31 +133,31 @@ def _seconds(name: str, given: float | None) -> float | None:
     )
 
 
-def _check_not_started(place: Place) -> None:
+def _check_not_started(info: ProcessInfo) -> None:
     from outlay.core.jax_compat import backend_is_started
 
     if backend_is_started():
         raise BackendStartedError(
             f"outlay.join() comes too late: JAX has started with this process's devices only, but this is process "
-            f"{place.process} of {place.num_processes}\n  {backend_watch.describe_start()}\n"
+            f"{info.process} of {info.num_processes}\n  {backend_watch.describe_start()}\n"
             "  fix: move outlay.join() above it"
         )
 
 
-def _join(place: Place, timeout: float, stuck_after: float | None, lost_after: float | None) -> Joined:
-    job_dir = os.environ.get(variables.JOB_DIR)
+def _join(info: ProcessInfo, timeout: float, stuck_after: float | None, lost_after: float | None) -> Joined:
+    job_dir = os.environ.get(process_info.JOB_DIR)
     folder = JobFolder(Path(job_dir)) if job_dir else None
     if folder:
         die_with_parent()
-        start_beating(folder.path, place.process)
+        start_beating(folder.path, info.process)
         beat(None, "joining")
-    hooks = Hooks(place.process, folder)
+    hooks = Hooks(info.process, folder)
     hooks.install()  # imports JAX, which takes seconds on a busy machine
     beat(None, "meeting the others")
     _set_devices()
     lost_after = lost_after or _LOST_AFTER
-    met = meet(place, timeout, lost_after)
-    os.environ[variables.JOINED] = f"{os.getpid()} {_key(place)}"
+    met = meet(info, timeout, lost_after)
+    os.environ[process_info.JOINED] = f"{os.getpid()} {_key(info)}"
     # Under the launcher it is the launcher that ends the others: it sees more.
     ask_of_devices(_work_unseen)
     hooks.guard = Guard(met, acts=folder is None, stuck_after=stuck_after)
@@ -168,15 +165,15 @@ def _join(place: Place, timeout: float, stuck_after: float | None, lost_after: f
     _initialize(met, timeout, lost_after)
     _check_own_job(met)
     if folder:
-        folder.write_who(_who(met.place))
+        folder.write_who(_who(met.info))
         beat(None, JOINED)
     return Joined(
-        place.process,
-        place.num_processes,
-        met.place.coordinator,
+        info.process,
+        info.num_processes,
+        met.info.coordinator,
         met.hosts,
-        int(os.environ.get(variables.RESTART, "0")),
-        place.origin,
+        int(os.environ.get(process_info.RESTART, "0")),
+        info.origin,
         timeout,
     )
 
@@ -192,7 +189,7 @@ def _work_unseen() -> bool:
 
 def _set_devices() -> None:
     """Simulate as many devices as the launcher wants; what XLA reads from the environment it has set already."""
-    wanted = os.environ.get(variables.DEVICES_PER_PROCESS)
+    wanted = os.environ.get(process_info.DEVICES_PER_PROCESS)
     if wanted is None:
         return
     import jax
@@ -215,12 +212,12 @@ def _initialize(met: Met, timeout: float, lost_after: float) -> None:
 
     if "JAX_ENABLE_PREEMPTION_SERVICE" not in os.environ:  # else it is wanted
         jax.config.update("jax_enable_preemption_service", False)  # it swallows SIGTERM
-    place = met.place
+    info = met.info
     jax.distributed.initialize(
-        place.coordinator,
-        place.num_processes,
-        place.process,
-        local_device_ids=_own_gpus(place),
+        info.coordinator,
+        info.num_processes,
+        info.process,
+        local_device_ids=_own_gpus(info),
         cluster_detection_method="deactivate",
         initialization_timeout=max(1, round(timeout)),
         heartbeat_timeout_seconds=_HEARTBEAT or max(1, round(lost_after)),
@@ -230,33 +227,31 @@ def _initialize(met: Met, timeout: float, lost_after: float) -> None:
 
 def _check_own_job(met: Met) -> None:
     """Make sure that JAX, which asks nobody who he is, has connected those that have met."""
-    if met.place.process == 0:
+    if met.info.process == 0:
         post("job", met.nonce)
     elif wait_for("job", _OWN_JOB_WITHIN) != met.nonce:
         raise JoinError(
-            f"process {met.place.process} of {met.place.num_processes} has met its job at {met.place.coordinator}, and "
+            f"process {met.info.process} of {met.info.num_processes} has met its job at {met.info.coordinator}, and "
             "then JAX there was another job's: somebody has taken the port in between\n  fix: start again"
         )
 
 
-def _own_gpus(place: Place) -> list[int] | None:
+def _own_gpus(info: ProcessInfo) -> list[int] | None:
     """The GPUs of this process where several on one machine all see all of them; None for all that it sees."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    here, local = place.num_local_processes, place.local_process
+    here, local = info.num_local_processes, info.local_process
     if here is None or local is None or here == 1 or len(visible) < here or len(visible) % here:
         return None
     each = len(visible) // here
     return list(range(local * each, (local + 1) * each))
 
 
-def _who(place: Place) -> Who:
+def _who(info: ProcessInfo) -> Who:
     import jax
 
     devices: list[dict[str, Any]] = [
         {"id": device.id, "kind": device.device_kind, "platform": device.platform} for device in jax.local_devices()
     ]
-    simulated = variables.DEVICES_PER_PROCESS
-    origin = place.origin | {"devices": simulated if simulated in os.environ else "what is attached"}
-    return Who(
-        place.process, place.num_processes, socket.gethostname(), os.getpid(), devices, place.coordinator, origin
-    )
+    simulated = process_info.DEVICES_PER_PROCESS
+    origin = info.origin | {"devices": simulated if simulated in os.environ else "what is attached"}
+    return Who(info.process, info.num_processes, socket.gethostname(), os.getpid(), devices, info.coordinator, origin)

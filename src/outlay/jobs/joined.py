@@ -1,8 +1,12 @@
-"""What this process knows about its job, once it has joined."""
+"""The job that this process has joined: who is in it, and the texts that its processes leave for each other."""
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 PATIENCE = 300.0
 """Seconds that processes wait for each other unless told otherwise; the nodes of a cluster do not start together."""
@@ -50,3 +54,82 @@ def host_number(process: int) -> int | None:
     if _joined is None or process >= len(_joined.hosts):
         return None
     return sorted(set(_joined.hosts), key=_joined.hosts.index).index(_joined.hosts[process])
+
+
+_AT_ONCE = 2.0  # seconds in JAX's own code without a look at Ctrl-C
+_FAREWELL = 10.0  # seconds
+
+
+def patience() -> float:
+    """Seconds that this process waits for the others of its job."""
+    job = joined()
+    return job.timeout if job else PATIENCE
+
+
+def post(key: str, text: str) -> None:
+    """Leave a text; a key can be used once."""
+    _client().key_value_set(f"outlay/{key}", text)
+
+
+def posted(folder: str) -> list[str]:
+    """What has been left under keys that begin with this one and a slash."""
+    return [text for _, text in _client().key_value_dir_get(f"outlay/{folder}/")]
+
+
+def wait_for(key: str, seconds: float = math.inf) -> str | None:
+    """The text that a process leaves; None where it has not come after so many seconds.
+
+    Where they are not limited, it is the processes' guard that ends a wait for one that has failed or gone.
+    """
+    import jax
+
+    deadline = time.monotonic() + seconds
+    while True:
+        left = max(deadline - time.monotonic(), 0.001)
+        try:
+            # In JAX's own code, where the launcher can see that this process waits for others that have ended.
+            return _client().blocking_key_value_get(f"outlay/{key}", max(1, round(1000 * min(left, _AT_ONCE))))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+        if left <= _AT_ONCE:
+            return None
+
+
+def gather_all(key: str, processes: Sequence[int], process: int, seconds: float = math.inf) -> list[int]:
+    """Go on when all of some processes have come here; no device takes part, so nobody is in a hurry.
+
+    Args:
+        key: of this meeting, the same in all; can be used once.
+        processes: all that come, in the same order everywhere.
+        process: which this is.
+        seconds: how long to wait.
+
+    Returns:
+        Those that have not come; empty if all is well.
+    """
+    first, *others = processes
+    if process != first:
+        post(f"{key}/{process}", "")
+        return [] if wait_for(f"{key}/all", seconds) is not None else [first]
+    deadline = time.monotonic() + seconds
+    missing = [other for other in others if wait_for(f"{key}/{other}", deadline - time.monotonic()) is None]
+    if not missing:
+        post(f"{key}/all", "")
+    return missing
+
+
+def part(key: str, processes: Sequence[int]) -> None:
+    """Let all read what was left before the first of them ends, and perhaps the coordinator with it."""
+    import jax
+
+    try:
+        _client().wait_at_barrier(f"outlay/{key}", round(1000 * _FAREWELL), list(processes))
+    except jax.errors.JaxRuntimeError:  # one of them has ended already; what is to be said matters more
+        return
+
+
+def _client() -> Any:
+    from outlay.core.jax_compat import coordination_client
+
+    return coordination_client()

@@ -1,17 +1,18 @@
-"""The output of all processes as one, line by line, each with the number of its process."""
+"""The output of all processes as one, line by line, each with the number of its process, or step by step."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from outlay.jobs.heartbeat import STEP_MARK
 from outlay.jobs.screen import Screen, Stream
-from outlay.jobs.step_order import StepOrder
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # of ANSI terminals, the most different first
 _LAST_LINES, _LONGEST_LINE = 400, 4096
@@ -156,3 +157,64 @@ class MergedOutput:
     def _prefix(self, process: int, is_terminal: bool) -> str:
         text = f"[{process:>{self._width}}]"
         return f"\x1b[{_COLOURS[process % len(_COLOURS)]}m{text}\x1b[0m" if is_terminal else text
+
+
+_BEFORE_THE_FIRST = -1
+_MOST = 1 << 24  # characters that are held back
+
+
+class StepOrder:
+    """Holds back the lines of one stream, stdout or stderr, of all processes.
+
+    Args:
+        num_processes: how many processes there are.
+
+    Attributes:
+        overflowed: so much was held back, for a process that was behind, that some of it came before its turn.
+    """
+
+    def __init__(self, num_processes: int) -> None:
+        self._finished: list[float] = [_BEFORE_THE_FIRST] * num_processes
+        self._begun_lines = [""] * num_processes
+        self._held: dict[float, list[list[str]]] = collections.defaultdict(lambda: [[] for _ in range(num_processes)])
+        self._size = 0
+        self.overflowed = False
+
+    def add(self, process: int, lines: list[str]) -> list[str]:
+        """Take lines of a process; returns them as it wrote them, without marks."""
+        plain = []
+        for line in lines:
+            if found := STEP_MARK.search(line):
+                self._begun_lines[process] += line[: found.start()]
+                self._finished[process] = int(found[1])
+                continue
+            plain.append(self._begun_lines[process] + line)
+            self._begun_lines[process] = ""
+            self._held[self._finished[process]][process].append(plain[-1])
+            self._size += len(plain[-1])
+        return plain
+
+    def end(self, process: int) -> None:
+        """A process writes no more."""
+        if begun := self._begun_lines[process]:
+            self._held[self._finished[process]][process].append(begun)
+            self._size += len(begun)
+            self._begun_lines[process] = ""
+        self._finished[process] = math.inf
+
+    def ready(self) -> Iterator[tuple[int, str]]:
+        """Lines, each with its process, of steps that all processes have left behind; all where they are too many."""
+        yield from self._until(min(self._finished))
+        if self._size > _MOST:
+            self.overflowed = True
+            yield from self.rest()
+
+    def rest(self) -> Iterator[tuple[int, str]]:
+        """All lines that are left."""
+        return self._until(math.inf)
+
+    def _until(self, step: float) -> Iterator[tuple[int, str]]:
+        for number in sorted(number for number in self._held if number < step):
+            for process, lines in enumerate(self._held.pop(number)):
+                self._size -= sum(map(len, lines))
+                yield from ((process, line) for line in lines)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 from outlay.core.error_types import JoinError, LaunchError
 from outlay.core.quantities import counted
-from outlay.jobs.ending import Ending
-from outlay.jobs.from_environment import place_from
+from outlay.jobs.exit_codes import STOPPING, TERMINATED
 from outlay.jobs.job import Job, free_port
 from outlay.jobs.job_folder import JobFolder, new_job_folder
+from outlay.jobs.job_result import Ending
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.process import Process, end_all, guarded
+from outlay.jobs.process_info import read_process_info
 from outlay.jobs.screen import NobodyReads, Screen
-from outlay.jobs.stop_request import STOPPING, TERMINATED
 from outlay.jobs.supervise import Supervisor
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
@@ -92,7 +92,7 @@ def launchers_beside(num_processes: int, environment: Mapping[str, str]) -> str:
         environment: the launcher's variables.
     """
     try:
-        place = place_from(environment)
+        place = read_process_info(environment)
     except JoinError:
         return ""
     if place is None or not place.job or place.num_processes == 1 or place.process:

@@ -10,16 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from outlay.jobs import variables
+from outlay.jobs import process_info
+from outlay.jobs.exit_codes import STOPPED, TERMINATED
 from outlay.jobs.job_folder import JobFolder
-
-STOPPED = 75
-"""Exit code of a run that SIGUSR1 has asked to end, and that can be continued: `EX_TEMPFAIL`, try again later."""
-
-TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a run that was asked to end by SIGTERM, and has saved before."""
-
-STOPPING = (STOPPED, TERMINATED)
 
 _is_requested = False
 _folder: JobFolder | None = None
@@ -45,7 +38,7 @@ class Stopped(SystemExit):
 def listen() -> None:
     """From now on, SIGUSR1 asks this process to stop; under `outlay launch`, the same signal to the launcher."""
     global _folder
-    if path := os.environ.get(variables.JOB_DIR):
+    if path := os.environ.get(process_info.JOB_DIR):
         _folder = JobFolder(Path(path))
         _folder.listen()
     elif threading.current_thread() is threading.main_thread():

@@ -12,18 +12,16 @@ from rich import progress as bars
 from rich.console import Console
 
 from outlay.core.table import table, to_text
-from outlay.jobs import ending
-from outlay.jobs.ending import Ending
+from outlay.jobs import job_result
+from outlay.jobs.deadlock import LeftEarly, collect_stacks
+from outlay.jobs.exit_codes import STOPPING
 from outlay.jobs.job_folder import FINISHED, JOINING, Beat, JobFolder, Who
-from outlay.jobs.left_early import LeftEarly
+from outlay.jobs.job_result import Ending
 from outlay.jobs.merged_output import MergedOutput
-from outlay.jobs.pipes import Pipes
 from outlay.jobs.proc_files import is_stopped
-from outlay.jobs.process import Process, end_all
+from outlay.jobs.process import Pipes, Process, end_all
 from outlay.jobs.screen import is_writable
-from outlay.jobs.silence import BEFORE_THE_FIRST, Limits, Silence
-from outlay.jobs.stacks import collect_stacks
-from outlay.jobs.stop_request import STOPPING
+from outlay.jobs.stall import BEFORE_THE_FIRST, Limits, Silence
 
 _LOOK_EVERY = 0.1  # seconds
 _SUSPENDED = 3.0  # seconds between two looks after which this process itself did not run
@@ -74,7 +72,7 @@ class Supervisor:
             if self._failed:
                 return self._after_failure()
             if not any(process.exit_code is None for process in self._processes):
-                return ending.well(self._processes)
+                return job_result.well(self._processes)
             beats = {process.number: self._folder.beat(process.number) for process in self._processes}
             self.best = max((beat.step for beat in beats.values() if beat and beat.step is not None), default=self.best)
             progress.show(beats, max((s for one in self._silence if (s := one.seconds_a_step)), default=None))
@@ -140,7 +138,7 @@ class Supervisor:
             self._look(0.0)
             self._read()
         self._end()
-        return ending.after_failure(self._processes, self._failed, self._folder, self._output, held)
+        return job_result.after_failure(self._processes, self._failed, self._folder, self._output, held)
 
     def _without_progress(self, beats: Mapping[int, Beat | None]) -> Ending | None:
         last_lines = self._pipes.last_line
@@ -161,7 +159,7 @@ class Supervisor:
         if waiting:
             self._output.hold_errors()
             self._end()
-            return ending.left_early(self._processes, finished, waiting)
+            return job_result.left_early(self._processes, finished, waiting)
         return None
 
     def _is_stuck(self, running: Collection[int]) -> bool:
@@ -184,7 +182,7 @@ class Supervisor:
             return None
         self._output.hold_errors()
         self._end()
-        return ending.never_joined(self._processes, gone)
+        return job_result.never_joined(self._processes, gone)
 
     def _stuck(self, running: Sequence[Process]) -> Ending:
         self._output.hold_errors()
@@ -195,7 +193,7 @@ class Supervisor:
         waiting = self._left_early.who_waits([process.number for process in running])
         stacks = collect_stacks(self._folder, [process.number for process in running])
         self._end()
-        return ending.stuck(self._processes, why, stacks, waiting)
+        return job_result.stuck(self._processes, why, stacks, waiting)
 
     def _end(self) -> None:
         end_all(self._processes, self._folder)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from outlay.core.error_types import ProgramError
-from outlay.jobs.posted_texts import gather_all, part, patience, post, wait_for
+from outlay.jobs.joined import gather_all, part, patience, post, wait_for
 from outlay.program.fingerprint import Facts
 
 _num_compared: collections.Counter[tuple[int, ...]] = collections.Counter()

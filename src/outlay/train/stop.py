@@ -12,7 +12,7 @@ import jax
 
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import preemption_is_served
-from outlay.jobs.posted_texts import patience, post, posted, wait_for
+from outlay.jobs.joined import patience, post, posted, wait_for
 from outlay.jobs.stop_request import Stopped, agree_on, exit_code, is_requested, listen, listening
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.together import is_first

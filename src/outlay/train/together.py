@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 
 from outlay.core.error_types import CheckpointError
-from outlay.jobs.posted_texts import gather_all, post, wait_for
+from outlay.jobs.joined import gather_all, post, wait_for
 
 # No collective waits here: the first one of CPU devices fails where a process is 30 s later than another, and process 0
 # may check a checkpoint for longer.

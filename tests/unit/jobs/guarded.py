@@ -8,8 +8,8 @@ import time
 from outlay.jobs import guard
 from outlay.jobs.guard import Guard, leave
 from outlay.jobs.heartbeat import beat
-from outlay.jobs.meet import meet
-from outlay.jobs.place_in_job import Place
+from outlay.jobs.process_info import ProcessInfo
+from outlay.jobs.rendezvous import meet
 
 NUM_STEPS, FAULT_AT = 40, 10
 STUCK_AFTER = {"stop": 3.0, "hang": 3.0, "never": 0.0}
@@ -20,7 +20,9 @@ def main(process: int, num: int, port: str, fault: str) -> None:
     faulty = 0 if fault.endswith("0") else 1
     fault = fault.rstrip("0")
     guard._EVERY = 0.2
-    watch = Guard(meet(Place(process, num, f"127.0.0.1:{port}"), 60), acts=True, stuck_after=STUCK_AFTER.get(fault))
+    watch = Guard(
+        meet(ProcessInfo(process, num, f"127.0.0.1:{port}"), 60), acts=True, stuck_after=STUCK_AFTER.get(fault)
+    )
     watch.start()
     for step in range(NUM_STEPS):
         if step == FAULT_AT and process == faulty:

@@ -4,9 +4,9 @@ import jax
 import pytest
 
 from outlay.core.error_types import BackendStartedError, JoinError
-from outlay.jobs import joined, variables
-from outlay.jobs.from_environment import place_from
+from outlay.jobs import joined, process_info
 from outlay.jobs.join import _key, _seconds, join
+from outlay.jobs.process_info import read_process_info
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ LAUNCHED = {"OUTLAY_PROCESS_ID": "1", "OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORD
 def test_what_a_process_starts_does_not_take_its_place(monkeypatch):
     for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv(variables.JOINED, f"{os.getppid()} {_key(place_from(LAUNCHED))}")
+    monkeypatch.setenv(process_info.JOINED, f"{os.getppid()} {_key(read_process_info(LAUNCHED))}")
     assert join().num_processes == 1
     monkeypatch.setattr(joined, "_joined", None)
     assert join(process=1, num_processes=2, coordinator="127.0.0.1:1").num_processes == 1
@@ -54,7 +54,7 @@ def test_a_job_that_a_process_starts_is_another_one(monkeypatch, changed):
     jax.devices()
     for name, value in (LAUNCHED | changed).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv(variables.JOINED, f"{os.getppid()} {_key(place_from(LAUNCHED))}")
+    monkeypatch.setenv(process_info.JOINED, f"{os.getppid()} {_key(read_process_info(LAUNCHED))}")
     with pytest.raises(BackendStartedError):  # so it would have joined
         join()
 
@@ -77,6 +77,6 @@ def test_limits_are_given_or_set(monkeypatch, name, given, environment, seconds)
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", "off"])
 def test_a_limit_that_is_none_is_refused(monkeypatch, text):
-    monkeypatch.setenv(variables.LOST_AFTER, text)
+    monkeypatch.setenv(process_info.LOST_AFTER, text)
     with pytest.raises(JoinError, match=f"OUTLAY_LOST_AFTER={text} is not a number of seconds\n  fix: "):
         _seconds("lost_after", None)

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from outlay.core.error_types import LaunchError
-from outlay.jobs.slurm.batch_text import render, site_template, submit
-from outlay.jobs.slurm.script import PRESETS, Script, combined
+from outlay.jobs.slurm_script import PRESETS, Script, combined, render, site_template, submit
 
 GOLDEN = Path(__file__).parents[2] / "golden/slurm"
 REQUEUE = Script("digits", ("--checkpoint-every", "50"), requeue=True)

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from outlay.jobs import hooks as exits
-from outlay.jobs import stop_request, variables
+from outlay.jobs import exit_hooks as exits
+from outlay.jobs import process_info, stop_request
 from outlay.jobs.job_folder import JobFolder
 from outlay.jobs.stop_request import Stopped, agree_on, exit_code, is_requested, listen, listening
 
@@ -32,7 +32,7 @@ def test_the_signal_asks_for_a_stop():
 
 
 def test_under_the_launcher_the_signal_asks_for_stacks_and_the_launcher_for_a_stop(monkeypatch, tmp_path):
-    monkeypatch.setenv(variables.JOB_DIR, str(tmp_path))
+    monkeypatch.setenv(process_info.JOB_DIR, str(tmp_path))
     folder = JobFolder(tmp_path)
     assert not folder.has_listeners()
     listen()
@@ -87,14 +87,14 @@ def test_all_end_with_what_they_agree_on():
 
 @pytest.mark.processes
 def test_sigterm_of_all_processes_of_a_job_asks_too_and_that_of_their_launcher_ends_them(monkeypatch, tmp_path):
-    monkeypatch.setenv(variables.JOB_DIR, str(tmp_path))
+    monkeypatch.setenv(process_info.JOB_DIR, str(tmp_path))
     with listening():
         os.kill(os.getpid(), signal.SIGTERM)
         assert is_requested()
         assert exit_code() == 143
     ended = subprocess.run(
         [sys.executable, "-c", SECOND.replace("range(2)", "range(1)")],
-        env={**os.environ, variables.JOB_DIR: str(ending(tmp_path / "other"))},
+        env={**os.environ, process_info.JOB_DIR: str(ending(tmp_path / "other"))},
         timeout=280,
         check=False,
     )

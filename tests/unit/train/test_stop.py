@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import outlay
-from outlay.jobs import hooks as exits
+from outlay.jobs import exit_hooks as exits
 from outlay.jobs import stop_request
 from outlay.jobs.stop_request import Stopped
 from outlay.train.checkpoint.checkpoints import Checkpoints

@@ -21,9 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlay.core.error_types import JoinError
-from outlay.jobs.line import Hung, Line, Message
-from outlay.jobs.listen import LOOPBACK_FIX, Listening, listen, own_loopback
-from outlay.jobs.place_in_job import Place
+from outlay.jobs.connection import LOOPBACK_FIX, Hung, Line, Listening, Message, listen, own_loopback
+from outlay.jobs.process_info import ProcessInfo
 
 _TRY_EVERY = 0.1  # seconds
 _CONNECT_WITHIN = 5.0  # seconds; where nobody refuses, another port may still answer
@@ -40,44 +39,44 @@ class Met:
     """What the processes of a job know once they have met.
 
     Attributes:
-        place: this process's, with the port at which they met.
+        info: this process's, with the port at which they met.
         hosts: the host of each, by process.
         lines: process 0's to all others; of another process, its line to process 0.
         bind: where JAX's service is to listen; empty but in process 0.
         nonce: a random text that only those who have met know.
     """
 
-    place: Place
+    info: ProcessInfo
     hosts: tuple[str, ...]
     lines: dict[int, Line]
     bind: str
     nonce: str
 
 
-def meet(place: Place, timeout: float, lost_after: float = 100.0) -> Met:
+def meet(info: ProcessInfo, timeout: float, lost_after: float = 100.0) -> Met:
     """Wait for all processes.
 
     Args:
-        place: this process's place.
+        info: this process's info.
         timeout: seconds to wait.
         lost_after: seconds without an answer after which the machine of another process is lost.
 
     Raises:
         JoinError: processes are missing, or two do not fit together; the message names them.
     """
-    if place.process:
-        return _visit(place, timeout, lost_after)
-    listening = listen(place)
+    if info.process:
+        return _visit(info, timeout, lost_after)
+    listening = listen(info)
     return _Host(listening, timeout, lost_after).wait()
 
 
-def _proof(place: Place, who: str, *facts: Any) -> str:
-    key = hashlib.sha256(f"{place.name}\0{place.secret}".encode()).digest()
+def _proof(info: ProcessInfo, who: str, *facts: Any) -> str:
+    key = hashlib.sha256(f"{info.name}\0{info.secret}".encode()).digest()
     return hmac.new(key, "\0".join(map(str, (who, *facts))).encode(), "sha256").hexdigest()
 
 
-def _digest(place: Place) -> str:
-    return hashlib.sha256(place.name.encode()).hexdigest()[:16]
+def _digest(info: ProcessInfo) -> str:
+    return hashlib.sha256(info.name.encode()).hexdigest()[:16]
 
 
 @dataclass(eq=False)
@@ -95,7 +94,7 @@ class _Host:
     """Process 0, which waits for the others."""
 
     def __init__(self, listening: Listening, timeout: float, lost_after: float) -> None:
-        self._listening, self._place = listening, listening.place
+        self._listening, self._info = listening, listening.info
         self._timeout, self._lost_after = timeout, lost_after
         self._hosts: dict[int, str] = {0: socket.gethostname()}
         self._loopbacks: dict[int, str | None] = {0: own_loopback()}
@@ -111,7 +110,7 @@ class _Host:
         try:
             with self._listening.server as server, self._selector:
                 self._selector.register(server, selectors.EVENT_READ)
-                while len(self._hosts) < self._place.num_processes and time.monotonic() < deadline:
+                while len(self._hosts) < self._info.num_processes and time.monotonic() < deadline:
                     for key, _ in self._selector.select(_TRY_EVERY):
                         if key.fileobj is server:
                             self._greet(server)
@@ -127,10 +126,10 @@ class _Host:
         finally:
             for guest in self._unknown:
                 guest.line.close()
-        hosts = tuple(self._hosts[process] for process in range(self._place.num_processes))
+        hosts = tuple(self._hosts[process] for process in range(self._info.num_processes))
         self._tell({"hosts": hosts, "nonce": nonce})
         lines = {process: guest.line for process, guest in self._guests.items()}
-        return Met(self._place, hosts, lines, self._listening.bind, nonce)
+        return Met(self._info, hosts, lines, self._listening.bind, nonce)
 
     def _greet(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -138,7 +137,7 @@ class _Host:
             guest = _Guest(Line(connection), str(peer[0]))
             self._unknown.append(guest)
             self._selector.register(guest.line, selectors.EVENT_READ, guest)
-        if len(self._unknown) > _MOST_UNKNOWN + self._place.num_processes:
+        if len(self._unknown) > _MOST_UNKNOWN + self._info.num_processes:
             self._drop(self._unknown[0], "too many at once")
 
     def _drop_silent(self) -> None:
@@ -156,7 +155,7 @@ class _Host:
             if self._num_strangers <= _NOTES:
                 last = "; no more will be reported" if self._num_strangers == _NOTES else ""
                 print(
-                    f"ignored a connection from {guest.peer} to {self._place.coordinator}: {why}{last}", file=sys.stderr
+                    f"ignored a connection from {guest.peer} to {self._info.coordinator}: {why}{last}", file=sys.stderr
                 )
         elif guest.process is not None and self._guests.get(guest.process) is guest:
             for known in (self._hosts, self._loopbacks, self._guests):
@@ -182,24 +181,24 @@ class _Host:
             isinstance(text, str) for text in texts
         ):
             raise Hung("what is no message of ours")
-        if hello["job"] != _digest(self._place):
+        if hello["job"] != _digest(self._info):
             guest.line.send({"other_job": True})
             raise Hung("a process of another job")
         guest.hello = hello
-        guest.line.send({"nonce": guest.nonce, "proof": _proof(self._place, "host", hello["nonce"], guest.nonce)})
+        guest.line.send({"nonce": guest.nonce, "proof": _proof(self._info, "host", hello["nonce"], guest.nonce)})
 
     def _admit(self, guest: _Guest, message: Message) -> None:
         process, num = guest.hello["process"], guest.hello["num_processes"]
-        proof = _proof(self._place, "guest", guest.nonce, guest.hello["nonce"], process, num)
+        proof = _proof(self._info, "guest", guest.nonce, guest.hello["nonce"], process, num)
         if not hmac.compare_digest(proof.encode(), str(message.get("proof")).encode()):
             guest.line.send({"other_job": True})
             raise Hung("another token")
         host = _shown(guest.hello["host"])
-        if num != self._place.num_processes or not 0 < process < num:
+        if num != self._info.num_processes or not 0 < process < num:
             self._refuse(
                 guest,
                 f"processes disagree about their number: process {process} on {host} says {num}, process 0 on "
-                f"{self._hosts[0]} says {self._place.num_processes}\n  {self._place.origin_text()}",
+                f"{self._hosts[0]} says {self._info.num_processes}\n  {self._info.origin_text()}",
             )
         elif process in self._hosts:
             self._refuse(
@@ -218,17 +217,17 @@ class _Host:
     def _refuse(self, guest: _Guest, why: str) -> None:
         """Tell a process that cannot be right; with a token it is surely one of ours, and so the job cannot be."""
         guest.line.send({"problem": why})
-        if self._place.secret:
+        if self._info.secret:
             raise JoinError(why)
         self._refused = [*self._refused, why][-_NOTES:]
         self._drop(guest, why.partition("\n")[0])
 
     def _check_all_here(self) -> None:
-        missing = [str(process) for process in range(self._place.num_processes) if process not in self._hosts]
+        missing = [str(process) for process in range(self._info.num_processes) if process not in self._hosts]
         if missing:
             refused = "".join(f"\n  refused: {why.partition(chr(10))[0]}" for why in self._refused)
             raise JoinError(
-                f"{len(missing)} of {self._place.num_processes} processes have not come to {self._place.coordinator} "
+                f"{len(missing)} of {self._info.num_processes} processes have not come to {self._info.coordinator} "
                 f"within {self._timeout:g} s of process 0\n  missing: process {', '.join(missing)}{refused}"
                 "\n  fix: see whether they were started, have failed before outlay.join(), or cannot reach that "
                 "address; or wait longer: outlay.join(timeout=...)"
@@ -256,11 +255,11 @@ class _NotYet(Exception):
     """Process 0 is not there, or somebody else is."""
 
 
-def _visit(place: Place, timeout: float, lost_after: float) -> Met:
+def _visit(info: ProcessInfo, timeout: float, lost_after: float) -> Met:
     deadline, noted_at = time.monotonic() + timeout, time.monotonic() - _NOTE_EVERY + _NOTE_AFTER
     while True:
         reasons: list[_NotYet] = []
-        for way in place.ways():
+        for way in info.candidates():
             try:
                 return _visit_at(way, deadline, timeout, lost_after)
             except _NotYet as no:
@@ -269,27 +268,27 @@ def _visit(place: Place, timeout: float, lost_after: float) -> Met:
         reason = next((no for no in reasons if not isinstance(no.__cause__, refused)), reasons[0])
         now = time.monotonic()
         if now + _TRY_EVERY > deadline:
-            raise JoinError(_unreachable(place, reason, timeout)) from None
+            raise JoinError(_unreachable(info, reason, timeout)) from None
         if now - noted_at > _NOTE_EVERY:
             noted_at = now
-            print(f"waiting: {_unreachable(place, reason, timeout - (deadline - now))}", file=sys.stderr, flush=True)
+            print(f"waiting: {_unreachable(info, reason, timeout - (deadline - now))}", file=sys.stderr, flush=True)
         time.sleep(_TRY_EVERY)
 
 
-def _visit_at(place: Place, deadline: float, timeout: float, lost_after: float) -> Met:
+def _visit_at(info: ProcessInfo, deadline: float, timeout: float, lost_after: float) -> Met:
     left = max(deadline - time.monotonic(), _TRY_EVERY)
     try:
-        line = Line(socket.create_connection(place.address, timeout=min(left, _CONNECT_WITHIN)))
+        line = Line(socket.create_connection(info.address, timeout=min(left, _CONNECT_WITHIN)))
     except OSError as error:
         raise _NotYet(error.strerror or str(error)) from error
     try:
-        reply = _introduce(line, place)
+        reply = _introduce(line, info)
         line.trust(lost_after)
         reply = reply or line.wait_for(deadline + _SLACK)
     except Hung:
         line.close()
         raise JoinError(
-            f"process 0 at {place.coordinator} has gone while process {place.process} of {place.num_processes} waited "
+            f"process 0 at {info.coordinator} has gone while process {info.process} of {info.num_processes} waited "
             "for the others there"
         ) from None
     except BaseException:
@@ -298,17 +297,17 @@ def _visit_at(place: Place, deadline: float, timeout: float, lost_after: float) 
     if reply is None or "problem" in reply:
         line.close()
     if reply is None:
-        raise JoinError(f"process {place.process} has waited {timeout:g} s at {place.coordinator} for the others")
+        raise JoinError(f"process {info.process} has waited {timeout:g} s at {info.coordinator} for the others")
     if "problem" in reply:
         raise JoinError(str(reply["problem"]))
-    return Met(place, tuple(map(_shown, reply["hosts"])), {0: line}, "", str(reply["nonce"]))
+    return Met(info, tuple(map(_shown, reply["hosts"])), {0: line}, "", str(reply["nonce"]))
 
 
-def _introduce(line: Line, place: Place) -> Message | None:
+def _introduce(line: Line, info: ProcessInfo) -> Message | None:
     """Show that this process belongs to the job, and that the other one does; returns an answer that came at once."""
     own = secrets.token_hex(16)
-    hello = {"process": place.process, "num_processes": place.num_processes, "host": socket.gethostname()}
-    line.send(hello | {"job": _digest(place), "nonce": own, "loopback": own_loopback()})
+    hello = {"process": info.process, "num_processes": info.num_processes, "host": socket.gethostname()}
+    line.send(hello | {"job": _digest(info), "nonce": own, "loopback": own_loopback()})
     try:
         answer = line.wait_for(time.monotonic() + _INTRODUCE_WITHIN)
     except Hung as error:
@@ -316,25 +315,25 @@ def _introduce(line: Line, place: Place) -> Message | None:
     if answer is None or answer.get("other_job"):
         raise _NotYet("another job is there" if answer else "whoever is there does not answer")
     theirs = str(answer.get("nonce"))
-    if not hmac.compare_digest(str(answer.get("proof")).encode(), _proof(place, "host", own, theirs).encode()):
+    if not hmac.compare_digest(str(answer.get("proof")).encode(), _proof(info, "host", own, theirs).encode()):
         raise _NotYet("whoever is there has another token (OUTLAY_TOKEN), or none")
-    line.send({"proof": _proof(place, "guest", theirs, own, place.process, place.num_processes)})
+    line.send({"proof": _proof(info, "guest", theirs, own, info.process, info.num_processes)})
     return None
 
 
-def _unreachable(place: Place, no: _NotYet, seconds: float) -> str:
-    who, error = f"process {place.process} of {place.num_processes}", no.__cause__
+def _unreachable(info: ProcessInfo, no: _NotYet, seconds: float) -> str:
+    who, error = f"process {info.process} of {info.num_processes}", no.__cause__
     if isinstance(error, socket.gaierror):  # tried until now, since in a cluster names may come after the processes
         return (
-            f"{who} could not find the host {place.address[0]!r} of process 0 for {seconds:.3g} s: {no}"
-            f"\n  {place.origin_text()}"
+            f"{who} could not find the host {info.address[0]!r} of process 0 for {seconds:.3g} s: {no}"
+            f"\n  {info.origin_text()}"
             "\n  fix: a name that this machine can resolve (getent hosts NAME), or the address in numbers"
         )
     only_here = ""
-    if place.address[0].startswith("127.") or place.address[0] in ("localhost", "::1"):
-        only_here = f"\n  {place.address[0]} is this machine, {socket.gethostname()}: from others it cannot be reached"
+    if info.address[0].startswith("127.") or info.address[0] in ("localhost", "::1"):
+        only_here = f"\n  {info.address[0]} is this machine, {socket.gethostname()}: from others it cannot be reached"
     return (
-        f"{who} could not reach process 0 at {place.coordinator} for {seconds:.3g} s: {no}\n  {place.origin_text()}"
+        f"{who} could not reach process 0 at {info.coordinator} for {seconds:.3g} s: {no}\n  {info.origin_text()}"
         f"{only_here}\n  fix: see whether process 0 was started there, or has failed before outlay.join(), and "
         "whether its host and port can be reached from here"
     )

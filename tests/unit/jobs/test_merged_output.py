@@ -1,9 +1,9 @@
 import pytest
 
-from outlay.jobs import step_order
-from outlay.jobs.merged_output import MergedOutput
+from outlay.jobs import merged_output
+from outlay.jobs.heartbeat import mark
+from outlay.jobs.merged_output import MergedOutput, StepOrder
 from outlay.jobs.screen import Screen
-from outlay.jobs.step_order import StepOrder, mark
 
 
 def written(step):
@@ -56,7 +56,7 @@ def test_a_failure_shows_what_was_held_back_before_it(tmp_path, capsys):
 
 
 def test_what_is_held_back_is_bounded_and_said(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(step_order, "_MOST", 100)
+    monkeypatch.setattr(merged_output, "_MOST", 100)
     output = MergedOutput(2, tmp_path / "log", Screen(), in_order=True)
     output.add(0, "stdout", [written(1), "x" * 60])
     assert capsys.readouterr().out == ""

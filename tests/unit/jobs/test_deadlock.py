@@ -4,10 +4,9 @@ import sys
 
 import pytest
 
+from outlay.jobs.deadlock import collect_stacks, waits_for_others, waits_outside_python
 from outlay.jobs.job_folder import JobFolder, Who
-from outlay.jobs.left_early import waits_for_others
 from outlay.jobs.proc_files import MARK
-from outlay.jobs.stacks import collect_stacks, waits_outside_python
 
 pytestmark = pytest.mark.processes
 

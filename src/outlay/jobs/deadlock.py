@@ -1,17 +1,18 @@
-"""Processes that wait for others where they would wait for ever: those have ended well, or wait themselves."""
+"""Processes that wait in collectives for ever, since the others have ended or wait too; their stacks prove it."""
 
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Collection
+from pathlib import Path
 
 from outlay.jobs.job_folder import Beat, JobFolder, is_after_the_last
-from outlay.jobs.proc_files import is_idle, waits_at, waits_in_jax
-from outlay.jobs.stacks import collect_stacks, waits_outside_python
+from outlay.jobs.proc_files import is_idle, send, waits_at, waits_in_jax
 
-_PATIENCE = {"cpu": 1.5}  # seconds without a sign of work in which those that remain must be waiting
-_PATIENCE_ELSEWHERE = 60.0  # a process whose GPU or TPU works does nothing itself
+_IDLE_FOR = {"cpu": 1.5}  # seconds without a sign of work in which those that remain must be waiting
+_IDLE_FOR_ELSEWHERE = 60.0  # a process whose GPU or TPU works does nothing itself
 _CALLBACK = re.compile(r'^  File "[^"]*/jax/', re.MULTILINE)
 
 
@@ -49,9 +50,9 @@ class LeftEarly:
             return {}
         who = self._folder.who(next(iter(running)))
         platform = who.devices[0]["platform"] if who and who.devices else ""
-        if patience is not None and platform not in _PATIENCE:
+        if patience is not None and platform not in _IDLE_FOR:
             return {}  # their devices may be at work, for all
-        enough = _PATIENCE.get(platform, _PATIENCE_ELSEWHERE) if patience is None else patience
+        enough = _IDLE_FOR.get(platform, _IDLE_FOR_ELSEWHERE) if patience is None else patience
         if time.monotonic() - self._idle_since < enough:
             return {}
         self._idle_since = time.monotonic()
@@ -79,3 +80,62 @@ def waits_for_others(stacks: str) -> bool:
     """Whether no thread of a process runs Python for a callback, and the main thread waits outside Python."""
     others = stacks.strip().split("\n\n")[:-1]
     return waits_outside_python(stacks) and not any(_CALLBACK.search(thread) for thread in others)
+
+
+_ANSWER_WITHIN = 5.0  # seconds; a process that was stopped on a busy machine needs more than one
+_QUIET = 0.5  # seconds without growth after which a file is whole
+_LAST = "Current thread "
+"""How the part of the thread begins that took the signal, the main thread; faulthandler writes it last."""
+_LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages|dist-packages)")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+ in ')
+
+
+def collect_stacks(folder: JobFolder, processes: Collection[int]) -> dict[int, str]:
+    """Ask processes for their stacks; returns the answers of those that answered.
+
+    Args:
+        folder: of the job.
+        processes: numbers of processes that run. One that has not joined cannot be asked: the signal would end it.
+    """
+    pids = {number: pid for number in processes if (pid := folder.pid(number))}
+    before = {number: _size(folder.stacks_path(number)) for number in pids}
+    for pid in pids.values():
+        send(pid, signal.SIGUSR1, folder.mark)
+        send(pid, signal.SIGCONT, folder.mark)  # a stopped process answers only when it goes on
+    sizes, grown_at = dict(before), time.monotonic()
+    deadline = grown_at + _ANSWER_WITHIN
+    while (now := time.monotonic()) < deadline:
+        time.sleep(0.02)
+        seen = {number: _size(folder.stacks_path(number)) for number in before}
+        if seen != sizes:
+            sizes, grown_at = seen, now
+        if now - grown_at > _QUIET and all(_LAST in _since(folder, number, start) for number, start in before.items()):
+            break
+    answers = {number: _since(folder, number, start) for number, start in before.items()}
+    return {number: text.strip() + "\n" for number, text in answers.items() if text}
+
+
+def waits_outside_python(stacks: str) -> bool:
+    """Whether the main thread of a process waits in compiled code: JAX's, say, but not in Python's own library.
+
+    The library waits for locks, queues and other processes. A wait for a collective can be seen in a frame of JAX, or,
+    as in `float(loss)`, in no frame at all: the last one is the user's line.
+    """
+    main = stacks.strip().split("\n\n")[-1]  # faulthandler writes the main thread last
+    frames = [match["file"] for match in map(_FRAME.match, main.splitlines()) if match]
+    return bool(frames) and not _LIBRARY.search(frames[0])
+
+
+def _since(folder: JobFolder, number: int, start: int) -> str:
+    """What a process wrote of its stacks after a position in its file."""
+    try:
+        return folder.stacks_path(number).read_bytes()[start:].decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -7,17 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from outlay.core.quantities import counted
-from outlay.jobs.aftermath import is_echo
+from outlay.jobs.exit_codes import STOPPED, STOPPING, STUCK, TERMINATED, UNCAUGHT, is_echo, shell_code
 from outlay.jobs.job_folder import Failure, JobFolder
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.process import Process
-from outlay.jobs.stop_request import STOPPED, STOPPING, TERMINATED
-
-STUCK = 1
-"""Exit code where no process failed, but the job could not go on."""
-
-UNCAUGHT = 13
-"""Exit code of a process that ends because of an exception: unlike 1, it is seldom a program's own."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +26,6 @@ class Ending:
     exit_code: int
     text: str = ""
     is_failure: bool = True
-
-
-def shell_code(exit_code: int) -> int:
-    """An exit code as a shell gives it: 128 and the signal's number where a signal ended the process."""
-    return 128 - exit_code if exit_code < 0 else exit_code
 
 
 def after_failure(

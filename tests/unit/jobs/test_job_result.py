@@ -3,8 +3,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from outlay.jobs.ending import after_failure, never_joined, stuck, well
+from outlay.jobs.exit_codes import is_echo
 from outlay.jobs.job_folder import Failure, JobFolder
+from outlay.jobs.job_result import after_failure, never_joined, stuck, well
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.screen import Screen
 
@@ -90,3 +91,21 @@ def test_a_job_that_stopped_on_request_says_so_with_its_exit_code():
     assert well([Ended(0, 0), Ended(1, 0)]).exit_code == 0
     stopped = well([Ended(0, 75), Ended(1, 75)])
     assert (stopped.exit_code, stopped.is_failure) == (75, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UNKNOWN: Gloo all-reduce failed: [pair.cc:547] Connection closed by peer [127.0.0.1]:18316",
+        "F client.h:86] Terminating process because the JAX distributed service detected fatal errors.",
+        "UNAVAILABLE: Socket closed",
+        "Shutdown barrier has failed. Barrier result: 'DEADLINE_EXCEEDED'",
+    ],
+)
+def test_what_the_others_say_when_a_process_has_gone(text):
+    assert is_echo(text)
+
+
+@pytest.mark.parametrize("text", ["a planted mistake", "No space left on device", "RESOURCE_EXHAUSTED: Out of memory"])
+def test_what_a_process_says_for_itself(text):
+    assert not is_echo(text)

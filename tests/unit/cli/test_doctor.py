@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.cli.command import environment, outlay_command
 from typer.testing import CliRunner
 
+from outlay.cli.doctor_command import known_problems
 from outlay.cli.main import app
 
 MISSPELT = "ValueError: Resource axis: modle of P('modle',) is not found in mesh: ('data', 'model')."
@@ -78,3 +80,35 @@ def test_a_shard_map_over_a_mesh_of_its_own():
     explained = doctor("--message", str(caught.value))
     assert explained.exit_code == 0, explained.output
     assert "leave mesh= out" in explained.stdout
+
+
+CPU = SimpleNamespace(platform="cpu")
+SAME = {"jax": "1.0", "jaxlib": "1.0"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "environment", "versions", "problem"),
+    [
+        ([CPU] * 2, {"XLA_FLAGS": "–xla_dump_to=x"}, SAME, "typographic dash"),
+        ([CPU] * 2, {}, {"jax": "1.1", "jaxlib": "1.0"}, "jax 1.1 and jaxlib 1.0 differ"),
+        ([CPU] * 2, {"JAX_DISABLE_JIT": "1"}, SAME, "unset it"),
+        ([], {}, SAME, "JAX does not start"),
+        ([CPU], {}, SAME, "outlay.simulate(8)"),
+        ([CPU] * 2, {"SLURM_NTASKS": "4"}, SAME, "SLURM started 4 processes"),
+    ],
+)
+def test_each_problem_is_recognised_with_its_fix(devices, environment, versions, problem, monkeypatch, tmp_path):
+    monkeypatch.setattr("outlay.cli.doctor_command._GPU", tmp_path / "no_gpu")
+    (found,) = known_problems(devices, environment, versions)
+    assert problem in found
+
+
+def test_an_unused_gpu_is_noticed(monkeypatch, tmp_path):
+    monkeypatch.setattr("outlay.cli.doctor_command._GPU", tmp_path)
+    (found,) = known_problems([CPU] * 2, {}, SAME)
+    assert "pip install -U 'jax[cuda13]'" in found
+
+
+def test_a_healthy_place_has_none(monkeypatch, tmp_path):
+    monkeypatch.setattr("outlay.cli.doctor_command._GPU", tmp_path / "no_gpu")
+    assert not list(known_problems([CPU] * 2, {"XLA_FLAGS": "--xla_dump_to=x", "SLURM_NTASKS": "1"}, SAME))

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from outlay.jobs.line import Hung, Line
+from outlay.jobs.connection import Hung, Line
 
 
 @pytest.fixture

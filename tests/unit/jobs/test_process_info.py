@@ -1,7 +1,7 @@
 import pytest
 
 from outlay.core.error_types import JoinError
-from outlay.jobs.from_environment import place_from
+from outlay.jobs.process_info import read_process_info
 
 LAUNCHED = {"OUTLAY_PROCESS_ID": "1", "OUTLAY_NUM_PROCESSES": "2", "OUTLAY_COORDINATOR": "127.0.0.1:5000"}
 SLURM = {
@@ -28,22 +28,22 @@ def without(environment, *names):
 
 
 def test_nothing_set_is_a_process_alone():
-    assert place_from({"PATH": "/bin", "JOB_COMPLETION_INDEX": "3"}) is None
+    assert read_process_info({"PATH": "/bin", "JOB_COMPLETION_INDEX": "3"}) is None
 
 
 def test_a_launched_process():
-    place = place_from(LAUNCHED)
+    place = read_process_info(LAUNCHED)
     assert (place.process, place.num_processes, place.address) == (1, 2, ("127.0.0.1", 5000))
     assert place.origin["process"] == "OUTLAY_PROCESS_ID"
 
 
 def test_a_pod_of_an_indexed_job():
     pod = without(LAUNCHED, "OUTLAY_PROCESS_ID") | {"JOB_COMPLETION_INDEX": "0"}
-    assert (place_from(pod).process, place_from(pod).origin["process"]) == (0, "JOB_COMPLETION_INDEX")
+    assert (read_process_info(pod).process, read_process_info(pod).origin["process"]) == (0, "JOB_COMPLETION_INDEX")
 
 
 def test_a_task_of_srun():
-    place = place_from(SLURM)
+    place = read_process_info(SLURM)
     assert (place.process, place.num_processes) == (5, 8)
     assert (place.local_process, place.num_local_processes) == (1, 4)
     assert place.address[0] == "gpu007"
@@ -53,7 +53,7 @@ def test_a_task_of_srun():
 
 def test_the_steps_of_one_job_are_told_apart():
     one, other, again = (
-        place_from(SLURM | more) for more in ({}, {"SLURM_STEP_ID": "1"}, {"SLURM_RESTART_COUNT": "1"})
+        read_process_info(SLURM | more) for more in ({}, {"SLURM_STEP_ID": "1"}, {"SLURM_RESTART_COUNT": "1"})
     )
     assert len({place.name for place in (one, other, again)}) == 3
     assert one.coordinator != other.coordinator
@@ -62,27 +62,27 @@ def test_the_steps_of_one_job_are_told_apart():
 
 def test_a_step_on_one_node_is_not_heard_outside():
     alone = SLURM | {"SLURM_STEP_TASKS_PER_NODE": "8", "SLURM_NODEID": "0"}
-    assert place_from(alone).address[0] == "127.0.0.1"
+    assert read_process_info(alone).address[0] == "127.0.0.1"
 
 
 @pytest.mark.parametrize("environment", [LAUNCHED, SLURM, OPEN_MPI])
 def test_a_token_is_known_and_not_shown(environment):
-    place = place_from(environment | {"OUTLAY_TOKEN": "hidden"})
+    place = read_process_info(environment | {"OUTLAY_TOKEN": "hidden"})
     assert place.secret == "hidden"
     assert "hidden" not in repr(place)
 
 
 def test_the_coordinator_of_srun_can_be_given():
-    assert place_from(SLURM | {"OUTLAY_COORDINATOR": "head:7000"}).coordinator == "head:7000"
+    assert read_process_info(SLURM | {"OUTLAY_COORDINATOR": "head:7000"}).coordinator == "head:7000"
 
 
 def test_uneven_tasks_of_srun():
     uneven = SLURM | {"SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "2"}
-    assert place_from(uneven).num_local_processes == 3
+    assert read_process_info(uneven).num_local_processes == 3
 
 
 def test_a_process_of_mpirun_on_one_machine():
-    first, second = place_from(OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "0"}), place_from(OPEN_MPI)
+    first, second = read_process_info(OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "0"}), read_process_info(OPEN_MPI)
     assert (first.process, second.process) == (0, 1)
     assert first.coordinator == second.coordinator
     assert first.address[0] == "127.0.0.1"
@@ -91,8 +91,8 @@ def test_a_process_of_mpirun_on_one_machine():
 def test_a_process_of_mpirun_on_several_machines_needs_to_be_told_where_to_meet():
     spread = OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
     with pytest.raises(JoinError, match=r"missing: OUTLAY_COORDINATOR\n  fix: mpirun -x OUTLAY_COORDINATOR=FIRST_HOST"):
-        place_from(spread)
-    assert place_from(spread | {"OUTLAY_COORDINATOR": "a:7000"}).coordinator == "a:7000"
+        read_process_info(spread)
+    assert read_process_info(spread | {"OUTLAY_COORDINATOR": "a:7000"}).coordinator == "a:7000"
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_a_process_of_mpirun_on_several_machines_needs_to_be_told_where_to_meet(
 )
 def test_what_is_set_by_half_or_cannot_be_is_refused(environment, message):
     with pytest.raises(JoinError, match=message):
-        place_from(environment)
+        read_process_info(environment)

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.processes
 
 PROGRAM = """
 import atexit, sys
-from outlay.jobs.hooks import end_of_program, watch_exits
+from outlay.jobs.exit_hooks import end_of_program, watch_exits
 watch_exits()
 def show():
     ended = end_of_program()

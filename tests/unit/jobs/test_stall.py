@@ -1,8 +1,8 @@
 import pytest
 
-from outlay.jobs import silence
+from outlay.jobs import stall
 from outlay.jobs.job_folder import Beat
-from outlay.jobs.silence import BEFORE_THE_FIRST, BETWEEN_STEPS, OFF, TIMES_A_GAP, TOGETHER, Limits, Silence
+from outlay.jobs.stall import BEFORE_THE_FIRST, BETWEEN_STEPS, OFF, TIMES_A_GAP, TOGETHER, Limits, Silence
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def clock(monkeypatch):
             return self.now
 
     made = Clock()
-    monkeypatch.setattr(silence, "time", made)
+    monkeypatch.setattr(stall, "time", made)
     return made
 
 

@@ -17,15 +17,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn
 
-from outlay.jobs.aftermath import is_echo
-from outlay.jobs.ending import UNCAUGHT
-from outlay.jobs.explained import Explained
+from outlay.jobs.exit_codes import INTERRUPTED, STOPPING, UNCAUGHT, Explained, is_echo
 from outlay.jobs.guard import Guard, leave
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import FINISHED, Failure, JobFolder
-from outlay.jobs.stop_request import STOPPING
-
-_INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclass
@@ -114,7 +109,7 @@ class Hooks:
             try:
                 self.guard.finish()
             except KeyboardInterrupt:
-                leave(_INTERRUPTED)
+                leave(INTERRUPTED)
         if stopped is not None:
             # All at once, now that all are here: srun ends those that are later than others.
             leave(stopped)
@@ -177,7 +172,7 @@ def end_of_program() -> Failed | None:
 
 
 def _code_for(error: BaseException) -> int:
-    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else UNCAUGHT
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else UNCAUGHT
 
 
 def _exit(status: Any = None, /) -> NoReturn:
