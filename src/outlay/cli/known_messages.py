@@ -51,7 +51,7 @@ class KnownMessage:
         weight: whether it is the cause, a warning, or the consequence of another failure.
         empty: what stands for a group that a wording lacks.
         filled: what stands around one that it has.
-        values: the function of `message_values.py` that makes more of the groups; empty for none.
+        values: the name in `VALUES` of the function that makes more of the groups; empty for none.
     """
 
     theme: str

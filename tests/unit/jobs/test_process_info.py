@@ -32,9 +32,9 @@ def test_nothing_set_is_a_process_alone():
 
 
 def test_a_launched_process():
-    place = read_process_info(LAUNCHED)
-    assert (place.process, place.num_processes, place.address) == (1, 2, ("127.0.0.1", 5000))
-    assert place.origin["process"] == "OUTLAY_PROCESS_ID"
+    info = read_process_info(LAUNCHED)
+    assert (info.process, info.num_processes, info.address) == (1, 2, ("127.0.0.1", 5000))
+    assert info.origin["process"] == "OUTLAY_PROCESS_ID"
 
 
 def test_a_pod_of_an_indexed_job():
@@ -43,19 +43,19 @@ def test_a_pod_of_an_indexed_job():
 
 
 def test_a_task_of_srun():
-    place = read_process_info(SLURM)
-    assert (place.process, place.num_processes) == (5, 8)
-    assert (place.local_process, place.num_local_processes) == (1, 4)
-    assert place.address[0] == "gpu007"
-    assert all(61440 <= port < 65536 for port in (place.address[1], *place.other_ports))
-    assert place.name == "SLURM job 123456, step 0, start 0"
+    info = read_process_info(SLURM)
+    assert (info.process, info.num_processes) == (5, 8)
+    assert (info.local_process, info.num_local_processes) == (1, 4)
+    assert info.address[0] == "gpu007"
+    assert all(61440 <= port < 65536 for port in (info.address[1], *info.other_ports))
+    assert info.name == "SLURM job 123456, step 0, start 0"
 
 
 def test_the_steps_of_one_job_are_told_apart():
     one, other, again = (
         read_process_info(SLURM | more) for more in ({}, {"SLURM_STEP_ID": "1"}, {"SLURM_RESTART_COUNT": "1"})
     )
-    assert len({place.name for place in (one, other, again)}) == 3
+    assert len({info.name for info in (one, other, again)}) == 3
     assert one.coordinator != other.coordinator
     assert set(one.other_ports) != set(other.other_ports)
 
@@ -67,9 +67,9 @@ def test_a_step_on_one_node_is_not_heard_outside():
 
 @pytest.mark.parametrize("environment", [LAUNCHED, SLURM, OPEN_MPI])
 def test_a_token_is_known_and_not_shown(environment):
-    place = read_process_info(environment | {"OUTLAY_TOKEN": "hidden"})
-    assert place.secret == "hidden"
-    assert "hidden" not in repr(place)
+    info = read_process_info(environment | {"OUTLAY_TOKEN": "hidden"})
+    assert info.secret == "hidden"
+    assert "hidden" not in repr(info)
 
 
 def test_the_coordinator_of_srun_can_be_given():

@@ -40,9 +40,9 @@ def infos(num, *processes, numbers=None, **facts):
 def outcomes(found, timeout):
     """The hosts that `meet` gives each, or the error it raises."""
 
-    def one(place):
+    def one(info):
         try:
-            met = rendezvous.meet(place, timeout)
+            met = rendezvous.meet(info, timeout)
         except JoinError as error:
             return str(error)
         return met.hosts
@@ -57,7 +57,7 @@ def test_all_learn_the_hosts_of_all():
 
 def test_all_learn_a_number_that_is_new_each_time():
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda place: rendezvous.meet(place, 20), infos(2, 0, 1, secret="s"))
+        first, second = pool.map(lambda info: rendezvous.meet(info, 20), infos(2, 0, 1, secret="s"))
     assert first.nonce == second.nonce
     assert len(first.nonce) == 32
     assert first.bind == first.info.coordinator
@@ -176,22 +176,22 @@ def test_two_jobs_with_the_same_first_port_both_meet():
         for process in (1, 0)
     ]
     with ThreadPoolExecutor(4) as pool:
-        met = list(pool.map(lambda place: rendezvous.meet(place, 30), steps))
+        met = list(pool.map(lambda info: rendezvous.meet(info, 30), steps))
     assert met[0].info.coordinator == met[1].info.coordinator
     assert met[2].info.coordinator == met[3].info.coordinator
     assert met[0].info.coordinator != met[2].info.coordinator
 
 
 def test_a_port_that_is_taken_is_refused():
-    (place,) = infos(2, 0)
-    with socket.create_server(place.address), pytest.raises(JoinError, match=r"cannot listen at .*already in use"):
-        rendezvous.meet(place, 1)
+    (info,) = infos(2, 0)
+    with socket.create_server(info.address), pytest.raises(JoinError, match=r"cannot listen at .*already in use"):
+        rendezvous.meet(info, 1)
 
 
-def socket_to(place):
+def socket_to(info):
     for _ in range(500):
         try:
-            return socket.create_connection(place.address, timeout=5)
+            return socket.create_connection(info.address, timeout=5)
         except OSError:
             time.sleep(0.02)
     raise AssertionError("nobody listens")
