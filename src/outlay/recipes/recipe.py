@@ -17,7 +17,7 @@ from outlay.program.program import Program
 from outlay.train.data import TrainData
 from outlay.train.evaluate import evaluate
 from outlay.train.loop import Data
-from outlay.train.objective import Loss
+from outlay.train.objective import Loss, Reduction
 from outlay.train.step import init_state, train_step
 
 DEFAULT_MESH = "data=-1"
@@ -88,6 +88,7 @@ class Recipe:
         accumulate: int = 1,
         model_state: bool = False,
         groups: int | None = None,
+        reduction: Reduction | None = None,
         metrics: Collection[str] = (),
         layouts: Mapping[str, Layout] | None = None,
         meshes: Mapping[str, str] | None = None,
@@ -110,6 +111,7 @@ class Recipe:
             accumulate: microbatches a step.
             model_state: the loss takes and returns a state of the model, such as the averages of BatchNorm.
             groups: how many groups of samples each have statistics of their own; see `outlay.train_step`.
+            reduction: the loss returns one number for its batch, the `mean` or the `sum`; see `outlay.train_step`.
             metrics: what else to record of each step, such as `grad_norm`; see `outlay.train_step`.
             layouts: layouts by name, the default first; without them `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
             meshes: meshes of layouts that need another than `data=-1`.
@@ -132,13 +134,19 @@ class Recipe:
             name=name,
             init=init_state(init_params, optimizer, model_state=model_state),
             step=train_step(
-                loss, optimizer, accumulate=accumulate, model_state=model_state, groups=groups, metrics=metrics
+                loss,
+                optimizer,
+                accumulate=accumulate,
+                model_state=model_state,
+                groups=groups,
+                reduction=reduction,
+                metrics=metrics,
             ),
             data=TrainData(train, batch_size=batch_size, seed=seed),
             steps=steps,
             layouts=training_layouts() if layouts is None else layouts,
             meshes=meshes or {},
-            evaluate=lambda program, state: evaluate(program, state, test, loss=loss),
+            evaluate=lambda program, state: evaluate(program, state, test, loss=loss, reduction=reduction),
             sample=sample,
             begin=begin,
             seed=seed,

@@ -154,7 +154,7 @@ def rows_of(examples: Any, numbers: np.ndarray) -> Any:
     return jax.tree.map(lambda array: array[numbers], examples)
 
 
-def eval_batches(examples: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarray]]:
+def eval_batches(examples: Any, batch_size: int, *, padded: bool = True) -> Iterator[tuple[Any, np.ndarray]]:
     """Every example once, in order, in batches of one size with a weight per sample.
 
     The last batch is filled up with examples of weight 0, so that one compiled program serves all batches and none is
@@ -163,6 +163,7 @@ def eval_batches(examples: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarr
     Args:
         examples: a tree of numpy arrays, one entry per example; or examples in files.
         batch_size: examples a batch.
+        padded: whether the last batch is filled up; else it is smaller.
 
     Yields:
         (batch, weights): weights (batch_size,) float32, 1 for an example and 0 for filling.
@@ -173,7 +174,7 @@ def eval_batches(examples: Any, batch_size: int) -> Iterator[tuple[Any, np.ndarr
     """
     num_examples = num_of(examples)
     for start in range(0, num_examples, batch_size):
-        numbers = np.arange(start, start + batch_size)
+        numbers = np.arange(start, start + batch_size if padded else min(start + batch_size, num_examples))
         rows = numbers % num_examples
         weights = (numbers < num_examples).astype(np.float32)
         yield rows_of(examples, rows), weights

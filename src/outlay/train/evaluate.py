@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,10 +21,12 @@ from outlay.program.program import Program
 from outlay.train.contract import as_metrics, num_samples
 from outlay.train.data import eval_batches, num_of, rows_of
 from outlay.train.metrics_file import as_numbers
-from outlay.train.objective import Loss, Objective, sample_weights, weighted_sum
+from outlay.train.objective import Loss, Objective, Reduction, sample_weights, weighted_sum
 
 
-def evaluate(program: Program, state: Any, examples: Any, *, loss: Loss | None = None) -> dict[str, float]:
+def evaluate(
+    program: Program, state: Any, examples: Any, *, loss: Loss | None = None, reduction: Reduction | None = None
+) -> dict[str, float]:
     """Means over all examples of what a program gives for each, every example counted once.
 
     The state is only read. Batches are as large as the program's, and live where its layout places them; the last one
@@ -36,6 +39,8 @@ def evaluate(program: Program, state: Any, examples: Any, *, loss: Loss | None =
         examples: a tree of numpy arrays like the batch, with any number of entries; or examples in files.
         loss: as for `train_step`; its `keys` are None, so that it leaves dropout out and uses the averages of its model
             state.
+        reduction: as for `train_step`, of a loss that returns one number for its batch. Its mean is over examples: what
+            is left after the last whole batch is a smaller batch of its own, and a `sum` is divided by its examples.
 
     Returns:
         The mean of every output by its path; with `loss`, of `loss` and every metric.
@@ -70,21 +75,29 @@ def evaluate(program: Program, state: Any, examples: Any, *, loss: Loss | None =
         counted = weights * sample_weights(batch, len(weights))
         if loss is None:
             return _sums_of_outputs(program.step(state, batch)[1], counted)
-        objective = Objective(loss, has_state=jax.tree.leaves(program.state_shapes.model_state) != [])
-        found, _ = objective.sums(state.params, state.model_state, batch, None, counted)
-        return found
+        has_state = jax.tree.leaves(program.state_shapes.model_state) != []
+        totals, _ = Objective(loss, has_state, reduction).sums(state.params, state.model_state, batch, None, counted)
+        if reduction != "sum":
+            return totals
+        # A number for the whole batch was counted as that of each of its samples.
+        return {name: total if name == "weight" else total / len(weights) for name, total in totals.items()}
 
-    with program.context():
-        compiled = jax.jit(
+    def compiled(in_batch: Any) -> Callable[..., dict[str, jax.Array]]:
+        return jax.jit(
             fetching(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole
         )
-    found = []
-    for batch, weights in eval_batches(examples, batch_size):
+
+    # A smaller batch at the end may be too small to be split as the layout says, so every device takes all of it.
+    everywhere = jax.tree.map(lambda _: whole, in_batch)
+    sums_of_batch, sums_of_rest = compiled(in_batch), compiled(everywhere)
+    parts = []
+    for batch, weights in eval_batches(examples, batch_size, padded=reduction is None):
         beat(None, "evaluating")
+        run, where = (sums_of_batch, in_batch) if len(weights) == batch_size else (sums_of_rest, everywhere)
         # One batch at a time: nothing runs ahead, and the sums are added in float64 on the host.
         with program.context():
-            found.append(jax.device_get(compiled(state, *_placed((batch, weights), (in_batch, whole)))))
-    totals = {name: sum(np.asarray(sums[name], np.float64) for sums in found) for name in found[0]}
+            parts.append(jax.device_get(run(state, *_placed((batch, weights), (where, whole)))))
+    totals = {name: sum(np.asarray(sums[name], np.float64) for sums in parts) for name in parts[0]}
     metrics = sorted(totals.keys() - {"loss", "weight"})
     return {name: as_numbers(totals[name] / totals["weight"]) for name in ("loss", *metrics) if name in totals}
 

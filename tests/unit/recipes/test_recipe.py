@@ -1,6 +1,9 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 from tests.unit.recipes import small
 
@@ -65,3 +68,29 @@ def test_the_seed_reaches_parameters_and_data():
     recipe = small.line()
     w = recipe.init(jax.random.key(0)).params["w"]
     assert not (w == recipe.init(jax.random.key(1)).params["w"]).any()
+
+
+def test_a_loss_of_one_number_says_how_it_is_reduced():
+    x = np.random.default_rng(0).normal(size=(37, 4)).astype(np.float32)
+    examples = {"x": x, "y": x.sum(axis=1)}
+
+    def loss(params, batch, keys):
+        errors = jnp.square(batch["x"] @ params["w"] - batch["y"])
+        return errors.mean(), {"worst": errors.max()}
+
+    recipe = outlay.Recipe.training(
+        "mean",
+        init_params=lambda key: {"w": jnp.zeros(4)},
+        loss=loss,
+        optimizer=optax.sgd(0.1),
+        train=examples,
+        test=examples,
+        batch_size=16,
+        steps=3,
+        reduction="mean",
+    )
+    layout, mesh = recipe.layouts["dp"], outlay.mesh(data=8)
+    program = outlay.program(recipe.step, recipe.init, recipe.data[0], layout=layout, mesh=mesh)
+    assert recipe.evaluate
+    held_out = recipe.evaluate(program, program.init(jax.random.key(0)))
+    np.testing.assert_allclose(held_out["loss"], np.square(examples["y"]).mean(), rtol=1e-6)

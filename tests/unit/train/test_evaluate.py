@@ -98,3 +98,20 @@ def test_steps_of_the_other_kind_are_told_apart():
         outlay.program(per_sample, problem.init, problem.batch(16), layout=LAYOUT, mesh="data=8")
     with pytest.raises(ProgramError, match="donate=False with mode manual"):
         reading(per_sample, mode="manual")
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_of_one_number_a_batch_has_an_exact_mean_over_an_uneven_set(reduction):
+    def loss(params, batch, keys):
+        losses, metrics = problem.loss(params, batch, None)
+        reduced = getattr(losses, reduction)()
+        return reduced, {"accuracy": getattr(metrics["accuracy"].astype("float32"), reduction)()}
+
+    step = train_step(loss, problem.OPTIMIZER, reduction=reduction)
+    program = outlay.program(step, problem.init, problem.batch(16), layout=LAYOUT, mesh=outlay.mesh(data=8))
+    state = program.init(jax.random.key(2))
+    examples = problem.batch(37, seed=9)
+    means = evaluate(program, state, examples, loss=loss, reduction=reduction)
+    losses, metrics = problem.loss(jax.device_get(state.params), examples, None)
+    np.testing.assert_allclose(means["loss"], losses.mean(), rtol=1e-6)
+    np.testing.assert_allclose(means["accuracy"], metrics["accuracy"].mean(), rtol=1e-6)
