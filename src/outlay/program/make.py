@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.sharding import Mesh
 
+from outlay.core.error_types import ProgramError
+from outlay.core.quantities import counted
 from outlay.devices.build import mesh as make_mesh
 from outlay.graph.rollout import Rollout
 from outlay.layout.layout import Layout
@@ -26,6 +29,7 @@ def program(
     mode: Mode = "auto",
     compiler_options: Wanted = "preset",
     donate: bool = True,
+    parts: Sequence[str] = (),
 ) -> Program:
     """Lay a step out over a mesh.
 
@@ -45,6 +49,9 @@ def program(
         donate: whether a call uses up the state and returns the next one. With False the step only reads the state and
             returns its outputs alone, for evaluation and inference: `outputs = program(state, batch)`. Several such
             programs, and the one that trains, work on one state where init, layout and mesh are the same.
+        parts: for a step that takes its state in parts, as many training loops do: names of them, such as
+            `["params", "opt_state"]` for `init(key) -> (params, opt_state)` and `step(params, opt_state, batch) ->
+            (params, opt_state, outputs)`. The state is a dictionary of the parts, whose names begin their paths.
 
     Returns:
         The program; its `plan` is ready, compiling waits for the first call.
@@ -65,8 +72,49 @@ def program(
         >>> state, outputs = program(state, np.ones((8, 3), np.float32))
         >>> float(outputs["mean"]), state["w"].sharding.spec
         (1.0, P('data', None))
+
+        The same in parts, as the loop of a model of your own may have it:
+
+        >>> def train(w, count, batch):
+        ...     return w - 0.1 * batch.mean(), count + 1, {"mean": batch.mean()}
+        >>> program = outlay.program(
+        ...     train, lambda key: (jax.random.normal(key, (16, 4)), jnp.zeros((), int)), np.ones((8, 3), np.float32),
+        ...     layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh="data=8", parts=["w", "count"])
+        >>> state, outputs = program(program.init(jax.random.key(0)), np.ones((8, 3), np.float32))
+        >>> int(state["count"]), state["w"].sharding.spec
+        (1, P('data', None))
     """
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
+    if parts:
+        step, init = _of_parts(step, init, parts)
     if not isinstance(step, Rollout):
         step, init = over_arrays(step, init)
     return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate)
+
+
+def _of_parts(step: Callable[..., Any], init: Callable[[Any], Any], names: Sequence[str]) -> tuple[Step, Any]:
+    """Turn a step and an init whose state comes in parts into ones whose state is a dictionary of them."""
+    if isinstance(names, str) or len(set(names)) != len(names):
+        raise ProgramError(f"parts={names!r}: give one name a part, such as parts=['params', 'opt_state']")
+
+    def named(function: Callable[..., Any], values: Any, num: int) -> tuple[Any, ...]:
+        if not isinstance(values, tuple) or len(values) != num:
+            got = counted(len(values), "value") if isinstance(values, tuple) else f"a {type(values).__name__}"
+            also = ", and the outputs after them" if num > len(names) else ""
+            raise ProgramError(
+                f"parts={list(names)}: {getattr(function, '__name__', 'the function')} must return a tuple of these "
+                f"{counted(len(names), 'part')}{also}, and returned {got}"
+                f"\n  fix: return {', '.join([*names, *(['outputs'] if also else [])])}"
+            )
+        return values
+
+    @functools.wraps(init, updated=())
+    def init_of_parts(key: Any) -> Any:
+        return dict(zip(names, named(init, init(key), len(names)), strict=True))
+
+    @functools.wraps(step, updated=())
+    def step_of_parts(state: Any, batch: Any) -> tuple[Any, Any]:
+        *new, outputs = named(step, step(*(state[name] for name in names), batch), len(names) + 1)
+        return dict(zip(names, new, strict=True)), outputs
+
+    return step_of_parts, init_of_parts
