@@ -1,6 +1,6 @@
 """Every error and warning that Outlay raises."""
 
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.core.error_types import (
     BackendError,
     BackendStartedError,

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from outlay.brain.brain import Brain
-from outlay.brain.delays.drawn import N2NDelays
+from outlay.brain.connection import Connection
+from outlay.brain.decoders import ExponentialIntegrator
+from outlay.brain.delays import N2NDelays
+from outlay.brain.encoders import TopologicalLinearSpiker
 from outlay.brain.initializers import NormalizedSparseUniform
-from outlay.brain.integrator import ExponentialIntegrator
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
-from outlay.brain.spikers.topological import TopologicalLinearSpiker
-from outlay.brain.synapses.synapses import LinearSynapses
+from outlay.brain.synapses import LinearSynapses
 
 FILE = Path(__file__).parents[1] / "data" / "ab_reference.npz"
 POPULATIONS = {"A_ex": 256, "A_in": 64, "B_ex": 256, "B_in": 64}

@@ -12,20 +12,19 @@ import numpy as np
 
 import outlay
 from outlay.brain.brain import Brain
-from outlay.brain.delays.drawn import N2NDelays
+from outlay.brain.connection import Connection
+from outlay.brain.decoders import TanhIntegrator
+from outlay.brain.delays import N2NDelays
+from outlay.brain.encoders import LinearSpiker
 from outlay.brain.initializers import LogNormal, Normal, SparseUniform
-from outlay.brain.integrator import TanhIntegrator
-from outlay.brain.learning_rules.bounded_quadruplet import BoundedQuadrupletRule, ModulatedBoundedQuadrupletRule
 from outlay.brain.learning_rules.btsp import BTSPRule
-from outlay.brain.learning_rules.hebbian import ModulatedHebbianRule
-from outlay.brain.learning_rules.oja import ModulatedOjaRule
+from outlay.brain.learning_rules.hebbian import ModulatedHebbianRule, ModulatedOjaRule
+from outlay.brain.learning_rules.quadruplet import BoundedQuadrupletRule, ModulatedBoundedQuadrupletRule
 from outlay.brain.learning_rules.zenke import ModulatedZenkeRule
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
-from outlay.brain.signal_traces import SignalAccumulator, SignalAverage
 from outlay.brain.somas.composed import ComposedExponentialSoma, ComposedIzhikevichSoma, ComposedLeakySoma
-from outlay.brain.spikers.linear import LinearSpiker
-from outlay.brain.synapses.synapses import LinearSynapses
+from outlay.brain.synapses import LinearSynapses
+from outlay.brain.traces import SignalAccumulator, SignalAverage
 
 TUTORIAL = Path(__file__).parents[1] / "data" / "ab_brain_2026_04.scfg"
 NUM_STEPS = 60

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 import jax
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.patterns import matches, pattern_problem

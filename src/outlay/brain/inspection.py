@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from outlay.brain.port import Port, Shape
+from outlay.brain.module import Port, Shape
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.core.table import to_text

@@ -1,16 +1,57 @@
-"""What a module of a Brain is: settings, a state, and a step that reads ports and writes ports."""
+"""What a module of a Brain is: settings, a state, and a step that reads ports and writes ports.
+
+The four components of a neuron are described in the same way. Nothing here imports JAX, so that the errors can be
+imported without it.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import jax
+from outlay.core.error_types import OutlayError, Problem, message
 
-from outlay.brain.port import Port, Shape
+if TYPE_CHECKING:
+    import jax
 
 State = dict[str, Any]
+Shape = tuple[int, ...]
+Kind = Literal["spikes", "values"]
+
+
+class BrainError(OutlayError, ValueError):
+    """A Brain that cannot be built, read from its file, or run. `problems` lists every offender.
+
+    Attributes:
+        problems: one `Problem` per module, port, connection or setting at fault; empty where the fault is one.
+    """
+
+    def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message(headline, self.problems))
+
+
+@dataclass(frozen=True)
+class Port:
+    """A named place where a module reads or writes one array a step.
+
+    Attributes:
+        kind: `spikes` (int8: +1, -1 from an inhibitory neuron, or 0) or `values` (numbers of the Brain's dtype).
+        shape: its shape; None where an input takes any.
+        unit: of the values, such as `pA`.
+    """
+
+    kind: Kind
+    shape: Shape | None = None
+    unit: str = ""
+
+    def __str__(self) -> str:
+        shape = "any shape" if self.shape is None else str(self.shape)
+        return f"{self.kind} {shape}" + (f" in {self.unit}" if self.unit else "")
 
 
 class Module(abc.ABC):
@@ -84,3 +125,48 @@ class Module(abc.ABC):
     def problems(self, *, dt: float) -> list[str]:
         """What is wrong with the settings, one sentence each that names the setting, its value and the fix."""
         return []
+
+
+class Component:
+    """Delays, synapses, a soma or a learning rule: a frozen dataclass of settings, with a state of its own.
+
+    A step takes the number of neurons from the arrays it is given, so that it works as well on some of the neurons.
+
+    Attributes:
+        by_neuron: patterns of the leaves of its state whose first dim counts the neurons; all others are about what the
+            neurons read.
+    """
+
+    by_neuron: ClassVar[tuple[str, ...]] = ("**",)
+
+    def problems(self, *, dt: float) -> list[str]:
+        """What is wrong with the settings: what, and after a newline the fix."""
+        return []
+
+
+def not_positive(settings: Any, *names: str) -> list[str]:
+    """A sentence for each of these settings that is no positive, finite number."""
+    bad = [name for name in names if not (_is_finite(getattr(settings, name)) and getattr(settings, name) > 0)]
+    return [_sentence(settings, name, "a positive number") for name in bad]
+
+
+def negative(settings: Any, *names: str) -> list[str]:
+    """A sentence for each of these settings that is no finite number, or below 0."""
+    bad = [name for name in names if not (_is_finite(getattr(settings, name)) and getattr(settings, name) >= 0)]
+    return [_sentence(settings, name, "0 or a positive number") for name in bad]
+
+
+def _sentence(settings: Any, name: str, allowed: str) -> str:
+    field = next(field for field in dataclasses.fields(settings) if field.name == name)
+    example = 1 if field.default is dataclasses.MISSING else field.default
+    return f"{name} is {_with_unit(getattr(settings, name), field)}\n{allowed}, such as {_with_unit(example, field)}"
+
+
+def _with_unit(value: Any, field: dataclasses.Field) -> str:
+    """A setting's value as people write it."""
+    text = f"{value:g}" if isinstance(value, int | float) else repr(value)
+    return f"{text} {field.metadata.get('unit', '')}".rstrip()
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < math.inf  # whole numbers too large for a float as well

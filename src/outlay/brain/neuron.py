@@ -10,16 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.brain_error import BrainError
-from outlay.brain.component import Component
-from outlay.brain.delays.delays import Delays, NoDelays
+from outlay.brain.delays import Delays, NoDelays
 from outlay.brain.learning_rules.learning_rule import LearningRule
-from outlay.brain.module import Module, State
-from outlay.brain.port import Port, Shape
+from outlay.brain.module import BrainError, Component, Module, Port, Shape, State
 from outlay.brain.registry import register
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.brain.somas.soma import Soma
-from outlay.brain.synapses.synapses import LinearSynapses, Synapses
+from outlay.brain.synapses import LinearSynapses, Synapses
 
 RULE = "learning_rule"
 

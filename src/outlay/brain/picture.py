@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from outlay.brain.plots.style import COLOURS, TEXT, ShownFigure
+from outlay.brain.plots import COLOURS, TEXT, ShownFigure
 from outlay.graph.step_graph import INPUTS
 
 if TYPE_CHECKING:

@@ -1,16 +1,33 @@
-"""The names by which files speak of modules and of their components."""
+"""The names of modules and of their components: those that Outlay brings, and those that a user registers."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import TypeVar
 
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.core.suggest import did_you_mean
 
 Cls = TypeVar("Cls", bound=type)
 _CLASSES: dict[str, dict[str, type]] = {}
 MODULE = "module"
+_LIBRARY = (
+    *("neuron", "encoders", "decoders", "reshape", "traces"),
+    *("somas.leaky", "somas.exponential", "somas.izhikevich", "somas.composed"),
+    *("synapses", "delays", "initializers"),
+    *("learning_rules.zenke", "learning_rules.hebbian", "learning_rules.quadruplet", "learning_rules.btsp"),
+)
+"""The files of Outlay whose classes have names."""
+
+
+@functools.cache
+def library() -> tuple[ModuleType, ...]:
+    """The modules and components that Outlay brings; importing them gives them their names."""
+    # Here and not above: each of these files imports `register` from this one.
+    return tuple(importlib.import_module(f"outlay.brain.{name}") for name in _LIBRARY)
 
 
 def register(name: str, *, kind: str = MODULE) -> Callable[[Cls], Cls]:
@@ -52,7 +69,7 @@ def registered(name: str, *, kind: str = MODULE) -> type:
     Raises:
         BrainError: none has.
     """
-    classes = _CLASSES.get(kind, {})
+    classes = _classes(kind)
     if name not in classes:
         raise BrainError(f"there is no {kind} {name!r}\n  fix: {did_you_mean(name, registered_names(kind))}")
     return classes[name]
@@ -60,16 +77,15 @@ def registered(name: str, *, kind: str = MODULE) -> type:
 
 def registered_names(kind: str = MODULE) -> list[str]:
     """The names of a kind, sorted."""
-    return sorted(_CLASSES.get(kind, {}))
+    return sorted(_classes(kind))
 
 
 def kind_of(base: object) -> str | None:
     """The kind whose classes derive from a class, such as `soma` for `Soma`; None if there is none."""
     if not isinstance(base, type):
         return None
-    return next(
-        (kind for kind, classes in _CLASSES.items() if any(issubclass(c, base) for c in classes.values())), None
-    )
+    library()
+    return next((kind for kind, named in _CLASSES.items() if any(issubclass(c, base) for c in named.values())), None)
 
 
 def name_of(cls: type, *, kind: str = MODULE) -> str:
@@ -78,8 +94,13 @@ def name_of(cls: type, *, kind: str = MODULE) -> str:
     Raises:
         BrainError: it was not.
     """
-    for name, there in _CLASSES.get(kind, {}).items():
+    for name, there in _classes(kind).items():
         if there is cls:
             return name
     decorator = f"@register({cls.__name__.lower()!r}" + (")" if kind == MODULE else f", kind={kind!r})")
     raise BrainError(f"{cls.__qualname__} has no name in files\n  fix: {decorator} above its class")
+
+
+def _classes(kind: str) -> dict[str, type]:
+    library()
+    return _CLASSES.get(kind, {})

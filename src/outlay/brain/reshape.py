@@ -10,11 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.brain_error import BrainError
-from outlay.brain.module import Module, State
-from outlay.brain.port import Kind, Port, Shape
+from outlay.brain.module import BrainError, Kind, Module, Port, Shape, State, not_positive
 from outlay.brain.registry import register
-from outlay.brain.spikers.spiker_settings import not_positive
 
 
 @register("concat")

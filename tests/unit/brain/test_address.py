@@ -2,7 +2,7 @@ import pytest
 from tests.unit.brain.run.tiny import tiny
 
 from outlay.brain.address import addresses, port_addresses, select_addresses
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 
 SPIKES, POTENTIAL, KERNEL = "eye:out_spikes", "eye.soma.potential", "eye.synapses.kernel"
 

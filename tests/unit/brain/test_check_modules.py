@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.module import Module
-from outlay.brain.port import Connection, Port
+from outlay.brain.connection import Connection
+from outlay.brain.module import BrainError, Module, Port
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@ import json
 import jax
 
 from outlay.brain.brain import Brain
-from outlay.brain.integrator import ExponentialIntegrator
+from outlay.brain.connection import Connection
+from outlay.brain.decoders import ExponentialIntegrator
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
 from outlay.brain.somas.leaky import LeakySoma
 
 BRAIN = Brain(

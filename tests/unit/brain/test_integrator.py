@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from outlay.brain.brain_error import BrainError
-from outlay.brain.integrator import ExponentialIntegrator
+from outlay.brain.decoders import ExponentialIntegrator
+from outlay.brain.module import BrainError
 
 SPIKES = np.random.default_rng(0).choice([-1, 0, 0, 0, 1], size=(40, 11)).astype(np.int8)
 

@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 from tests.unit.brain import plain_equations as plain
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.delays.delays import NoDelays
-from outlay.brain.delays.drawn import N2NDelays, NDelays
+from outlay.brain.connection import Connection
+from outlay.brain.delays import N2NDelays, NDelays, NoDelays
+from outlay.brain.encoders import LinearSpiker
 from outlay.brain.initializers import Constant, SparseUniform
-from outlay.brain.learning_rules.bounded_quadruplet import BoundedQuadrupletRule
-from outlay.brain.learning_rules.hebbian import HebbianRule, ThreeFactorRule
-from outlay.brain.learning_rules.oja import OjaRule
-from outlay.brain.learning_rules.quadruplet import QuadrupletRule
+from outlay.brain.learning_rules.hebbian import HebbianRule, OjaRule, ThreeFactorRule
+from outlay.brain.learning_rules.quadruplet import BoundedQuadrupletRule, QuadrupletRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
+from outlay.brain.module import BrainError
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
 from outlay.brain.reshape import Concat, Sampler
 from outlay.brain.somas.leaky import (
     AdaptiveLeakySoma,
@@ -29,9 +27,7 @@ from outlay.brain.somas.leaky import (
     RefractoryLeakySoma,
     StrictRefractoryLeakySoma,
 )
-from outlay.brain.spikers.linear import LinearSpiker
-from outlay.brain.synapses.fading import RDTracedSynapses, RFSTracedSynapses, TracedSynapses
-from outlay.brain.synapses.synapses import LinearSynapses
+from outlay.brain.synapses import LinearSynapses, RDTracedSynapses, RFSTracedSynapses, TracedSynapses
 from outlay.core.patterns import matches
 
 UNITS, INPUTS, STEPS = 5, 7, 40

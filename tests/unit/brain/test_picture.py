@@ -2,11 +2,11 @@ import pytest
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from outlay.brain.brain import Brain
-from outlay.brain.integrator import ExponentialIntegrator
+from outlay.brain.connection import Connection
+from outlay.brain.decoders import ExponentialIntegrator
+from outlay.brain.encoders import LinearSpiker
 from outlay.brain.neuron import Neuron
 from outlay.brain.picture import draw
-from outlay.brain.port import Connection
-from outlay.brain.spikers.linear import LinearSpiker
 
 BRAIN = Brain(
     {

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from outlay.brain.plots.rates import bin_steps, binned_rates, rates_plot
-from outlay.brain.plots.style import colour
+from outlay.brain.plots import bin_steps, binned_rates, colour, rates_plot
 from outlay.brain.run.brain_run import potentials_plot, raster_plot, weights_plot
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from outlay.brain.files.toml_read import KEYS, read_toml
-from outlay.brain.library import LIBRARY
+from outlay.brain.registry import library
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
@@ -14,7 +14,7 @@ def test_every_named_class_has_its_place_in_the_reference():
     listed = re.findall(r"^### `(\w+)`\n\n```{eval-rst}\n\.\. autoclass:: (\S+)$", page, re.MULTILINE)
     named = [
         (name, f"{file.__name__}.{cls}")
-        for file in LIBRARY
+        for file in library()
         for name, cls in re.findall(
             r'^@register\("(\w+)".*\)\n@dataclass\(frozen=True\)\nclass (\w+)',
             Path(file.__file__ or "").read_text(),

@@ -1,6 +1,6 @@
 import pytest
 
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.brain.registry import kind_of, name_of, register, registered, registered_names
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.brain.somas.soma import Soma

@@ -3,8 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from outlay.brain.brain_error import BrainError
-from outlay.brain.port import Port
+from outlay.brain.module import BrainError, Port
 from outlay.brain.reshape import Concat, Sampler
 
 

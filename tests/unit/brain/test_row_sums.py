@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from outlay.brain.synapses.synapses import sum_rows
+from outlay.brain.synapses import sum_rows
 
 pytestmark = pytest.mark.compiles
 

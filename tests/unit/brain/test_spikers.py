@@ -9,10 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from outlay.brain.brain_error import BrainError
-from outlay.brain.spikers.linear import LinearSpiker
-from outlay.brain.spikers.poisson import PoissonSpiker
-from outlay.brain.spikers.topological import TopologicalLinearSpiker, TopologicalPoissonSpiker
+from outlay.brain.encoders import LinearSpiker, PoissonSpiker, TopologicalLinearSpiker, TopologicalPoissonSpiker
+from outlay.brain.module import BrainError
 
 KEY = jax.random.key(3)
 SIGNAL = np.array([-0.7, 0.1, 0.9])

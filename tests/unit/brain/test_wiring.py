@@ -7,17 +7,16 @@ import jax.numpy as jnp
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.delays.drawn import N2NDelays
+from outlay.brain.connection import Connection
+from outlay.brain.decoders import ExponentialIntegrator
+from outlay.brain.delays import N2NDelays
+from outlay.brain.encoders import LinearSpiker
 from outlay.brain.initializers import SparseUniform, Uniform
-from outlay.brain.integrator import ExponentialIntegrator
-from outlay.brain.module import Module
+from outlay.brain.module import BrainError, Module, Port
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection, Port
 from outlay.brain.reshape import Concat
 from outlay.brain.somas.leaky import LeakySoma
-from outlay.brain.spikers.linear import LinearSpiker
-from outlay.brain.synapses.synapses import LinearSynapses
+from outlay.brain.synapses import LinearSynapses
 
 
 @dataclass(frozen=True)

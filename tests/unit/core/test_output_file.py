@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 import outlay
 from outlay.brain.brain import Brain
+from outlay.brain.connection import Connection
+from outlay.brain.encoders import LinearSpiker
 from outlay.brain.files.convert import write_brain
-from outlay.brain.port import Connection
-from outlay.brain.spikers.linear import LinearSpiker
 from outlay.core.error_types import OutputError
 from outlay.core.output_file import whole_file, write_output, write_picture, write_whole
 

@@ -12,15 +12,13 @@ import jax
 import numpy as np
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.files.nir.read_nir import NirBrain, read_nir
-from outlay.brain.files.nir.write_nir import refuse_unsayable, write_nir
+from outlay.brain.files.nir_read import NirBrain, read_nir
+from outlay.brain.files.nir_write import refuse_unsayable, write_nir
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.files.toml_write import write_toml
-from outlay.brain.kernel_file import KernelFile
-from outlay.brain.module import State
+from outlay.brain.initializers import KernelFile
+from outlay.brain.module import BrainError, Shape, State
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Shape
 from outlay.core.error_types import OutputError
 from outlay.core.output_file import refuse_to_replace, whole_file, write_output
 

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
 from outlay.brain.files.scfg.plain import LARGEST, is_scfg
 from outlay.brain.files.scfg.read_scfg import read_scfg, read_scfg_neuron
 from outlay.brain.files.toml_read import read_toml
+from outlay.brain.module import BrainError, Shape
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Shape
 from outlay.core.error_types import Problem
 
 

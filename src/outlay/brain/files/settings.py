@@ -1,4 +1,4 @@
-"""Tables of settings to modules and their components, and what in them is wrong."""
+"""Tables of settings to modules and components, what is wrong in them, and a stand-in for a module with mistakes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from outlay.brain.files.units import UnitError, number_in
+from outlay.brain.module import Module, Port
 from outlay.brain.registry import kind_of, registered, registered_names
 from outlay.core.suggest import did_you_mean
 
@@ -153,3 +155,34 @@ def _is_required(field: dataclasses.Field) -> bool:
 
 def _words(kind: str) -> str:
     return kind.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Unread(Module):
+    """A module whose settings have mistakes, which are told elsewhere.
+
+    Attributes:
+        ports: those that the file connects something to.
+    """
+
+    ports: tuple[str, ...]
+
+    def inputs(self) -> Mapping[str, Port]:
+        """It reads whatever the file connects to it."""
+        return {port: Port("values") for port in self.ports}
+
+    def outputs(self, shapes: Any) -> NoReturn:
+        """Not asked: it has problems."""
+        raise NotImplementedError
+
+    def init(self, key: Any, shapes: Any, *, dt: float, dtype: Any) -> NoReturn:
+        """No Brain can be built with it."""
+        raise NotImplementedError
+
+    def step(self, state: Any, inputs: Any, *, dt: float) -> NoReturn:
+        """No Brain can be built with it."""
+        raise NotImplementedError
+
+    def problems(self, *, dt: float) -> list[str]:
+        """That it was not read."""
+        return ["its settings have mistakes"]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlay.brain.files.toml_positions import Path
 from outlay.core.suggest import did_you_mean
 
+Path = tuple[str, ...]
 USE = "use"
 TEMPLATES = "templates"
 

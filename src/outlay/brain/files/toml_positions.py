@@ -1,12 +1,20 @@
-"""Where a key stands in a TOML file: `tomllib` reads values but forgets their lines."""
+"""What is wrong with a TOML file, and on which line: `tomllib` reads values but forgets where they stand."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-Path = tuple[str, ...]
+from outlay.brain.connection import Connection, split_end
+from outlay.brain.files.settings import Unread
+from outlay.brain.files.templates import Merged, Path
+from outlay.brain.files.units import UnitError, parse_connection
+from outlay.brain.module import Module
+from outlay.core.error_types import Problem
+from outlay.graph.step_graph import INPUTS
 
 _HEADER = re.compile(r"\s*\[\[?\s*(?P<path>[^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
 _KEY = re.compile(r"""\s*(?P<path>(?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
@@ -65,3 +73,87 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
 
 def _parts(path: str) -> Path:
     return tuple(part.strip("\"'") for part in _PART.findall(path))
+
+
+@dataclass
+class Findings:
+    """Problems of one file, each with its line.
+
+    Attributes:
+        lines: of the file.
+        problems: what was found so far.
+    """
+
+    lines: TomlLines
+    problems: list[Problem] = field(default_factory=list)
+
+    def at(self, path: Path, kind: str, what: str, fix: str) -> None:
+        """Something is wrong with a key."""
+        self.add(Problem(kind, f"{self.lines.of(path)} {'.'.join(path)}", what, fix))
+
+    def at_text(self, key: str, text: str, kind: str, what: str, fix: str) -> None:
+        """Something is wrong with a text in the list under a key."""
+        self.add(Problem(kind, self.lines.of_text(key, text.__eq__), what, fix))
+
+    def add(self, problem: Problem) -> None:
+        """A problem; a mistake in a template is one, however many modules use it."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def tables(self, data: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
+        """The tables `[KEY.NAME]` by name, without what is none."""
+        tables = self.table(data, key)
+        for name, table in tables.items():
+            if not isinstance(table, Mapping) and name != "connections":
+                self.at((key, name), "wrong type", f"{name} = {table!r} is no table", f"a table, [{key}.{name}]")
+        return {name: table for name, table in tables.items() if isinstance(table, Mapping)}
+
+    def table(self, data: Mapping[str, Any], key: str) -> dict[str, Any]:
+        """The table `[KEY]`, empty where there is none; connections that slipped into it are told and taken out."""
+        table = data.get(key, {})
+        if not isinstance(table, Mapping):
+            self.at((key,), "wrong type", f"{key} = {table!r} is no table", f"a table, [{key}]")
+            return {}
+        if isinstance(table.get("connections"), list):
+            fix = "move it above the first [table]: a key belongs to the table above it"
+            self.at((key, "connections"), "misplaced", f"connections belongs to [{key}] here", fix)
+        return {name: value for name, value in table.items() if name != "connections"}
+
+
+def locate(
+    problems: Sequence[Problem],
+    lines: TomlLines,
+    connections: Sequence[Connection],
+    merged: Mapping[str, Merged],
+    modules: Mapping[str, Module],
+) -> Iterator[Problem]:
+    """The problems of a Brain where its file speaks of them, without those of modules that were not read."""
+    for problem in problems:
+        if problem.kind == "setting" and isinstance(modules.get(problem.where), Unread):
+            continue
+        said = [connection for connection in connections if str(connection) == problem.where]
+        if said:
+            line = lines.of_text("connections", lambda text, meant=said[0]: _says(text, meant))
+        else:
+            line = lines.of(_path_of(problem, merged))
+        yield dataclasses.replace(problem, where=f"{line} {problem.where}")
+
+
+def _says(text: str, connection: Connection) -> bool:
+    try:
+        return parse_connection(text) == connection
+    except UnitError:
+        return False
+
+
+def _path_of(problem: Problem, merged: Mapping[str, Merged]) -> Path:
+    name, _ = split_end(problem.where.strip("'"))
+    if problem.kind == "output":
+        return ("outputs", problem.where)
+    if problem.kind == "input shape":
+        return (INPUTS, problem.where.removeprefix(f"{INPUTS}:"), "shape")
+    if name in merged:
+        # "soma.tau is -3 ms" is about modules.NAME.soma.tau, or about that of its template.
+        setting = tuple(problem.what.partition(" ")[0].split("."))
+        return merged[name].written.get(setting, ("modules", name))
+    return (problem.where,)

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
+import importlib.util
 import re
+import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.files.connection_text import FORM, parse_connection
-from outlay.brain.files.imports import import_file
-from outlay.brain.files.settings import read_table
-from outlay.brain.files.templates import TEMPLATES, Merged, Templates
-from outlay.brain.files.toml_positions import Path, TomlLines
-from outlay.brain.files.units import UnitError, number_in
-from outlay.brain.files.unread import Unread
-from outlay.brain.kernel_file import from_folder
-from outlay.brain.library import LIBRARY
-from outlay.brain.module import Module
-from outlay.brain.port import Connection, split_end
+from outlay.brain.connection import Connection, split_end
+from outlay.brain.files.settings import Unread, read_table
+from outlay.brain.files.templates import TEMPLATES, Merged, Path, Templates
+from outlay.brain.files.toml_positions import Findings, TomlLines, locate
+from outlay.brain.files.units import FORM, UnitError, number_in, parse_connection
+from outlay.brain.initializers import from_folder
+from outlay.brain.module import BrainError, Module
 from outlay.brain.registry import MODULE
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.graph.step_graph import INPUTS
 
 KEYS = ("dt", "dtype", "imports", "connections", "inputs", "outputs", TEMPLATES, "modules")
 """What a file may say, in the order in which it is written."""
@@ -45,7 +39,6 @@ def read_toml(text: str, *, name: str, folder: File, trust: bool = False) -> Bra
     Raises:
         BrainError: something in it is wrong; every offender is listed with its line.
     """
-    assert LIBRARY  # importing it has given names to what Outlay brings
     data, findings = _parse(text, name), Findings(TomlLines(name, text))
     for key in data:
         if key not in KEYS:
@@ -89,6 +82,42 @@ def _import_files(files: Any, folder: File, trust: bool, findings: Findings) -> 
             import_file(folder, file, trust=trust)
         except BrainError as error:
             findings.at_text("imports", file, "import", *_parts(error))
+
+
+def import_file(folder: File, name: str, *, trust: bool) -> None:
+    """Run a Python file, so that the classes that it registers have their names; once in a process.
+
+    Args:
+        folder: of the Brain's file, which the Python file must lie in.
+        name: its path from there.
+        trust: whether the user trusts what the Brain's file names.
+
+    Raises:
+        BrainError: it is not trusted, lies elsewhere, is not there, or fails.
+    """
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        what = f"{name} lies outside the folder of this file, where nothing is imported from"
+        raise BrainError(f"{what}\nkeep the Python file beside the file of the Brain")
+    if any(getattr(module, "__file__", None) == str(path) for module in list(sys.modules.values())):
+        return
+    if not trust:
+        what = f"{path.name} is Python, and runs with all that you may do; files of Brains run nothing unasked"
+        how = "read it, and then: outlay run FILE --trust, or outlay.brain.read_brain(path, trust=True)"
+        raise BrainError(f"{what}\n{how}; outlay brain show and convert never run it")
+    if not path.is_file():
+        raise BrainError(f"there is no file {path.name}\na path from the folder of this file to a Python file")
+    name = f"outlay_imported_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BrainError(f"{path.name} is no Python file\na path to a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise BrainError(f"{path.name} fails: {type(error).__name__}: {error}\ncorrect it; it runs as it is") from error
 
 
 def _times(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
@@ -175,87 +204,3 @@ def _is_texts(value: Any) -> bool:
 def _parts(error: Exception) -> tuple[str, str]:
     what, _, fix = str(error).partition("\n")
     return what, fix
-
-
-@dataclass
-class Findings:
-    """Problems of one file, each with its line.
-
-    Attributes:
-        lines: of the file.
-        problems: what was found so far.
-    """
-
-    lines: TomlLines
-    problems: list[Problem] = field(default_factory=list)
-
-    def at(self, path: Path, kind: str, what: str, fix: str) -> None:
-        """Something is wrong with a key."""
-        self.add(Problem(kind, f"{self.lines.of(path)} {'.'.join(path)}", what, fix))
-
-    def at_text(self, key: str, text: str, kind: str, what: str, fix: str) -> None:
-        """Something is wrong with a text in the list under a key."""
-        self.add(Problem(kind, self.lines.of_text(key, text.__eq__), what, fix))
-
-    def add(self, problem: Problem) -> None:
-        """A problem; a mistake in a template is one, however many modules use it."""
-        if problem not in self.problems:
-            self.problems.append(problem)
-
-    def tables(self, data: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
-        """The tables `[KEY.NAME]` by name, without what is none."""
-        tables = self.table(data, key)
-        for name, table in tables.items():
-            if not isinstance(table, Mapping) and name != "connections":
-                self.at((key, name), "wrong type", f"{name} = {table!r} is no table", f"a table, [{key}.{name}]")
-        return {name: table for name, table in tables.items() if isinstance(table, Mapping)}
-
-    def table(self, data: Mapping[str, Any], key: str) -> dict[str, Any]:
-        """The table `[KEY]`, empty where there is none; connections that slipped into it are told and taken out."""
-        table = data.get(key, {})
-        if not isinstance(table, Mapping):
-            self.at((key,), "wrong type", f"{key} = {table!r} is no table", f"a table, [{key}]")
-            return {}
-        if isinstance(table.get("connections"), list):
-            fix = "move it above the first [table]: a key belongs to the table above it"
-            self.at((key, "connections"), "misplaced", f"connections belongs to [{key}] here", fix)
-        return {name: value for name, value in table.items() if name != "connections"}
-
-
-def locate(
-    problems: Sequence[Problem],
-    lines: TomlLines,
-    connections: Sequence[Connection],
-    merged: Mapping[str, Merged],
-    modules: Mapping[str, Module],
-) -> Iterator[Problem]:
-    """The problems of a Brain where its file speaks of them, without those of modules that were not read."""
-    for problem in problems:
-        if problem.kind == "setting" and isinstance(modules.get(problem.where), Unread):
-            continue
-        said = [connection for connection in connections if str(connection) == problem.where]
-        if said:
-            line = lines.of_text("connections", lambda text, meant=said[0]: _says(text, meant))
-        else:
-            line = lines.of(_path_of(problem, merged))
-        yield dataclasses.replace(problem, where=f"{line} {problem.where}")
-
-
-def _says(text: str, connection: Connection) -> bool:
-    try:
-        return parse_connection(text) == connection
-    except UnitError:
-        return False
-
-
-def _path_of(problem: Problem, merged: Mapping[str, Merged]) -> Path:
-    name, _ = split_end(problem.where.strip("'"))
-    if problem.kind == "output":
-        return ("outputs", problem.where)
-    if problem.kind == "input shape":
-        return (INPUTS, problem.where.removeprefix(f"{INPUTS}:"), "shape")
-    if name in merged:
-        # "soma.tau is -3 ms" is about modules.NAME.soma.tau, or about that of its template.
-        setting = tuple(problem.what.partition(" ")[0].split("."))
-        return merged[name].written.get(setting, ("modules", name))
-    return (problem.where,)

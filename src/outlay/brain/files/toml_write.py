@@ -12,17 +12,14 @@ from pathlib import Path as File
 from typing import Any
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.files.connection_text import connection_text
 from outlay.brain.files.settings import TYPE, file_key
 from outlay.brain.files.templates import TEMPLATES, USE
-from outlay.brain.kernel_file import GivenKernel, KernelFile
-from outlay.brain.library import LIBRARY
-from outlay.brain.registry import MODULE, kind_of, name_of
+from outlay.brain.files.units import connection_text
+from outlay.brain.initializers import GivenKernel, KernelFile
+from outlay.brain.module import BrainError
+from outlay.brain.registry import MODULE, kind_of, library, name_of
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
-
-_OWN = {file.__name__ for file in LIBRARY}
 
 Table = dict[str, Any]
 """Settings by the keys of a file; a component is a table in it, a number may be a `_Number` with its unit."""
@@ -184,9 +181,10 @@ def _quoted(name: str) -> str:
 
 def _files(brain: Brain, folder: File) -> Iterator[str]:
     """The Python files of modules and components that are not Outlay's."""
+    brought = {file.__name__ for file in library()}
     for module in brain.modules.values():
         for cls in _classes(module):
-            if cls.__module__ not in _OWN:
+            if cls.__module__ not in brought:
                 yield os.path.relpath(inspect.getfile(cls), folder)
 
 

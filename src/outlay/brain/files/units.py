@@ -1,8 +1,10 @@
-"""Numbers with units, as people write them: `"20 ms"`, `"-60 mV"`, `"0.8 MOhm"`."""
+"""Numbers with units and connections as people write them: `"20 ms"`, `"A:out_spikes -> B:in_spikes after 2 ms"`."""
 
 from __future__ import annotations
 
 import re
+
+from outlay.brain.connection import Connection
 
 _PREFIXES = {"f": -15, "p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9}
 _BASES = {"s": "s", "V": "V", "A": "A", "Ohm": "Ohm", "ohm": "Ohm", "Ω": "Ohm", "F": "F", "S": "S", "Hz": "Hz"}
@@ -16,6 +18,9 @@ _QUANTITIES = {
     "Hz": "a frequency",
 }
 _NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*")
+
+FORM = '"MODULE:PORT -> MODULE:PORT", or with a delay "MODULE:PORT -> MODULE:PORT after 2 ms"'
+_CONNECTION = re.compile(r"\s*(\S+)\s*->\s*(\S+?)\s*(?:\s+after\s+(.+?)\s*)?")
 
 
 class UnitError(ValueError):
@@ -65,3 +70,23 @@ def _of(unit: str, parts: tuple[int, str] | None) -> str:
 
 def _example(unit: str) -> str:
     return f'a number in {unit}, such as 20.0 or "20 {unit}"' if unit else "a number, such as 20.0"
+
+
+def parse_connection(text: str) -> Connection:
+    """The connection that a line says.
+
+    Raises:
+        UnitError: it says none.
+
+    >>> parse_connection("A_ex:out_spikes -> B_ex:in_spikes after 2 ms")
+    Connection(origin='A_ex:out_spikes', target='B_ex:in_spikes', delay=2.0)
+    """
+    found = _CONNECTION.fullmatch(text)
+    if not found:
+        raise UnitError(f"{text!r} is no connection\n{FORM}")
+    return Connection(found[1], found[2], None if found[3] is None else number_in(found[3], "ms"))
+
+
+def connection_text(connection: Connection) -> str:
+    """A connection as a line: the inverse of `parse_connection`."""
+    return str(connection) + ("" if connection.delay is None else f" after {connection.delay!r} ms")

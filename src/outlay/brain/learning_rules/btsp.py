@@ -10,12 +10,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.component import State
-from outlay.brain.delays.delays import Arrivals
+from outlay.brain.delays import Arrivals
 from outlay.brain.learning_rules.learning_rule import LearningRule, no_past, one_number
-from outlay.brain.port import Port
+from outlay.brain.module import Port, State, not_positive
 from outlay.brain.registry import register
-from outlay.brain.spikers.spiker_settings import not_positive
 from outlay.brain.traces import Tracer
 
 PER_SECOND = 1e-3

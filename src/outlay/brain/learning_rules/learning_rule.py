@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.component import Component, State
-from outlay.brain.delays.delays import Arrivals
-from outlay.brain.port import Port
+from outlay.brain.delays import Arrivals
+from outlay.brain.module import Component, Port, State
 from outlay.brain.traces import Tracer
 
 Row = jax.Array

@@ -1,18 +1,19 @@
-"""The quadruplet rule."""
+"""The quadruplet rule; and the same with an upper bound, whose settings may differ by who is inhibitory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.component import State
-from outlay.brain.delays.delays import Arrivals
+from outlay.brain.delays import Arrivals
 from outlay.brain.learning_rules.learning_rule import (
     LearningRule,
+    Modulated,
     change_kernel,
     no_past,
     one_number,
@@ -20,9 +21,12 @@ from outlay.brain.learning_rules.learning_rule import (
     row_of,
     unit_tracer,
 )
-from outlay.brain.port import Port
+from outlay.brain.module import Port, State, not_positive
 from outlay.brain.registry import register
-from outlay.brain.spikers.spiker_settings import not_positive
+
+ByPair = float | tuple[float, float, float, float]
+"""One number for all pairs, or four: EE, EI, IE, II, the post neuron first (EI is an excitatory neuron that reads an
+inhibitory one)."""
 
 
 @register("quadruplet", kind="learning_rule")
@@ -98,3 +102,153 @@ class QuadrupletRule(LearningRule):
     def problems(self, *, dt: float) -> list[str]:
         """Time constants that are not positive."""
         return not_positive(self, "pre_tau", "post_tau")
+
+
+@register("bounded_quadruplet", kind="learning_rule")
+@dataclass(frozen=True)
+class BoundedQuadrupletRule(LearningRule):
+    """Four terms, of spikes alone and of pairs, up to a greatest kernel; each setting may differ by the kind of pair.
+
+    In every step::
+
+        dK[i,j] = eta (q_alpha s[i,j] + q_beta post'[i,j] s[i,j] + q_gamma z[i] + q_delta z[i] pre'[i,j])
+        K'      = min(max(K + dt dK, 0), max_clip)
+
+    with traces to which a spike adds 1/tau. Each setting but eta is one number for all pairs, or four, in the order
+    EE, EI, IE, II, with the post neuron first: EI is an excitatory neuron that reads an inhibitory one.
+
+    Source: `QuadrupletRule` of Spark (Nogarx/Spark) since 1.1.1.
+
+    State: `post_trace` (post, 2), 1/ms: with the time constants for excitatory and for inhibitory pre neurons;
+    `pre_trace` (2, steps, pre), 1/ms: with those for excitatory and for inhibitory post neurons, that of each pre
+    neuron now and in past steps.
+
+    Attributes:
+        pre_tau: time constant of the pre trace, ms.
+        post_tau: time constant of the post trace, ms.
+        q_alpha: weight of a spike that arrives.
+        q_beta: weight of a spike that arrives after spikes of the post neuron, ms.
+        q_gamma: weight of a spike of the post neuron.
+        q_delta: weight of a spike of the post neuron after spikes that arrived, ms.
+        max_clip: the greatest kernel, pA.
+        eta: the learning rate.
+    """
+
+    by_neuron: ClassVar[tuple[str, ...]] = ("post_trace",)
+
+    pre_tau: ByPair = field(default=1.0, metadata={"unit": "ms"})
+    post_tau: ByPair = field(default=1.0, metadata={"unit": "ms"})
+    q_alpha: ByPair = 1.0
+    q_beta: ByPair = 1.0
+    q_gamma: ByPair = 1.0
+    q_delta: ByPair = 1.0
+    max_clip: ByPair = field(default=20.0, metadata={"unit": "pA"})
+    eta: float = 0.1
+
+    def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
+        """No traces."""
+        past = jnp.zeros((2, num_steps, num_inputs), dtype)
+        return {"post_trace": jnp.zeros((units, 2), dtype), "pre_trace": past}
+
+    def step(
+        self,
+        state: State,
+        kernel: jax.Array,
+        arrivals: Arrivals,
+        spikes: jax.Array,
+        read: Mapping[str, jax.Array],
+        *,
+        dt: float,
+    ) -> tuple[State, jax.Array]:
+        """One step."""
+        inhibitory, rate = read["inhibitory"], self.rate(read)
+        past = self._pushed(state["pre_trace"], arrivals, dt)
+        post = _traced(state["post_trace"], spikes[:, None], _by_post(self.post_tau, inhibitory), dt)
+        trace = post.astype(jnp.float32)
+        arrival = rate * (_by_post(self.q_alpha, inhibitory) + _by_post(self.q_beta, inhibitory) * trace)
+        spike = rate * _by_post(self.q_gamma, inhibitory)
+        pair = rate * _by_post(self.q_delta, inhibitory)
+        of_kind = inhibitory.astype(jnp.uint8)
+
+        def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
+            def of_row(by_post: jax.Array) -> jax.Array:
+                both = row_of(by_post, neuron)
+                return jnp.where(arrived.inhibitory, both[1], both[0])
+
+            seen = arrived.delayed(row_of(past, row_of(of_kind, neuron)))
+            of_arrival = jnp.where(arrived.arrived, of_row(arrival), 0)
+            return of_arrival + of_row(spike) + of_row(pair) * seen
+
+        ceiling = _by_post(self.max_clip, inhibitory)
+        kernel = change_kernel(kernel, arrivals, spikes, arrival, on_spike, dt=dt, ceiling=ceiling)
+        return {"post_trace": post, "pre_trace": past}, kernel
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Time constants and a greatest kernel that are not positive, and settings of another length than four."""
+        wrong = []
+        for setting in dataclasses.fields(self):
+            value = getattr(self, setting.name)
+            numbers = value if isinstance(value, tuple) else (value,)
+            if isinstance(value, tuple) and len(value) != 4:
+                wrong.append(f"{setting.name} has {len(value)} values\none number, or four: EE, EI, IE, II")
+            elif setting.metadata.get("unit") and not all(number > 0 for number in numbers):
+                wrong.append(f"{setting.name} is {value}\npositive numbers, such as {setting.default:g}")
+        return wrong
+
+    def _pushed(self, past: jax.Array, arrivals: Arrivals, dt: float) -> jax.Array:
+        """The traces of pre neurons after one more step."""
+        tau = jnp.stack([jnp.where(arrivals.inhibitory, of_i, of_e) for of_e, of_i in _pairs(self.pre_tau)])
+        newest = _traced(past[:, 0], arrivals.sent[None], tau, dt)
+        # Else every pair would compute the trace of its pre neuron anew.
+        return jax.lax.optimization_barrier(jnp.concatenate([newest[:, None], past[:, :-1]], axis=1))
+
+
+@register("modulated_bounded_quadruplet", kind="learning_rule")
+@dataclass(frozen=True)
+class ModulatedBoundedQuadrupletRule(Modulated, BoundedQuadrupletRule):
+    """The quadruplet rule with a greatest kernel, as fast as a modulation M says.
+
+    In every step::
+
+        dK[i,j] = eta M (q_alpha s[i,j] + q_beta post'[i,j] s[i,j] + q_gamma z[i] + q_delta z[i] pre'[i,j])
+        K'      = min(max(K + dt dK, 0), max_clip)
+
+    with traces to which a spike adds 1/tau. Each setting but eta is one number for all pairs, or four, in the order
+    EE, EI, IE, II, with the post neuron first. The neuron reads `modulation`, one number.
+
+    Sources: `QuadrupletRuleTensor` of Spark (Nogarx/Spark) 1.0.0, `QuadrupletRule` of 1.1.0, and
+    `ModulatedQuadrupletRule` since 1.1.1.
+
+    State: `post_trace` (post, 2), 1/ms: with the time constants for excitatory and for inhibitory pre neurons;
+    `pre_trace` (2, steps, pre), 1/ms: with those for excitatory and for inhibitory post neurons, that of each pre
+    neuron now and in past steps.
+
+    Attributes:
+        pre_tau: time constant of the pre trace, ms.
+        post_tau: time constant of the post trace, ms.
+        q_alpha: weight of a spike that arrives.
+        q_beta: weight of a spike that arrives after spikes of the post neuron, ms.
+        q_gamma: weight of a spike of the post neuron.
+        q_delta: weight of a spike of the post neuron after spikes that arrived, ms.
+        max_clip: the greatest kernel, pA.
+        eta: the learning rate.
+    """
+
+
+def _pairs(value: ByPair) -> Iterator[tuple[float, float]]:
+    """For an excitatory and for an inhibitory post neuron: the values for excitatory and inhibitory pre neurons."""
+    four = value if isinstance(value, tuple) else (value,) * 4
+    yield four[0], four[1]
+    yield four[2], four[3]
+
+
+def _by_post(value: ByPair, inhibitory: jax.Array) -> jax.Array:
+    """A setting by post neuron, for excitatory and for inhibitory pre neurons: (post, 2)."""
+    of_e, of_i = (jnp.asarray(pair, jnp.float32) for pair in _pairs(value))
+    return jnp.where(inhibitory[:, None], of_i, of_e)
+
+
+def _traced(trace: jax.Array, spikes: jax.Array, tau: jax.Array, dt: float) -> jax.Array:
+    """Traces of many time constants after a step."""
+    after = jnp.exp(-dt / tau) * trace.astype(jnp.float32) + jnp.where(spikes, 1 / tau, 0)
+    return after.astype(trace.dtype)

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.component import State
-from outlay.brain.delays.delays import Arrivals
+from outlay.brain.delays import Arrivals
 from outlay.brain.learning_rules.learning_rule import (
     LearningRule,
     Modulated,
@@ -21,8 +20,8 @@ from outlay.brain.learning_rules.learning_rule import (
     row_of,
     unit_tracer,
 )
+from outlay.brain.module import State, not_positive
 from outlay.brain.registry import register
-from outlay.brain.spikers.spiker_settings import not_positive
 
 
 @register("zenke", kind="learning_rule")

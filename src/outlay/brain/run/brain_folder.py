@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlay.brain.plots.rates import bin_steps, binned_rates
+from outlay.brain.plots import bin_steps, binned_rates
 from outlay.brain.run.activity import population_names
 from outlay.brain.run.brain_run import BrainRun
 from outlay.core.output_file import picture_bytes

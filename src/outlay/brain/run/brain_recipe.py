@@ -13,8 +13,7 @@ import numpy as np
 
 from outlay.brain.address import port_addresses, select_addresses
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.port import Shape
+from outlay.brain.module import BrainError, Shape
 from outlay.brain.run.inputs.closed_loop import ClosedLoop
 from outlay.brain.run.inputs.feed import Feed, Stimulus
 from outlay.brain.run.layouts import MESHES, MODES, brain_layouts, goes_with

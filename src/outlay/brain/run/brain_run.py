@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from outlay.brain.brain import Brain
 from outlay.brain.picture import draw
-from outlay.brain.plots.rates import rates_plot
-from outlay.brain.plots.style import TEXT, ShownFigure, colour, number_of, tidy
+from outlay.brain.plots import TEXT, ShownFigure, colour, number_of, rates_plot, tidy
 from outlay.brain.run.activity import RASTER_MS, Activity, population_names
 from outlay.brain.run.inputs.closed_loop import Episode
 from outlay.brain.run.recording.recording import Recording

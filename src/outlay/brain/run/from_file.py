@@ -10,8 +10,8 @@ import numpy as np
 
 from outlay.brain.address import addresses
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
 from outlay.brain.files.read_brain import parse_shapes, read_brain
+from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe
 from outlay.brain.run.recording.recording import open_array
 from outlay.core.error_types import Problem

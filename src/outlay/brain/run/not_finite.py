@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.brain.run.recording.recording import Recording
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths

@@ -16,9 +16,9 @@ from outlay.arrays.gather import gather
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.files.nir.read_nir import NirBrain, read_nir
+from outlay.brain.files.nir_read import NirBrain, read_nir
 from outlay.brain.files.read_brain import read_brain
+from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe, refuse_no_count
 from outlay.brain.run.brain_run import BrainRun
 from outlay.brain.run.inputs.closed_loop import ClosedLoop

@@ -11,7 +11,7 @@ import numpy as np
 
 from outlay.arrays.fits_in_memory import too_large
 from outlay.arrays.gather import gather
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.brain.run.activity import population_names
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.brain_run import BrainRun, real_time

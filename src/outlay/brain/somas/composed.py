@@ -9,13 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.component import State
+from outlay.brain.module import State, negative, not_positive
 from outlay.brain.registry import register
 from outlay.brain.somas.exponential import ExponentialSoma
 from outlay.brain.somas.izhikevich import IzhikevichSoma
 from outlay.brain.somas.leaky import LeakySoma
 from outlay.brain.somas.soma import Soma, in_steps
-from outlay.brain.spikers.spiker_settings import negative, not_positive
 from outlay.brain.traces import Tracer
 
 

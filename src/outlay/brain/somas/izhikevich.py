@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.component import State
+from outlay.brain.module import State
 from outlay.brain.registry import register
 from outlay.brain.somas.soma import Soma
 

@@ -9,10 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.component import State
+from outlay.brain.module import State, negative, not_positive
 from outlay.brain.registry import register
 from outlay.brain.somas.soma import Soma, in_steps
-from outlay.brain.spikers.spiker_settings import negative, not_positive
 from outlay.brain.traces import Tracer
 
 

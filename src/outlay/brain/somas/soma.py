@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.component import Component, State
+from outlay.brain.module import Component, State
 
 
 class Soma(Component, abc.ABC):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
 from outlay.brain.files.read_brain import read_brain, read_neuron
+from outlay.brain.module import BrainError
 
 DATA = Path(__file__).parents[3] / "data"
 JUNK = (

@@ -9,21 +9,19 @@ import numpy as np
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.delays.drawn import N2NDelays
+from outlay.brain.connection import Connection
+from outlay.brain.delays import N2NDelays
 from outlay.brain.files.convert import convert_brain
-from outlay.brain.files.nir.read_nir import read_nir
-from outlay.brain.files.nir.write_nir import write_nir
+from outlay.brain.files.nir_read import read_nir
+from outlay.brain.files.nir_write import write_nir
 from outlay.brain.files.read_brain import read_brain
-from outlay.brain.initializers import Uniform
-from outlay.brain.kernel_file import GivenKernel
+from outlay.brain.initializers import GivenKernel, Uniform
 from outlay.brain.learning_rules.hebbian import HebbianRule
+from outlay.brain.module import BrainError
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
 from outlay.brain.reshape import Concat
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma
-from outlay.brain.synapses.fading import TracedSynapses
-from outlay.brain.synapses.synapses import LinearSynapses
+from outlay.brain.synapses import LinearSynapses, TracedSynapses
 
 BRAIN = Brain(
     {

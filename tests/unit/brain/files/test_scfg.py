@@ -11,21 +11,21 @@ import pytest
 import outlay
 import outlay.brain.run
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.delays.drawn import N2NDelays
+from outlay.brain.connection import Connection
+from outlay.brain.decoders import ExponentialIntegrator
+from outlay.brain.delays import N2NDelays
+from outlay.brain.encoders import TopologicalLinearSpiker
 from outlay.brain.files.convert import write_brain
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.files.scfg import plain
 from outlay.brain.initializers import SparseUniform
-from outlay.brain.integrator import ExponentialIntegrator
-from outlay.brain.learning_rules.bounded_quadruplet import ModulatedBoundedQuadrupletRule
 from outlay.brain.learning_rules.hebbian import HebbianRule
+from outlay.brain.learning_rules.quadruplet import ModulatedBoundedQuadrupletRule
+from outlay.brain.module import BrainError
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
 from outlay.brain.somas.composed import ComposedLeakySoma
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma, RefractoryLeakySoma
-from outlay.brain.spikers.topological import TopologicalLinearSpiker
-from outlay.brain.synapses.fading import TracedSynapses
+from outlay.brain.synapses import TracedSynapses
 
 DATA = Path(__file__).parents[3] / "data"
 OLDER, NEWEST = DATA / "example_ab_model.scfg", DATA / "spark_1_2.scfg"

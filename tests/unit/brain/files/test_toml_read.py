@@ -5,16 +5,16 @@ import textwrap
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.delays.drawn import N2NDelays
+from outlay.brain.connection import Connection
+from outlay.brain.delays import N2NDelays
+from outlay.brain.encoders import TopologicalLinearSpiker
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.initializers import Constant
+from outlay.brain.module import BrainError
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
 from outlay.brain.registry import registered_names
 from outlay.brain.somas.leaky import AdaptiveLeakySoma, LeakySoma
-from outlay.brain.spikers.topological import TopologicalLinearSpiker
-from outlay.brain.synapses.synapses import LinearSynapses
+from outlay.brain.synapses import LinearSynapses
 
 SMALL = """\
     dt = "0.5 ms"
@@ -345,7 +345,7 @@ def test_a_file_that_is_not_there_or_no_brain(tmp_path):
 OWN = """\
 from dataclasses import dataclass
 from outlay.brain.registry import register
-from outlay.brain.spikers.linear import LinearSpiker
+from outlay.brain.encoders import LinearSpiker
 
 @register("quick_spiker_of_{name}")
 @dataclass(frozen=True)

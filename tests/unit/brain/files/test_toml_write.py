@@ -9,27 +9,24 @@ import pytest
 
 import outlay.brain.run
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.delays.drawn import NDelays
+from outlay.brain.connection import Connection
+from outlay.brain.decoders import ExponentialIntegrator
+from outlay.brain.delays import NDelays
+from outlay.brain.encoders import LinearSpiker, TopologicalPoissonSpiker
 from outlay.brain.files.convert import write_brain
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.files.toml_read import read_toml
 from outlay.brain.files.toml_write import write_toml
-from outlay.brain.initializers import SparseUniform
-from outlay.brain.integrator import ExponentialIntegrator
-from outlay.brain.kernel_file import KernelFile
-from outlay.brain.learning_rules.oja import OjaRule
+from outlay.brain.initializers import KernelFile, SparseUniform
+from outlay.brain.learning_rules.hebbian import OjaRule
 from outlay.brain.learning_rules.zenke import ZenkeRule
-from outlay.brain.library import LIBRARY
+from outlay.brain.module import BrainError
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
+from outlay.brain.registry import library
 from outlay.brain.reshape import Concat, Sampler
 from outlay.brain.somas.izhikevich import IzhikevichSoma
 from outlay.brain.somas.leaky import LeakySoma
-from outlay.brain.spikers.linear import LinearSpiker
-from outlay.brain.spikers.topological import TopologicalPoissonSpiker
-from outlay.brain.synapses.fading import TracedSynapses
-from outlay.brain.synapses.synapses import LinearSynapses
+from outlay.brain.synapses import LinearSynapses, TracedSynapses
 
 AB_BRAIN = Path(outlay.brain.run.__path__[0]) / "ab_brain.toml"
 
@@ -108,7 +105,7 @@ def test_modules_of_ones_own_are_written_with_the_file_to_import(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n"
         "from outlay.brain.registry import register\n"
-        "from outlay.brain.spikers.linear import LinearSpiker\n\n"
+        "from outlay.brain.encoders import LinearSpiker\n\n"
         "@register('quick_spiker_of_writing')\n@dataclass(frozen=True)\nclass Quick(LinearSpiker):\n"
         "    tau: float = 1.0\n"
     )
@@ -143,4 +140,4 @@ def test_every_class_with_a_name_is_in_the_library():
     """Files know only what is imported when they are read."""
     brain = Path(outlay.__path__[0]) / "brain"
     named = {file for file in brain.rglob("*.py") if "\n@register(" in file.read_text()}
-    assert named == {Path(file.__file__ or "") for file in LIBRARY}
+    assert named == {Path(file.__file__ or "") for file in library()}

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import waves
 from outlay.brain.run.from_file import read_inputs
 from outlay.brain.run.inputs.feed import Stimulus, refuse_not_finite

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.run_brain import MemoryRecorder

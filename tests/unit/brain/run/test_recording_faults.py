@@ -11,7 +11,7 @@ from tests.unit.brain.run.tiny import tiny
 from tests.unit.recipes.test_run_faults import disk_that_may_fill_up
 
 import outlay
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.brain.run.recording.disk import ZarrRecorder
 from outlay.brain.run.recording.recording import Recording
 from outlay.core.error_types import CheckpointError, OutputError, RunFolderError

@@ -12,15 +12,15 @@ from tests.unit.brain.run.tiny import tiny
 
 import outlay
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.delays.drawn import N2NDelays
+from outlay.brain.connection import Connection
+from outlay.brain.delays import N2NDelays
+from outlay.brain.encoders import LinearSpiker
 from outlay.brain.files.convert import write_brain
-from outlay.brain.files.nir.read_nir import read_nir
+from outlay.brain.files.nir_read import read_nir
+from outlay.brain.module import BrainError
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.run_brain import run_brain
-from outlay.brain.spikers.linear import LinearSpiker
 from outlay.recipes.prepare import prepare
 
 LIGHT = np.random.default_rng(0).random((40, 2)).astype(np.float32)

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.brain.run.tiny import tiny
 
 import outlay
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.collected import Collected
 from outlay.brain.run.inputs.closed_loop import ClosedLoop

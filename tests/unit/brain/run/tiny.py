@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from outlay.brain.brain import Brain
-from outlay.brain.module import Module
-from outlay.brain.port import Connection, Port
+from outlay.brain.connection import Connection
+from outlay.brain.module import Module, Port
 
 
 @dataclass(frozen=True)

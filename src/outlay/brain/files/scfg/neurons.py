@@ -7,8 +7,16 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.brain.files.scfg.components import Path, Table, Wrong, component_table, not_here, own_settings
-from outlay.brain.files.scfg.names import COMPONENTS, known_names
+from outlay.brain.files.scfg.components import (
+    COMPONENTS,
+    Path,
+    Table,
+    Wrong,
+    component_table,
+    known_names,
+    not_here,
+    own_settings,
+)
 from outlay.brain.files.scfg.plain import NEWER
 from outlay.brain.files.settings import TYPE as OUR_TYPE
 

@@ -6,19 +6,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.files.scfg.components import Path, Table, Wrong, not_here, own_settings
-from outlay.brain.files.scfg.names import MODULES, NEURONS, ONE_PORT, known_names
+from outlay.brain.connection import Connection, split_end
+from outlay.brain.files.scfg.components import (
+    MODULES,
+    NEURONS,
+    ONE_PORT,
+    Path,
+    Table,
+    Wrong,
+    known_names,
+    not_here,
+    own_settings,
+)
 from outlay.brain.files.scfg.neurons import CALL, SPECS, class_of, count_of, neuron_table, ports_of
-from outlay.brain.files.scfg.plain import EDITOR, TYPE, Plain, plain
-from outlay.brain.files.scfg.well_formed import malformed
+from outlay.brain.files.scfg.plain import EDITOR, TYPE, Plain, malformed, plain
 from outlay.brain.files.settings import TYPE as OUR_TYPE
-from outlay.brain.files.settings import read_table
-from outlay.brain.files.unread import Unread
-from outlay.brain.library import LIBRARY
-from outlay.brain.module import Module
+from outlay.brain.files.settings import Unread, read_table
+from outlay.brain.module import BrainError, Module, Shape
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection, Shape, split_end
 from outlay.brain.registry import MODULE
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
@@ -37,7 +42,6 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
     Raises:
         BrainError: the file is damaged, or holds something that is not understood; every such thing is named.
     """
-    assert LIBRARY  # importing it has given names to what Outlay brings
     held, problems = _whole(content, name), []
     config = held.config
     if held.is_neuron:
@@ -77,7 +81,6 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
     Raises:
         BrainError: the file is damaged, or holds no neuron, or something that is not understood; all of it is named.
     """
-    assert LIBRARY  # importing it has given names to what Outlay brings
     held, problems = _whole(content, name), []
 
     def wrong(path: Path, kind: str, what: str, fix: str) -> None:

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from outlay.brain.brain_error import BrainError
-from outlay.brain.port import Shape
+from outlay.brain.module import BrainError, Shape
 from outlay.brain.run.inputs.feed import Batch, Outputs, Stimulus
 
 

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.brain.brain_error import BrainError
-from outlay.brain.port import Shape
+from outlay.brain.module import BrainError, Shape
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean

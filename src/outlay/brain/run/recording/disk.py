@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.brain.run.recording.recording import STEPS, Recording, create_array, open_array
 from outlay.core.error_types import OutlayError, OutputError
 from outlay.core.quantities import counted

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 
 MS_PER_SECOND = 1000.0
 

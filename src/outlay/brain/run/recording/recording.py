@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from outlay.brain.brain_error import BrainError
+from outlay.brain.module import BrainError
 from outlay.core.suggest import did_you_mean
 
 STEPS = "steps"

@@ -14,15 +14,13 @@ import jax
 import numpy as np
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.files.nir.write_nir import MS_PER_S
-from outlay.brain.kernel_file import GivenKernel
-from outlay.brain.module import State
+from outlay.brain.connection import Connection
+from outlay.brain.files.nir_write import MS_PER_S
+from outlay.brain.initializers import GivenKernel
+from outlay.brain.module import BrainError, State
 from outlay.brain.neuron import Neuron
-from outlay.brain.port import Connection
 from outlay.brain.somas.leaky import LeakySoma
-from outlay.brain.synapses.fading import TracedSynapses
-from outlay.brain.synapses.synapses import LinearSynapses, Synapses
+from outlay.brain.synapses import LinearSynapses, Synapses, TracedSynapses
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.graph.step_graph import INPUTS

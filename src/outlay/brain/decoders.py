@@ -10,12 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.brain.brain_error import BrainError
-from outlay.brain.module import Module, State
-from outlay.brain.port import Port, Shape
+from outlay.brain.encoders import MS_PER_S
+from outlay.brain.module import BrainError, Module, Port, Shape, State, not_positive
 from outlay.brain.registry import register
-from outlay.brain.spikers.linear import MS_PER_S
-from outlay.brain.spikers.spiker_settings import not_positive
 from outlay.brain.traces import RDTracer, Tracer
 
 SMOOTHING_TAU = 10.0

@@ -1,18 +1,51 @@
-"""Rates over time, one line a population."""
+"""The style of all pictures of Brains, and rates over time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from outlay.brain.plots.style import TEXT, ShownFigure, colour, tidy
-
+TEXT = "#333333"
+GRID = "#e5e7eb"
+COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#d53f8c", "#b7791f", "#0e7490", "#4a5568")
+"""One a population, told apart by those who see colours differently too, in the order of the Brain."""
 _NUM_BINS = 200
 """Points a line has at most: what a picture of this width can show."""
 _SHORTEST_BIN = 5.0
 """In ms: in less time a population says little about its rate."""
+
+
+def colour(number: int) -> str:
+    """The colour of a population by its number."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def number_of(address: str, populations: Sequence[str]) -> int:
+    """The number of the population that an address is about, or the next one for one that is none."""
+    module = address.partition(".")[0]
+    return populations.index(module) if module in populations else len(populations)
+
+
+def tidy(axes: Axes) -> None:
+    """No frame, quiet ticks, a faint grid behind."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#b0b7c3")
+    axes.tick_params(colors=TEXT, labelsize=9)
+    axes.grid(visible=True, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+class ShownFigure(Figure):
+    """A matplotlib figure of its own: no window and no list of open figures knows of it."""
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self.savefig(png, format="png")
+        return png.getvalue()
 
 
 def rates_plot(counts: Mapping[str, np.ndarray], num_neurons: Mapping[str, int], dt: float) -> Figure:

@@ -1,24 +1,56 @@
-"""What is wrong with connections before any shape is known."""
+"""Connections: which port reads which, after how long, and what can be wrong with each of them alone."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outlay.brain.check_settings import is_time
-from outlay.brain.port import LONGEST, Connection, Port, split_end
-from outlay.brain.shapes import Reads, Shapes, port_of
+from outlay.brain.check_modules import is_time
 from outlay.core.error_types import Problem
 from outlay.core.suggest import did_you_mean
-from outlay.graph.step_graph import INPUTS, Source
+from outlay.graph.step_graph import INPUTS
 
 if TYPE_CHECKING:
     from outlay.brain.brain import Brain
 
-
+LONGEST = 2**24
+"""The most steps of a delay."""
 WHOLE = 1e-6
 """How far from a whole number of steps a delay may be: the rounding of numbers such as 0.1, no more."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One source of one port.
+
+    Attributes:
+        origin: `MODULE:PORT`, or `inputs:NAME` for an input of the Brain.
+        target: `MODULE:PORT`.
+        delay: how long after it was produced it is read, in ms, a multiple of the Brain's dt; one step if None.
+    """
+
+    origin: str
+    target: str
+    delay: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.origin} -> {self.target}"
+
+    def latency(self, dt: float) -> int:
+        """How many steps of dt ms after it was produced it is read."""
+        return 1 if self.delay is None else round(self.delay / dt)
+
+
+def split_end(end: str) -> tuple[str, str]:
+    """The module and the port of one end of a connection.
+
+    >>> split_end("A_ex:out_spikes")
+    ('A_ex', 'out_spikes')
+    """
+    module, _, port = end.partition(":")
+    return module, port
 
 
 def broken_connections(brain: Brain) -> dict[Connection, list[Problem]]:
@@ -87,59 +119,3 @@ def _delay_problems(connection: Connection, dt: float) -> Iterator[tuple[str, st
             f"its delay of {connection.delay:g} ms is {connection.delay / dt:g} steps of dt = {dt:g} ms",
             f"a whole number of steps, at least 1, such as {near:g} ms",
         )
-
-
-def port_problems(brain: Brain, reads: Reads, shapes: Shapes, broken: Collection[str]) -> Iterator[Problem]:
-    """Sources of another kind or unit than what reads them, and wrong shapes.
-
-    Args:
-        brain: the Brain.
-        reads: what its modules read.
-        shapes: what is known of what flows.
-        broken: modules with wrong settings, from which what they read may follow.
-    """
-    for name, by_port in reads.items():
-        for port, sources in by_port.items():
-            where, want, got = f"{name}:{port}", brain.modules[name].inputs()[port], shapes.arriving[name].get(port)
-            for source in sources:
-                if name not in broken:
-                    yield from _source_problems(brain, source, where, want, shapes)
-            if name not in broken and want.shape is not None and got is not None and got != want.shape:
-                ends = " + ".join(f"{source} {port_of(brain, source, shapes.ports)}" for source in sources)
-                what = f"it reads {want}, and what arrives is {got}: {ends}"
-                yield Problem("shape", where, what, f"sources that make {want.shape}")
-
-
-def origin_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
-    """Connections from a port that their module does not write, whatever else is wrong with them."""
-    for connection in dict.fromkeys(brain.connections):
-        module, _, port = connection.origin.partition(":")
-        if module in ports and port and port not in ports[module]:
-            what = f"{module} writes no port {port!r}"
-            yield Problem("connection", str(connection), what, did_you_mean(port, ports[module]))
-
-
-def output_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
-    """Outputs of the Brain that no module writes."""
-    for name, where in brain.outputs.items():
-        module, port = split_end(where)
-        if module not in brain.modules:
-            what, fix = f"there is no module {module!r}", did_you_mean(module, brain.modules)
-        elif module in ports and port not in ports[module]:
-            what, fix = f"{module} writes no port {port!r}", did_you_mean(port, ports[module])
-        else:
-            continue
-        yield Problem("output", name, f"{where}: {what}", fix)
-
-
-def _source_problems(brain: Brain, source: Source, where: str, want: Port, shapes: Shapes) -> Iterator[Problem]:
-    origin, both = port_of(brain, source, shapes.ports), f"{source} -> {where}"
-    if origin is None:
-        return
-    if origin.kind != want.kind and source.part != INPUTS:
-        what = f"{source} writes {origin}, and {where} reads {want}"
-        fix = f"a source of {want.kind}, or a module between them that makes {want.kind} of {origin.kind}"
-        yield Problem("connection", both, what, fix)
-    elif origin.unit and want.unit and origin.unit != want.unit:
-        what = f"{source} is in {origin.unit}, and {where} in {want.unit}"
-        yield Problem("connection", both, what, "a port of the same unit")

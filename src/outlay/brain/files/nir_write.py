@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from outlay.brain.brain import Brain
-from outlay.brain.brain_error import BrainError
-from outlay.brain.delays.delays import NoDelays
-from outlay.brain.module import State
+from outlay.brain.delays import NoDelays
+from outlay.brain.module import BrainError, State
 from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import LeakySoma
-from outlay.brain.synapses.fading import TracedSynapses
-from outlay.brain.synapses.synapses import LinearSynapses
+from outlay.brain.synapses import LinearSynapses, TracedSynapses
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.graph.step_graph import INPUTS, Source

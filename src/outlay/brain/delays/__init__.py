@@ -1,1 +1,0 @@
-"""Delays: how long spikes travel."""

@@ -1,0 +1,282 @@
+"""Encoders: numbers to spikes, one unit for each number or a row of units that prefer different values."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from outlay.brain.module import BrainError, Module, Port, Shape, State, negative, not_positive
+from outlay.brain.registry import register
+
+MS_PER_S = 1000.0
+Each = float | tuple[float, ...]
+"""One number for all numbers of the signal, or one for each."""
+
+
+@dataclass(frozen=True)
+class Encoder(Module, abc.ABC):
+    """Units that spike the more, the greater their part of a signal is."""
+
+    def inputs(self) -> Mapping[str, Port]:
+        """It reads `signal`."""
+        return {"signal": Port("values")}
+
+    def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
+        """It writes `spikes`."""
+        return {"spikes": Port("spikes", self.cells(shapes["signal"]))}
+
+    def cells(self, signal: Shape) -> Shape:
+        """The shape of the units for a signal."""
+        return tuple(signal)
+
+    def drive(self, signal: jax.Array) -> jax.Array:
+        """What each unit takes in, 0 to 1."""
+        return signal
+
+
+@register("linear_spiker")
+@dataclass(frozen=True)
+class LinearSpiker(Encoder):
+    """One leaky unit for each number of the signal; a signal of 1 makes it spike at `max_freq`.
+
+    With x the signal and e = exp(-dt/tau), in every step::
+
+        ready = r >= cd
+        v'    = e v + ready tau (1 - e) k x,    k = 1 + 1 / (exp((1000 - cd max_freq) / (tau max_freq)) - 1)
+        spike = v' > tau, and then v' = 0
+        r'    = 0 on a spike, else r + dt
+
+    k is what brings the unit from 0 to its threshold tau in the time 1000/max_freq - cd that it has between two spikes.
+    From Spark (Nogarx/Spark), `LinearSpiker`.
+
+    Ports: `signal` (any shape, 0 to 1) -> `spikes` (the same shape).
+
+    State: `potential` and `refractory` (ms since the last spike), each of the shape of the spikes.
+
+    Attributes:
+        tau: time constant of the units, ms.
+        cd: time after a spike in which a unit takes nothing in, ms.
+        max_freq: rate at a signal of 1, Hz.
+    """
+
+    tau: float = field(default=100.0, metadata={"unit": "ms"})
+    cd: float = field(default=2.0, metadata={"unit": "ms"})
+    max_freq: float = field(default=100.0, metadata={"unit": "Hz"})
+
+    def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
+        """All units at 0 and ready."""
+        cells = self.cells(shapes["signal"])
+        return {"potential": jnp.zeros(cells, dtype), "refractory": jnp.full(cells, self.cd, dtype)}
+
+    def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
+        """One step of dt ms."""
+        potential, refractory = state["potential"], state["refractory"]
+        decay = math.exp(-dt / self.tau)
+        rise = self.tau * (1 - decay) * self._scale() * self.drive(inputs["signal"])
+        potential = decay * potential + jnp.where(refractory >= self.cd, rise, 0).astype(potential.dtype)
+        spikes = potential > self.tau
+        after = {
+            "potential": jnp.where(spikes, 0, potential),
+            "refractory": jnp.where(spikes, 0, refractory + dt),
+        }
+        return after, {"spikes": spikes.astype(jnp.int8)}
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Settings of the wrong sign, and a rate that the cooldown does not let it reach."""
+        wrong = not_positive(self, "tau", "max_freq") + negative(self, "cd")
+        if not wrong and self.cd * self.max_freq >= MS_PER_S:
+            wrong.append(
+                f"max_freq is {self.max_freq:g} Hz, but a cooldown cd of {self.cd:g} ms allows less than "
+                f"{MS_PER_S / self.cd:g} Hz\na lower max_freq or a shorter cd"
+            )
+        return wrong
+
+    def _scale(self) -> float:
+        return 1 + 1 / math.expm1((MS_PER_S - self.cd * self.max_freq) / (self.tau * self.max_freq))
+
+
+@register("poisson_spiker")
+@dataclass(frozen=True)
+class PoissonSpiker(Encoder):
+    """One unit for each number of the signal, which spikes by chance; a signal of 1 makes it spike at `max_freq`.
+
+    With x the signal, in every step::
+
+        P(spike) = x dt max_freq / 1000
+
+    From Spark (Nogarx/Spark), `PoissonSpiker`. What unit i draws in step k depends on the module's key, on i and on k
+    alone: not on how many units there are, nor on where they run.
+
+    Ports: `signal` (any shape, 0 to 1) -> `spikes` (the same shape).
+
+    State: `key` (2 words of a threefry key) and `step`, how many there were.
+
+    Attributes:
+        max_freq: rate at a signal of 1, Hz.
+    """
+
+    max_freq: float = field(default=100.0, metadata={"unit": "Hz"})
+
+    def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
+        """Its key as plain words, which any device, file or process can hold, and no step yet."""
+        return {"key": jax.random.key_data(key), "step": jnp.zeros((), jnp.uint32)}
+
+    def step(self, state: State, inputs: Mapping[str, jax.Array], *, dt: float) -> tuple[State, dict[str, jax.Array]]:
+        """One step of dt ms."""
+        drive = self.drive(inputs["signal"])
+        drawn = _uniform_by_unit(state["key"], state["step"], drive.size).reshape(drive.shape)
+        spikes = drawn < drive.astype(jnp.float32) * (dt * self.max_freq / MS_PER_S)
+        return {**state, "step": state["step"] + 1}, {"spikes": spikes.astype(jnp.int8)}
+
+    def problems(self, *, dt: float) -> list[str]:
+        """A rate that is not positive, or that would need more than one spike a step."""
+        wrong = not_positive(self, "max_freq")
+        if not wrong and dt * self.max_freq > MS_PER_S:
+            wrong.append(
+                f"max_freq is {self.max_freq:g} Hz, and one spike in each step of {dt:g} ms is {MS_PER_S / dt:g} Hz\n"
+                "a lower max_freq or a smaller dt"
+            )
+        return wrong
+
+
+def _uniform_by_unit(words: jax.Array, step: jax.Array, num_units: int) -> jax.Array:
+    """A number in [0, 1) for each unit in this step."""
+    key = jax.random.fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), step)
+
+    def draw(unit: jax.Array) -> jax.Array:
+        return jax.random.uniform(jax.random.fold_in(key, unit))
+
+    return jax.vmap(draw)(jnp.arange(num_units, dtype=jnp.uint32))
+
+
+@dataclass(frozen=True)
+class TopologicalMap:
+    """Each number of the signal excites the units of its row that lie near its value.
+
+    With s the signal, the units of a row at u = 0 ... pi in `resolution` equal steps, ends included::
+
+        x     = (s - mins) / (maxs - mins)
+        g     = sin(u + pi x) where glued, else tanh(u - pi x)
+        drive = exp(-0.5 g^2 / sigma)
+
+    Attributes:
+        glue: whether the ends of a row are neighbours, as those of an angle are.
+        mins: the least value of the signal.
+        maxs: the greatest.
+        resolution: units in a row.
+        sigma: how far the excitation spreads along the row.
+    """
+
+    glue: bool | tuple[bool, ...] = False
+    mins: Each = 0.0
+    maxs: Each = 1.0
+    resolution: int = 64
+    sigma: float = 1 / 32
+
+    def cells(self, signal: Shape) -> Shape:
+        """A row of units for each number of the signal."""
+        for name in ("glue", "mins", "maxs"):
+            _refuse_other_shape(name, getattr(self, name), tuple(signal))
+        return (*signal, self.resolution)
+
+    def drive(self, signal: jax.Array) -> jax.Array:
+        """What each unit takes in, 0 to 1."""
+        mins, maxs, glue = (np.broadcast_to(setting, signal.shape) for setting in (self.mins, self.maxs, self.glue))
+        x = (signal - mins.astype(signal.dtype)) / (maxs - mins).astype(signal.dtype)
+        u = jnp.linspace(jnp.zeros_like(x), jnp.full_like(x, math.pi), self.resolution, axis=-1)
+        x, glue = x[..., None], glue[..., None]
+        g = jnp.where(glue, jnp.sin(u + math.pi * x), jnp.tanh(u - math.pi * x))
+        return jnp.exp((-0.5 / self.sigma) * g * g)
+
+    def map_problems(self) -> list[str]:
+        """A map of no units, and a signal of no width."""
+        wrong = not_positive(self, "resolution", "sigma")
+        mins, maxs = np.atleast_1d(self.mins), np.atleast_1d(self.maxs)
+        if len(mins) != len(maxs) and 1 not in (len(mins), len(maxs)):
+            return [*wrong, f"mins has {len(mins)} values and maxs has {len(maxs)}\none value for all, or as many"]
+        wrong += [
+            f"mins is {low:g} and maxs is {high:g}\nmaxs above mins: the range of the signal"
+            for low, high in zip(*np.broadcast_arrays(mins, maxs), strict=True)
+            if not low < high
+        ]
+        return wrong
+
+
+@register("topological_linear_spiker")
+@dataclass(frozen=True)
+class TopologicalLinearSpiker(TopologicalMap, LinearSpiker):
+    """Rows of leaky units: a number becomes regular spikes of those units of its row that lie near its value.
+
+    The units are those of `LinearSpiker`; each takes in what `TopologicalMap` says::
+
+        x     = (s - mins) / (maxs - mins)
+        g     = sin(u + pi x) where glued, else tanh(u - pi x);    u = 0 ... pi along the row
+        drive = exp(-0.5 g^2 / sigma)
+        v'    = e v + ready tau (1 - e) k drive,    e = exp(-dt/tau),  k as in `LinearSpiker`
+
+    From Spark (Nogarx/Spark), `TopologicalLinearSpiker`.
+
+    Ports: `signal` (n,) -> `spikes` (n, resolution).
+
+    State: `potential` and `refractory` (ms since the last spike), each (n, resolution).
+
+    Attributes:
+        tau: time constant of the units, ms.
+        cd: time after a spike in which a unit takes nothing in, ms.
+        max_freq: rate at full drive, Hz.
+        glue: whether the ends of a row are neighbours, as those of an angle are; one for all numbers, or one each.
+        mins: the least value of the signal; one for all numbers, or one each.
+        maxs: the greatest.
+        resolution: units in a row.
+        sigma: how far the excitation spreads along the row.
+    """
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Those of its units and of its map."""
+        return LinearSpiker.problems(self, dt=dt) + self.map_problems()
+
+
+@register("topological_poisson_spiker")
+@dataclass(frozen=True)
+class TopologicalPoissonSpiker(TopologicalMap, PoissonSpiker):
+    """Rows of units that draw: a number becomes random spikes of those units of its row that lie near its value.
+
+    The units are those of `PoissonSpiker`, at the rate that `TopologicalMap` says::
+
+        x        = (s - mins) / (maxs - mins)
+        g        = sin(u + pi x) where glued, else tanh(u - pi x);    u = 0 ... pi along the row
+        drive    = exp(-0.5 g^2 / sigma)
+        P(spike) = drive dt max_freq / 1000
+
+    From Spark (Nogarx/Spark), `TopologicalPoissonSpiker`.
+
+    Ports: `signal` (n,) -> `spikes` (n, resolution).
+
+    State: `key` (2 words of a threefry key) and `step`, how many there were.
+
+    Attributes:
+        max_freq: rate at full drive, Hz.
+        glue: whether the ends of a row are neighbours, as those of an angle are; one for all numbers, or one each.
+        mins: the least value of the signal; one for all numbers, or one each.
+        maxs: the greatest.
+        resolution: units in a row.
+        sigma: how far the excitation spreads along the row.
+    """
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Those of its units and of its map."""
+        return PoissonSpiker.problems(self, dt=dt) + self.map_problems()
+
+
+def _refuse_other_shape(name: str, setting: object, signal: Shape) -> None:
+    if isinstance(setting, tuple) and len(setting) not in (1, *signal[-1:]):
+        raise BrainError(
+            f"{name} has {len(setting)} values, and the signal is {signal}\none value for all, or one for each number"
+        )

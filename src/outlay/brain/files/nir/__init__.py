@@ -1,1 +1,0 @@
-"""Brains to and from NIR, the Neuromorphic Intermediate Representation, for the parts that both know."""

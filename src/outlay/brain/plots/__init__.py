@@ -1,1 +1,0 @@
-"""Pictures of what a Brain did, from plain numbers."""

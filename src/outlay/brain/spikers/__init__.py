@@ -1,1 +1,0 @@
-"""Spikers: numbers to spikes."""

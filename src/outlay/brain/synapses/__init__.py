@@ -1,1 +1,0 @@
-"""Synapses: what makes current of the spikes that arrive."""

@@ -1,0 +1,233 @@
+"""What reads what in a whole Brain: its connections and the shapes along them, resolved and checked together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from outlay.brain.check_modules import brain_problems, checked_ports, is_shape, is_time, module_problems, naming
+from outlay.brain.connection import Connection, broken_connections, split_end, unconnected_ports
+from outlay.brain.module import BrainError, Port, Shape
+from outlay.core.error_types import Problem
+from outlay.core.quantities import counted
+from outlay.core.suggest import did_you_mean
+from outlay.graph.step_graph import INPUTS, Source
+
+if TYPE_CHECKING:
+    from outlay.brain.brain import Brain
+
+Reads = Mapping[str, Mapping[str, tuple[Source, ...]]]
+"""For each module and port its sources, in order."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What reads what, resolved.
+
+    Attributes:
+        reads: for each module and port its sources, in order.
+        input_shapes: for each module and port the shape that arrives.
+        output_ports: for each module what it writes.
+        outputs: the Brain's outputs as (module, port).
+    """
+
+    reads: Reads
+    input_shapes: Mapping[str, Mapping[str, Shape]]
+    output_ports: Mapping[str, Mapping[str, Port]]
+    outputs: Mapping[str, tuple[str, str]]
+
+
+def wire(brain: Brain) -> Wiring:
+    """Resolve a Brain's connections and shapes.
+
+    What is broken is left out of what is checked after it, so that one mistake is told once and hides no other.
+
+    Raises:
+        BrainError: something does not fit; every offender is listed.
+    """
+    problems = list(brain_problems(brain))
+    in_settings = dict(module_problems(brain)) if is_time(brain.dt) else {name: [] for name in brain.modules}
+    broken = broken_connections(brain)
+    reads = {name: _reads(brain, name, broken) for name in brain.modules}
+    resolved = resolve_shapes(brain, reads, broken=frozenset(in_settings))
+    problems += [problem for found in (*in_settings.values(), *broken.values()) for problem in found]
+    problems += [*unconnected_ports(brain), *resolved.problems, *origin_problems(brain, resolved.ports)]
+    problems += [*port_problems(brain, reads, resolved, in_settings), *output_problems(brain, resolved.ports)]
+    if problems:
+        raise BrainError(f"this Brain cannot be built: {counted(len(problems), 'problem')}", problems)
+    outputs = {name: split_end(where) for name, where in brain.outputs.items()}
+    return Wiring(reads, resolved.arriving, resolved.ports, outputs)
+
+
+def _reads(brain: Brain, name: str, broken: Collection[Connection]) -> dict[str, tuple[Source, ...]]:
+    """The sources of each port of a module, without the connections that are broken."""
+    sound = [connection for connection in brain.connections if connection not in broken]
+
+    def sources(port: str) -> tuple[Source, ...]:
+        there = [connection for connection in sound if connection.target == f"{name}:{port}"]
+        return tuple(Source(*split_end(c.origin), c.latency(brain.dt) if is_time(brain.dt) else 1) for c in there)
+
+    return {port: sources(port) for port in brain.modules[name].inputs()}
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What is known of what flows.
+
+    Attributes:
+        ports: for each module what it writes.
+        arriving: for each module and port the shape that arrives, where it is known.
+        problems: modules that refuse what arrives, and cycles in which nobody says a shape.
+    """
+
+    ports: Mapping[str, Mapping[str, Port]]
+    arriving: Mapping[str, Mapping[str, Shape]]
+    problems: list[Problem]
+
+
+def resolve_shapes(brain: Brain, reads: Reads, *, broken: frozenset[str]) -> Shapes:
+    """Ask modules what they write until all have said it, or none can say more.
+
+    Args:
+        brain: the Brain.
+        reads: what its modules read.
+        broken: modules not to ask: their settings are wrong.
+    """
+    said: dict[str, Mapping[str, Port]] = {}
+    # Each round, a module more can know its shapes; what the last one is told no longer changes.
+    for _ in range(len(brain.modules) + 1):
+        known = {name: _arriving(brain, reads[name], said) for name in brain.modules}
+        written = {name: _ask(brain, name, known[name]) for name in brain.modules if name not in broken}
+        said = {name: what for name, what in written.items() if isinstance(what, Mapping)}
+    refused = {name: what for name, what in written.items() if isinstance(what, Problem)}
+    lacking = {name: what for name, what in written.items() if isinstance(what, str)}
+    shapeless = [
+        Problem("port", f"{name}:{port}", "its module writes it without saying a shape", "a Port with a shape")
+        for name, by_port in said.items()
+        for port, what in by_port.items()
+        if what.shape is None
+    ]
+    return Shapes(said, known, [*refused.values(), *_cycles(reads, lacking), *shapeless])
+
+
+def port_of(brain: Brain, source: Source, ports: Mapping[str, Mapping[str, Port]]) -> Port | None:
+    """What a source writes; None where that is not known."""
+    if source.part == INPUTS:
+        shape = brain.inputs[source.port]
+        return Port("values", shape) if is_shape(shape) else None
+    return ports.get(source.part, {}).get(source.port)
+
+
+def _ask(brain: Brain, name: str, shapes: Mapping[str, Shape]) -> Mapping[str, Port] | str | Problem:
+    """What a module writes; or the port whose shape it has to know first; or why it refuses what arrives."""
+    try:
+        with naming(name, brain.modules[name], "outputs"):
+            return checked_ports(name, brain.modules[name], brain.modules[name].outputs(shapes))
+    except KeyError as lacking:
+        port = lacking.args[0]
+        if port in shapes or port not in brain.modules[name].inputs():
+            raise
+        return port
+    except BrainError as refusal:
+        what, _, fix = str(refusal).partition("\n")
+        return Problem("shape", name, what, fix.strip().removeprefix("fix: ") or "sources of another shape")
+
+
+def _arriving(
+    brain: Brain, by_port: Mapping[str, tuple[Source, ...]], ports: Mapping[str, Mapping[str, Port]]
+) -> dict[str, Shape]:
+    """The shape of what the sources of each port are together, for ports all of whose sources are known."""
+    found = {}
+    for port, sources in by_port.items():
+        written = [port_of(brain, source, ports) for source in sources]
+        shapes = [what.shape for what in written if what is not None and what.shape is not None]
+        if shapes and len(shapes) == len(sources):
+            found[port] = shapes[0] if len(shapes) == 1 else (sum(math.prod(shape) for shape in shapes),)
+    return found
+
+
+def _cycles(reads: Reads, lacking: Mapping[str, str]) -> list[Problem]:
+    """One problem for each cycle of modules that all wait for each other's shapes."""
+    found: dict[frozenset[str], Problem] = {}
+    for start in lacking:
+        walk = [start]
+        while (before := _waits_for(reads, lacking, walk[-1])) and before not in walk:
+            walk.append(before)
+        if before:
+            cycle = walk[walk.index(before) :]
+            first = cycle[0]
+            found.setdefault(frozenset(cycle), _cycle_problem(cycle, f"{first}:{lacking[first]}"))
+    return list(found.values())
+
+
+def _waits_for(reads: Reads, lacking: Mapping[str, str], name: str) -> str | None:
+    """A module that waits itself, and whose shape this one waits for."""
+    return next((source.part for source in reads[name][lacking[name]] if source.part in lacking), None)
+
+
+def _cycle_problem(cycle: list[str], where: str) -> Problem:
+    around = " -> ".join(reversed([*cycle, cycle[0]]))
+    return Problem(
+        "missing shape",
+        where,
+        f"what arrives has the shape of what leaves, around a cycle in which no module says its own: {around}",
+        "in the cycle, a module that has a shape of its own, such as a neuron with its units",
+    )
+
+
+def port_problems(brain: Brain, reads: Reads, shapes: Shapes, broken: Collection[str]) -> Iterator[Problem]:
+    """Sources of another kind or unit than what reads them, and wrong shapes.
+
+    Args:
+        brain: the Brain.
+        reads: what its modules read.
+        shapes: what is known of what flows.
+        broken: modules with wrong settings, from which what they read may follow.
+    """
+    for name, by_port in reads.items():
+        for port, sources in by_port.items():
+            where, want, got = f"{name}:{port}", brain.modules[name].inputs()[port], shapes.arriving[name].get(port)
+            for source in sources:
+                if name not in broken:
+                    yield from _source_problems(brain, source, where, want, shapes)
+            if name not in broken and want.shape is not None and got is not None and got != want.shape:
+                ends = " + ".join(f"{source} {port_of(brain, source, shapes.ports)}" for source in sources)
+                what = f"it reads {want}, and what arrives is {got}: {ends}"
+                yield Problem("shape", where, what, f"sources that make {want.shape}")
+
+
+def origin_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
+    """Connections from a port that their module does not write, whatever else is wrong with them."""
+    for connection in dict.fromkeys(brain.connections):
+        module, _, port = connection.origin.partition(":")
+        if module in ports and port and port not in ports[module]:
+            what = f"{module} writes no port {port!r}"
+            yield Problem("connection", str(connection), what, did_you_mean(port, ports[module]))
+
+
+def output_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
+    """Outputs of the Brain that no module writes."""
+    for name, where in brain.outputs.items():
+        module, port = split_end(where)
+        if module not in brain.modules:
+            what, fix = f"there is no module {module!r}", did_you_mean(module, brain.modules)
+        elif module in ports and port not in ports[module]:
+            what, fix = f"{module} writes no port {port!r}", did_you_mean(port, ports[module])
+        else:
+            continue
+        yield Problem("output", name, f"{where}: {what}", fix)
+
+
+def _source_problems(brain: Brain, source: Source, where: str, want: Port, shapes: Shapes) -> Iterator[Problem]:
+    origin, both = port_of(brain, source, shapes.ports), f"{source} -> {where}"
+    if origin is None:
+        return
+    if origin.kind != want.kind and source.part != INPUTS:
+        what = f"{source} writes {origin}, and {where} reads {want}"
+        fix = f"a source of {want.kind}, or a module between them that makes {want.kind} of {origin.kind}"
+        yield Problem("connection", both, what, fix)
+    elif origin.unit and want.unit and origin.unit != want.unit:
+        what = f"{source} is in {origin.unit}, and {where} in {want.unit}"
+        yield Problem("connection", both, what, "a port of the same unit")
