@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.decoders import ExponentialIntegrator
 from outlay.brain.delays import N2NDelays
 from outlay.brain.encoders import TopologicalLinearSpiker

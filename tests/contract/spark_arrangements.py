@@ -12,7 +12,7 @@ import numpy as np
 
 import outlay
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.decoders import TanhIntegrator
 from outlay.brain.delays import N2NDelays
 from outlay.brain.encoders import LinearSpiker

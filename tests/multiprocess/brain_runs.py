@@ -11,7 +11,7 @@ from tests.unit.program import waves
 
 import outlay
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.decoders import ExponentialIntegrator
 from outlay.brain.delays import N2NDelays
 from outlay.brain.encoders import TopologicalLinearSpiker

@@ -1,5 +1,5 @@
 from .brain import Brain as Brain
-from .connection import Connection as Connection
+from .connections import Connection as Connection
 from .module import Module as Module
 from .module import Port as Port
 from .neuron import Neuron as Neuron

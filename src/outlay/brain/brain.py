@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.check_modules import check_state, checked_step, naming
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.inspection import Inspection, inspect
 from outlay.brain.module import BrainError, Module, Port, Shape, State
 from outlay.brain.wiring import Wiring, port_of, wire

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.connection import LONGEST
+from outlay.brain.connections import LONGEST
 from outlay.brain.initializers import by_neuron
 from outlay.brain.module import Component, State, negative, not_positive
 from outlay.brain.registry import register

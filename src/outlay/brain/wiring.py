@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from outlay.brain.check_modules import brain_problems, checked_ports, is_shape, is_time, module_problems, naming
-from outlay.brain.connection import Connection, broken_connections, split_end, unconnected_ports
+from outlay.brain.connections import Connection, broken_connections, split_end, unconnected_ports
 from outlay.brain.module import BrainError, Port, Shape
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted

@@ -3,7 +3,7 @@ import json
 import jax
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.decoders import ExponentialIntegrator
 from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import LeakySoma

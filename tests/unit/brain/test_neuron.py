@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.brain import plain_equations as plain
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.delays import N2NDelays, NDelays, NoDelays
 from outlay.brain.encoders import LinearSpiker
 from outlay.brain.initializers import Constant, SparseUniform

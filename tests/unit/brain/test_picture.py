@@ -2,7 +2,7 @@ import pytest
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.decoders import ExponentialIntegrator
 from outlay.brain.encoders import LinearSpiker
 from outlay.brain.neuron import Neuron

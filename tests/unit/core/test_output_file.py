@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 import outlay
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.encoders import LinearSpiker
 from outlay.brain.files.convert import write_brain
 from outlay.core.error_types import OutputError

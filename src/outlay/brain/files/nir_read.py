@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.files.nir_write import MS_PER_S
 from outlay.brain.initializers import GivenKernel
 from outlay.brain.module import BrainError, State

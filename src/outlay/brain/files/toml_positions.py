@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from outlay.brain.connection import Connection, split_end
+from outlay.brain.connections import Connection, split_end
 from outlay.brain.files.settings import Unread
 from outlay.brain.files.templates import Merged, Path
 from outlay.brain.files.units import UnitError, parse_connection

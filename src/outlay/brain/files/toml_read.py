@@ -11,7 +11,7 @@ from pathlib import Path as File
 from typing import Any
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection, split_end
+from outlay.brain.connections import Connection, split_end
 from outlay.brain.files.settings import Unread, read_table
 from outlay.brain.files.templates import TEMPLATES, Merged, Path, Templates
 from outlay.brain.files.toml_positions import Findings, TomlLines, locate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 
 _PREFIXES = {"f": -15, "p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9}
 _BASES = {"s": "s", "V": "V", "A": "A", "Ohm": "Ohm", "ohm": "Ohm", "Ω": "Ohm", "F": "F", "S": "S", "Hz": "Hz"}

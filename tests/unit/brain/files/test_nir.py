@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.delays import N2NDelays
 from outlay.brain.files.convert import convert_brain
 from outlay.brain.files.nir_read import read_nir

@@ -11,7 +11,7 @@ import pytest
 import outlay
 import outlay.brain.run
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.decoders import ExponentialIntegrator
 from outlay.brain.delays import N2NDelays
 from outlay.brain.encoders import TopologicalLinearSpiker

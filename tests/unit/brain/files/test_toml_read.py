@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.delays import N2NDelays
 from outlay.brain.encoders import TopologicalLinearSpiker
 from outlay.brain.files.read_brain import read_brain

@@ -2,7 +2,7 @@ import pytest
 from tests.unit.brain.run.tiny import Count, Ramp, tiny
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.from_file import EXAMPLE

@@ -12,7 +12,7 @@ from tests.unit.brain.run.tiny import tiny
 
 import outlay
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.delays import N2NDelays
 from outlay.brain.encoders import LinearSpiker
 from outlay.brain.files.convert import write_brain

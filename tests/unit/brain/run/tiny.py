@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection
+from outlay.brain.connections import Connection
 from outlay.brain.module import Module, Port
 
 

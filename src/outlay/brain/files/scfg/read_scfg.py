@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outlay.brain.brain import Brain
-from outlay.brain.connection import Connection, split_end
+from outlay.brain.connections import Connection, split_end
 from outlay.brain.files.scfg.components import (
     MODULES,
     NEURONS,
