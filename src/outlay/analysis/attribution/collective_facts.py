@@ -108,10 +108,10 @@ def _crosses_hosts(found: HloCollective, mesh: MeshInfo | None, places: Sequence
 
 def _leaves(module: HloModule, found: HloCollective, leaves: Mapping[int, Leaf]) -> tuple[str, ...]:
     """The leaves that are moved, or whose parts are; none if anything else is moved along."""
-    traced = [
+    numbers = [
         leaf_parameter(module, found.computation, operand) for operand in dict.fromkeys(found.instruction.operands)
     ]
-    paths = dict.fromkeys(leaves[one.parameter].path if one and one.parameter in leaves else "" for one in traced)
+    paths = dict.fromkeys(leaves[number].path if number is not None and number in leaves else "" for number in numbers)
     return tuple(paths) if all(paths) else ()
 
 

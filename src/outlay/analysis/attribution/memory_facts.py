@@ -152,7 +152,7 @@ def _in_place(module: HloModule, one: Instruction) -> bool:
     """Whether a fusion writes a part of what it is given, and hands that on."""
     if one.opcode != "fusion":
         return False
-    fused = module.computations.get(one.called("calls"))
+    fused = module.called(one, "calls")
     inside = fused.root if fused else None
     while fused and inside and inside.opcode in ("bitcast", "copy", "convert") and inside.operands:
         inside = fused.instructions.get(inside.operands[0])
@@ -221,8 +221,8 @@ def recomputed(module: HloModule, work: CompiledWork) -> tuple[RecomputedFacts, 
 def _leaf(module: HloModule, computation: str, one: Instruction, paths: Mapping[int, str], *, to_host: bool) -> str:
     """The leaf of the state that is fetched, or whose new value is sent back; empty where it is neither."""
     if not to_host:
-        traced = leaf_parameter(module, computation, one.operands[0]) if one.operands else None
-        return paths.get(traced.parameter, "") if traced else ""
+        number = leaf_parameter(module, computation, one.operands[0]) if one.operands else None
+        return "" if number is None else paths.get(number, "")
     reached = outputs_reached(module, computation, one.name, None)
     donated = dict(module.input_output_alias)
     into = {paths.get(donated[output,], "") for output in reached if (output,) in donated}
@@ -231,6 +231,6 @@ def _leaf(module: HloModule, computation: str, one: Instruction, paths: Mapping[
 
 def _is_again(module: HloModule, one: Instruction) -> bool:
     """Whether an instruction, or in a fusion the product in it, is of what is computed again."""
-    fused = module.computations.get(one.called("calls")) if one.opcode.startswith("fusion") else None
+    fused = module.called(one, "calls") if one.opcode.startswith("fusion") else None
     inside = [inner for inner in fused.instructions.values() if inner.opcode in ("dot", "convolution")] if fused else []
     return any(_AGAIN in each.op_name for each in (inside or [one]))

@@ -19,11 +19,10 @@ from typing import Any, Literal
 from outlay.analysis.cost.links import Place, payload_bytes, places_of
 from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import (
-    KINDS,
     CollectiveKind,
     HloCollective,
     collectives_of,
-    done_in,
+    ends_collective,
     fused_collectives,
 )
 from outlay.analysis.hlo.hlo_memory import host_copy
@@ -264,7 +263,7 @@ class _Reading:
         if (block.name, one.name) in self._numbers:
             yield self._numbers[block.name, one.name]
         elif one.opcode == "fusion":
-            for fused in fused_collectives(self._module, one, _OPCODES):
+            for fused in fused_collectives(self._module, one):
                 yield self._numbers[fused.computation.name, fused.instruction.name]
         elif one.opcode == "async-start":
             inside = self._module.computations.get(next(iter(one.calls), ""))
@@ -276,7 +275,7 @@ class _Reading:
         self, one: Instruction, block: Computation, began: dict[str, tuple[EventKind, int]]
     ) -> Iterator[tuple[EventKind, int]]:
         """What an instruction waits for: that which the values it takes were handed on from."""
-        is_fused = one.opcode == "fusion" and done_in(self._module, one)
+        is_fused = one.opcode == "fusion" and ends_collective(self._module, one)
         if not (one.opcode.endswith("-done") or is_fused):
             return
         pending, seen = list(one.operands), set()
@@ -306,5 +305,4 @@ def _work(operation: Operation, one: Instruction) -> Event:
     )
 
 
-_OPCODES = frozenset(KINDS) | frozenset(f"{opcode}-start" for opcode in KINDS)
 _HANDS_ON = ("get-tuple-element", "bitcast", "tuple", "copy", "async-update", "opt-barrier", "optimization-barrier")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from outlay.analysis.attribution.program_facts import CollectiveFacts
 from outlay.analysis.attribution.provenance import read_op_name, user_line
 from outlay.analysis.findings.finding import Evidence, Finding
-from outlay.analysis.hlo.hlo_collectives import KINDS
+from outlay.analysis.hlo.hlo_collectives import is_collective
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
 from outlay.core.quantities import format_bytes, how_often
 from outlay.layout.placement import spec_text
@@ -184,7 +184,7 @@ def _where_it_ends(module: HloModule, computation: Computation, one: Instruction
 
 def _is_own_piece(computation: Computation, one: Instruction) -> bool:
     """Whether an instruction cuts out a piece that depends on which device it runs on."""
-    if one.opcode.removesuffix("-start") in KINDS or ("slice" not in one.opcode and one.opcode != "fusion"):
+    if is_collective(one.opcode) or ("slice" not in one.opcode and one.opcode != "fusion"):
         return False
     pending = [(operand, _HOPS) for operand in one.operands]
     while pending:
@@ -241,7 +241,7 @@ def _at(found: CollectiveFacts) -> str:
 def is_elementwise(module: HloModule, one: Instruction) -> bool:
     """Whether an instruction moves data or computes element by element: it would not mind another sharding."""
     if one.opcode == "fusion":
-        fused = module.computations.get(one.called("calls"))
+        fused = module.called(one, "calls")
         return fused is not None and all(is_elementwise(module, inner) for inner in fused.instructions.values())
     return one.opcode in _MOVES or one.opcode in _CHEAP or bool(re.fullmatch(r"(shift|round)-.*", one.opcode))
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 
+# Bounds for odd programs: a search that takes longer gives up.
 _MAX_STEPS = 1000
+_MAX_VALUES = 5000
 
-# What gives the same data on: seen otherwise, in part, in another precision, or on other devices.
-PASSING = frozenset(
+# Operations that hand the same data on: seen otherwise, in part, in another precision, or on other devices.
+_PASSING = frozenset(
     {
         *("bitcast", "bitcast-convert", "convert", "copy", "reshape", "transpose", "reduce-precision"),
         *("slice", "dynamic-slice", "all-gather", "all-to-all", "collective-permute", "opt-barrier"),
@@ -21,28 +23,13 @@ PASSING = frozenset(
         *("all-gather-done", "all-to-all-done", "collective-permute-done"),
     }
 )
-_VIEWS = ("bitcast", "opt-barrier")
 # What a loop may do with an element of its state that it does not change.
-_KEEPING = ("tuple", "get-tuple-element", "copy", "bitcast", "opt-barrier", "copy-start", "copy-done")
+_UNCHANGING = ("tuple", "get-tuple-element", "copy", "bitcast", "opt-barrier", "copy-start", "copy-done")
 _CALLING = ("fusion", "call", "fusion-start", "async-start")
-_MAX_VALUES = 5000
 # What mixes elements: its result is another value, even where it has as many elements.
 _MIXING = ("dot", "convolution", "reduce", "gather", "scatter", "custom-call", "sort", "reduce-window")
-# What gives the same data on though it changes how much of it there is on a device.
+# What hands the same data on though it changes how much of it there is on a device.
 _RESIZING = ("dynamic-update-slice", "reduce-scatter", "all-gather", "slice", "dynamic-slice")
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A parameter that was found.
-
-    Attributes:
-        parameter: its number among the entry's.
-        through: the operations that the data went through on its way, from the parameter on; views are left out.
-    """
-
-    parameter: int
-    through: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -55,8 +42,8 @@ class _Value:
     calls: tuple[tuple[str, Instruction], ...] = ()
 
 
-def leaf_parameter(module: HloModule, computation: str, value: str) -> Traced | None:
-    """The parameter of the program that a value holds the data of; None where it is computed.
+def leaf_parameter(module: HloModule, computation: str, value: str) -> int | None:
+    """The number of the program's parameter that a value holds the data of; None where it is computed.
 
     A value that a loop changes is computed; one that it only reads, such as weights it slices, is followed out of it.
 
@@ -65,103 +52,80 @@ def leaf_parameter(module: HloModule, computation: str, value: str) -> Traced | 
         computation: the name of the computation that the value stands in.
         value: the name of an instruction, such as an operand of a collective.
     """
-    place: _Value | None = _Value(computation, value)
-    through: list[str] = []
+    source: _Value | None = _Value(computation, value)
     for _ in range(_MAX_STEPS):
-        if place is None:
+        one = _instruction(module, source) if source else None
+        if source is None or one is None:
             return None
-        one = _instruction(module, place)
-        if one is None:
-            return None
-        if one.opcode == "parameter" and place.computation == module.entry:
+        if one.opcode == "parameter" and source.computation == module.entry:
             # A program with very many parameters takes them as one tuple.
-            return Traced(place.path[0] if place.path else _number(one), tuple(reversed(through)))
-        if one.opcode in PASSING and one.opcode not in _VIEWS and not one.opcode.endswith("-done"):
-            through.append(one.opcode.removesuffix("-start"))
-        place = _before(module, place, one)
+            return source.path[0] if source.path else one.number or 0
+        source = _before(module, source, one)
     return None
 
 
-def _number(parameter: Instruction) -> int:
-    return int(parameter.value) if parameter.value.isdecimal() and len(parameter.value) < 10 else 0
+def _instruction(module: HloModule, value: _Value) -> Instruction | None:
+    computation = module.computations.get(value.computation)
+    return computation.instructions.get(value.name) if computation else None
 
 
-def _instruction(module: HloModule, place: _Value) -> Instruction | None:
-    computation = module.computations.get(place.computation)
-    return computation.instructions.get(place.name) if computation else None
-
-
-def _before(module: HloModule, place: _Value, one: Instruction) -> _Value | None:
+def _before(module: HloModule, value: _Value, one: Instruction) -> _Value | None:
     """Where the data of a value comes from, one step back."""
     if one.opcode == "get-tuple-element":
-        index = _index(one)
-        return None if index is None else _operand(place, one, 0, (index, *place.path))
-    if one.opcode == "tuple":
-        return _operand(place, one, place.path[0], place.path[1:]) if place.path else None
+        return None if one.number is None else _operand(value, one, 0, (one.number, *value.path))
     if one.opcode == "parameter":
-        return _argument(module, place, one)
+        return _argument(module, value, one)
     if one.opcode == "while":
-        return _operand(place, one, 0, place.path) if _is_kept(module, one, place.path) else None
+        return _operand(value, one, 0, value.path) if _is_unchanged(module, one, value.path) else None
     if one.opcode in _CALLING:
-        inner = module.computations.get(one.called("calls", "to_apply"))
+        inner = module.called(one, "calls", "to_apply")
         if inner is None or inner.root is None:
             return None
-        return _Value(inner.name, inner.root.name, place.path, (*place.calls, (place.computation, one)))
-    if one.opcode not in PASSING:
-        return None
-    if place.path and len(one.operands) > 1 and "slice" not in one.opcode:  # several arrays that are moved together
-        return _operand(place, one, place.path[0], place.path[1:])
-    return _operand(place, one, 0, place.path)
+        return _Value(inner.name, inner.root.name, value.path, (*value.calls, (value.computation, one)))
+    # Several arrays that are moved together are told apart by their positions, as those of a tuple are.
+    is_several = value.path and len(one.operands) > 1 and "slice" not in one.opcode
+    if one.opcode == "tuple" or (one.opcode in _PASSING and is_several):
+        return _operand(value, one, value.path[0], value.path[1:]) if value.path else None
+    return _operand(value, one, 0, value.path) if one.opcode in _PASSING else None
 
 
-def _operand(place: _Value, one: Instruction, number: int, path: tuple[int, ...]) -> _Value | None:
-    return replace(place, name=one.operands[number], path=path) if number < len(one.operands) else None
+def _operand(value: _Value, one: Instruction, number: int, path: tuple[int, ...]) -> _Value | None:
+    return replace(value, name=one.operands[number], path=path) if number < len(one.operands) else None
 
 
-def _index(one: Instruction) -> int | None:
-    index = one.attributes.get("index", "")
-    return int(index) if index.isdecimal() and len(index) < 10 else None
-
-
-def _argument(module: HloModule, place: _Value, parameter: Instruction) -> _Value | None:
+def _argument(module: HloModule, value: _Value, parameter: Instruction) -> _Value | None:
     """What a computation is given for its parameter."""
-    if place.calls:
-        *outer, (computation, caller) = place.calls
+    if value.calls:
+        *outer, (computation, caller) = value.calls
     else:
-        callers = module.callers.get(place.computation, ())
+        callers = module.callers.get(value.computation, ())
         if len(callers) != 1:
             return None
         outer, (computation, caller) = [], callers[0]
-    number = _number(parameter)
+    number = parameter.number or 0
     if caller.opcode == "while":
-        if not _is_kept(module, caller, place.path):
+        if not _is_unchanged(module, caller, value.path):
             return None
     elif caller.opcode == "conditional":
-        number = 1 + caller.calls.index(place.computation)
+        number = 1 + caller.calls.index(value.computation)
     elif caller.opcode not in _CALLING:
         return None
-    return _operand(_Value(computation, "", (), tuple(outer)), caller, number, place.path)
+    return _operand(_Value(computation, "", (), tuple(outer)), caller, number, value.path)
 
 
-def _is_kept(module: HloModule, loop: Instruction, path: tuple[int, ...]) -> bool:
+def _is_unchanged(module: HloModule, loop: Instruction, path: tuple[int, ...]) -> bool:
     """Whether a loop's body gives an element of its state on as it got it."""
-    body = module.computations.get(loop.called("body"))
-    one = body.root if body else None
-    if body is None or one is None or not path:
+    body = module.called(loop, "body")
+    if body is None or body.root is None or not path:
         return False
-    following = _Value(body.name, one.name, path)
+    source: _Value | None = _Value(body.name, body.root.name, path)
     for _ in range(_MAX_STEPS):
-        one = _instruction(module, following)
-        if one is None:
+        one = _instruction(module, source) if source else None
+        if source is None or one is None:
             return False
         if one.opcode == "parameter":
-            return following.path == path
-        if one.opcode not in _KEEPING:
-            return False
-        step = _before(module, following, one)
-        if step is None:
-            return False
-        following = step
+            return source.path == path
+        source = _before(module, source, one) if one.opcode in _UNCHANGING else None
     return False
 
 
@@ -184,14 +148,13 @@ def outputs_reached(module: HloModule, computation: str, value: str, element: in
     pending = [_Value(computation, value, path) for path in _paths(module, computation, value, element)]
     seen = set(pending)
     while pending and len(seen) < _MAX_VALUES:
-        place = pending.pop()
-        inside = module.computations.get(place.computation)
-        one = inside.instructions.get(place.name) if inside else None
+        current = pending.pop()
+        inside, one = module.computations.get(current.computation), _instruction(module, current)
         if inside is None or one is None:
             continue
         if one.is_root and inside.name == module.entry:
-            outputs.add(place.path[0] if place.path else 0)
-        for following in _following(module, inside, one, place.path):
+            outputs.add(current.path[0] if current.path else 0)
+        for following in _following(module, inside, one, current.path):
             if following not in seen:
                 seen.add(following)
                 pending.append(following)
@@ -219,7 +182,7 @@ def _following(module: HloModule, inside: Computation, one: Instruction, path: t
             if caller.opcode in _CALLING or caller.opcode in ("while", "conditional"):
                 yield _Value(computation, caller.name, path)
             if caller.opcode == "while":  # the next round
-                yield from _parameter(module, inside.name, 0, path)
+                yield from _parameter(inside, 0, path)
 
 
 def _taken(
@@ -229,15 +192,15 @@ def _taken(
     if user.opcode == "tuple":
         yield _Value(inside.name, user.name, (number, *path))
     elif user.opcode == "get-tuple-element":
-        if path and user.attributes.get("index") == str(path[0]):
+        if path and user.number == path[0]:
             yield _Value(inside.name, user.name, path[1:])
     elif user.opcode == "while":
-        yield from _parameter(module, user.called("body"), 0, path)
+        yield from _parameter(module.called(user, "body"), 0, path)
     elif user.opcode == "conditional":
         if 1 <= number <= len(user.calls):
-            yield from _parameter(module, user.calls[number - 1], 0, path)
+            yield from _parameter(module.computations.get(user.calls[number - 1]), 0, path)
     elif user.opcode in _CALLING:
-        yield from _parameter(module, user.called("calls", "to_apply"), number, path)
+        yield from _parameter(module.called(user, "calls", "to_apply"), number, path)
     elif user.opcode == "opt-barrier" or user.opcode.endswith("-done"):
         yield _Value(inside.name, user.name, path)
     elif user.opcode not in _MIXING and (user.opcode.startswith(_RESIZING) or _same_size(user, one)):
@@ -245,11 +208,10 @@ def _taken(
         yield _Value(inside.name, user.name, (number,) if several else ())
 
 
-def _parameter(module: HloModule, computation: str, number: int, path: tuple[int, ...]) -> Iterator[_Value]:
-    inner = module.computations.get(computation)
+def _parameter(inner: Computation | None, number: int, path: tuple[int, ...]) -> Iterator[_Value]:
     parameter = inner.parameter(number) if inner else None
-    if parameter is not None:
-        yield _Value(computation, parameter.name, path)
+    if inner is not None and parameter is not None:
+        yield _Value(inner.name, parameter.name, path)
 
 
 def _same_size(user: Instruction, one: Instruction) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from outlay.analysis.hlo.groups import groups_of
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
@@ -12,27 +12,15 @@ from outlay.analysis.hlo.hlo_shapes import Shape, dtype_names, total_bytes
 from outlay.analysis.hlo.loops import runs_per_step
 
 CollectiveKind = Literal[
-    "all-gather",
-    "all-reduce",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "collective-broadcast",
+    "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast"
 ]
 
-KINDS: dict[str, CollectiveKind] = {
-    "all-gather": "all-gather",
-    "all-reduce": "all-reduce",
-    "reduce-scatter": "reduce-scatter",
-    "all-to-all": "all-to-all",
-    "ragged-all-to-all": "all-to-all",
-    "collective-permute": "collective-permute",
-    "collective-broadcast": "collective-broadcast",
-}
-_OPCODES = frozenset(KINDS) | frozenset(f"{opcode}-start" for opcode in KINDS)
+_KINDS: dict[str, CollectiveKind] = {kind: kind for kind in get_args(CollectiveKind)}
+_KINDS["ragged-all-to-all"] = "all-to-all"
+_OPCODES = frozenset(_KINDS) | frozenset(f"{opcode}-start" for opcode in _KINDS)
 
 _STARTS, _ENDS = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
-# Fusions of this name compute something while a collective that started before goes on; they name it once more.
+# TPU fusions of this name compute something while a collective that started before goes on; they name it once more.
 GOES_ON = "async_collective_fusion"
 
 
@@ -71,6 +59,11 @@ class HloCollective:
         return max((len(group) for group in self.groups), default=1)
 
 
+def is_collective(opcode: str) -> bool:
+    """Whether an opcode is that of a collective, or of the start of one."""
+    return opcode in _OPCODES
+
+
 def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
     """The collectives that a step runs; start and done of one are one.
 
@@ -81,72 +74,56 @@ def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
         Each once, with how often it runs, in the order of the computations' text.
     """
     runs = runs_per_step(module)
-    fusing = _computations_with_collectives(module)
-    found: list[HloCollective] = []
+    with_collectives = _computations_with_collectives(module)
+    collectives: list[HloCollective] = []
     for computation in module.computations.values():
         if computation.name not in runs:
             continue
-        count, exact = runs[computation.name]
-        waits = any(caller.opcode == "async-start" for _, caller in module.callers.get(computation.name, ()))
+        count = runs[computation.name]
+        is_waited_for = any(caller.opcode == "async-start" for _, caller in module.callers.get(computation.name, ()))
         for one in computation.instructions.values():
-            if one.opcode in _OPCODES:
-                found.append(_collective(module, computation, one, (count, exact), is_async=waits or _is_async(one)))
-            elif one.opcode == "fusion" and one.called("calls") in fusing:
-                found += [
-                    _collective(
-                        module, fused.computation, fused.instruction, (count, exact), fused.scattered, fused.is_async
-                    )
-                    for fused in fused_collectives(module, one, _OPCODES)
-                ]
-    return tuple(found)
+            if is_collective(one.opcode):
+                is_async = is_waited_for or _is_async(one)
+                collectives.append(_collective(module, FusedCollective(computation, one, None, is_async), count))
+            elif one.opcode == "fusion" and one.called("calls") in with_collectives:
+                collectives += [_collective(module, fused, count) for fused in fused_collectives(module, one)]
+    return tuple(collectives)
 
 
 def _computations_with_collectives(module: HloModule) -> set[str]:
     """Names of the computations that hold a collective, or a fusion that does."""
-    holding = [
+    pending = [
         name
         for name, computation in module.computations.items()
-        if any(one.opcode in _OPCODES for one in computation.instructions.values())
+        if any(is_collective(one.opcode) for one in computation.instructions.values())
     ]
-    seen = set(holding)
-    while holding:
-        for caller, fusion in module.callers.get(holding.pop(), ()):
+    seen = set(pending)
+    while pending:
+        for caller, fusion in module.callers.get(pending.pop(), ()):
             if fusion.opcode == "fusion" and caller not in seen:
                 seen.add(caller)
-                holding.append(caller)
+                pending.append(caller)
     return seen
 
 
-def _collective(
-    module: HloModule,
-    computation: Computation,
-    one: Instruction,
-    runs: tuple[int, bool],
-    scattered: tuple[Shape, ...] | None = None,
-    is_async: bool = False,
-) -> HloCollective:
-    operands = _operand_shapes(computation, one)
-    result = scattered or _result(one, len(operands))
+def _collective(module: HloModule, fused: FusedCollective, count: tuple[int, bool]) -> HloCollective:
+    one = fused.instruction
+    # A ragged exchange takes its output and four lists of offsets besides what it moves.
+    operands = fused.computation.shapes(one.operands)
+    result = fused.scattered or _result(one, len(operands))
     moved = (operands[:1] if one.opcode.startswith("ragged") else operands) or result
-    count, exact = runs
     return HloCollective(
-        kind="reduce-scatter" if scattered else KINDS[one.opcode.removesuffix("-start")],
+        kind="reduce-scatter" if fused.scattered else _KINDS[one.opcode.removesuffix("-start")],
         instruction=one,
-        computation=computation.name,
+        computation=fused.computation.name,
         groups=groups_of(module, one),
         operand_bytes=total_bytes(moved),
         result_bytes=total_bytes(result),
         dtype=dtype_names(moved),
-        count=count,
-        count_is_exact=exact,
-        is_async=is_async,
+        count=count[0],
+        count_is_exact=count[1],
+        is_async=fused.is_async,
     )
-
-
-def _operand_shapes(computation: Computation, one: Instruction) -> tuple[Shape, ...]:
-    """What goes in; a ragged exchange takes its output and four lists of offsets besides."""
-    operands = (computation.instructions.get(operand) for operand in one.operands)
-    return tuple(shape for operand in operands if operand for shape in operand.shapes)
 
 
 def _result(one: Instruction, num_operands: int) -> tuple[Shape, ...]:
@@ -163,7 +140,7 @@ def _is_async(one: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class FusedCollective:
-    """A collective in a fusion.
+    """A collective that a compiler has put into a fusion, as that of TPUs does.
 
     Attributes:
         computation: the fusion's.
@@ -178,14 +155,8 @@ class FusedCollective:
     is_async: bool
 
 
-def fused_collectives(module: HloModule, fusion: Instruction, opcodes: frozenset[str]) -> Iterator[FusedCollective]:
-    """The collectives that a fusion runs, or starts; those that it only waits for are left out.
-
-    Args:
-        module: the program.
-        fusion: the instruction.
-        opcodes: of all collectives.
-    """
+def fused_collectives(module: HloModule, fusion: Instruction) -> Iterator[FusedCollective]:
+    """The collectives that a fusion runs, or starts; those that it only waits for are left out."""
     pending, seen = [fusion.called("calls")], set()
     while pending:
         inner = module.computations.get(pending.pop())
@@ -195,13 +166,12 @@ def fused_collectives(module: HloModule, fusion: Instruction, opcodes: frozenset
         for one in inner.instructions.values():
             if one.opcode == "fusion":
                 pending.append(one.called("calls"))
-            elif one.opcode in opcodes:
-                yield from _runs(inner, one)
+            elif is_collective(one.opcode):
+                yield from _run_by(inner, one)
 
 
-def _runs(inner: Computation, one: Instruction) -> Iterator[FusedCollective]:
-    scattered = None
-    last = one
+def _run_by(inner: Computation, one: Instruction) -> Iterator[FusedCollective]:
+    scattered, last = None, one
     users = inner.users.get(one.name, ())
     if one.opcode == "all-reduce" and len(users) == 1 and users[0].opcode == "dynamic-slice":
         last = users[0]
@@ -212,9 +182,9 @@ def _runs(inner: Computation, one: Instruction) -> Iterator[FusedCollective]:
         yield FusedCollective(inner, one, scattered, starts)
 
 
-def done_in(module: HloModule, fusion: Instruction) -> bool:
+def ends_collective(module: HloModule, fusion: Instruction) -> bool:
     """Whether a fusion waits for a collective that another one started."""
-    inner = module.computations.get(fusion.called("calls"))
+    inner = module.called(fusion, "calls")
     return inner is not None and any(
         one.attributes.get("custom_call_target") == _ENDS for one in inner.instructions.values()
     )

@@ -21,8 +21,7 @@ def constant_bytes(module: HloModule) -> int:
     """
     return sum(
         total_bytes(one.shapes)
-        for computation in module.computations.values()  # of loops and fusions, too
-        for one in computation.instructions.values()
+        for _, one in module.instructions()
         if one.opcode == "constant" and any(shape.dims for shape in one.shapes)
     )
 
@@ -56,7 +55,7 @@ def _on_host_but_counted(module: HloModule, stats: Any) -> int:
     if stats.host_argument_size_in_bytes or stats.host_output_size_in_bytes:
         return 0
     entry = module.computations[module.entry]
-    arguments = {int(one.value): one.shapes[:1] for one in entry.instructions.values() if one.opcode == "parameter"}
+    arguments = {one.number: one.shapes[:1] for one in entry.instructions.values() if one.opcode == "parameter"}
     donated = dict(module.input_output_alias)
     outputs = entry.root.shapes if entry.root else ()
     new = [shape for number, shape in enumerate(outputs) if (number,) not in donated]
@@ -86,7 +85,7 @@ def host_copy(one: Instruction, block: Computation) -> HostCopy | None:
     """
     if one.opcode in _NAMES_ONLY or one.opcode.endswith(("-done", "-update")):
         return None
-    taken = [shape for name in one.operands if name in block.instructions for shape in block.instructions[name].shapes]
+    taken = block.shapes(one.operands)
     on_host, on_device = _sizes((*one.shapes, *taken), is_on_host=True), _sizes((*one.shapes, *taken), is_on_host=False)
     if not on_host or not on_device:
         return None

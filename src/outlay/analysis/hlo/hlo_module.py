@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,6 +21,11 @@ _CALLING = (
     "false_computation",
     "called_computations",
 )
+
+
+def bounded_int(text: str) -> int | None:
+    """The number that a text spells; None where it spells none, or one so long that Python refuses to read it."""
+    return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,11 @@ class Instruction:
         attributes = self.attributes
         return tuple(name for key in _CALLING if key in attributes for name in _NAME.findall(attributes[key]))
 
+    @property
+    def number(self) -> int | None:
+        """Of a parameter its number, of a `get-tuple-element` the element's; None where there is none."""
+        return bounded_int(self.value if self.opcode == "parameter" else self.attributes.get("index", ""))
+
     def called(self, *attributes: str) -> str:
         """Name of the computation that the first of these attributes that it has gives; empty without any."""
         return next((name for key in attributes for name in _NAME.findall(self.attributes.get(key, ""))), "")
@@ -97,6 +107,11 @@ class Computation:
             for operand in dict.fromkeys(one.operands):
                 users.setdefault(operand, []).append(one)
         return {name: tuple(takers) for name, takers in users.items()}
+
+    def shapes(self, names: Iterable[str]) -> tuple[Shape, ...]:
+        """The arrays that some of its instructions give, such as the operands of one; of a tuple all of them."""
+        known = self.instructions
+        return tuple(shape for name in names if name in known for shape in known[name].shapes)
 
     def parameter(self, number: int) -> Instruction | None:
         """One of its parameters."""
@@ -137,12 +152,21 @@ class HloModule:
         """Devices that the program runs on."""
         return self.num_partitions * self.num_replicas
 
+    def instructions(self) -> Iterator[tuple[Computation, Instruction]]:
+        """Every instruction with the computation that it stands in, those of loops and fusions too."""
+        for computation in self.computations.values():
+            for one in computation.instructions.values():
+                yield computation, one
+
+    def called(self, instruction: Instruction, *attributes: str) -> Computation | None:
+        """The computation that the first of these attributes that an instruction has names; None without one."""
+        return self.computations.get(instruction.called(*attributes))
+
     @cached_property
     def callers(self) -> Mapping[str, tuple[tuple[str, Instruction], ...]]:
         """For each computation the (computation, instruction) pairs that run it or apply it."""
         callers: dict[str, list[tuple[str, Instruction]]] = {}
-        for computation in self.computations.values():
-            for one in computation.instructions.values():
-                for name in dict.fromkeys(one.calls):
-                    callers.setdefault(name, []).append((computation.name, one))
-        return {name: tuple(places) for name, places in callers.items()}
+        for computation, one in self.instructions():
+            for name in dict.fromkeys(one.calls):
+                callers.setdefault(name, []).append((computation.name, one))
+        return {name: tuple(pairs) for name, pairs in callers.items()}

@@ -42,13 +42,13 @@ def read_shapes(text: str) -> tuple[Shape, ...]:
         >>> [str(shape.dims) for shape in read_shapes("(f32[8,128]{1,0:T(8,128)S(1)}, /*index=1*/(s32[<=4], pred[]))")]
         ['(8, 128)', '(4,)', '()']
     """
-    return tuple(_shape(*found) for found in _ARRAY.findall(text))
+    return tuple(_shape(*parts) for parts in _ARRAY.findall(text))
 
 
 def _shape(dtype: str, dims: str, layout: str) -> Shape:
-    space = found[1] if (found := _SPACE.search(layout)) else ""
-    on_chip = space == _CHIP and _TILED in layout
-    return Shape(dtype, tuple(map(int, _DIM.findall(dims))), is_on_host=space == _HOST, is_on_chip=on_chip)
+    space = match[1] if (match := _SPACE.search(layout)) else ""
+    is_on_chip = space == _CHIP and _TILED in layout
+    return Shape(dtype, tuple(map(int, _DIM.findall(dims))), is_on_host=space == _HOST, is_on_chip=is_on_chip)
 
 
 def dtype_bits(dtype: str) -> int:

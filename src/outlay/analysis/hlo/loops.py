@@ -126,8 +126,8 @@ def _derived_trip_count(module: HloModule, computation: str, loop: Instruction) 
         computation: the name of the computation that the loop stands in.
         loop: a `while`.
     """
-    body = module.computations.get(loop.called("body"))
-    bound = _condition(module, module.computations.get(loop.called("condition")))
+    body = module.called(loop, "body")
+    bound = _condition(module, module.called(loop, "condition"))
     if body is None or bound is None:
         return None
     counter, direction, limit = bound
@@ -160,7 +160,7 @@ def _condition(module: HloModule, condition: Computation | None) -> tuple[_Count
     arguments: list[_Value] | None = None
     if condition and root and root.opcode == "fusion":
         arguments = [_value(module, condition, operand, None) for operand in root.operands]
-        condition = module.computations.get(root.called("calls"))
+        condition = module.called(root, "calls")
         root = condition.root if condition else None
     if condition is None or root is None or root.opcode != "compare" or len(root.operands) != 2:
         return None
@@ -201,18 +201,16 @@ def _value(
     if one.opcode == "constant":
         return int(one.value) if one.value.removeprefix("-").isdecimal() and len(one.value) < 20 else None
     if one.opcode == "parameter" and arguments is not None:
-        number = int(one.value) if one.value.isdecimal() and len(one.value) < 10 else -1
-        return arguments[number] if 0 <= number < len(arguments) else None
+        return arguments[one.number] if one.number is not None and one.number < len(arguments) else None
     if one.opcode == "get-tuple-element" and follow and computation.instructions[follow[0]].opcode == "parameter":
-        index = one.attributes.get("index", "")
-        return _Counter(int(index), 0) if arguments is None and index.isdecimal() and len(index) < 10 else None
+        return _Counter(one.number, 0) if arguments is None and one.number is not None else None
     if one.opcode in _KEEPS and len(follow) == 1:
         return _value(module, computation, follow[0], arguments, depth + 1)
     if one.opcode in ("add", "subtract") and len(follow) == 2:
         left, right = (_value(module, computation, operand, arguments, depth + 1) for operand in follow)
         return _sum(left, right, -1 if one.opcode == "subtract" else 1)
     if one.opcode in ("fusion", "call"):
-        inner = module.computations.get(one.called("calls", "to_apply"))
+        inner = module.called(one, "calls", "to_apply")
         if inner and inner.root:
             passed = [_value(module, computation, operand, arguments, depth + 1) for operand in one.operands]
             return _value(module, inner, inner.root.name, passed, depth + 1)

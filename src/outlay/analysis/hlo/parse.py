@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from outlay.analysis.hlo.attributes import TABLES, Attributes, SourceTables, closing, read_attributes, read_metadata
-from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, bounded_int
 from outlay.analysis.hlo.hlo_shapes import Shape, read_shapes
 from outlay.core.error_types import ExplainError
 
@@ -17,7 +17,7 @@ _ALIAS = re.compile(r"\{([\d,\s]{0,99})\}:\s*+\(\s*+(\d{1,9})")
 
 
 def parse_hlo(text: str) -> HloModule:
-    """Reads what `compiled.as_text()` gives, of CPU, GPU and TPU compilers, into values.
+    """Read what `compiled.as_text()` gives, of CPU, GPU and TPU compilers, into values.
 
     A line that cannot be read is put into `skipped`; all others are read all the same.
 
@@ -71,7 +71,7 @@ def _instructions(lines: Sequence[str], start: int) -> Iterator[tuple[int, str]]
 
 
 class _Reading:
-    """What was read so far."""
+    """What was read of a module so far."""
 
     def __init__(self) -> None:
         tables = SourceTables()
@@ -118,7 +118,7 @@ class _Reading:
 
 
 def _positive(number: str) -> int:
-    return max(int(number), 1) if number.isdecimal() and len(number) < 10 else 1
+    return max(bounded_int(number) or 1, 1)
 
 
 def _aliases(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:
@@ -130,10 +130,10 @@ def _aliases(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:
 
 def _not_hlo(lines: list[str]) -> str:
     first = next((line.strip() for line in lines if line.strip()), "")
-    found = f"it starts with {first[:60]!r}" if first else "it is empty"
+    start = f"it starts with {first[:60]!r}" if first else "it is empty"
     hint = " That is StableHLO, which no compiler has seen yet." if "module @" in first[:40] else ""
     return (
-        f"This is no compiled program: {found}, and no line of it starts with `HloModule`.{hint} "
+        f"This is no compiled program: {start}, and no line of it starts with `HloModule`.{hint} "
         "Pass the text that `jax.jit(f).lower(...).compile().as_text()` gives."
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from outlay.analysis.hlo.hlo_collectives import is_collective
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.analysis.hlo.loops import runs_per_step, trip_count
 from outlay.analysis.work.products import custom_call_target, dtype_of_product, flops_of_product
-from outlay.analysis.work.traffic import AcrossRows, fused_by, instruction_bytes, operand_shapes, read_across_rows
+from outlay.analysis.work.traffic import AcrossRows, fused_by, instruction_bytes, read_across_rows
 
 _FREE = frozenset(
     (
@@ -19,11 +20,6 @@ _FREE = frozenset(
     )
 )
 """What takes no time of its own: its bodies are counted where they stand, or there is nothing to do."""
-
-_COMMUNICATION = (
-    *("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast"),
-    "ragged-all-to-all",
-)
 
 
 @dataclass(frozen=True)
@@ -62,11 +58,11 @@ class CompiledWork:
     @property
     def flops_by_dtype(self) -> dict[str, float]:
         """FLOPs of matrix products and convolutions, by what they multiply."""
-        found: dict[str, float] = {}
+        flops: dict[str, float] = {}
         for operation in self.operations:
             if operation.flops:
-                found[operation.dtype] = found.get(operation.dtype, 0.0) + operation.flops * operation.runs
-        return found
+                flops[operation.dtype] = flops.get(operation.dtype, 0.0) + operation.flops * operation.runs
+        return flops
 
     @property
     def flops(self) -> float:
@@ -77,11 +73,6 @@ class CompiledWork:
     def bytes_accessed(self) -> float:
         """What is read and written in memory; of slices and updates in place only themselves."""
         return float(sum(operation.num_bytes * operation.runs for operation in self.operations))
-
-    @property
-    def num_runs(self) -> int:
-        """How many instructions are executed."""
-        return sum(operation.runs for operation in self.operations)
 
 
 def compiled_work(module: HloModule) -> CompiledWork:
@@ -94,12 +85,12 @@ def compiled_work(module: HloModule) -> CompiledWork:
         module: the optimized program of one device.
     """
     unknown: dict[str, None] = {}
-    found: list[Operation] = []
+    operations: list[Operation] = []
     for name, (runs, exact) in runs_per_step(module).items():
         if not exact:
             unknown |= dict.fromkeys(_guessed(module, name))
-        found += _operations(module.computations[name], runs, module, unknown)
-    return CompiledWork(tuple(found), tuple(unknown))
+        operations += _operations(module.computations[name], runs, module, unknown)
+    return CompiledWork(tuple(operations), tuple(unknown))
 
 
 def _guessed(module: HloModule, name: str) -> Iterator[str]:
@@ -116,18 +107,15 @@ def _operations(
 ) -> Iterator[Operation]:
     for instruction in computation.instructions.values():
         opcode = instruction.opcode
-        if opcode in _FREE or opcode.startswith(_COMMUNICATION) or opcode.endswith("-done"):
+        if opcode in _FREE or is_collective(opcode) or opcode.endswith("-done"):
             continue
         fused = fused_by(instruction, module)
         flops, dtype = _products(instruction, computation, fused, module, unknown)
-        if fused is not None and not flops and _communicates(fused):
+        inside = fused.instructions.values() if fused else ()
+        if not flops and any(is_collective(inner.opcode.removesuffix("-done")) for inner in inside):
             continue
         num_bytes = instruction_bytes(instruction, computation, module)
         yield Operation(instruction.name, flops, dtype, num_bytes, read_across_rows(fused), runs)
-
-
-def _communicates(fused: Computation) -> bool:
-    return any(inner.opcode.startswith(_COMMUNICATION) for inner in fused.instructions.values())
 
 
 def _products(
@@ -139,7 +127,7 @@ def _products(
 ) -> tuple[float, str]:
     """FLOPs of the products in an instruction, fusions within fusions included, and what the largest multiplies."""
     if fused is None:
-        operands = operand_shapes(instruction, computation)
+        operands = computation.shapes(instruction.operands)
         flops = flops_of_product(instruction, operands)
         if flops is None:
             unknown[f"custom call {custom_call_target(instruction)}: FLOPs unknown; not counted"] = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,6 @@ _NO_PRODUCT = (
 )
 NO_KERNELS = frozenset((*_CUBLAS, *_CUDNN, "__onednn$matmul", *_NO_PRODUCT))
 """Custom calls that are products of a library, or none; all others are kernels of their own."""
-
-FORWARD, BACKWARD = 2, 5
-"""Matrix products of fused attention: scores and mixed values; and backward the scores again, and four gradients."""
 
 
 def flops_of_product(instruction: Instruction, operands: Sequence[Shape]) -> float | None:
@@ -115,117 +112,108 @@ def _custom_call(instruction: Instruction, operands: Sequence[Shape]) -> float |
         result = instruction.shapes[0]
         return 2.0 * result.dims[-1] * _size(operands[0])
     if called.startswith("__cudnn$fmha"):
-        return cudnn_attention_flops(called, _config(instruction), operands)
-    return 0.0 if called in _NO_PRODUCT else told_flops(instruction)
+        return _cudnn_attention(called, _config(instruction), operands)
+    return 0.0 if called in _NO_PRODUCT else _estimated_by_author(instruction)
 
 
 def _config(instruction: Instruction) -> Mapping[str, Any]:
     text = instruction.attributes.get("backend_config", "")
     try:
-        found = json.loads(text)
+        config = json.loads(text)
     except (ValueError, RecursionError):  # protocol text, or what is no longer there
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _convolution(instruction: Instruction, image: Shape, kernel: Shape, out: Shape) -> float:
     image_dims, kernel_dims, out_dims = re.split(r"_|->", instruction.attributes["dim_labels"])
-    window = _window(instruction.attributes.get("window", ""))
     spatial = sorted(label for label in kernel_dims if label.isdigit())
-    products = [
-        valid_products(
-            image.dims[image_dims.index(label)],
-            kernel.dims[kernel_dims.index(label)],
-            out.dims[out_dims.index(label)],
-            stride=window["stride"][i],
-            pad_low=window["pad"][i],
-            dilation=window["lhs_dilate"][i],
-            kernel_dilation=window["rhs_dilate"][i],
-        )
-        for i, label in enumerate(spatial)
-    ]
-    samples_and_features = out.dims[out_dims.index("b")] * out.dims[out_dims.index("f")]
-    return 2.0 * samples_and_features * kernel.dims[kernel_dims.index("i")] * math.prod(products)
+    labelled = ((image, image_dims), (kernel, kernel_dims), (out, out_dims))
+    return convolution_flops(
+        [tuple(shape.dims[labels.index(label)] for shape, labels in labelled) for label in spatial],
+        _window(instruction.attributes.get("window", ""), len(spatial)),
+        out.dims[out_dims.index("b")] * out.dims[out_dims.index("f")],
+        kernel.dims[kernel_dims.index("i")],
+    )
 
 
-def _window(text: str) -> dict[str, list[int]]:
-    """A window's numbers by dim: `{size=3x3 pad=1_1x1_1 stride=2x2}`; of the padding the low side."""
-    found = dict(re.findall(r"(\w+)=([-\dx_]+)", text))
-    num_dims = len(found.get("size", "").split("x"))
-    ones = "x".join(["1"] * num_dims)
-    lows = [part.split("_")[0] for part in found.get("pad", "x".join(["0"] * num_dims)).split("x")]
-    read = {key: [int(n) for n in found.get(key, ones).split("x")] for key in ("stride", "lhs_dilate", "rhs_dilate")}
-    return {**read, "pad": [int(low) for low in lows]}
+def _window(text: str, num_dims: int) -> list[tuple[int, ...]]:
+    """A window's stride, low padding and two dilations by dim: `{size=3x3 pad=1_1x1_1 stride=2x2}`."""
+    given = {name: value.split("x") for name, value in re.findall(r"(\w+)=([-\dx_]+)", text)}
+    absent = {"stride": "1", "pad": "0", "lhs_dilate": "1", "rhs_dilate": "1"}
+    columns = [given.get(name, [usual] * num_dims) for name, usual in absent.items()]
+    return [tuple(int(value.split("_")[0]) for value in values) for values in zip(*columns, strict=True)]
 
 
-def valid_products(
-    image: int,
-    kernel: int,
-    out: int,
-    *,
-    stride: int = 1,
-    pad_low: int = 0,
-    dilation: int = 1,
-    kernel_dilation: int = 1,
-) -> int:
-    """The pairs of output and kernel position, along one dim, that meet an entry of the image.
+def convolution_flops(
+    dims: Iterable[Sequence[int]], windows: Iterable[Sequence[int]], num_outputs: int, num_features: int
+) -> float:
+    """The FLOPs of a convolution; padding and the holes of dilation are skipped, as XLA counts them.
 
     Args:
-        image: size of the dim in the image.
-        kernel: size in the kernel.
-        out: size in the result.
-        stride: step of the kernel from one output to the next.
-        pad_low: padding before the image; negative crops it.
-        dilation: distance of the image's entries, more than 1 in a transposed convolution.
-        kernel_dilation: distance of the kernel's entries.
+        dims: of each dim that the kernel moves along its size in the image, in the kernel and in the result.
+        windows: of each of these dims the kernel's stride, the padding before the image (negative crops it), the
+            distance of the image's entries (more than 1 in a transposed convolution), and that of the kernel's.
+        num_outputs: samples times features of the result.
+        num_features: of the image.
 
-    >>> valid_products(4, 3, 2), valid_products(4, 3, 4, pad_low=1)
-    (6, 10)
+    >>> convolution_flops([(4, 3, 2)], [(1, 0, 1, 1)], 1, 1), convolution_flops([(4, 3, 4)], [(1, 1, 1, 1)], 1, 1)
+    (12.0, 20.0)
     """
-    met = stride * np.arange(out)[:, None] + kernel_dilation * np.arange(kernel) - pad_low
-    inside = (met >= 0) & (met <= (image - 1) * dilation)
-    return int((inside & (met % dilation == 0)).sum())
+    num_products = 1
+    for (image, kernel, out), (stride, pad_low, dilation, kernel_dilation) in zip(dims, windows, strict=True):
+        met = stride * np.arange(out)[:, None] + kernel_dilation * np.arange(kernel) - pad_low
+        inside = (met >= 0) & (met <= (image - 1) * dilation)
+        num_products *= int((inside & (met % dilation == 0)).sum())
+    return 2.0 * num_outputs * num_features * num_products
 
 
-def num_visible(num_queries: int, num_keys: int, *, causal: bool, window: int | None = None) -> int:
-    """How many pairs of a query and a key see each other.
+def attention_flops(
+    num_heads: int, num_queries: int, num_keys: int, dim: int, *, backward: bool, causal: bool, window: int | None
+) -> float:
+    """The FLOPs of fused attention, without what its mask hides: forward two products, backward five.
 
-    >>> num_visible(4, 4, causal=False), num_visible(4, 4, causal=True), num_visible(4, 4, causal=True, window=2)
-    (16, 10, 7)
-    """
-    if not causal:
-        return num_queries * num_keys
-    sides = (min(query + 1, num_keys, window or num_keys) for query in range(num_queries))
-    return sum(sides)
-
-
-def cudnn_attention_flops(target: str, config: Mapping[str, Any], operands: Sequence[Shape]) -> float | None:
-    """The FLOPs of a call of cuDNN's attention, without what its mask hides; None where the call does not tell.
+    Forward these are the scores and the mixed values, backward the scores again and four gradients.
 
     Args:
-        target: the name of what is called.
-        config: its configuration.
-        operands: the shapes of its operands, queries first.
+        num_heads: of all samples together.
+        num_queries: of each head.
+        num_keys: of each head.
+        dim: of a query.
+        backward: whether it is the gradient.
+        causal: whether a query sees only the keys up to itself.
+        window: how many of these it sees, if not all.
+
+    >>> [attention_flops(1, 4, 4, 1, backward=False, causal=c, window=w) / 4 for c, w in [(0, None), (1, None), (1, 2)]]
+    [16.0, 10.0, 7.0]
     """
-    found = config.get("cudnn_fmha_backend_config", {})
-    scores = [int(dim) for dim in found.get("intermediate_tensor_shape", {}).get("dimensions", ())]
+    num_visible = num_queries * num_keys
+    if causal or window is not None:
+        num_visible = sum(min(query + 1, num_keys, window or num_keys) for query in range(num_queries))
+    return 2.0 * (5 if backward else 2) * num_heads * num_visible * dim
+
+
+def _cudnn_attention(target: str, config: Mapping[str, Any], operands: Sequence[Shape]) -> float | None:
+    """The FLOPs of a call of cuDNN's attention, queries first; None where the call does not tell."""
+    attention = config.get("cudnn_fmha_backend_config", {})
+    scores = [int(dim) for dim in attention.get("intermediate_tensor_shape", {}).get("dimensions", ())]
     if len(scores) != 4 or not operands:
         return None
     batch, heads, num_queries, num_keys = scores
-    causal, window = "CAUSAL" in found.get("mask_type", ""), int(found.get("sliding_window_length", 0)) or None
-    seen = num_visible(num_queries, num_keys, causal=causal or window is not None, window=window)
-    products = BACKWARD if "Backward" in target else FORWARD
-    return 2.0 * products * batch * heads * seen * operands[0].dims[-1]
+    return attention_flops(
+        batch * heads,
+        num_queries,
+        num_keys,
+        operands[0].dims[-1],
+        backward="Backward" in target,
+        causal="CAUSAL" in attention.get("mask_type", ""),
+        window=int(attention.get("sliding_window_length", 0)) or None,
+    )
 
 
-def told_flops(instruction: Instruction) -> float | None:
-    """The FLOPs that the author of a kernel told the compiler (`cost_estimate` of Pallas); None where there is no word.
-
-    Args:
-        instruction: a custom call.
-    """
+def _estimated_by_author(instruction: Instruction) -> float | None:
+    """The FLOPs that the author of a kernel told the compiler (`cost_estimate` of Pallas); None without a word."""
     try:
-        config = json.loads(instruction.attributes.get("backend_config", ""))
-        return float(config["custom_call_config"]["cost_estimate"]["flops"])
-    except (KeyError, TypeError, ValueError, RecursionError):
+        return float(_config(instruction)["custom_call_config"]["cost_estimate"]["flops"])
+    except (KeyError, TypeError, ValueError):
         return None

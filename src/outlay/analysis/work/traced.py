@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
-from outlay.analysis.work.products import BACKWARD, FORWARD, num_visible, valid_products
+from outlay.analysis.work.products import attention_flops, convolution_flops
 
 _REPLACED = ("pallas_call", "mpmd_map", "custom_partitioning")
 """What is not compiled from the jaxpr it carries, or runs it over a grid."""
@@ -19,9 +19,6 @@ _COMBINED = (
     *("reduce", "reduce_window", "reduce_and", "reduce_or", "reduce_xor", "select_and_scatter"),
     *("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max"),
 )
-
-_ATTENTION = {"dot_product_attention_fwd_wrapper": FORWARD, "dot_product_attention_bwd_wrapper": BACKWARD}
-"""The operations of JAX that are cuDNN's attention, and how many products each is."""
 
 _ELEMENTWISE = frozenset(
     (
@@ -207,22 +204,13 @@ def _ragged_dot_general(eqn: JaxprEqn) -> float:
 
 def _conv_general_dilated(eqn: JaxprEqn) -> float:
     params, numbers = eqn.params, eqn.params["dimension_numbers"]
-    image, kernel, out = (_shape(atom) for atom in (*eqn.invars[:2], eqn.outvars[0]))
-    products = [
-        valid_products(image[i], kernel[k], out[o], stride=stride, pad_low=low, dilation=spread, kernel_dilation=holes)
-        for i, k, o, stride, (low, _), spread, holes in zip(
-            numbers.lhs_spec[2:],
-            numbers.rhs_spec[2:],
-            numbers.out_spec[2:],
-            params["window_strides"],
-            params["padding"],
-            params["lhs_dilation"],
-            params["rhs_dilation"],
-            strict=True,
-        )
-    ]
-    samples_and_features = out[numbers.out_spec[0]] * out[numbers.out_spec[1]]
-    return 2.0 * samples_and_features * kernel[numbers.rhs_spec[1]] * math.prod(products)
+    shapes = [_shape(atom) for atom in (*eqn.invars[:2], eqn.outvars[0])]
+    specs = (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec)
+    sizes = [[shape[dim] for dim in spec] for shape, spec in zip(shapes, specs, strict=True)]
+    lows = [low for low, _ in params["padding"]]
+    windows = zip(params["window_strides"], lows, params["lhs_dilation"], params["rhs_dilation"], strict=True)
+    image, kernel, out = sizes
+    return convolution_flops(zip(image[2:], kernel[2:], out[2:], strict=True), windows, out[0] * out[1], kernel[1])
 
 
 def _window(eqn: JaxprEqn) -> float:
@@ -266,17 +254,22 @@ def _select_and_scatter_add(eqn: JaxprEqn) -> float:
 
 
 def _attention(eqn: JaxprEqn) -> float:
-    """The FLOPs of cuDNN's attention in a traced program, where it is still one operation on whole arrays."""
-    operands: Any = eqn.invars
-    (batch, num_queries, heads, dim), num_keys = operands[0].aval.shape, operands[1].aval.shape[1]
-    window = eqn.params["sliding_window_length"]
-    causal = "CAUSAL" in str(eqn.params["mask_type"]) or window is not None
-    seen = num_visible(num_queries, num_keys, causal=causal, window=window)
-    return 2.0 * _ATTENTION[eqn.primitive.name] * batch * heads * seen * dim
+    """CuDNN's attention, where it is still one operation on whole arrays."""
+    (batch, num_queries, heads, dim), (_, num_keys, *_) = (_shape(atom) for atom in eqn.invars[:2])
+    return attention_flops(
+        batch * heads,
+        num_queries,
+        num_keys,
+        dim,
+        backward="bwd" in eqn.primitive.name,
+        causal="CAUSAL" in str(eqn.params["mask_type"]),
+        window=eqn.params["sliding_window_length"],
+    )
 
 
 _COUNTED: dict[str, Callable[[JaxprEqn], float]] = {
-    **dict.fromkeys(_ATTENTION, _attention),
+    "dot_product_attention_fwd_wrapper": _attention,
+    "dot_product_attention_bwd_wrapper": _attention,
     "dot_general": _dot_general,
     "ragged_dot_general": _ragged_dot_general,
     "conv_general_dilated": _conv_general_dilated,

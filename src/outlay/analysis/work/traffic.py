@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outlay.analysis.hlo.hlo_collectives import GOES_ON
@@ -31,14 +31,14 @@ def instruction_bytes(instruction: Instruction, computation: Computation, module
     fused = fused_by(instruction, module)
     if fused is not None:
         return _fusion_bytes(instruction, computation, fused, module)
-    operands = operand_shapes(instruction, computation)
+    operands = computation.shapes(instruction.operands)
     if instruction.opcode in SLICES:
         return 2 * _moved(instruction.shapes) + _moved(operands[1:])
     if instruction.opcode == "dynamic-update-slice":
         return 2 * _moved(operands[1:2]) + _moved(operands[2:])
     if instruction.opcode == "scatter":
         return _scatter_bytes(operands)
-    read = _moved(_shapes(dict.fromkeys(instruction.operands), computation))
+    read = _moved(computation.shapes(dict.fromkeys(instruction.operands)))
     if instruction.opcode.endswith("-start"):  # a copy in the background; its result names the operand again
         return 2 * read
     return read + _moved(instruction.shapes)
@@ -48,7 +48,7 @@ def fused_by(instruction: Instruction, module: HloModule) -> Computation | None:
     """What a fusion runs; None of anything else."""
     if instruction.opcode not in ("fusion", "fusion-start"):
         return None
-    return module.computations.get(instruction.called("calls"))
+    return module.called(instruction, "calls")
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class AcrossRows:
 def read_across_rows(fused: Computation | None) -> tuple[AcrossRows, ...]:
     """What a fusion transposes in memory: inside a fusion a copy is there to change the order of dims."""
     copies = [one for one in fused.instructions.values() if one.opcode == "copy"] if fused else []
-    found = [_across_rows(one.shapes[0], fused.instructions.get(one.operands[0]), fused) for one in copies if fused]
-    return tuple(across for across in found if across is not None)
+    each = (_across_rows(one.shapes[0], fused.instructions.get(one.operands[0]), fused) for one in copies if fused)
+    return tuple(across for across in each if across is not None)
 
 
 def _across_rows(result: Shape, source: Instruction | None, fused: Computation) -> AcrossRows | None:
@@ -90,16 +90,6 @@ def _stored_dims(value: Instruction, fused: Computation) -> tuple[int, ...]:
         return sources[0].shapes[0].dims
     alike = [source for source in sources if source.shapes[0].dims == dims and source.opcode != "broadcast"]
     return _stored_dims(alike[0], fused) if alike else dims
-
-
-def operand_shapes(instruction: Instruction, computation: Computation) -> tuple[Shape, ...]:
-    """The shapes of the operands, of a tuple all of them."""
-    return _shapes(instruction.operands, computation)
-
-
-def _shapes(names: Iterable[str], computation: Computation) -> tuple[Shape, ...]:
-    known = computation.instructions
-    return tuple(shape for name in names if name in known for shape in known[name].shapes)
 
 
 def _moved(shapes: tuple[Shape, ...]) -> int:
@@ -124,9 +114,10 @@ def _fusion_bytes(instruction: Instruction, computation: Computation, fused: Com
     root = fused.root
     if root is None:  # the text was cut
         return read + _moved(instruction.shapes)
-    results = zip(_results(root, fused), root.shapes, strict=False)
-    kept = [part for number, (part, place) in enumerate(results) if number not in passed and not place.is_on_chip]
-    return read + sum(_written(part, fused, module) for part in kept)
+    inside = [fused.instructions[name] for name in root.operands if name in fused.instructions]
+    results = enumerate(zip(inside if root.opcode == "tuple" else [root], root.shapes, strict=False))
+    new = [result for number, (result, shape) in results if number not in passed and not shape.is_on_chip]
+    return read + sum(_written(result, fused, module) for result in new)
 
 
 def _handed_on(instruction: Instruction, fused: Computation) -> Mapping[int, int]:
@@ -157,13 +148,6 @@ def _read_of(value: Instruction, fused: Computation, module: HloModule) -> float
         else:
             return math.inf
     return read
-
-
-def _results(root: Instruction, fused: Computation) -> Iterator[Instruction]:
-    if root.opcode == "tuple":
-        yield from (fused.instructions[name] for name in root.operands if name in fused.instructions)
-    else:
-        yield root
 
 
 def _written(result: Instruction, fused: Computation, module: HloModule) -> int:
