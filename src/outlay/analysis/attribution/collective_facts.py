@@ -7,11 +7,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import CollectiveFacts, Phase
 from outlay.analysis.attribution.provenance import Origin, origin_of
-from outlay.analysis.cost.links import Place, collective_seconds, payload_bytes
+from outlay.analysis.cost.links import Location, collective_seconds, payload_bytes
 from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
 from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import HloCollective, collectives_of
@@ -28,7 +29,7 @@ def collective_facts(
     leaves: Sequence[Leaf],
     mesh: MeshInfo | None,
     target: Target | None,
-    places: Sequence[Place] = (),
+    locations: Sequence[Location] = (),
 ) -> tuple[CollectiveFacts, ...]:
     """Every collective of a program.
 
@@ -37,79 +38,81 @@ def collective_facts(
         leaves: its parameters.
         mesh: the mesh it is partitioned over, if it is known.
         target: the hardware, if times are wanted.
-        places: where the program's devices stand on it.
+        locations: where the program's devices stand on it.
     """
-    paths = {leaf.number: leaf for leaf in leaves}
+    by_number = {leaf.number: leaf for leaf in leaves}
     return tuple(
-        _facts(module, found, paths, mesh, target, places) for found in collectives_of(module) if found.group_size > 1
+        _facts(module, one, by_number, mesh, target, locations) for one in collectives_of(module) if one.group_size > 1
     )
 
 
 def _facts(
     module: HloModule,
-    found: HloCollective,
+    collective: HloCollective,
     leaves: Mapping[int, Leaf],
     mesh: MeshInfo | None,
     target: Target | None,
-    places: Sequence[Place],
+    locations: Sequence[Location],
 ) -> CollectiveFacts:
-    one = found.instruction
-    origin = origin_of(module, found.computation, one)
-    moved = _leaves(module, found, leaves)
-    sums = not moved and origin.phase == "backward" and found.kind in ("all-reduce", "reduce-scatter")
-    gradients = _gradient_of(module, found, leaves) if sums else ()
+    origin = origin_of(module, collective.computation, collective.instruction)
+    moved = _leaves(module, collective, leaves)
+    sums = not moved and origin.phase == "backward" and collective.kind in ("all-reduce", "reduce-scatter")
+    gradients = _gradient_of(module, collective, leaves) if sums else ()
+    payload, groups = payload_bytes(collective), collective.groups
+    seconds = (
+        collective_seconds(collective.kind, payload, groups, target, locations=locations or None) if target else None
+    )
     return CollectiveFacts(
-        kind=found.kind,
-        name=one.name,
-        axes=axes_of(found.groups, mesh.axes) if mesh else (),
-        group_size=found.group_size if found.kind != "collective-permute" else _ring_size(found, mesh),
-        crosses_hosts=_crosses_hosts(found, mesh, places),
-        dtype=found.dtype,
-        operand_bytes=found.operand_bytes,
-        bytes_moved=_bytes_moved(found),
-        count=found.count,
-        count_is_exact=found.count_is_exact,
-        is_async=found.is_async,
+        kind=collective.kind,
+        name=collective.instruction.name,
+        axes=axes_of(collective.groups, mesh.axes) if mesh else (),
+        group_size=collective.group_size if collective.kind != "collective-permute" else _ring_size(collective, mesh),
+        crosses_hosts=_crosses_hosts(collective, mesh, locations),
+        dtype=collective.dtype,
+        operand_bytes=collective.operand_bytes,
+        bytes_moved=_bytes_moved(collective),
+        count=collective.count,
+        count_is_exact=collective.count_is_exact,
+        is_async=collective.is_async,
         phase=origin.phase,
         module=origin.module,
         source=origin.source,
         leaves=moved,
         value="" if moved else _in_words(gradients, origin),
-        seconds=None
-        if target is None
-        else collective_seconds(found.kind, payload_bytes(found), found.groups, target, places=places or None),
+        seconds=seconds,
         gradients=tuple(gradients),
     )
 
 
-def _bytes_moved(found: HloCollective) -> int:
-    """What a device sends, by the ring algorithm."""
-    n = found.group_size
-    if found.kind in ("collective-permute", "collective-broadcast"):
-        return found.operand_bytes
-    if found.kind == "all-reduce":
-        return 2 * found.operand_bytes * (n - 1) // n
-    whole = found.result_bytes if found.kind == "all-gather" else found.operand_bytes
+def _bytes_moved(collective: HloCollective) -> int:
+    """The bytes that a device sends, by the ring algorithm."""
+    n = collective.group_size
+    if collective.kind in ("collective-permute", "collective-broadcast"):
+        return collective.operand_bytes
+    if collective.kind == "all-reduce":
+        return 2 * collective.operand_bytes * (n - 1) // n
+    whole = collective.result_bytes if collective.kind == "all-gather" else collective.operand_bytes
     return whole * (n - 1) // n
 
 
-def _ring_size(found: HloCollective, mesh: MeshInfo | None) -> int:
+def _ring_size(collective: HloCollective, mesh: MeshInfo | None) -> int:
     """Of a permutation the devices of its axes, as far as it follows any."""
-    axes = axes_of(found.groups, mesh.axes) if mesh else ()
-    return math.prod(mesh.axis_sizes[axis] for axis in axes) if mesh and axes else found.group_size
+    axes = axes_of(collective.groups, mesh.axes) if mesh else ()
+    return math.prod(mesh.axis_sizes[axis] for axis in axes) if mesh and axes else collective.group_size
 
 
-def _crosses_hosts(found: HloCollective, mesh: MeshInfo | None, places: Sequence[Place]) -> bool | None:
-    hosts = [place.island for place in places] or (list(mesh.hosts) if mesh else [])
-    if max((max(group) for group in found.groups if group), default=0) >= len(hosts):
+def _crosses_hosts(collective: HloCollective, mesh: MeshInfo | None, locations: Sequence[Location]) -> bool | None:
+    hosts = [location.island for location in locations] or (list(mesh.hosts) if mesh else [])
+    if max((max(group) for group in collective.groups if group), default=0) >= len(hosts):
         return None
-    return any(len({hosts[position] for position in group}) > 1 for group in found.groups)
+    return any(len({hosts[position] for position in group}) > 1 for group in collective.groups)
 
 
-def _leaves(module: HloModule, found: HloCollective, leaves: Mapping[int, Leaf]) -> tuple[str, ...]:
+def _leaves(module: HloModule, collective: HloCollective, leaves: Mapping[int, Leaf]) -> tuple[str, ...]:
     """The leaves that are moved, or whose parts are; none if anything else is moved along."""
     numbers = [
-        leaf_parameter(module, found.computation, operand) for operand in dict.fromkeys(found.instruction.operands)
+        leaf_parameter(module, collective.computation, operand)
+        for operand in dict.fromkeys(collective.instruction.operands)
     ]
     paths = dict.fromkeys(leaves[number].path if number is not None and number in leaves else "" for number in numbers)
     return tuple(paths) if all(paths) else ()
@@ -131,23 +134,24 @@ def _below(paths: Sequence[str]) -> str:
     return ".".join([join_parts(tuple(common)), "**"]) if common else f"{paths[0]} and {len(paths) - 1} more"
 
 
-def _gradient_of(module: HloModule, found: HloCollective, leaves: Mapping[int, Leaf]) -> tuple[str, ...]:
+def _gradient_of(module: HloModule, collective: HloCollective, leaves: Mapping[int, Leaf]) -> tuple[str, ...]:
     """The parameters whose new value is computed from what is moved, element by element, the largest first.
 
     Activations' gradients go into many parameters from one array; those name nothing. Gradients that were joined into
     one array go into all of theirs.
     """
     updated = {output: leaves[number] for output, number in module.input_output_alias if number in leaves}
-    num = len(found.instruction.operands)
+    num = len(collective.instruction.operands)
     gradients: dict[str, int] = {}
-    for element, operand in enumerate(found.instruction.operands):
-        reached = outputs_reached(module, found.computation, found.instruction.name, element if num > 1 else None)
+    for element, operand in enumerate(collective.instruction.operands):
+        name = collective.instruction.name
+        reached = outputs_reached(module, collective.computation, name, element if num > 1 else None)
         into = {
             updated[output,].path: updated[output,].num_bytes
             for output in reached
             if (output,) in updated and updated[output,].part in ("params", "")
         }
-        if len(into) == 1 or _is_joined(module, found.computation, operand):
+        if len(into) == 1 or _is_joined(module, collective.computation, operand):
             gradients |= into
     return tuple(sorted(gradients, key=lambda path: -gradients[path]))
 
@@ -158,10 +162,8 @@ def _is_joined(module: HloModule, computation: str, value: str) -> bool:
     if one is None:
         return False
     if one.opcode == "fusion":
-        name = one.called("calls")
-        inside = module.computations.get(name)
-        root = inside.root if inside else None
-        return root is not None and _is_joined(module, name, root.name)
+        inside = module.called(one, "calls")
+        return inside is not None and inside.root is not None and _is_joined(module, inside.name, inside.root.name)
     if one.opcode in _VIEWS:
         return _is_joined(module, computation, one.operands[0])
     return one.opcode == "concatenate"
@@ -211,42 +213,53 @@ class Row:
 
 def total(collectives: Iterable[CollectiveFacts]) -> Total:
     """Some collectives added up."""
-    found = list(collectives)
-    seconds = [one.seconds * one.count for one in found if one.seconds is not None]
+    counted = list(collectives)
+    seconds = [one.seconds * one.count for one in counted if one.seconds is not None]
     return Total(
-        len(found),
-        sum(one.count for one in found),
-        sum(one.bytes_per_step for one in found),
-        sum(seconds) if len(seconds) == len(found) else None,
+        len(counted),
+        sum(one.count for one in counted),
+        sum(one.bytes_per_step for one in counted),
+        sum(seconds) if len(seconds) == len(counted) else None,
     )
 
 
 def totals(collectives: Sequence[CollectiveFacts], name: Callable[[CollectiveFacts], str]) -> dict[str, Total]:
     """Collectives added up by some name, most bytes first."""
-    groups: dict[str, list[CollectiveFacts]] = {}
-    for one in collectives:
-        groups.setdefault(name(one), []).append(one)
-    added = {key: total(members) for key, members in groups.items()}
+    added = {key: total(members) for key, members in _grouped(collectives, name).items()}
     return dict(sorted(added.items(), key=lambda item: -item[1].bytes_per_step))
+
+
+def _grouped(collectives: Iterable[CollectiveFacts], key: Callable[[CollectiveFacts], Any]) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[CollectiveFacts]] = {}
+    for one in collectives:
+        groups.setdefault(key(one), []).append(one)
+    return groups
 
 
 def rows(collectives: Sequence[CollectiveFacts]) -> tuple[Row, ...]:
     """The lines of a table of collectives, most bytes first."""
-    groups: dict[tuple, list[CollectiveFacts]] = {}
-    for one in collectives:
-        module, what = starred(one.module), starred(one.leaf or one.value)
-        groups.setdefault((one.kind, one.axes, one.group_size, one.phase, module, what, one.source), []).append(one)
-    found = []
-    for (kind, axes, group_size, phase, _, _, source), members in groups.items():
-        first = members[0]
-        alike = len(members) == 1
-        module = first.module if alike else starred(first.module)
-        what = first.leaf or first.value
-        what = what if alike or all((one.leaf or one.value) == what for one in members) else starred(what)
-        exact = all(one.count_is_exact for one in members)
-        named = "+".join(axes) or f"{group_size} devices"
-        found.append(Row(kind, named, phase, module, what, source, exact, total(members)))
-    return tuple(sorted(found, key=lambda row: -row.total.bytes_per_step))
+
+    def alike(one: CollectiveFacts) -> tuple[Any, ...]:
+        what = starred(one.leaf or one.value)
+        return one.kind, one.axes, one.group_size, one.phase, starred(one.module), what, one.source
+
+    lines = []
+    for (kind, axes, group_size, phase, module, what, source), members in _grouped(collectives, alike).items():
+        # A number stays where it is that of all: of a single collective, or of several that move one leaf.
+        first, whats = members[0], {one.leaf or one.value for one in members}
+        lines.append(
+            Row(
+                kind=kind,
+                axes="+".join(axes) or f"{group_size} devices",
+                phase=phase,
+                module=first.module if len(members) == 1 else module,
+                what=whats.pop() if len(whats) == 1 else what,
+                source=source,
+                is_exact=all(one.count_is_exact for one in members),
+                total=total(members),
+            )
+        )
+    return tuple(sorted(lines, key=lambda row: -row.total.bytes_per_step))
 
 
 def starred(path: str) -> str:

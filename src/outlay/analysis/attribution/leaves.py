@@ -66,11 +66,11 @@ def leaves_of(module: HloModule, compiled: jax.stages.Compiled | None, *, of_pro
     named = _passed(compiled, of_program=of_program) if compiled is not None else []
     # Arrays that a function closes over may be parameters, too; they come first.
     num_others = len(parameters) - len(named)
-    found = []
+    leaves = []
     for position, one in enumerate(parameters):
         path, donated = named[position - num_others] if named and position >= num_others >= 0 else ("", None)
-        found.append(Leaf(int(one.value), path or _written(one.op_name), one.shapes[0], donated))
-    return tuple(found)
+        leaves.append(Leaf(int(one.value), path or _written(one.op_name), one.shapes[0], donated))
+    return tuple(leaves)
 
 
 def _passed(compiled: jax.stages.Compiled, *, of_program: bool) -> list[tuple[str, bool | None]]:
@@ -102,7 +102,7 @@ def _program_paths(args_info: Any) -> list[str]:
 
 
 def _written(name: str) -> str:
-    """The path that an argument's name spells.
+    """The path that an argument's name spells out.
 
     >>> _written("state.params['layers'][0]['kernel'].value"), _written("x")
     ('state.params.layers.0.kernel', 'x')

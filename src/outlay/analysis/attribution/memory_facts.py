@@ -9,8 +9,8 @@ from __future__ import annotations
 import heapq
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts, ValueFacts
@@ -18,7 +18,7 @@ from outlay.analysis.attribution.provenance import origin_of
 from outlay.analysis.cost.constants import constants_of
 from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
 from outlay.analysis.hlo.hlo_memory import constant_bytes, host_bytes, host_copy, peak_bytes
-from outlay.analysis.hlo.hlo_module import HloModule, Instruction, SourceLine
+from outlay.analysis.hlo.hlo_module import HloModule, Instruction
 from outlay.analysis.hlo.hlo_shapes import Shape, shape_bytes
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.work.compiled import CompiledWork
@@ -41,6 +41,8 @@ _NO_MEMORY = frozenset(
 
 _AGAIN = "rematted_computation"
 """The scope that JAX opens around what a backward pass computes again."""
+
+Facts = TypeVar("Facts")
 
 
 def memory_facts(
@@ -135,8 +137,8 @@ def largest_values(module: HloModule, leaves: Sequence[Leaf]) -> tuple[ValueFact
     Those that live at different times may share their memory.
     """
     paths = {leaf.number: leaf.path for leaf in leaves}
-    found = heapq.nlargest(NUM_LARGEST, _values(module), key=lambda value: shape_bytes(value[2]))
-    return tuple(_facts(module, *value, paths) for value in found if shape_bytes(value[2]))
+    largest = heapq.nlargest(NUM_LARGEST, _values(module), key=lambda value: shape_bytes(value[2]))
+    return tuple(_facts(module, *value, paths) for value in largest if shape_bytes(value[2]))
 
 
 def _values(module: HloModule) -> Iterator[tuple[str, Instruction, Shape]]:
@@ -180,20 +182,19 @@ def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFact
         leaves: its parameters.
     """
     paths = {leaf.number: leaf.path for leaf in leaves}
-    found: dict[tuple[bool, str, str, SourceLine | None], tuple[int, int]] = {}
-    for name, (runs, _) in runs_per_step(module).items():
-        block = module.computations[name]
-        for one in block.instructions.values():
-            copy = host_copy(one, block)
-            if copy is not None:
-                origin = origin_of(module, name, one)
-                leaf = _leaf(module, name, one, paths, to_host=copy.to_host)
-                source = None if leaf else origin.source
-                key = copy.to_host, leaf, "" if leaf else origin.phase, source
-                num_runs, num_bytes = found.get(key, (0, 0))
-                found[key] = num_runs + runs, num_bytes + copy.num_bytes * runs
-    facts = [HostCopyFacts(*key, *totals) for key, totals in found.items()]
-    return tuple(sorted(facts, key=lambda fact: -fact.bytes_per_step))
+
+    def counted() -> Iterator[tuple[Any, int, int]]:
+        for name, (runs, _) in runs_per_step(module).items():
+            block = module.computations[name]
+            for one in block.instructions.values():
+                if copy := host_copy(one, block):
+                    origin = origin_of(module, name, one)
+                    leaf = _leaf(module, name, one, paths, to_host=copy.to_host)
+                    # Copies of a leaf belong together, whatever lines of the step they serve.
+                    where = ("", None) if leaf else (origin.phase, origin.source)
+                    yield (copy.to_host, leaf, *where), runs, copy.num_bytes * runs
+
+    return _added_up(HostCopyFacts, counted())
 
 
 def recomputed(module: HloModule, work: CompiledWork) -> tuple[RecomputedFacts, ...]:
@@ -203,19 +204,26 @@ def recomputed(module: HloModule, work: CompiledWork) -> tuple[RecomputedFacts, 
         module: the program.
         work: what its instructions compute.
     """
-    places = {one.name: name for name, block in module.computations.items() for one in block.instructions.values()}
-    found: dict[tuple[str, SourceLine | None], tuple[int, float]] = {}
-    for operation in work.operations:
-        place = places.get(operation.name, "")
-        one = module.computations[place].instructions[operation.name] if place else None
-        if one is None or not operation.flops or not _is_again(module, one):
-            continue
-        origin = origin_of(module, place, one)
-        key = origin.module, origin.source
-        num_runs, flops = found.get(key, (0, 0.0))
-        found[key] = num_runs + operation.runs, flops + operation.flops * operation.runs
-    facts = [RecomputedFacts(*key, *totals) for key, totals in found.items()]
-    return tuple(sorted(facts, key=lambda fact: -fact.flops_per_step))
+    known = {one.name: (block.name, one) for block, one in module.instructions()}
+
+    def counted() -> Iterator[tuple[Any, int, float]]:
+        for operation in work.operations:
+            block, one = known.get(operation.name, ("", None))
+            if one is not None and operation.flops and _is_again(module, one):
+                origin = origin_of(module, block, one)
+                yield (origin.module, origin.source), operation.runs, operation.flops * operation.runs
+
+    return _added_up(RecomputedFacts, counted())
+
+
+def _added_up(facts: Callable[..., Facts], counted: Iterable[tuple[Any, int, float]]) -> tuple[Facts, ...]:
+    """Facts of each key, its runs and amounts added up, the largest amount first."""
+    totals: dict[Any, tuple[int, float]] = {}
+    for key, runs, amount in counted:
+        num_runs, amounts = totals.get(key, (0, 0))
+        totals[key] = num_runs + runs, amounts + amount
+    ordered = sorted(totals.items(), key=lambda item: -item[1][1])
+    return tuple(facts(*key, *total) for key, total in ordered)
 
 
 def _leaf(module: HloModule, computation: str, one: Instruction, paths: Mapping[int, str], *, to_host: bool) -> str:

@@ -13,12 +13,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from outlay.analysis.attribution.program_facts import Phase
 from outlay.analysis.hlo.attributes import Frames
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
+from outlay.graph.exchange_rows import exchange_rows
 from outlay.models.attention.kernel_rules import SCOPE
+from outlay.program.by_hand import by_hand
 from outlay.program.compiler_options import MICROBATCHES
+
+
+def _file_of(function: Callable[..., Any]) -> re.Pattern[str]:
+    """The file that defines a function, wherever Outlay is installed."""
+    return re.compile(r"[/\\]".join(("", *map(re.escape, Path(function.__code__.co_filename).parts[-3:]))) + "$")
+
 
 _INSTALLED = re.compile(
     r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<frozen|[/\\]outlay[/\\]core[/\\]"
@@ -32,10 +41,10 @@ _MACHINERY = (
 )
 _PROGRAMS = frozenset(path.name for path in Path(__file__).parents[2].iterdir()).difference(_MACHINERY)
 # Rows are exchanged because a layout splits them: no line of the user's asks for it, so it is the one that does it.
-_EXCHANGE = re.compile(r"[/\\]outlay[/\\]graph[/\\]exchange_rows\.py$")
+_EXCHANGE = _file_of(exchange_rows)
 # What calls these is the script that drives a program, not the program.
 _DRIVER = re.compile(r"[/\\]outlay[/\\](program[/\\]program|analysis[/\\]|report[/\\]|cli[/\\]|search[/\\])")
-_BY_HAND = re.compile(r"[/\\]outlay[/\\]program[/\\]by_hand\.py$")
+_BY_HAND = _file_of(by_hand)
 _OPTAX = re.compile(r"[/\\]optax[/\\]")
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
@@ -268,9 +277,8 @@ def _relatives(computation: Computation, instruction: Instruction) -> Iterable[I
 
 def _producers(computation: Computation, instruction: Instruction) -> Iterable[Instruction]:
     """What the operands were made by, nearest first."""
-    yield from _nearest_first(
-        instruction, lambda one: [found for name in one.operands if (found := computation.instructions.get(name))]
-    )
+    known = computation.instructions
+    yield from _nearest_first(instruction, lambda one: [known[name] for name in one.operands if name in known])
 
 
 def _consumers(computation: Computation, instruction: Instruction) -> Iterable[Instruction]:

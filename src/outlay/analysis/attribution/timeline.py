@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from outlay.analysis.attribution.program_facts import CollectiveFacts, Segment
 from outlay.analysis.attribution.provenance import origin_of
-from outlay.analysis.cost.lanes import Laid, Stretch, flattened
+from outlay.analysis.cost.lanes import Stretch, TimedBlock, flattened
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 
@@ -18,34 +18,26 @@ _SEEN = 2e-5
 
 NUM_LINES = 20
 _LOOKED_AT = 400
-"""Operations whose lines are looked up, the dearest ones; thousands of small ones would take seconds."""
+"""Operations whose lines are looked up, the dearest ones: to look up thousands of small ones would take seconds."""
 
 
-def timeline(laid: Laid, collectives: Sequence[CollectiveFacts]) -> tuple[Segment, ...]:
+def timeline(timed: TimedBlock, collectives: Sequence[CollectiveFacts]) -> tuple[Segment, ...]:
     """The stretches of a step, those that compute one after the other joined.
 
     Args:
-        laid: the step, laid out in time.
+        timed: the step, timed out in time.
         collectives: its collectives, for their kinds.
     """
     kinds = {one.name: one.kind for one in collectives}
     merged: list[Segment] = []
     of_lane: dict[str, int] = {}
-    for segment in _segments(laid.stretches, 0.0, 1.0, 1, "", kinds):
+    for segment in _segments(timed.stretches, 0.0, 1.0, 1, "", kinds):
         at = of_lane.get(segment.lane, -1)
         last = merged[at] if at >= 0 else None
         joined = last is not None and last.kind == segment.kind == _COMPUTE and last.loop == segment.loop
         if last is not None and joined and segment.begin - last.begin - last.seconds < _SEEN * last.count:
-            merged[at] = Segment(
-                last.lane,
-                _COMPUTE,
-                "",
-                last.begin,
-                segment.begin + segment.seconds - last.begin,
-                last.waited + segment.waited,
-                last.count,
-                last.loop,
-            )
+            seconds, waited = segment.begin + segment.seconds - last.begin, last.waited + segment.waited
+            merged[at] = replace(last, seconds=seconds, waited=waited)
         else:
             of_lane[segment.lane] = len(merged)
             merged.append(segment)
@@ -61,9 +53,7 @@ def _segments(
             is_loop = one.part == "loop"
             inner = scale * one.runs if is_loop else scale
             yield from _segments(one.inside, at, inner, count * one.runs, one.name if is_loop else loop, kinds)
-        else:
-            if one.lane == "fetches":  # what is waited for of it is part of the computation
-                continue
+        elif one.lane != "fetches":  # what is waited for of these is part of the computation
             kind = kinds.get(one.name, one.part) if one.lane == "links" else "host" if one.lane == "host" else _COMPUTE
             name = "" if kind == _COMPUTE else one.name
             yield Segment(one.lane, kind, name, at, scale * one.seconds, scale * one.waited, count, loop)
@@ -94,23 +84,26 @@ class OperationFacts:
     source: SourceLine | None
 
 
-def dearest_operations(module: HloModule, schedule: Schedule, laid: Laid) -> tuple[OperationFacts, ...]:
+def dearest_operations(module: HloModule, schedule: Schedule, timed: TimedBlock) -> tuple[OperationFacts, ...]:
     """What takes most of a step, dearest first; exchanges and copies count by how long the device waits for them.
 
     Args:
         module: the program.
         schedule: what it does in order.
-        laid: the same in time.
+        timed: the same in time.
     """
-    where = {name: block.name for block in module.computations.values() for name in block.instructions}
+    where = {one.name: block.name for block, one in module.instructions()}
     events = {event.name: event for events in schedule.blocks.values() for event in events if event.kind != "wait"}
-    stretches = [one for one in flattened(laid.stretches) if one.waited and one.lane != "fetches"]
-    found: dict[tuple[str, str, SourceLine | None], OperationFacts] = {}
+    stretches = [one for one in flattened(timed.stretches) if one.waited and one.lane != "fetches"]
+    added: dict[tuple[str, str, SourceLine | None], OperationFacts] = {}
     for one in heapq.nlargest(_LOOKED_AT, stretches, key=lambda one: one.waited * one.runs):
-        facts = _facts(module, where[one.name], one, events[one.name], schedule, laid.seconds)
+        facts = _facts(module, where[one.name], one, events[one.name], schedule, timed.seconds)
         key = facts.what, facts.bound_by, facts.source
-        found[key] = _added(found[key], facts) if key in found else facts
-    return tuple(heapq.nlargest(NUM_LINES, found.values(), key=lambda each: each.seconds))
+        if key in added:
+            sums = ("seconds", "share", "runs", "flops", "num_bytes")
+            facts = replace(facts, **{name: getattr(added[key], name) + getattr(facts, name) for name in sums})
+        added[key] = facts
+    return tuple(heapq.nlargest(NUM_LINES, added.values(), key=lambda each: each.seconds))
 
 
 def _facts(
@@ -135,8 +128,3 @@ def _facts(
         num_bytes=sent * one.runs,
         source=origin.source,
     )
-
-
-def _added(one: OperationFacts, other: OperationFacts) -> OperationFacts:
-    sums: Sequence[str] = ("seconds", "share", "runs", "flops", "num_bytes")
-    return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in sums})

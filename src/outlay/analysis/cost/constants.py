@@ -57,8 +57,8 @@ def constants_of(hardware: Hardware, table: Table | None = None) -> Constants:
     known = built_in() if table is None else table
     measured = hardware.measured
     if measured is not None:
-        found = Constants(**{**known[hardware.kind], **known["measured"]})
-        return replace(found, operation=measured.seconds_per_operation, step=measured.seconds_per_step)
+        reached = Constants(**{**known[hardware.kind], **known["measured"]})
+        return replace(reached, operation=measured.seconds_per_operation, step=measured.seconds_per_step)
     own = max((key for key in known if hardware.key.startswith(key)), key=len, default="")
     return Constants(**{**known[hardware.kind], **known.get(own, {})})
 

@@ -54,8 +54,8 @@ class Stretch:
 
 
 @dataclass
-class Laid:
-    """A block, laid out in time.
+class TimedBlock:
+    """A block of a schedule in time: when each lane does what.
 
     Attributes:
         seconds: until its last event has ended.
@@ -70,7 +70,7 @@ class Laid:
     behind: dict[Lane, float] = field(default_factory=dict)
 
     def add(self, part: str, seconds: float) -> None:
-        """The device is busy with a part, or stands still for it."""
+        """Count seconds in which the device is busy with a part, or stands still for it."""
         self.seconds += seconds
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
@@ -80,7 +80,7 @@ Cost = Callable[[Event], tuple[str, float, float]]
 
 
 class Lanes:
-    """Lays out the blocks of a schedule.
+    """Times the blocks of a schedule on lanes.
 
     Args:
         schedule: what is done, in order.
@@ -90,71 +90,70 @@ class Lanes:
     def __init__(self, schedule: Schedule, cost: Cost) -> None:
         self._blocks = schedule.blocks
         self._cost = cost
-        self._known: dict[tuple[str, bool], Laid] = {}
+        self._known: dict[tuple[str, bool], TimedBlock] = {}
 
-    def lay(self, block: str, behind: dict[Lane, float] | None = None) -> Laid:
-        """A block, with what is under way on the lanes when it begins."""
+    def time(self, block: str, behind: dict[Lane, float] | None = None) -> TimedBlock:
+        """Time a block, with what is under way on the lanes when it begins."""
         key = block, bool(behind)
         if key not in self._known:
-            self._known[key] = self._lay(self._blocks.get(block, ()), behind or {})
+            self._known[key] = self._time(self._blocks.get(block, ()), behind or {})
         return self._known[key]
 
-    def _lay(self, events: tuple[Event, ...], behind: dict[Lane, float]) -> Laid:
-        laid = Laid()
+    def _time(self, events: tuple[Event, ...], behind: dict[Lane, float]) -> TimedBlock:
+        timed = TimedBlock()
         free = dict(behind)  # when each lane is free again
         ends: dict[tuple[Lane, int], float] = {("links", -1): behind.get("links", 0.0)}
         began: dict[tuple[Lane, int], int] = {}  # where the stretch of what is under way stands
         for event in events:
             if event.kind in ("loop", "branch", "call"):
-                self._inside(event, laid, free)
+                self._inside(event, timed, free)
             elif event.kind.endswith("wait"):
                 lane = _LANES[event.kind]
-                self._wait(laid, ends.pop((lane, event.number), 0.0), lane, began.pop((lane, event.number), None))
+                self._wait(timed, ends.pop((lane, event.number), 0.0), lane, began.pop((lane, event.number), None))
             elif event.kind == "work":
                 part, seconds, overhead = self._cost(event)
-                laid.stretches.append(Stretch("compute", event.name, part, laid.seconds, seconds, seconds))
-                laid.add(part, seconds)
-                laid.add("overhead", overhead)
+                timed.stretches.append(Stretch("compute", event.name, part, timed.seconds, seconds, seconds))
+                timed.add(part, seconds)
+                timed.add("overhead", overhead)
             else:
                 part, seconds, overhead = self._cost(event)
                 lane = _LANES[event.kind]
-                laid.add("overhead", overhead)
-                begin = max(laid.seconds, free.get(lane, 0.0))
+                timed.add("overhead", overhead)
+                begin = max(timed.seconds, free.get(lane, 0.0))
                 free[lane] = ends[lane, event.number] = begin + seconds
-                began[lane, event.number] = len(laid.stretches)
-                laid.stretches.append(Stretch(lane, event.name, part, begin, seconds, 0.0))
+                began[lane, event.number] = len(timed.stretches)
+                timed.stretches.append(Stretch(lane, event.name, part, begin, seconds, 0.0))
                 if event.kind in ("exchange", "copy"):
-                    self._wait(laid, ends.pop((lane, event.number)), lane, began.pop((lane, event.number)))
-        laid.behind = {lane: until - laid.seconds for lane, until in free.items() if until > laid.seconds}
-        return laid
+                    self._wait(timed, ends.pop((lane, event.number)), lane, began.pop((lane, event.number)))
+        timed.behind = {lane: until - timed.seconds for lane, until in free.items() if until > timed.seconds}
+        return timed
 
-    def _wait(self, laid: Laid, until: float, lane: Lane, number: int | None) -> None:
-        waited = max(0.0, until - laid.seconds)
+    def _wait(self, timed: TimedBlock, until: float, lane: Lane, number: int | None) -> None:
+        waited = max(0.0, until - timed.seconds)
         if waited:
-            laid.add(WAITED_FOR[lane], waited)
+            timed.add(WAITED_FOR[lane], waited)
         if number is not None:
-            one = laid.stretches[number]
-            laid.stretches[number] = replace(one, waited=min(waited, one.seconds))
+            one = timed.stretches[number]
+            timed.stretches[number] = replace(one, waited=min(waited, one.seconds))
 
-    def _inside(self, event: Event, laid: Laid, free: dict[Lane, float]) -> None:
-        found = [self.lay(name) for name in event.calls]
+    def _inside(self, event: Event, timed: TimedBlock, free: dict[Lane, float]) -> None:
+        blocks = [self.time(name) for name in event.calls]
         if event.kind == "branch":
-            found = sorted(found, key=lambda one: one.seconds)[-1:]
-        if not found:
+            blocks = sorted(blocks, key=lambda block: block.seconds)[-1:]
+        if not blocks:
             return
-        runs = event.runs if event.kind == "loop" else 1
-        begin = laid.seconds
-        once = found[0] if event.kind == "loop" and found[0].behind else None
-        rounds = self.lay(event.calls[0], once.behind) if once and runs > 1 else found[0]
-        often = [(found[0], min(runs, 1)), (rounds, max(0, runs - 1)), *((each, runs) for each in found[1:])]
-        for one, times in often:
-            for part, seconds in one.parts.items():
-                laid.add(part, seconds * times)
-        inside = rounds.stretches if event.kind == "loop" else [one for each in found for one in each.stretches]
-        seconds = laid.seconds - begin
-        laid.stretches.append(Stretch("compute", event.name, event.kind, begin, seconds, 0.0, runs, tuple(inside)))
-        for lane, left in rounds.behind.items():
-            free[lane] = laid.seconds + left
+        is_loop = event.kind == "loop"
+        runs, begin, (body, *others) = event.runs if is_loop else 1, timed.seconds, blocks
+        # All rounds but the first begin with what the round before left under way.
+        later = self.time(event.calls[0], body.behind) if is_loop and body.behind and runs > 1 else body
+        for block, times in ((body, min(runs, 1)), (later, max(0, runs - 1)), *((each, runs) for each in others)):
+            for part, seconds in block.parts.items():
+                timed.add(part, seconds * times)
+        inside = later.stretches if is_loop else [one for each in blocks for one in each.stretches]
+        seconds = timed.seconds - begin
+        timed.stretches.append(Stretch("compute", event.name, event.kind, begin, seconds, 0.0, runs, tuple(inside)))
+        for lane, left in later.behind.items():
+            free[lane] = timed.seconds + left
 
 
 def flattened(stretches: list[Stretch] | tuple[Stretch, ...], runs: int = 1) -> Iterator[Stretch]:
@@ -163,4 +162,4 @@ def flattened(stretches: list[Stretch] | tuple[Stretch, ...], runs: int = 1) -> 
         if one.inside or one.part in ("loop", "branch", "call"):
             yield from flattened(one.inside, runs * one.runs)
         else:
-            yield Stretch(one.lane, one.name, one.part, one.begin, one.seconds, one.waited, runs)
+            yield replace(one, runs=runs)

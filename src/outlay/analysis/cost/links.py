@@ -43,20 +43,20 @@ RING_SHARE, SWITCH_SHARE, NETWORK_SHARE, TORUS_SHARE = 0.8, 0.68, 0.97, 0.75
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a device stands.
 
     Attributes:
         island: the host of a GPU, the slice of a TPU: what is joined by the fast links.
-        coords: the place on the torus of a TPU; empty for other devices.
+        coords: the chip's coordinates on the torus of a TPU; empty for other devices.
     """
 
     island: int
     coords: tuple[int, ...] = ()
 
 
-def places_of(target: Target, mesh: MeshInfo | None = None) -> tuple[Place, ...]:
-    """The place of every device of a program, in the program's order.
+def locations_of(target: Target, mesh: MeshInfo | None = None) -> tuple[Location, ...]:
+    """The location of every device of a program, in the program's order.
 
     Args:
         target: the hardware.
@@ -66,18 +66,17 @@ def places_of(target: Target, mesh: MeshInfo | None = None) -> tuple[Place, ...]
     if mesh is not None and mesh.target == str(target):
         if target.hardware.kind == "tpu":
             return _on_torus(target, mesh)
-        return tuple(Place(host) for host in mesh.hosts)
+        return tuple(Location(host) for host in mesh.hosts)
     if target.hardware.kind != "tpu":
-        return tuple(Place(position // target.shape[-1]) for position in range(target.num_devices))
-    chips = [tuple(int(i) for i in np.unravel_index(k, target.shape)) for k in range(math.prod(target.shape))]
-    coords = [chip for chip in chips for _ in range(target.hardware.devices_per_chip)]
-    return tuple(Place(island, place) for island in range(target.num_slices) for place in coords)
+        return tuple(Location(position // target.shape[-1]) for position in range(target.num_devices))
+    coords = [chip for chip in np.ndindex(*target.shape) for _ in range(target.hardware.devices_per_chip)]
+    return tuple(Location(island, chip) for island in range(target.num_slices) for chip in coords)
 
 
-def _on_torus(target: Target, mesh: MeshInfo) -> tuple[Place, ...]:
+def _on_torus(target: Target, mesh: MeshInfo) -> tuple[Location, ...]:
     devices = {device.id: device for device in target_devices(target)}
-    found = [devices[number] for number in mesh.device_ids]
-    return tuple(Place(getattr(device, "slice_index", 0) or 0, tuple(device.coords)) for device in found)
+    ordered = [devices[number] for number in mesh.device_ids]
+    return tuple(Location(getattr(device, "slice_index", 0) or 0, tuple(device.coords)) for device in ordered)
 
 
 def payload_bytes(collective: HloCollective) -> int:
@@ -91,7 +90,7 @@ def collective_seconds(
     groups: Groups,
     target: Target,
     *,
-    places: Sequence[Place] | None = None,
+    locations: Sequence[Location] | None = None,
 ) -> float:
     """The time of one run of a collective, all its groups at once.
 
@@ -102,7 +101,7 @@ def collective_seconds(
         groups: the devices that exchange with one another, as positions in the program; of a permutation the (source,
             target) pairs.
         target: the hardware.
-        places: where the program's devices stand; without them, in the order of the target.
+        locations: where the program's devices stand; without them, in the order of the target.
 
     Returns:
         Seconds to expect.
@@ -115,10 +114,10 @@ def collective_seconds(
     groups = [group for group in groups if len(set(group)) > 1]
     if not groups or payload_bytes <= 0:
         return 0.0
-    stand = places_of(target) if places is None else places
+    stand = locations_of(target) if locations is None else locations
     grouped = [[stand[position] for position in group] for group in groups]
     measured = target.hardware.measured
-    if measured is not None and all(len({place.island for place in group}) == 1 for group in grouped):
+    if measured is not None and all(len({location.island for location in group}) == 1 for group in grouped):
         seconds = measured.collective_seconds(kind, payload_bytes, _together(groups))
         if seconds is not None:
             return seconds * crowding(target)
@@ -171,11 +170,11 @@ class _Links:
     detour: float = 0.0
 
 
-def _group_seconds(kind: CollectiveKind, payload: float, group: Sequence[Place], target: Target) -> float:
+def _group_seconds(kind: CollectiveKind, payload: float, group: Sequence[Location], target: Target) -> float:
     hardware = target.hardware
-    islands: dict[int, list[Place]] = {}
-    for place in group:
-        islands.setdefault(place.island, []).append(place)
+    islands: dict[int, list[Location]] = {}
+    for location in group:
+        islands.setdefault(location.island, []).append(location)
     members = max(islands.values(), key=len)
     inside = _inside(members, target)
     if len(islands) == 1:
@@ -232,7 +231,7 @@ def _on(links: _Links, kind: CollectiveKind, payload: float) -> float:
     return waiting + moving + math.sqrt(waiting * moving)
 
 
-def _inside(members: Sequence[Place], target: Target) -> _Links:
+def _inside(members: Sequence[Location], target: Target) -> _Links:
     """The links of devices that stand together: of a GPU all its links, of a TPU those along the torus dims used."""
     hardware, num = target.hardware, len(members)
     links = _Links(num, hardware.intra_host_link_bandwidth, hardware.link_latency, hardware.link_floor, num - 1)
@@ -243,7 +242,7 @@ def _inside(members: Sequence[Place], target: Target) -> _Links:
         from_here = hardware.switch_reduces_from
         sums = each * SWITCH_SHARE if from_here is not None and num >= from_here else 0.0
         return replace(links, bandwidth=each * RING_SHARE, sums=sums)
-    sizes = [len({place.coords[dim] for place in members}) for dim in range(len(members[0].coords))]
+    sizes = [len({location.coords[dim] for location in members}) for dim in range(len(members[0].coords))]
     used = [dim for dim, size in enumerate(sizes) if size > 1]
     # Devices of one chip, or one that sends to itself, go nowhere.
     share = sum(_torus_share(sizes[dim], target.shape[dim], hardware.torus_dims) for dim in used) or hardware.torus_dims

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from outlay.analysis.cost.constants import Constants, Table, constants_of, product_speed
 from outlay.analysis.cost.estimate import PARTS, Estimate, Transfer
-from outlay.analysis.cost.lanes import WAITED_FOR, Laid, Lanes, Stretch, flattened
+from outlay.analysis.cost.lanes import WAITED_FOR, Lanes, Stretch, TimedBlock, flattened
 from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, collective_seconds, crowding
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.core.error_types import ExplainError
@@ -20,7 +20,7 @@ MOST_ROUNDS = 10
 
 
 def price(schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None) -> Estimate:
-    """What a step would take.
+    """Price a step: how long it would take, and what that is made of.
 
     Args:
         schedule: what a device does, in order.
@@ -31,16 +31,16 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
         ExplainError: nothing says the hardware, or it has another number of devices.
     """
     hardware = _target(schedule, target)
-    laid = laid_out(schedule, hardware, constants=constants)
+    timed = time_on_lanes(schedule, hardware, constants=constants)
     known = constants_of(hardware.hardware, constants)
     step = known.step * crowding(hardware)
-    parts = {name: laid.parts.get(name, 0.0) for name in PARTS}
-    parts["overhead"] += step if laid.seconds else 0.0
+    parts = {name: timed.parts.get(name, 0.0) for name in PARTS}
+    parts["overhead"] += step if timed.seconds else 0.0
     seconds = sum(parts.values())
-    uncounted = _uncounted(schedule, laid.stretches)
+    uncounted = _uncounted(schedule, timed.stretches)
     events = _events(schedule)
-    done = [(events[one.name], one.runs) for one in flattened(laid.stretches) if one.lane == "compute"]
-    transfers = _transfers(schedule, laid, events)
+    done = [(events[one.name], one.runs) for one in flattened(timed.stretches) if one.lane == "compute"]
+    transfers = _transfers(schedule, timed, events)
     return Estimate(
         target=str(hardware),
         num_devices=hardware.num_devices,
@@ -57,14 +57,16 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
     )
 
 
-def laid_out(schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None) -> Laid:
-    """The same step in time, on its lanes; the arguments are those of `price`."""
+def time_on_lanes(
+    schedule: Schedule, target: Target | str | None = None, *, constants: Table | None = None
+) -> TimedBlock:
+    """Time a step on its lanes; the arguments are those of `price`."""
     hardware = _target(schedule, target)
     cost = _costs(schedule, hardware, constants_of(hardware.hardware, constants))
-    laid = Lanes(schedule, cost).lay(schedule.entry)
-    for lane, left in laid.behind.items():  # what nobody waited for ends with the step
-        laid.add(WAITED_FOR[lane], left)
-    return laid
+    timed = Lanes(schedule, cost).time(schedule.entry)
+    for lane, left in timed.behind.items():  # what nobody waited for ends with the step
+        timed.add(WAITED_FOR[lane], left)
+    return timed
 
 
 def _target(schedule: Schedule, target: Target | str | None) -> Target:
@@ -74,19 +76,19 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
             "an estimate needs to know the hardware, and nothing says it\n"
             '  fix: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
         )
-    found = Target.parse(hardware) if isinstance(hardware, str) else hardware
-    if found.num_slices > 1 and found.num_devices == found.num_slices * schedule.num_devices:
+    known = Target.parse(hardware) if isinstance(hardware, str) else hardware
+    if known.num_slices > 1 and known.num_devices == known.num_slices * schedule.num_devices:
         raise ExplainError(
-            f"the program of {counted(found.num_slices, 'slice')} is that of one, and what it sends to the others is "
+            f"the program of {counted(known.num_slices, 'slice')} is that of one, and what it sends to the others is "
             "not read from it yet\n"
-            f"  fix: an estimate of one slice, --target {replace(found, num_slices=1)}"
+            f"  fix: an estimate of one slice, --target {replace(known, num_slices=1)}"
         )
-    if found.num_devices != schedule.num_devices:
+    if known.num_devices != schedule.num_devices:
         raise ExplainError(
-            f"the program is for {counted(schedule.num_devices, 'device')}, but {found} has {found.num_devices}\n"
+            f"the program is for {counted(schedule.num_devices, 'device')}, but {known} has {known.num_devices}\n"
             f"  fix: a target of {schedule.num_devices} devices, or another mesh"
         )
-    return found
+    return known
 
 
 def _events(schedule: Schedule) -> dict[str, Event]:
@@ -113,8 +115,8 @@ def _costs(schedule: Schedule, target: Target, known: Constants) -> Callable[[Ev
     def exchange(number: int) -> float:
         if number not in exchanged:
             one = schedule.exchanges[number]
-            groups, places = schedule.groups[one.groups], schedule.places or None
-            exchanged[number] = collective_seconds(one.kind, one.payload_bytes, groups, target, places=places)
+            groups, locations = schedule.groups[one.groups], schedule.locations or None
+            exchanged[number] = collective_seconds(one.kind, one.payload_bytes, groups, target, locations=locations)
         return exchanged[number]
 
     def cost(event: Event) -> tuple[str, float, float]:
@@ -149,19 +151,17 @@ def _moving(event: Event, hardware: Hardware) -> float:
     return straight / hardware.memory_bandwidth + sum(slow)
 
 
-def _transfers(schedule: Schedule, laid: Laid, events: dict[str, Event]) -> tuple[Transfer, ...]:
+def _transfers(schedule: Schedule, timed: TimedBlock, events: dict[str, Event]) -> tuple[Transfer, ...]:
     """The collectives added up by kind and axes, dearest first."""
-    found: dict[tuple[str, tuple[str, ...], int], list[float]] = {}
-    for one in flattened(laid.stretches):
-        if one.lane != "links":
-            continue
-        exchange = schedule.exchanges[events[one.name].number]
-        size = max(map(len, schedule.groups[exchange.groups]), default=1)
-        sums = found.setdefault((exchange.kind, exchange.axes, size), [0, 0, 0.0, 0.0])
-        values = (one.runs, exchange.payload_bytes * one.runs, one.seconds * one.runs, one.waited * one.runs)
-        for i, value in enumerate(values):
-            sums[i] += value
-    added = [Transfer(*key, int(runs), int(size), time, bare) for key, (runs, size, time, bare) in found.items()]
+    sums: dict[tuple[str, tuple[str, ...], int], list[float]] = {}
+    for one in flattened(timed.stretches):
+        if one.lane == "links":
+            exchange = schedule.exchanges[events[one.name].number]
+            size = max(map(len, schedule.groups[exchange.groups]), default=1)
+            so_far = sums.get((exchange.kind, exchange.axes, size), [0, 0, 0.0, 0.0])
+            each = (1, exchange.payload_bytes, one.seconds, one.waited)
+            sums[exchange.kind, exchange.axes, size] = [a + b * one.runs for a, b in zip(so_far, each, strict=True)]
+    added = [Transfer(*key, int(runs), int(size), *seconds) for key, (runs, size, *seconds) in sums.items()]
     return tuple(sorted(added, key=lambda transfer: -transfer.seconds))
 
 
@@ -185,8 +185,7 @@ def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[st
     if hardware.measured is not None:
         yield (
             f"speeds, collectives and {format_seconds(hardware.measured.seconds_per_operation)} an operation as "
-            "measured "
-            f"by outlay calibrate with {hardware.measured.num_devices} devices busy ({hardware.source})"
+            f"measured by outlay calibrate with {hardware.measured.num_devices} devices busy ({hardware.source})"
         )
         if crowding(target) != 1:
             times = f"{crowding(target):.3g} times as slow each"
@@ -210,8 +209,7 @@ def _links(target: Target) -> Iterator[str]:
         yield (
             f"between {apart}: {NETWORK_SHARE:.0%} of {_speed(hardware.scale_out_bandwidth)} a device, "
             f"{format_seconds(hardware.scale_out_latency)} a step, nothing under "
-            f"{format_seconds(hardware.scale_out_floor)}, "
-            "nobody else on the network"
+            f"{format_seconds(hardware.scale_out_floor)}, nobody else on the network"
         )
 
 

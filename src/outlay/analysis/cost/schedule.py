@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outlay.analysis.cost.links import Place, payload_bytes, places_of
+from outlay.analysis.cost.links import Location, locations_of, payload_bytes
 from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import (
     CollectiveKind,
@@ -118,7 +118,7 @@ class Schedule:
         blocks: the events of each block (the entry, the body of a loop, a branch) by name.
         exchanges: the collectives that events name by number.
         groups: the devices that exchange with one another, each set of groups once.
-        places: where the program's devices stand.
+        locations: where the program's devices stand.
         unknown: what could not be counted, in words.
     """
 
@@ -128,31 +128,34 @@ class Schedule:
     blocks: Mapping[str, tuple[Event, ...]]
     exchanges: tuple[Exchange, ...]
     groups: tuple[tuple[tuple[int, ...], ...], ...]
-    places: tuple[Place, ...] = ()
+    locations: tuple[Location, ...] = ()
     unknown: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data; what is as by default is left out of events."""
         return {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            "target": self.target,
+            "num_devices": self.num_devices,
+            "entry": self.entry,
             "blocks": {name: [_short(event) for event in events] for name, events in self.blocks.items()},
             "exchanges": [dataclasses.asdict(one) for one in self.exchanges],
-            "places": [[place.island, *place.coords] for place in self.places],
+            "groups": self.groups,
+            "places": [[location.island, *location.coords] for location in self.locations],
+            "unknown": self.unknown,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schedule:
         """Read back what `to_dict` gave."""
-        blocks = data["blocks"].items()
         return cls(
-            **{
-                **data,
-                "blocks": {name: tuple(Event(**_tuples(one)) for one in found) for name, found in blocks},
-                "exchanges": tuple(Exchange(**_tuples(one)) for one in data["exchanges"]),
-                "groups": tuple(tuple(map(tuple, groups)) for groups in data["groups"]),
-                "places": tuple(Place(island, tuple(coords)) for island, *coords in data["places"]),
-                "unknown": tuple(data["unknown"]),
-            }
+            data["target"],
+            data["num_devices"],
+            data["entry"],
+            {name: tuple(Event(**_tuples(one)) for one in events) for name, events in data["blocks"].items()},
+            tuple(Exchange(**_tuples(one)) for one in data["exchanges"]),
+            tuple(tuple(map(tuple, groups)) for groups in data["groups"]),
+            tuple(Location(island, tuple(coords)) for island, *coords in data["places"]),
+            tuple(data["unknown"]),
         )
 
 
@@ -193,7 +196,7 @@ def schedule_of(
         blocks=dict(reading.blocks()),
         exchanges=tuple(_exchange(one, groups[one.groups], mesh) for one in collectives),
         groups=tuple(groups),
-        places=places_of(target, mesh) if target and target.num_devices == module.num_devices else (),
+        locations=locations_of(target, mesh) if target and target.num_devices == module.num_devices else (),
         unknown=work.unknown,
     )
 

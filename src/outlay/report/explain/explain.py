@@ -16,8 +16,8 @@ from outlay.analysis.attribution.leaves import Leaf, leaves_of
 from outlay.analysis.attribution.memory_facts import host_copies, memory_facts, recomputed
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
 from outlay.analysis.attribution.timeline import dearest_operations, timeline
-from outlay.analysis.cost.links import places_of
-from outlay.analysis.cost.price import laid_out, price
+from outlay.analysis.cost.links import locations_of
+from outlay.analysis.cost.price import price, time_on_lanes
 from outlay.analysis.cost.schedule import schedule_of
 from outlay.analysis.findings.compiler_messages import message_findings
 from outlay.analysis.findings.finding import Evidence
@@ -128,13 +128,13 @@ def _explanation(
     subject: Subject, module: HloModule, mesh: MeshInfo | None, target: Target | None, start: float
 ) -> Explanation:
     leaves = leaves_of(module, subject.compiled, of_program=subject.program is not None)
-    places = places_of(target, mesh) if target else ()
-    collectives = collective_facts(module, leaves, mesh, target, places)
+    locations = locations_of(target, mesh) if target else ()
+    collectives = collective_facts(module, leaves, mesh, target, locations)
     done = compiled_work(module)
     work = _work(subject, module, done)
     memory = _memory(subject, module, leaves, target)
     schedule = schedule_of(module, done, target, mesh)
-    laid = laid_out(schedule) if target else None
+    timed = time_on_lanes(schedule) if target else None
     evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, subject.compiled)
     said = message_findings(subject.messages, module, leaves, subject.text, mesh)
     return Explanation(
@@ -145,8 +145,8 @@ def _explanation(
         memory=memory,
         work=work,
         estimate=price(schedule) if target else None,
-        timeline=timeline(laid, collectives) if laid else (),
-        operations=dearest_operations(module, schedule, laid) if laid else (),
+        timeline=timeline(timed, collectives) if timed else (),
+        operations=dearest_operations(module, schedule, timed) if timed else (),
         findings=ranked([*find(evidence), *said]),
         messages=subject.messages,
         incomplete=tuple(_incomplete(subject, module, done)),

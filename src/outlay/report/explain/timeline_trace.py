@@ -7,7 +7,7 @@ from typing import Any
 
 from outlay.analysis.attribution.provenance import Origin, origin_of
 from outlay.analysis.cost.lanes import Stretch
-from outlay.analysis.cost.price import laid_out
+from outlay.analysis.cost.price import time_on_lanes
 from outlay.core.error_types import ExplainError
 from outlay.report.explain.explanation import Explanation
 
@@ -49,7 +49,7 @@ def predicted_events(found: Explanation) -> Iterator[dict[str, Any]]:
         )
     yield from named(PREDICTED, f"predicted: {found.name} on {found.target}", {n: lane for lane, n in _LANES.items()})
     origins = origins_of(found)
-    yield from _events(laid_out(found.schedule).stretches, 0.0, origins)
+    yield from _events(time_on_lanes(found.schedule).stretches, 0.0, origins)
 
 
 def named(process: int, name: str, threads: Mapping[int, str]) -> Iterator[dict[str, Any]]:

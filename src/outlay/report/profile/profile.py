@@ -13,7 +13,7 @@ import jax
 
 from outlay.analysis.attribution.provenance import Origin
 from outlay.analysis.cost.lanes import flattened
-from outlay.analysis.cost.price import laid_out
+from outlay.analysis.cost.price import time_on_lanes
 from outlay.analysis.cost.schedule import Schedule
 from outlay.analysis.verify.batches import take
 from outlay.core.error_types import ProfileError
@@ -85,7 +85,7 @@ def joined(found: Explanation, events: Sequence[TraceEvent], num_steps: int) -> 
     for event in events:
         took[event.name] += event.seconds / num_steps / num_devices
     predicted: dict[str, float] = collections.defaultdict(float)
-    for stretch in flattened(laid_out(found.schedule).stretches):
+    for stretch in flattened(time_on_lanes(found.schedule).stretches):
         predicted[stretch.name] += stretch.seconds * stretch.runs
     if not predicted.keys() & took.keys():
         names = ", ".join(itertools.islice(took, 3))

@@ -8,9 +8,9 @@ from outlay.analysis.cost.links import (
     RING_SHARE,
     SWITCH_SHARE,
     TORUS_SHARE,
-    Place,
+    Location,
     collective_seconds,
-    places_of,
+    locations_of,
 )
 from outlay.devices.info import MeshInfo
 from outlay.devices.measured import CollectiveCost, Measured
@@ -107,9 +107,9 @@ def test_groups_of_one_device_a_host_use_the_network_alone():
 
 
 def test_where_devices_stand_decides_not_their_position():
-    strided = [Place(i % 4) for i in range(32)]
+    strided = [Location(i % 4) for i in range(32)]
     rows = [range(0, 32, 4)]
-    assert seconds("all-gather", GB, rows, "h100:4x8", places=strided) == whole(FLOOR, 7 / 8 * GB / FAST)
+    assert seconds("all-gather", GB, rows, "h100:4x8", locations=strided) == whole(FLOOR, 7 / 8 * GB / FAST)
 
 
 def test_a_domain_of_72_is_one_host():
@@ -197,13 +197,13 @@ def test_what_was_measured_in_one_host_says_nothing_of_the_network():
 
 
 def test_devices_without_a_mesh_stand_in_the_order_of_the_target():
-    assert [place.island for place in places_of(Target.parse("h100:2x4"))] == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert places_of(Target.parse("tpu-v5e:2x2*2"))[5] == Place(1, (0, 1))
+    assert [location.island for location in locations_of(Target.parse("h100:2x4"))] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert locations_of(Target.parse("tpu-v5e:2x2*2"))[5] == Location(1, (0, 1))
 
 
 def test_a_mesh_of_the_target_says_where_its_devices_stand():
     target = Target.parse("h100:2x2")
     mesh = MeshInfo((("data", 4),), (0, 2, 1, 3), (0, 1, 0, 1), "compile-only", "gpu", str(target))
-    assert [place.island for place in places_of(target, mesh)] == [0, 1, 0, 1]
+    assert [location.island for location in locations_of(target, mesh)] == [0, 1, 0, 1]
     simulated = dataclasses.replace(mesh, kind="simulated", hosts=(0,) * 4, target="")
-    assert [place.island for place in places_of(target, simulated)] == [0, 0, 1, 1]
+    assert [location.island for location in locations_of(target, simulated)] == [0, 0, 1, 1]
