@@ -52,6 +52,7 @@ from .train.data import TrainData as TrainData
 from .train.checkpoint.checkpoints import Checkpoints as Checkpoints
 from .train.checkpoint.read_weights import read_weights as read_weights
 from .train.loop import fit as fit
+from .train.patience import Patience as Patience
 from .train.evaluate import evaluate as evaluate
 
 # -> reports

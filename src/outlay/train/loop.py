@@ -19,6 +19,7 @@ from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, refuse_unrecordable
 from outlay.train.data import ReadAhead
 from outlay.train.metrics_file import MetricsFile, as_numbers
+from outlay.train.patience import Patience, PatienceCounter
 from outlay.train.progress import Progress
 from outlay.train.saving import Saving
 from outlay.train.step_loop import StepLoop
@@ -110,6 +111,7 @@ def fit(
     on_step: OnStep | None = None,
     read_ahead: int = 0,
     steps_per_call: int = 1,
+    patience: Patience | None = None,
 ) -> Fit:
     """Make the state and run a program's step over batches by global step.
 
@@ -139,6 +141,8 @@ def fit(
             small that Python's part of a call matters. The numbers are the same up to rounding. Metrics come in once a
             call, so that `on_step` ends training after the call of the step it answers for. Where fewer steps are left
             before an evaluation, a checkpoint or the end, they are taken one by one.
+        patience: ends training when a metric has not improved for some evaluations. With `start` it goes on counting
+            where the run stopped, by the metrics file.
 
     With `checkpoints`, SIGUSR1 or SIGTERM to one process or to all asks for a stop: the state is saved after the next
     steps, and the program ends with exit code 75, so that it can be continued, or after SIGTERM with 143. A second
@@ -180,6 +184,10 @@ def fit(
     with contextlib.ExitStack() as stack:
         writes = metrics_path if is_first() else None
         writer = stack.enter_context(MetricsFile(writes, after=first)) if writes else None
+        counter = PatienceCounter(patience) if patience else None
+        if counter:
+            counter.continue_after(writer.kept if writer else (), first, from_file=metrics_path is not None)
+            steps = first if counter.is_used_up else steps
         history = History(writer.kept if writer else ())
         if writer:
             writer.kept.clear()  # the file has them
@@ -201,6 +209,7 @@ def fit(
             evaluate_every=evaluate_every,
             on_step=on_step,
             steps_per_call=steps_per_call,
+            counter=counter,
         )
         training.run(_progress(steps, samples_a_step, before) if progress else None)
     seconds = history.last["seconds"] if history.last else 0.0
@@ -233,13 +242,14 @@ class _Training(StepLoop):
         evaluate_every: int | None,
         on_step: OnStep | None,
         steps_per_call: int,
+        counter: PatienceCounter | None,
         **begins: Any,
     ) -> None:
         super().__init__(program, num_steps, **begins)
         self._key, self._data, self._read_ahead = key, data, read_ahead
         self._history, self._writer = history, writer
         self._evaluation, self._every, self._on_step = evaluate, evaluate_every, on_step
-        self._steps_per_call = steps_per_call
+        self._steps_per_call, self._counter = steps_per_call, counter
 
     def begin(self, stack: contextlib.ExitStack) -> float:
         every = self.saving.every if self.saving else None
@@ -299,8 +309,9 @@ class _Training(StepLoop):
             self._history.add(metrics)
             if self._writer:
                 self._writer.write(metrics)
-            if self._on_step and self._on_step(dict(metrics)):
-                self.is_enough = True
+            is_asked_to_end = bool(self._on_step and self._on_step(dict(metrics)))
+            is_out_of_patience = bool(self._counter and self._counter.is_used_up_after(metrics))
+            self.is_enough = self.is_enough or is_asked_to_end or is_out_of_patience
         return _in_words(metrics)
 
     def partial(self) -> tuple[Any, str]:

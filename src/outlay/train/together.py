@@ -33,7 +33,16 @@ def wait_for_all(what: str) -> None:
 
 
 def as_first_finds(find: Callable[[], int]) -> int:
-    """What `find` gives in the first process, in all of them: one may see a shared folder later than another.
+    """Return in all processes what `find` gives in the first: one may see a shared folder later than another.
+
+    Raises:
+        CheckpointError: it failed there; in the others too, so that none waits for the first.
+    """
+    return int(text_of_first(lambda: str(find())))
+
+
+def text_of_first(find: Callable[[], str]) -> str:
+    """Return in all processes the text that `find` gives in the first, which is not empty.
 
     Raises:
         CheckpointError: it failed there; in the others too, so that none waits for the first.
@@ -43,11 +52,11 @@ def as_first_finds(find: Callable[[], int]) -> int:
     key, found = f"found/{next(_meetings)}", ""
     if is_first():
         try:
-            found = str(find())
+            found = find()
         finally:
             post(key, found)
     else:
         found = wait_for(key) or ""
     if not found:
         raise CheckpointError("process 0 cannot use the checkpoints, and says why")
-    return int(found)
+    return found

@@ -1,5 +1,8 @@
+import dataclasses
+
 import jax
 import numpy as np
+import optax
 import pytest
 from tests.unit.train import problem
 
@@ -115,3 +118,22 @@ def test_a_loss_of_one_number_a_batch_has_an_exact_mean_over_an_uneven_set(reduc
     losses, metrics = problem.loss(jax.device_get(state.params), examples, None)
     np.testing.assert_allclose(means["loss"], losses.mean(), rtol=1e-6)
     np.testing.assert_allclose(means["accuracy"], metrics["accuracy"].mean(), rtol=1e-6)
+
+
+def test_the_evaluation_parameters_of_a_schedule_free_optimizer_stay_split():
+    optimizer = optax.contrib.schedule_free(optax.sgd(0.1), learning_rate=0.1, b1=0.9)
+
+    def loss(params, batch, keys):
+        return ((batch["x"] @ params["w"]) ** 2).mean(axis=1), {}
+
+    init = outlay.init_state(lambda key: {"w": jax.random.normal(key, (8, 16))}, optimizer)
+    batch = {"x": np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)}
+    program = outlay.program(train_step(loss, optimizer), init, batch, layout=LAYOUT, mesh=outlay.mesh(data=8))
+    state = program.init(jax.random.key(0))
+    for _ in range(3):
+        state, _ = program(state, batch)
+    average = jax.jit(optax.contrib.schedule_free_eval_params)(state.opt_state, state.params)
+    assert average["w"].sharding.is_equivalent_to(state.params["w"].sharding, 2)
+    means = evaluate(program, dataclasses.replace(state, params=average), batch, loss=loss)
+    np.testing.assert_allclose(means["loss"], loss(jax.device_get(average), batch, None)[0].mean(), rtol=1e-5)
+    assert abs(means["loss"] - float(loss(jax.device_get(state.params), batch, None)[0].mean())) > 1e-4
