@@ -49,6 +49,7 @@ from .train.step import init_state as init_state
 from .models.attention.dot_product import attention as attention
 from .train.step import train_step as train_step
 from .train.data import TrainData as TrainData
+from .train.buckets import BucketedData as BucketedData
 from .train.checkpoint.checkpoints import Checkpoints as Checkpoints
 from .train.checkpoint.read_weights import read_weights as read_weights
 from .train.loop import fit as fit

@@ -128,7 +128,9 @@ class Program:
         else:
             way = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
         self._execution = way
-        self._under = lambda other: Program(step, init, inputs, other, mesh, mode, options, donate=donate)
+        self._again = lambda layout=layout, inputs=inputs: Program(
+            step, init, inputs, layout, mesh, mode, options, donate=donate
+        )
         self.plan, self.rows, self.places = way.plan, way.rows, way.places
         self.state_shapes, self.batch_shapes, self.output_shapes = way.state_shapes, way.batch_shapes, way.output_shapes
         self.num_steps_at_once, self.on_pieces, self.steps_in_mesh = (
@@ -162,7 +164,11 @@ class Program:
 
     def with_layout(self, layout: Layout) -> Program:
         """The same step on the same mesh under another layout: planned, and not yet compiled."""
-        return self._under(layout)
+        return self._again(layout=layout)
+
+    def with_batch(self, inputs: Any) -> Program:
+        """The same step for batches of other shapes, such as longer sequences: it works on the same state."""
+        return self._again(inputs=inputs)
 
     def refuse_too_large(self) -> None:
         """Raise where the state needs more than all memory of this machine, before any of it is made.

@@ -15,6 +15,7 @@ from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
 from outlay.program.program import Program
 from outlay.program.several_steps import several_steps
+from outlay.train.buckets import programs_by_shape, shapes_of
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, refuse_unrecordable
 from outlay.train.data import ReadAhead
@@ -121,7 +122,8 @@ def fit(
     Args:
         program: its step returns a dictionary of numbers, or of rows of them such as histograms; those of dictionaries
             in it are recorded by path.
-        data: `data[step]` is the batch of a step, such as `TrainData`, or a list.
+        data: `data[step]` is the batch of a step, such as `TrainData`, or a list. Where batches are of several shapes,
+            `data.buckets` has one of each, as in `BucketedData`: each gets a program, and all work on one state.
         steps: how many steps in all.
         key: what `program.init` takes.
         metrics_path: a file that gets the metrics of each step as a line of JSON, as soon as they are there; of several
@@ -255,6 +257,12 @@ class _Training(StepLoop):
         every = self.saving.every if self.saving else None
         self.program.agree(steps=self.num_steps, checkpoint_every=every, start=self.step, key=self._key)
         longest = self.num_steps - self.step
+        self._programs = programs_by_shape(self.program, self._data)
+        if self._steps_per_call > 1 and len(self._programs) > 1:
+            raise ProgramError(
+                f"steps_per_call={self._steps_per_call}: the steps of a call take batches of one shape, and data has"
+                f" {len(self._programs)}\n  fix: leave steps_per_call out"
+            )
         self._take_several = (
             several_steps(self.program, self._steps_per_call) if 1 < self._steps_per_call <= longest else None
         )
@@ -280,7 +288,8 @@ class _Training(StepLoop):
         if self._take_several and len(batches) > 1:
             self.state, metrics = self._take_several(self.state, batches)
         else:
-            self.state, metrics = self.program(self.state, batches[0])
+            program = self._programs.get(shapes_of(batches[0]), self.program)
+            self.state, metrics = program(self.state, batches[0])
         return _Results(len(batches), metrics)
 
     def is_evaluated(self, stop: int, *, is_last: bool) -> bool:
