@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 from outlay.cli.diagnosis import diagnose_text
-from outlay.core.patterns import matches
+from outlay.core.paths import matches
 
 BASE = outlay.fsdp("data", min_size=1) + outlay.data_parallel()
 

@@ -35,7 +35,7 @@ from .layout.plan import Plan as Plan
 
 # -> placed state
 from .arrays.put import put as put
-from .core.static_leaves import as_model as as_model
+from .core.array_leaves import as_model as as_model
 from .arrays.put import reshard as reshard
 
 # -> program

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from outlay.core.patterns import matches
+from outlay.core.paths import matches
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "write_rules.md"
 ROWS = re.findall(r"^\| (`.*`) \| (.*) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)

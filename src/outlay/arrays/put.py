@@ -16,9 +16,9 @@ from outlay.arrays.announcements import exchange
 from outlay.arrays.callback import from_callback
 from outlay.arrays.misfits import refuse_misfits, refuse_mismatch
 from outlay.arrays.shardings import check_mesh, shardings
+from outlay.core.array_leaves import arrays_only
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.paths import flatten_paths
-from outlay.core.static_leaves import arrays_only
 from outlay.devices.made import refuse_to_run
 from outlay.layout.plan import Plan
 

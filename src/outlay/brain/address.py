@@ -16,8 +16,7 @@ import jax
 from outlay.brain.brain import Brain
 from outlay.brain.module import BrainError
 from outlay.core.error_types import Problem
-from outlay.core.paths import flatten_paths
-from outlay.core.patterns import matches, pattern_problem
+from outlay.core.paths import flatten_paths, matches, pattern_problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import CACHE

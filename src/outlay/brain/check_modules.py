@@ -13,8 +13,7 @@ import jax.numpy as jnp
 
 from outlay.brain.module import BrainError, Port
 from outlay.core.error_types import OutlayError, Problem
-from outlay.core.paths import flatten_paths
-from outlay.core.patterns import matches
+from outlay.core.paths import flatten_paths, matches
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.graph.step_graph import CACHE, INPUTS

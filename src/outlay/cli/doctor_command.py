@@ -113,7 +113,7 @@ def examine() -> Doctor:
     """Look at everything; starts JAX's backend to list the devices."""
     import platform
 
-    from outlay.core.versions import versions
+    from outlay.core.runtime_flags import versions
 
     failure, started_by = _flags_failure() or _import_failure(), ""
     devices: list[Any] = []

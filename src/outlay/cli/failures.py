@@ -180,7 +180,7 @@ def _report(error: BaseException, words: Sequence[str]) -> str:
     """What to send with the report of a bug; the traceback goes to a file."""
     import tempfile  # with all that it imports, the help would take longer
 
-    from outlay.core.versions import versions
+    from outlay.core.runtime_flags import versions
 
     told = "".join(traceback.format_exception(error))
     installed = ", ".join(f"{name} {version}" for name, version in versions(("outlay", "jax", "jaxlib")).items())

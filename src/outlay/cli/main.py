@@ -49,7 +49,7 @@ app.add_typer(slurm)
 
 def _version(asked: bool) -> None:
     if asked:
-        from outlay.core.versions import versions
+        from outlay.core.runtime_flags import versions
 
         output.say(f"outlay {versions(('outlay',))['outlay']}")
         raise typer.Exit

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import typer
 
-from outlay.core.visible import visible
+from outlay.core.error_types import visible
 
 _PIPED_WIDTH = 120
 ANSWERS = "OUTLAY_ANSWERS"

@@ -12,9 +12,8 @@ import typer
 
 from outlay.cli.options import RECIPE_OPTIONS, RecipeArgument, command_group, own_options
 from outlay.cli.output import say
-from outlay.core.error_types import LaunchError
+from outlay.core.error_types import LaunchError, visible
 from outlay.core.suggest import TYPO
-from outlay.core.visible import visible
 
 slurm = command_group(
     "slurm",

@@ -1,13 +1,23 @@
-"""Which leaves of a tree are arrays, or numbers that JAX takes for arrays; the others, named."""
+"""Which leaves of a tree are arrays; what becomes of the others: an error, or structure, as in Equinox modules."""
 
 from __future__ import annotations
 
+import sys
+from types import FunctionType
 from typing import Any
 
+import jax
 import numpy as np
 
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array, or a number that JAX takes for one."""
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":  # objects and texts
+        return False
+    return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
 
 
 def non_arrays(tree: Any) -> list[Problem]:
@@ -24,8 +34,93 @@ def non_arrays(tree: Any) -> list[Problem]:
     ]
 
 
-def is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array, or a number that JAX takes for one."""
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":  # objects and texts
-        return False
-    return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+@jax.tree_util.register_pytree_node_class
+class Static:
+    """What is no array, in the place of a leaf: part of the tree's structure, so that no transformation sees it.
+
+    Attributes:
+        value: the leaf. A function is called through this, so that `model(x)` goes on to work.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function that the leaf is."""
+        return self.value(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and _is_same(self.value, other.value)
+
+    def __hash__(self) -> int:
+        try:
+            return hash(self.value.__code__ if isinstance(self.value, FunctionType) else self.value)
+        except TypeError:
+            return hash(type(self.value))
+
+    def __repr__(self) -> str:
+        return f"Static({getattr(self.value, '__name__', self.value)!s})"
+
+    def tree_flatten(self) -> tuple[tuple[()], Static]:
+        """No leaves; all of it is structure."""
+        return (), self
+
+    @classmethod
+    def tree_unflatten(cls, static: Static, leaves: Any) -> Static:
+        """The same."""
+        return static
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two leaves do the same. A model that is made twice has two functions where its source has one lambda."""
+    if one is other:
+        return True
+    if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
+        return type(one) is type(other) and bool(one == other)
+    closed = [[cell.cell_contents for cell in each.__closure__ or ()] for each in (one, other)]
+    facts = [(each.__code__, each.__defaults__, each.__kwdefaults__) for each in (one, other)]
+    return facts[0] == facts[1] and len(closed[0]) == len(closed[1]) and all(map(_is_same, *closed))
+
+
+def arrays_only(tree: Any) -> Any:
+    """A tree in which whatever is no array in an Equinox module is `Static`; any other tree as it is.
+
+    As in Equinox, Python's numbers in a module are settings of it, such as the rate of a dropout, and no parameters.
+    """
+    equinox = sys.modules.get("equinox")
+    if equinox is None:
+        return tree
+
+    def one(leaf: Any) -> Any:
+        is_setting = isinstance(leaf, bool | int | float | complex) or not is_array(leaf)
+        return Static(leaf) if is_setting else leaf
+
+    def is_module(node: Any) -> bool:
+        return isinstance(node, equinox.Module)
+
+    return jax.tree.map(lambda node: jax.tree.map(one, node) if is_module(node) else node, tree, is_leaf=is_module)
+
+
+def as_model(tree: Any) -> Any:
+    """A tree with the functions and settings of its Equinox modules back in their places.
+
+    The state of a program holds a module's arrays; what else stood among its leaves is `Static` there. A step is given
+    whole modules. Use this for a model outside of a step.
+
+    Args:
+        tree: a state, or a part of one.
+
+    Example:
+        >>> import equinox as eqx
+        >>> init = lambda key: eqx.nn.MLP(2, 1, 8, depth=1, key=key)
+        >>> step = lambda model, x: (model, jax.vmap(model)(x))
+        >>> x = np.ones((8, 2), np.float32)
+        >>> program = outlay.program(step, init, x, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
+        >>> outlay.as_model(program.init(jax.random.key(0))).activation.__name__
+        'relu'
+    """
+    return jax.tree.map(
+        lambda node: node.value if isinstance(node, Static) else node, tree, is_leaf=lambda n: isinstance(n, Static)
+    )

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outlay.core.visible import visible
+# What a terminal obeys instead of showing it (C0, DEL, C1), what turns the order of a line around or breaks it, and
+# halves of characters, which no stream can write. Newlines and tabs are how our own texts are laid out.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""A text whose control characters are written out, so that no terminal obeys them.
+
+    Everything that Outlay prints goes through here: errors where they become text, tables where they are rendered,
+    lines where a command writes them.
+
+    >>> visible("w\x1b]0;title\x07")
+    'w\\x1b]0;title\\x07'
+    """
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class OutlayError(Exception):
-    """Base class of every error that Outlay raises on purpose."""
+    """Base class of every error that Outlay raises on purpose.
+
+    Attributes:
+        problems: one `Problem` per offender, in the order of the tree, of the rules or of the processes; empty where
+            the headline says all.
+    """
+
+    def __init__(self, headline: str = "", problems: Sequence[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message(headline, self.problems))
 
     def __str__(self) -> str:
         return visible(super().__str__())  # it may quote a name, a file or another machine
@@ -28,27 +52,11 @@ class BackendError(OutlayError, RuntimeError):
 
 
 class LayoutError(OutlayError, ValueError):
-    """A layout that is wrong for this tree on this mesh. `problems` holds every offender.
-
-    Attributes:
-        problems: one `Problem` per offender, in the order of the tree and of the rules.
-    """
-
-    def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
-        self.problems = tuple(problems)
-        super().__init__(message(headline, self.problems))
+    """A layout that is wrong for this tree on this mesh."""
 
 
 class PlaceError(OutlayError, ValueError):
-    """Pieces, files, indices or processes that do not fit the array asked for. `problems` holds every offender.
-
-    Attributes:
-        problems: one `Problem` per offender, in the order of the tree, of the dims or of the processes.
-    """
-
-    def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
-        self.problems = tuple(problems)
-        super().__init__(message(headline, self.problems))
+    """Pieces, files, indices or processes that do not fit the array asked for."""
 
 
 class ProgramError(OutlayError, RuntimeError):
@@ -104,15 +112,7 @@ class JoinError(OutlayError, RuntimeError):
 
 
 class CheckpointError(OutlayError, ValueError):
-    """A checkpoint that cannot be saved or restored: absent, damaged, or of another state. `problems` lists leaves.
-
-    Attributes:
-        problems: one `Problem` per leaf at fault; empty where the fault is in the files.
-    """
-
-    def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
-        self.problems = tuple(problems)
-        super().__init__(message(headline, self.problems))
+    """A checkpoint that cannot be saved or restored: absent, damaged, or of another state."""
 
 
 class CheckpointWarning(UserWarning):

@@ -1,4 +1,4 @@
-"""Every use of JAX that is private or differs between the supported versions, one function each, each with a test."""
+"""What is private in JAX of its backend, devices, compilers and caches: one function each, each with a test."""
 
 from __future__ import annotations
 
@@ -8,22 +8,15 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
-import sys
-import threading
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import jax
 import jaxlib
-from jax._src import compilation_cache, config, distributed, hardware_utils, source_info_util, xla_bridge
-from jax._src.core import trace_state_clean
+from jax._src import compilation_cache, config, distributed, hardware_utils, xla_bridge
 from jax._src.lib import xla_client
 from jax.experimental import topologies
-from jax.extend.core import Literal, Primitive
 from jax.sharding import SingleDeviceSharding
 
 from outlay.core.error_types import BackendError, TargetError
@@ -32,11 +25,6 @@ from outlay.core.error_types import BackendError, TargetError
 def backend_is_started() -> bool:
     """Whether JAX has created its backend, after which the number of devices is fixed. Does not create it."""
     return xla_bridge.backends_are_initialized()
-
-
-def is_tracing() -> bool:
-    """Whether this thread is inside jit, grad, vmap or another transformation."""
-    return not trace_state_clean()
 
 
 def memory_of(array: jax.Array) -> int | None:
@@ -60,86 +48,6 @@ def preemption_is_served() -> bool:
     return distributed.global_state.preemption_sync_manager is not None
 
 
-@dataclass(frozen=True)
-class Frame:
-    """A place in somebody's source; `columns`, from and to, tell two calls on one line apart."""
-
-    file: str
-    line: int
-    columns: tuple[int, int]
-    function: str
-
-
-def user_frames(ignoring: tuple[str, ...] = ()) -> list[Frame]:
-    """The places outside JAX that lead to the operation being traced, innermost first.
-
-    For an operation of a backward pass: those of the forward operation that it comes from, where JAX knows them.
-
-    Args:
-        ignoring: how the paths of files begin that are nobody's source.
-    """
-    ignored = (__file__, *ignoring)
-
-    def wanted(code: CodeType) -> bool:
-        file = code.co_filename
-        return source_info_util.is_user_filename(file) and not file.startswith(ignored)
-
-    forward = source_info_util._source_info_context.context.traceback
-    places = list(zip(*forward.raw_frames(), strict=True)) if forward else []
-    # A traceback of JAX is cut off where an inner jitted function begins; the stack itself reaches its caller.
-    if not any(wanted(code) for code, _ in places):
-        places = [(frame.f_code, frame.f_lasti) for frame in _stack()]
-    found = [source_info_util.raw_frame_to_frame(code, offset) for code, offset in places if wanted(code)]
-    return [Frame(f.file_name, f.start_line, (f.start_column, f.end_column), f.function_name) for f in found]
-
-
-def _stack() -> Iterator[FrameType]:
-    frame = sys._getframe()
-    while frame := frame.f_back:
-        yield frame
-
-
-def place_of(eqn: Any) -> str:
-    """The line of somebody's source that an operation of a traced program comes from; empty where it is not known."""
-    stack = eqn.source_info.traceback
-    frames = zip(*stack.raw_frames(), strict=True) if stack else ()
-    found = (source_info_util.raw_frame_to_frame(code, at) for code, at in frames if _is_somebodys(code.co_filename))
-    return next((f"{frame.file_name}:{frame.start_line}" for frame in found), "")
-
-
-def place_of_error(error: BaseException) -> str:
-    """The innermost line of somebody's source that raised an error; empty where there is none."""
-    frames = traceback.walk_tb(error.__traceback__)
-    found = [f"{frame.f_code.co_filename}:{line}" for frame, line in frames if _is_somebodys(frame.f_code.co_filename)]
-    return found[-1] if found else ""
-
-
-_OUTLAY = str(Path(__file__).parents[1])
-
-
-def _is_somebodys(file: str) -> bool:
-    """Whether a file is neither JAX's nor Outlay's own machinery."""
-    return source_info_util.is_user_filename(file) and not file.startswith(_OUTLAY)
-
-
-def in_backward_pass() -> bool:
-    """Whether the operation being traced comes from transposing another one."""
-    return "transpose" in str(source_info_util.current().name_stack)
-
-
-def varying_axes(x: Any) -> frozenset[str]:
-    """The mesh axes along which a value differs from device to device, while `jax.shard_map` traces and checks it."""
-    return frozenset(jax.typeof(x).mat.varying)
-
-
-def scan_parts(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Of a traced loop's parameters: how many of its operands are constants, and how many are carried along."""
-    if "ft_in" not in params:
-        return params["num_consts"], params["num_carry"]
-    consts, carry, _ = params["ft_in"].unpack()
-    return len(consts), len(carry)
-
-
 def copy_to(arrays: Sequence[jax.Array], devices: Sequence[jax.Device]) -> list[jax.Array]:
     """Each array, which is on one device, on another; not waited for.
 
@@ -149,62 +57,6 @@ def copy_to(arrays: Sequence[jax.Array], devices: Sequence[jax.Device]) -> list[
     lists = [place._internal_device_list for place in places]
     semantics = [xla_client.ArrayCopySemantics.REUSE_INPUT] * len(places)
     return xla_client.batched_copy_array_to_devices_with_sharding(list(arrays), lists, places, semantics)
-
-
-@contextlib.contextmanager
-def intercepting(intercept: Callable[..., Any]) -> Iterator[None]:
-    """Have `intercept(primitive, bind, args, params)` stand in for every operation that this thread traces.
-
-    Args:
-        intercept: returns what `bind(*args, **params)` would: the operation's results.
-    """
-    original, thread = Primitive.bind, threading.get_ident()
-
-    def bind(self: Primitive, *args: Any, **params: Any) -> Any:
-        plainly = functools.partial(original, self)
-        if threading.get_ident() != thread:
-            return plainly(*args, **params)
-        return intercept(self, plainly, args, params)
-
-    Primitive.bind = bind
-    try:
-        yield
-    finally:
-        Primitive.bind = original
-
-
-def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[Any]]) -> list[Any]:
-    """Run the operations of a traced program one by one, each as if from the source line that it came from.
-
-    Args:
-        jaxpr: the program, closed or not.
-        values: what it takes; they need not be arrays.
-        evaluate: `evaluate(eqn, values, bind)` gives the results of an operation, such as `bind(*values)`.
-    """
-    consts, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
-    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *values], strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else known[atom]
-
-    for eqn in jaxpr.eqns:
-
-        def bind(*values: Any, eqn: Any = eqn) -> list[Any]:
-            results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
-            return results if eqn.primitive.multiple_results else [results]
-
-        names = source_info_util.current_name_stack() + eqn.source_info.name_stack
-        with source_info_util.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
-            known.update(zip(eqn.outvars, evaluate(eqn, [read(atom) for atom in eqn.invars], bind), strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
-
-
-def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Of the operands of a `lax.scan`, how many are constants and how many are carried; the rest are scanned."""
-    if "ft_in" not in params:
-        return params["num_consts"], params["num_carry"]
-    consts, carried, _ = params["ft_in"].unpack()
-    return len(consts), len(carried)
 
 
 _GPU_PLUGINS = {"jax_plugins.xla_cuda13": "jax-cuda13-pjrt", "jax_plugins.xla_cuda12": "jax-cuda12-pjrt"}

@@ -1,8 +1,10 @@
-"""Dotted paths: every leaf of a tree by name, whatever the tree is made of.
+"""Dotted paths, the names of leaves in any tree, and glob patterns over them.
 
 A path's parts come from dictionary keys, sequence positions, attribute and dataclass field names. Boxes that hold
 one array under `.value` (Flax variables and partitioned parameters) are transparent: `dense.kernel`, not
 `dense.kernel.value`. A part that itself holds a dot, a `*`, a quote, or nothing at all is written in single quotes.
+
+In a pattern `*` is one part (or a piece of one), `**` any number of parts.
 """
 
 from __future__ import annotations
@@ -115,3 +117,125 @@ def _refuse_duplicates(paths: list[str]) -> None:
                 for path in twice
             ],
         )
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern matches a whole path; both ends are anchored.
+
+    >>> matches("params.**.kernel", "params.dense.kernel"), matches("params.**.kernel", "params.kernel")
+    (True, True)
+    >>> matches("kernel", "params.dense.kernel"), matches("layers.*.w*", "layers.0.weight")
+    (False, True)
+    """
+    return matches_parts(pattern_parts(pattern), split_path(path))
+
+
+def matches_parts(pattern: Parts, path: Parts) -> bool:
+    """Whether a pattern in parts, as `pattern_parts` gives them, matches a path in parts.
+
+    >>> matches_parts(("**", "k*"), ("dense", "kernel"))
+    True
+    """
+    return _match(_pieces(pattern), path)
+
+
+def first_part(pattern: str) -> str | None:
+    """The pattern's first part when it is a plain name, else None (it begins with a wildcard).
+
+    >>> first_part("opt_state.**"), first_part("**.kernel"), first_part("opt*.x")
+    ('opt_state', None, None)
+    """
+    parts = pattern_parts(pattern)
+    if not parts or _is_wild(parts[0]):
+        return None
+    return split_path(parts[0])[0]
+
+
+@functools.lru_cache(maxsize=4096)
+def pattern_parts(pattern: str) -> tuple[str, ...]:
+    """A pattern's parts as written, quotes kept.
+
+    >>> pattern_parts("params.**.'a.b'")
+    ('params', '**', "'a.b'")
+    """
+    return tuple(_PIECE.findall(pattern))
+
+
+def pattern_problem(pattern: str) -> str | None:
+    """What is wrong with a pattern's writing, or None."""
+    if not pattern:
+        return "the pattern is empty; `**` matches every leaf"
+    if pattern.startswith(".") or pattern.endswith(".") or ".." in re.sub(r"'[^']*'", "q", pattern):
+        return "a dot at an end or two dots in a row leave an empty part"
+    if ".".join(pattern_parts(pattern)) != pattern or any(map(_is_half_quoted, pattern_parts(pattern))):
+        return "a quote opens or closes inside a part; quote whole parts: params.'a.b'.kernel"
+    wrong = [part for part in pattern_parts(pattern) if _is_wild(part) and "**" in part and part != "**"]
+    if wrong:
+        return f"`**` stands for whole parts, so it cannot share a part: {wrong[0]!r}; write `*` inside a part"
+    return None
+
+
+def _is_wild(part: str) -> bool:
+    return "*" in part and not part.startswith("'")
+
+
+def _is_half_quoted(part: str) -> bool:
+    return "'" in part and not _QUOTED.fullmatch(part)
+
+
+Pieces = tuple[tuple[str, ...] | None, ...]
+"""Of each part of a pattern what stands between its stars, or None for `**`."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _pieces(pattern: Parts) -> Pieces:
+    return tuple(None if part == "**" else _part_pieces(part) for part in pattern)
+
+
+def _match(pattern: Pieces, path: Parts) -> bool:
+    """Match greedily from the left; a part that does not fit moves the last `**` on by one part, as in globbing.
+
+    Only the last `**` is ever moved: what an earlier one could take besides, the last one can take too. So a match
+    takes at most the product of the two lengths, whatever the pattern.
+    """
+    if None not in pattern and len(pattern) != len(path):
+        return False
+    i = j = 0
+    wildcard, resume = -1, 0
+    while j < len(path):
+        pieces = pattern[i] if i < len(pattern) else ()
+        if pieces is None:
+            wildcard, resume = i, j
+            i += 1
+        elif pieces and _part_matches(pieces, path[j]):
+            i, j = i + 1, j + 1
+        elif wildcard >= 0:
+            resume += 1
+            i, j = wildcard + 1, resume
+        else:
+            return False
+    return all(pieces is None for pieces in pattern[i:])
+
+
+def _part_matches(pieces: tuple[str, ...], part: str) -> bool:
+    """Whether a part is these pieces in their order, with anything between them; each is looked for once."""
+    if len(pieces) == 1:
+        return part == pieces[0]
+    first, *middle, last = pieces
+    if len(part) < len(first) + len(last) or not (part.startswith(first) and part.endswith(last)):
+        return False
+    at, end = len(first), len(part) - len(last)
+    for piece in middle:
+        at = part.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
+
+
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'")
+
+
+def _part_pieces(part: str) -> tuple[str, ...]:
+    """What stands between the stars of a part; quoted, every character stands for itself."""
+    return split_path(part) if part.startswith("'") else tuple(part.split("*"))

@@ -1,4 +1,4 @@
-"""XLA's flags as text: merged into what is set already, never overwriting it."""
+"""What a process runs with: XLA's flags, malloc's settings, simulated devices' variables, installed versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import mmap
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 
 from outlay.core.error_types import MeshError
@@ -156,3 +157,19 @@ def _threads(num_devices: int, environment: Mapping[str, str]) -> dict[str, str]
     if num_devices == 1 or (found.isdecimal() and int(found) >= enough):
         return {}
     return {"NPROC": str(max(enough, os.cpu_count() or 1))}
+
+
+def versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """The installed version of each package, None for one that is not installed.
+
+    >>> versions(["no-such-package"])
+    {'no-such-package': None}
+    """
+    return {package: _version(package) for package in packages}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

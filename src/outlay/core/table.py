@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.table import Table
 
-from outlay.core.visible import visible
+from outlay.core.error_types import visible
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import ProgramError
-from outlay.core.paths import flatten_paths, map_with_paths
-from outlay.core.patterns import matches
+from outlay.core.paths import flatten_paths, map_with_paths, matches
 from outlay.graph.kept import Kept
 from outlay.graph.step_graph import StepGraph
 

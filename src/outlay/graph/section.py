@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from outlay.core.paths import flatten_paths
-from outlay.core.patterns import matches
+from outlay.core.paths import flatten_paths, matches
 from outlay.graph.exchange_rows import exchange_rows
 from outlay.graph.kept import Kept, empty, keep, refuse_unknown, values_of
 from outlay.graph.step_graph import CACHE, INPUTS, StepGraph, alone

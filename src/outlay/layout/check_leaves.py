@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from outlay.core.error_types import Problem
-from outlay.core.paths import join_parts, split_path
-from outlay.core.patterns import matches
+from outlay.core.paths import join_parts, matches, split_path
 from outlay.core.quantities import counted, format_bytes
 from outlay.layout.globs import globs, globs_text
 from outlay.layout.mirror import Copies, find_copies, is_optimizer

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from outlay.core.error_types import Problem
-from outlay.core.paths import split_path
-from outlay.core.patterns import first_part
+from outlay.core.paths import first_part, split_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.info import MeshInfo

@@ -12,8 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.annotations import Annotation, Axes, read_annotations, unplaced
 from outlay.core.error_types import LayoutError, Problem
-from outlay.core.paths import flatten_paths, join_parts, split_path
-from outlay.core.patterns import matches
+from outlay.core.paths import flatten_paths, join_parts, matches, split_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.layout import Layout

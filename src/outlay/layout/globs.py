@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from outlay.core.paths import Parts, join_parts, split_path
-from outlay.core.patterns import matches, pattern_problem
+from outlay.core.paths import Parts, join_parts, matches, pattern_problem, split_path
 
 MAX_GLOBS = 8
 """Patterns a message shows; a tree that needs more is better served by a rule for all that is left."""

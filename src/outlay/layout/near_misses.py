@@ -11,8 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from outlay.core.error_types import Problem
-from outlay.core.paths import Parts, join_parts, split_path
-from outlay.core.patterns import first_part, matches, matches_parts, pattern_parts
+from outlay.core.paths import Parts, first_part, join_parts, matches, matches_parts, pattern_parts, split_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.globs import MAX_GLOBS, as_dotted, globs

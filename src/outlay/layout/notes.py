@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from outlay.core.annotations import Annotation
-from outlay.core.paths import split_path
-from outlay.core.patterns import pattern_parts
+from outlay.core.paths import pattern_parts, split_path
 from outlay.core.quantities import counted, format_bytes
 from outlay.devices.info import MeshInfo
 from outlay.layout.check_leaves import MAX_NAMED, follow_text, left_whole

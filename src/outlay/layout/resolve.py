@@ -10,12 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from outlay.core.annotations import read_annotations
-from outlay.core.array_leaves import is_array, non_arrays
+from outlay.core.array_leaves import arrays_only, is_array, non_arrays
 from outlay.core.error_types import LayoutError, Problem
-from outlay.core.paths import flatten_paths, join_parts, split_path
-from outlay.core.patterns import pattern_parts
+from outlay.core.paths import flatten_paths, join_parts, pattern_parts, split_path
 from outlay.core.quantities import counted
-from outlay.core.static_leaves import arrays_only
 from outlay.devices.info import MeshInfo
 from outlay.layout.apply import Application, apply_rule, claim
 from outlay.layout.check_leaves import check_leaves, copies_at_odds

@@ -10,8 +10,7 @@ from typing import Any, Literal
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
-from outlay.core.paths import split_path
-from outlay.core.patterns import first_part, matches, pattern_problem
+from outlay.core.paths import first_part, matches, pattern_problem, split_path
 from outlay.layout.globs import as_dotted, as_glob
 from outlay.layout.placement import Follow, On, Placement, Replicate, spec_dims
 from outlay.layout.storage import Storage

@@ -17,12 +17,11 @@ from jax.core import Tracer
 from jax.sharding import Mesh, PartitionSpec
 
 from outlay.core.annotations import placed_by_plan
-from outlay.core.array_leaves import non_arrays
+from outlay.core.array_leaves import arrays_only, as_model, non_arrays
 from outlay.core.constrain import Gradient, Sums, resolving, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
-from outlay.core.static_leaves import arrays_only, as_model
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
 

@@ -22,7 +22,8 @@ from jax.extend.core import Literal, jaxprs_in_params
 from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import place_of, run_jaxpr, scan_operands
+from outlay.core.jax_source import source_line
+from outlay.core.jax_tracing import run_jaxpr, scan_operands
 from outlay.core.whole_batch import gathering
 from outlay.program import between_processes
 from outlay.program.between_processes import are_apart
@@ -206,7 +207,7 @@ def _refuse_different(of_all: Any, of_own: Any) -> None:
     place = next((i for i, (a, b) in enumerate(zip(have, want, strict=False)) if a != b), min(len(have), len(want)))
     eqns = of_all.eqns[place:] or of_own.eqns[place:]
     names = [f"{names[place]!r}" if place < len(names) else "nothing" for names in (have, want)]
-    at = place_of(eqns[0])
+    at = source_line(eqns[0])
     raise ProgramError(
         f"{at + ': ' if at else ''}the loss does other things for a device's samples than for the whole batch "
         f"({names[0]} where the whole takes {names[1]}), so mode manual cannot tell what it means over all\n"

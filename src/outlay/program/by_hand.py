@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.arrays.shardings import under
 from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, summing
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import varying_axes
+from outlay.core.jax_tracing import varying_axes
 from outlay.core.paths import flatten_paths, join_parts, map_with_paths, split_path
 from outlay.core.quantities import counted
 from outlay.core.whole_batch import spreading

@@ -19,9 +19,8 @@ from jax.sharding import AxisType, Mesh
 
 from outlay.core.constrain import Gradient, constrain, resolving, summing
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.jax_compat import run_jaxpr, scan_operands
-from outlay.core.jax_gradient import differentiating
-from outlay.core.jax_marks import MARK, Step, calls_to, is_of_a_derivative, line_of, marking_returns
+from outlay.core.jax_source import MARK, Instruction, calls_to, is_of_a_derivative, line_of, marking_returns
+from outlay.core.jax_tracing import differentiating, run_jaxpr, scan_operands
 from outlay.core.quantities import counted
 from outlay.graph.rollout import Rollout
 from outlay.layout.layout import Layout
@@ -298,7 +297,7 @@ def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, A
 
 def _leaving(jaxpr: Any, line: Line) -> list[Any]:
     """The floating-point values that a line makes and that something else takes, or the line itself the next time."""
-    at: dict[Any, tuple[int, tuple[Step, ...]]] = {}
+    at: dict[Any, tuple[int, tuple[Instruction, ...]]] = {}
     left: dict[Any, None] = {}
     for eqn in jaxpr.eqns:
         calls = calls_to(eqn)
@@ -322,7 +321,9 @@ def _is_number(variable: Any) -> bool:
     return jnp.issubdtype(variable.aval.dtype, jnp.inexact) and bool(variable.aval.shape)
 
 
-def _is_same_turn(made: tuple[int, tuple[Step, ...]], position: int | None, calls: tuple[Step, ...]) -> bool:
+def _is_same_turn(
+    made: tuple[int, tuple[Instruction, ...]], position: int | None, calls: tuple[Instruction, ...]
+) -> bool:
     """Whether a line takes a value in the same turn in which it made it: its instructions only go forward."""
     before, there = made
     if position != before or there[:before] != calls[:before]:

@@ -19,8 +19,8 @@ import jax
 from jax.sharding import AxisType, Mesh
 
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.fresh_traces import fresh_traces
-from outlay.core.jax_compat import Frame, in_backward_pass, intercepting, user_frames
+from outlay.core.jax_source import Frame, user_frames
+from outlay.core.jax_tracing import fresh_traces, in_backward_pass, intercepting
 from outlay.core.quantities import counted
 from outlay.program.abstract import abstract_init
 from outlay.program.explicit_edits import Bind, dims_of, edits, out_sharding_of

@@ -20,7 +20,7 @@ import jax
 
 import outlay
 from outlay.core.paths import flatten_paths
-from outlay.core.versions import versions
+from outlay.core.runtime_flags import versions
 
 if TYPE_CHECKING:
     from outlay.program.program import Program

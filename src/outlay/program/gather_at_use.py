@@ -19,7 +19,7 @@ import jax
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh
 
-from outlay.core.jax_compat import run_jaxpr, scan_operands
+from outlay.core.jax_tracing import run_jaxpr, scan_operands
 from outlay.layout.placement import Dims
 from outlay.program import between_processes
 from outlay.program.between_processes import are_apart

@@ -13,8 +13,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.arrays.shardings import sharding, under
 from outlay.core.constrain import resolving
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.paths import map_with_paths, split_path
-from outlay.core.patterns import first_part
+from outlay.core.paths import first_part, map_with_paths, split_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS

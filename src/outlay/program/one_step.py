@@ -14,9 +14,9 @@ from outlay.arrays.born import born_sharded
 from outlay.arrays.misfits import differences
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.fresh_traces import fresh_traces
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
+from outlay.core.jax_tracing import fresh_traces
 from outlay.graph.rollout import Rollout, count_steps
 from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.arrays.shardings import under
 from outlay.core.constrain import resolving
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.jax_compat import varying_axes
+from outlay.core.jax_tracing import varying_axes
 from outlay.core.paths import flatten_paths, map_with_paths
 from outlay.core.quantities import counted
 from outlay.layout.check_rules import OUTPUTS

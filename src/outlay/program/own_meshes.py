@@ -17,7 +17,7 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh, NamedSharding
 
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.jax_compat import place_of, place_of_error
+from outlay.core.jax_source import source_line, source_line_of_error
 from outlay.core.quantities import counted
 
 T = TypeVar("T")
@@ -74,13 +74,13 @@ def refusing_in_words(what: str, mesh: Mesh, mode: str = "auto") -> Iterator[Non
         if str(error) or mode != "manual" or not re.search(r"\bp(sum|mean)\(", called):
             raise
         raise ProgramError(
-            f"{what} sums over an axis that jax.vmap names ({place_of_error(error)}), as Equinox's BatchNorm does, "
-            'which JAX does not trace in mode manual\n  fix: mode="auto", under the same layout'
+            f"{what} sums over an axis that jax.vmap names ({source_line_of_error(error)}), as Equinox's BatchNorm "
+            'does, which JAX does not trace in mode manual\n  fix: mode="auto", under the same layout'
         ) from error
     except (ValueError, RuntimeError) as error:
         if isinstance(error, ProgramError) or not _REFUSED.search(str(error)):
             raise
-        place = place_of_error(error)
+        place = source_line_of_error(error)
         raise ProgramError(
             f"{what} names a mesh or devices that do not go with the program's, {_in_words(mesh)}"
             f"{f': {place}' if place else ''}\n  {_fix(mesh, mode)}\n  JAX says: {str(error).strip()}"
@@ -103,7 +103,7 @@ def refuse_other_devices(jaxpr: Any, what: str, mesh: Mesh) -> None:
         {}
         if jaxpr is None
         else {
-            (eqn.primitive.name, place_of(eqn), found): None
+            (eqn.primitive.name, source_line(eqn), found): None
             for eqn, found in _meshes(jaxpr)
             # An empty mesh is what a constraint holds as its context where there is none.
             if isinstance(found, Mesh) and found.size and tuple(found.devices.flat) != devices

@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 
 from outlay.arrays.fits_in_memory import too_large
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import is_tracing, memory_of
+from outlay.core.jax_compat import memory_of
+from outlay.core.jax_tracing import is_tracing
 from outlay.core.quantities import counted
 from outlay.devices.made import refuse_to_run
 from outlay.graph.rows import Rows

@@ -11,9 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.arrays.shardings import OnHost, shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.fresh_traces import fresh_traces
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
+from outlay.core.jax_tracing import fresh_traces
 from outlay.program.agree import meet_before
 from outlay.program.by_source import by_source
 from outlay.program.compiler_options import compile_with

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from outlay.core.jax_marks import Step, is_traced, line_of
+from outlay.core.jax_source import Instruction, is_traced, line_of
 from outlay.core.paths import flatten_paths, join_parts, split_path
 from outlay.core.suggest import did_you_mean
 from outlay.layout.rule import Rule
@@ -41,7 +41,7 @@ class Line:
     file: str
     number: int
 
-    def position(self, calls: Sequence[Step]) -> int | None:
+    def position(self, calls: Sequence[Instruction]) -> int | None:
         """Where the line stands among the calls that led to an operation, outermost first; None where it does not."""
         for index, step in enumerate(calls):
             code = step[0]

@@ -20,8 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import HOST, under
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.jax_compat import run_jaxpr, scan_operands
-from outlay.core.jax_gradient import differentiating
+from outlay.core.jax_tracing import differentiating, run_jaxpr, scan_operands
 from outlay.core.paths import map_with_paths
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean

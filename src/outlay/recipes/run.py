@@ -13,8 +13,8 @@ import jax
 from jax.sharding import Mesh
 
 from outlay.core.error_types import RecipeError
+from outlay.core.runtime_flags import versions
 from outlay.core.user_code import users_traceback
-from outlay.core.versions import versions
 from outlay.program.program import Program
 from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
 from outlay.recipes.find import find_recipe

@@ -10,8 +10,7 @@ import jax
 from jax.core import Tracer
 
 from outlay.core.error_types import Problem, ShowError
-from outlay.core.paths import flatten_paths
-from outlay.core.patterns import matches, pattern_problem
+from outlay.core.paths import flatten_paths, matches, pattern_problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.device_id import DeviceId

@@ -9,7 +9,7 @@ import jax
 import jaxlib
 
 from outlay.core.error_types import ExplainError
-from outlay.core.versions import versions
+from outlay.core.runtime_flags import versions
 from outlay.devices.target import Target
 from outlay.program.program import Program
 from outlay.report.explain.explain import explain

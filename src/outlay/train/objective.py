@@ -10,9 +10,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from outlay.core.array_leaves import arrays_only, as_model
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
-from outlay.core.static_leaves import arrays_only, as_model
 from outlay.core.whole_batch import current_spread, gathering
 from outlay.train.contract import called
 

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from outlay.core.array_leaves import arrays_only
 from outlay.core.constrain import constrain, gradient_of_sums, per_device
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
-from outlay.core.static_leaves import arrays_only
 from outlay.program.compiler_options import MICROBATCHES
 from outlay.train.contract import (
     num_samples,

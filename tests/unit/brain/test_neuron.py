@@ -28,7 +28,7 @@ from outlay.brain.somas.leaky import (
     StrictRefractoryLeakySoma,
 )
 from outlay.brain.synapses import LinearSynapses, RDTracedSynapses, RFSTracedSynapses, TracedSynapses
-from outlay.core.patterns import matches
+from outlay.core.paths import matches
 
 UNITS, INPUTS, STEPS = 5, 7, 40
 SOMAS = {

@@ -10,17 +10,11 @@ import pytest
 from jax.extend.core import Primitive
 from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
-from outlay.core import jax_compat
+from outlay.core import jax_compat, jax_tracing
 from outlay.core.error_types import TargetError
-from outlay.core.fresh_traces import fresh_traces
-from outlay.core.jax_compat import (
-    gpu_topology_devices,
-    in_backward_pass,
-    intercepting,
-    is_compile_only,
-    tpu_topology_devices,
-    user_frames,
-)
+from outlay.core.jax_compat import gpu_topology_devices, is_compile_only, tpu_topology_devices
+from outlay.core.jax_source import user_frames
+from outlay.core.jax_tracing import fresh_traces, in_backward_pass, intercepting
 from outlay.devices.compile_only import gpu_target_config
 from outlay.devices.hardware import known_hardware
 
@@ -128,7 +122,7 @@ def test_what_varies_over_which_axes_is_known_inside_a_region_by_hand():
     seen = []
 
     def look(x):
-        seen.extend(jax_compat.varying_axes(value) for value in (x, jax.lax.psum(x, "i"), jnp.ones(2)))
+        seen.extend(jax_tracing.varying_axes(value) for value in (x, jax.lax.psum(x, "i"), jnp.ones(2)))
         return x
 
     split = jax.sharding.PartitionSpec(("i", "j"))

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outlay.core.paths import join_parts
-from outlay.core.patterns import first_part, matches, pattern_problem
+from outlay.core.paths import first_part, join_parts, matches, pattern_problem
 
 NAME = st.text(alphabet="ab", min_size=1, max_size=3)
 PATTERN_PART = st.sampled_from(["*", "**", "a", "b", "ab", "a*", "*b", "a*b", "*a*", "**"])

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import outlay
-from outlay.core.static_leaves import Static, arrays_only
+from outlay.core.array_leaves import Static, arrays_only
 from outlay.train.checkpoint.checkpoints import Checkpoints
 
 OPTIMIZER = optax.adam(1e-2)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
-from outlay.core.jax_compat import scan_parts
+from outlay.core.jax_tracing import scan_operands
 
 Marks = frozenset[Any]
 
@@ -126,7 +126,7 @@ class Dependence:
             each = [self._through(b.jaxpr, _of_consts(b.consts), rest) for b in params["branches"]]
             return [frozenset().union(index, *results) for results in zip(*each, strict=True)]
         if name == "scan":
-            num_consts, num_carry = scan_parts(params)
+            num_consts, num_carry = scan_operands(params)
             body, consts, rest = params["jaxpr"], operands[:num_consts], operands[num_consts:]
             carry, xs = rest[:num_carry], rest[num_carry:]
         else:

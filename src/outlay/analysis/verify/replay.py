@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
-from outlay.core.jax_compat import scan_parts
+from outlay.core.jax_tracing import scan_operands
 
 _DTYPE_PARAMS = ("dtype", "new_dtype", "preferred_element_type", "output_dtype")
 # These read or make the bits of numbers, or draw them, so they stay in the dtypes that they were traced with.
@@ -117,7 +117,7 @@ class Replay:
         return lambda *args: self(closed, *consts, *args)
 
     def _scan(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
-        num_consts, num_carry = scan_parts(params)
+        num_consts, num_carry = scan_operands(params)
         body = self._inside(params["jaxpr"], operands[:num_consts])
 
         def one(carry: Any, x: Any) -> Any:

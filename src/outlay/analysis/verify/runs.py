@@ -23,7 +23,7 @@ from outlay.analysis.verify.verification import Kind
 from outlay.arrays.shardings import shardings
 from outlay.core.constrain import Gradient, Runner, Sums, summing
 from outlay.core.error_types import ProgramError
-from outlay.core.jax_compat import intercepting
+from outlay.core.jax_tracing import intercepting
 from outlay.graph.rollout import Rollout
 from outlay.program.abstract import abstract_step
 from outlay.program.by_hand import by_hand

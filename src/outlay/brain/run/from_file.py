@@ -15,7 +15,7 @@ from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe
 from outlay.brain.run.recording.recording import open_array
 from outlay.core.error_types import Problem
-from outlay.core.patterns import matches
+from outlay.core.paths import matches
 from outlay.core.quantities import counted
 
 LOOK_MS = 500.0

@@ -19,7 +19,7 @@ from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.simulate import simulate
 from outlay.core.error_types import CheckpointError
 from outlay.core.quantities import counted, format_seconds
-from outlay.core.versions import versions
+from outlay.core.runtime_flags import versions
 from outlay.graph.rollout import Rollout
 from outlay.layout.plan import Plan
 from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end

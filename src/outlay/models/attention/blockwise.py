@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from outlay.core.jax_compat import varying_axes
+from outlay.core.jax_tracing import varying_axes
 
 BLOCK = 512
 """Queries and keys of a block: its scores fit in a cache, and its products are large enough to be worth a call."""

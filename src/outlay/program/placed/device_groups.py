@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 
 from outlay.arrays.shardings import ROWS, shardings
 from outlay.core.error_types import ProgramError
-from outlay.core.fresh_traces import fresh_traces
 from outlay.core.jax_compat import without_compilation_cache
+from outlay.core.jax_tracing import fresh_traces
 from outlay.devices.info import MeshInfo
 from outlay.graph.rollout import Rollout, count_steps, results
 from outlay.graph.rows import Rows

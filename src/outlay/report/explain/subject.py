@@ -17,13 +17,13 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from outlay.analysis.findings.compiler_messages import is_message
 from outlay.analysis.work.traced import TracedWork, traced_work
+from outlay.core.array_leaves import arrays_only, as_model
 from outlay.core.error_types import ExplainError
-from outlay.core.fresh_traces import fresh_traces
 from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
+from outlay.core.jax_tracing import fresh_traces
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
-from outlay.core.static_leaves import arrays_only, as_model
 from outlay.devices.compile_only import target_of
 from outlay.program.compiler_options import CompilerOptions, Wanted, compile_with, compiler_options
 from outlay.program.program import Program

@@ -11,8 +11,7 @@ import jax
 
 from outlay.arrays.misfits import differences
 from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
-from outlay.core.paths import flatten_paths, join_parts, split_path
-from outlay.core.patterns import matches, pattern_problem
+from outlay.core.paths import flatten_paths, join_parts, matches, pattern_problem, split_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.program.program import Program

@@ -1,0 +1,166 @@
+"""Where in the source the operations of a traced program come from, and marks on what functions return."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import jax
+from jax._src import source_info_util
+from jax.core import Tracer
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+_CORE, _OUTLAY = (str(path) for path in Path(__file__).parents[:2])
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of source in a stack; `columns`, from and to, tell two calls on one line apart."""
+
+    file: str
+    line: int
+    columns: tuple[int, int]
+    function: str
+
+
+def user_frames(ignoring: tuple[str, ...] = ()) -> list[Frame]:
+    """Return the user's source lines that lead to the operation being traced, innermost first.
+
+    For an operation of a backward pass: those of the forward operation that it comes from, where JAX knows them.
+
+    Args:
+        ignoring: path prefixes of files to skip, besides those of JAX and of this folder.
+    """
+
+    def is_user_code(code: CodeType) -> bool:
+        return source_info_util.is_user_filename(code.co_filename) and not code.co_filename.startswith(
+            (_CORE, *ignoring)
+        )
+
+    forward = source_info_util._source_info_context.context.traceback
+    instructions = list(zip(*forward.raw_frames(), strict=True)) if forward else []
+    # A traceback of JAX is cut off where an inner jitted function begins; the stack itself reaches its caller.
+    if not any(is_user_code(code) for code, _ in instructions):
+        instructions = [(frame.f_code, frame.f_lasti) for frame in _stack()]
+    frames = [source_info_util.raw_frame_to_frame(code, offset) for code, offset in instructions if is_user_code(code)]
+    return [Frame(f.file_name, f.start_line, (f.start_column, f.end_column), f.function_name) for f in frames]
+
+
+def _stack() -> Iterator[FrameType]:
+    frame = sys._getframe()
+    while frame := frame.f_back:
+        yield frame
+
+
+def source_line(eqn: Any) -> str:
+    """Return the user's `file:line` that an operation of a traced program comes from; empty where it is not known."""
+    frames = (
+        source_info_util.raw_frame_to_frame(code, offset)
+        for code, offset in reversed(calls_to(eqn))
+        if _is_user_file(code.co_filename)
+    )
+    return next((f"{frame.file_name}:{frame.start_line}" for frame in frames), "")
+
+
+def source_line_of_error(error: BaseException) -> str:
+    """Return the innermost `file:line` of the user's that raised an error; empty where there is none."""
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return next((f"{file}:{line}" for file, line in reversed(lines) if _is_user_file(file)), "")
+
+
+def _is_user_file(file: str) -> bool:
+    return source_info_util.is_user_filename(file) and not file.startswith(_OUTLAY)
+
+
+MARK = "outlay_mark"
+"""The name of an operation without effect, which a traced program keeps beside a value.
+
+Its parameters are `name`, and `batched`, the dims that `jax.vmap` has added.
+"""
+
+_mark = Primitive(MARK)
+_mark.def_impl(lambda x, **_: x)
+_mark.def_abstract_eval(lambda x, **_: x)
+mlir.register_lowering(_mark, lambda _, x, **__: [x])
+
+
+def _mark_batched(values: Any, dims: Any, *, name: str, batched: tuple[int, ...]) -> Any:
+    (value,), (dim,) = values, dims
+    moved = tuple(other + (other >= dim) for other in batched)
+    return _mark.bind(value, name=name, batched=(dim, *moved)), dim
+
+
+def _mark_differentiated(primals: Any, tangents: Any, **params: Any) -> Any:
+    return _mark.bind(*primals, **params), tangents[0]
+
+
+batching.primitive_batchers[_mark] = _mark_batched
+ad.primitive_jvps[_mark] = _mark_differentiated
+
+
+@contextlib.contextmanager
+def marking_returns(name_of: Callable[[FrameType, Any], dict[str, Any]]) -> Iterator[None]:
+    """Have this thread mark values that functions return.
+
+    Within this, `jax.checking_leaks` looks for nothing: the marks themselves are held until their trace has ended.
+
+    Args:
+        name_of: given the frame of a function that returns and what it returns, the values to mark by their names.
+    """
+    marked: list[Any] = []  # JAX drops an operation whose result nobody holds
+    before = sys.getprofile()
+
+    def returned(frame: FrameType, event: str, value: Any) -> None:
+        if event == "return" and value is not None:
+            for name, one in name_of(frame, value).items():
+                marked.append(_mark.bind(one, name=name, batched=()))
+
+    sys.setprofile(returned)
+    try:
+        with jax.check_tracer_leaks(False):
+            yield
+    finally:
+        if before is None or callable(before):
+            sys.setprofile(before)
+        else:
+            before.enable()  # a cProfile.Profile, up to Python 3.11
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a value is one that JAX is tracing."""
+    return isinstance(value, Tracer)
+
+
+Instruction = tuple[CodeType, int]
+"""A position in a function: its code, and the offset of the instruction."""
+
+
+def calls_to(eqn: Any) -> tuple[Instruction, ...]:
+    """Return the calls that led to an operation of a traced program, outermost first."""
+    stack = eqn.source_info.traceback
+    return tuple(reversed(list(zip(*stack.raw_frames(), strict=True)))) if stack else ()
+
+
+def is_of_a_derivative(eqn: Any) -> bool:
+    """Whether an operation was made by differentiating another one, whose source line it bears."""
+    return "jvp(" in str(eqn.source_info.name_stack)
+
+
+@functools.lru_cache(maxsize=65536)
+def line_of(instruction: Instruction) -> int:
+    """Return the line of an instruction, the first where it stands on several; 0 where it is not known."""
+    code, offset = instruction
+    return _lines(code)[offset // 2] if 0 <= offset // 2 < len(_lines(code)) else 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _lines(code: CodeType) -> list[int]:
+    return [position[0] or 0 for position in code.co_positions()]
