@@ -48,7 +48,11 @@ def start(
 ) -> subprocess.Popen[str]:
     started = [sys.executable, program, fault, str(process), str(mark)]
     command = [*OUTLAY, "-n", "2", "--devices-per-process", "1", *options, "--", *started]
-    variables = os.environ | {"PYTHONPATH": str(HERE.parents[1]), "TMPDIR": str(mark.parent)} | (environment or {})
+    variables = (
+        os.environ
+        | {"PYTHONPATH": f"{HERE.parents[1]}/src{os.pathsep}{HERE.parents[1]}", "TMPDIR": str(mark.parent)}
+        | (environment or {})
+    )
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=variables)
 
 

@@ -16,7 +16,8 @@ LINE = f"{ROOT}/tests/unit/recipes/small.py:line"
 
 
 def environment(**variables: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    # The checkout that is tested goes first: a virtual environment may hold another one.
+    return {**os.environ, "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}", **variables}
 
 
 def outlay_command(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,14 +205,13 @@ def test_an_unknown_message_is_admitted():
 
 
 @pytest.mark.compiles
-def test_a_long_log_takes_seconds_at_most():
+def test_a_log_of_megabytes_is_read():
     log = "".join(
         (RECORDED / VERSIONS[0] / f"{log}.txt").read_text() for log in dict.fromkeys(log for log, _, _ in LOGS)
     )
     text = "step 1 loss 0.5 NamedSharding(mesh=Mesh('data': 4), spec=P('data',)) Gloo NCCL operation\n" * 40_000
-    start = time.process_time()
+    # What is not linear in the text ends at the limit of a test; benchmarks/growth.py measures how it grows.
     assert len(diagnose_text(text + log).findings) > 15
-    assert time.process_time() - start < 10, f"for {len(text):,} characters"
 
 
 def test_each_meaning_and_fix_is_whole():
