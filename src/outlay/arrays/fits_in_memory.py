@@ -8,7 +8,8 @@ import jax
 from jax.sharding import Mesh
 
 from outlay.core.error_types import Problem
-from outlay.core.quantities import format_bytes, num_bytes
+from outlay.core.quantities import format_bytes
+from outlay.core.sizes import num_bytes
 from outlay.layout.plan import Plan
 
 _SHOWN = 4

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.error_types import MeshError
 from outlay.core.jax_compat import is_compile_only
-from outlay.core.quantities import is_count
+from outlay.core.sizes import is_count
 from outlay.devices.device_id import DeviceId, device_id
 from outlay.devices.hosts import host_of
 from outlay.devices.made import made_for

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import Problem
-from outlay.core.quantities import format_bytes, num_bytes
+from outlay.core.quantities import format_bytes
+from outlay.core.sizes import num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.layout.claims import Claims
 from outlay.layout.placement import CannotPlace, Choice, Dims, On, Replicate

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from jax.sharding import PartitionSpec as P
 
-from outlay.core.quantities import format_bytes, num_bytes
+from outlay.core.quantities import format_bytes
+from outlay.core.sizes import num_bytes
 from outlay.layout.placement import Dims, LeafView, dims_spec, spec_dims
 from outlay.layout.rule import Kind
 from outlay.layout.storage import Stored

@@ -12,7 +12,8 @@ from typing import Any, get_args
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
-from outlay.core.quantities import counted, format_bytes, is_count, num_bytes
+from outlay.core.quantities import counted, format_bytes
+from outlay.core.sizes import is_count, num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.core.table import folded, table, to_text
 from outlay.devices.info import MeshInfo

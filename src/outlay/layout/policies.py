@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.paths import matches
-from outlay.core.quantities import format_bytes, num_bytes
+from outlay.core.quantities import format_bytes
+from outlay.core.sizes import num_bytes
 from outlay.layout.placement import CannotPlace, Choice, LeafView
 
 

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 
 from outlay.core.error_types import Problem
-from outlay.core.quantities import num_bytes
+from outlay.core.sizes import num_bytes
 from outlay.devices.device_id import device_id, format_devices
 from outlay.devices.info import MeshInfo
 from outlay.layout.placement import Dims, dims_spec, spec_dims

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outlay.core.quantities import format_bytes, num_bits, num_bytes
+from outlay.core.quantities import format_bytes
+from outlay.core.sizes import num_bits, num_bytes
 
 WHOLE_BYTES = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bfloat16", "float16", "float32",

@@ -11,7 +11,8 @@ from jax.sharding import PartitionSpec as P
 from outlay.arrays.shardings import under
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import first_part, flatten_paths, join_parts, matches, pattern_parts, split_path
-from outlay.core.quantities import counted, format_bytes, num_bytes
+from outlay.core.quantities import counted, format_bytes
+from outlay.core.sizes import num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.devices.info import MeshInfo
 from outlay.graph.rows import Rows

@@ -27,7 +27,8 @@ from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
 from outlay.core.error_types import ExplainError
-from outlay.core.quantities import counted, format_bytes, num_bytes
+from outlay.core.quantities import counted, format_bytes
+from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target

@@ -24,7 +24,8 @@ from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.error_types import ExplainError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.paths import join_parts, map_with_paths
-from outlay.core.quantities import counted, format_seconds, num_bytes
+from outlay.core.quantities import counted, format_seconds
+from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.device_id import device_id
 from outlay.devices.info import MeshInfo

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from outlay.analysis.cost.links import collective_seconds
-from outlay.core.quantities import num_bytes
+from outlay.core.sizes import num_bytes
 from outlay.devices.build import mesh as make_mesh
 from outlay.devices.target import Target
 from outlay.graph.rollout import Rollout

@@ -14,8 +14,9 @@ from jax.sharding import NamedSharding
 from rich.table import Table
 
 from outlay.core.error_types import CheckpointError
-from outlay.core.quantities import format_bytes, num_bytes
+from outlay.core.quantities import format_bytes
 from outlay.core.runtime_flags import versions
+from outlay.core.sizes import num_bytes
 from outlay.core.table import table
 from outlay.devices.info import MeshInfo
 from outlay.train.checkpoint.folder import CheckpointFolder
