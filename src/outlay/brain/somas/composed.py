@@ -11,15 +11,15 @@ import jax.numpy as jnp
 
 from outlay.brain.module import State, negative, not_positive
 from outlay.brain.registry import register
-from outlay.brain.somas.exponential import ExponentialSoma
-from outlay.brain.somas.izhikevich import IzhikevichSoma
-from outlay.brain.somas.leaky import LeakySoma
-from outlay.brain.somas.soma import Soma, in_steps
+from outlay.brain.somas.exponential import ExponentialMembrane
+from outlay.brain.somas.izhikevich import IzhikevichMembrane
+from outlay.brain.somas.leaky import LeakyMembrane
+from outlay.brain.somas.soma import Membrane, in_steps
 from outlay.brain.traces import Tracer
 
 
 @dataclass(frozen=True)
-class Mechanisms(Soma, abc.ABC):
+class Mechanisms(Membrane, abc.ABC):
     """Four mechanisms around the equation of a membrane; each is there if its first setting is.
 
     With n the steps since the last spike, at first as many as any mechanism waits for, v the potential and I the
@@ -72,7 +72,7 @@ class Mechanisms(Soma, abc.ABC):
         current = jnp.where(ready, current.astype(jnp.float32), 0)
         if self.adaptation_delta is not None:
             current = current - state["adaptation"].astype(jnp.float32)
-        charged = self.charge(state, current, dt=dt)
+        charged = self.charge(state, current, True, dt=dt)
         charged = jnp.where(released, charged, self.levels[0])
         # Held back by the cooldown alone, an upstroke could pass what a number holds.
         charged = jnp.minimum(charged, jnp.finfo(state["potential"].dtype).max)
@@ -97,34 +97,7 @@ class Mechanisms(Soma, abc.ABC):
         """Those of its equation, and times of the wrong sign."""
         times = [name for name in ("cooldown", "clamp_duration") if getattr(self, name) is not None]
         wrong = not_positive(self, "threshold_tau", "adaptation_tau") + negative(self, *times)
-        return [*self.membrane_problems(dt=dt), *wrong]
-
-    @property
-    @abc.abstractmethod
-    def levels(self) -> tuple[float, float]:
-        """The reset and the threshold of the potential, mV, as the equation counts it."""
-
-    @abc.abstractmethod
-    def charge(self, state: State, current: jax.Array, *, dt: float) -> jax.Array:
-        """The potential after the equation of the membrane, in float32."""
-
-    @abc.abstractmethod
-    def membrane_problems(self, *, dt: float) -> list[str]:
-        """What is wrong with the settings of the equation."""
-
-    def advance(
-        self, state: State, charged: jax.Array, potential: jax.Array, spikes: jax.Array, *, dt: float
-    ) -> dict[str, jax.Array]:
-        """The state of the membrane itself after a step.
-
-        Args:
-            state: before it.
-            charged: the potential before spikes reset it.
-            potential: the potential after that.
-            spikes: who spiked.
-            dt: the time of one step, ms.
-        """
-        return {"potential": potential.astype(state["potential"].dtype)}
+        return [*super().problems(dt=dt), *wrong]
 
     @property
     def _waits(self) -> list[float]:
@@ -138,7 +111,7 @@ def _over(state: State, time: float | None, dt: float) -> jax.Array | bool:
 
 @register("composed_leaky", kind="soma")
 @dataclass(frozen=True)
-class ComposedLeakySoma(Mechanisms, LeakySoma):
+class ComposedLeakySoma(Mechanisms, LeakyMembrane):
     """A leaky integrator with any of four mechanisms.
 
     The equation of the membrane, with v the potential above rest and e = exp(-dt/tau), is that of `LeakySoma`::
@@ -169,23 +142,10 @@ class ComposedLeakySoma(Mechanisms, LeakySoma):
         adaptation_subthreshold: how much w grows with the potential above rest, nS.
     """
 
-    @property
-    def levels(self) -> tuple[float, float]:
-        """Reset and threshold above rest."""
-        return self.potential_reset - self.potential_rest, self.threshold - self.potential_rest
-
-    def charge(self, state: State, current: jax.Array, *, dt: float) -> jax.Array:
-        """The leaky integrator."""
-        return self._charged(state["potential"], current, True, dt)
-
-    def membrane_problems(self, *, dt: float) -> list[str]:
-        """A time constant that is not positive."""
-        return not_positive(self, "potential_tau")
-
 
 @register("composed_exponential", kind="soma")
 @dataclass(frozen=True)
-class ComposedExponentialSoma(Mechanisms, ExponentialSoma):
+class ComposedExponentialSoma(Mechanisms, ExponentialMembrane):
     """An exponential soma with any of four mechanisms; with adaptation it is the AdEx model.
 
     The equation of the membrane, with v the potential above rest, is that of `ExponentialSoma`::
@@ -218,23 +178,10 @@ class ComposedExponentialSoma(Mechanisms, ExponentialSoma):
         adaptation_subthreshold: how much w grows with the potential above rest, nS.
     """
 
-    @property
-    def levels(self) -> tuple[float, float]:
-        """Reset and threshold above rest."""
-        return self.potential_reset - self.potential_rest, self.threshold - self.potential_rest
-
-    def charge(self, state: State, current: jax.Array, *, dt: float) -> jax.Array:
-        """The exponential integrator."""
-        return self._charged(state["potential"], current, dt)
-
-    def membrane_problems(self, *, dt: float) -> list[str]:
-        """A time constant or a slope that is not positive."""
-        return not_positive(self, "potential_tau", "spike_slope")
-
 
 @register("composed_izhikevich", kind="soma")
 @dataclass(frozen=True)
-class ComposedIzhikevichSoma(Mechanisms, IzhikevichSoma):
+class ComposedIzhikevichSoma(Mechanisms, IzhikevichMembrane):
     """Izhikevich's soma with any of four mechanisms.
 
     The equations of the membrane, with V the potential itself, are those of `IzhikevichSoma`, and u takes in the
@@ -267,22 +214,3 @@ class ComposedIzhikevichSoma(Mechanisms, IzhikevichSoma):
         adaptation_tau: time constant of w, ms.
         adaptation_subthreshold: how much w grows with the potential itself, nS.
     """
-
-    @property
-    def levels(self) -> tuple[float, float]:
-        """Reset and threshold."""
-        return self.potential_reset, self.threshold
-
-    def charge(self, state: State, current: jax.Array, *, dt: float) -> jax.Array:
-        """Izhikevich's first equation."""
-        return self._charged(state, current, dt)
-
-    def advance(
-        self, state: State, charged: jax.Array, potential: jax.Array, spikes: jax.Array, *, dt: float
-    ) -> dict[str, jax.Array]:
-        """The potential above rest, and u."""
-        return self._after(state, charged, potential, spikes, dt)
-
-    def membrane_problems(self, *, dt: float) -> list[str]:
-        """Nothing: every number goes."""
-        return []

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-import dataclasses
+import abc
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.module import State, negative, not_positive
+from outlay.brain.module import State, not_positive
 from outlay.brain.registry import register
-from outlay.brain.somas.soma import Soma, in_steps
-from outlay.brain.traces import Tracer
+from outlay.brain.somas.soma import AdaptiveThreshold, Membrane, Refractory
+
+
+@dataclass(frozen=True)
+class ExponentialMembrane(Membrane, abc.ABC):
+    """The equation of an exponential integrator, that of `ExponentialSoma`, and its settings."""
+
+    potential_rest: float = field(default=-70.0, metadata={"unit": "mV"})
+    potential_reset: float = field(default=-51.0, metadata={"unit": "mV"})
+    potential_tau: float = field(default=5.0, metadata={"unit": "ms"})
+    resistance: float = field(default=0.5, metadata={"unit": "GOhm"})
+    threshold: float = field(default=-30.0, metadata={"unit": "mV"})
+    rheobase_threshold: float = field(default=-50.0, metadata={"unit": "mV"})
+    spike_slope: float = field(default=2.0, metadata={"unit": "mV"})
+
+    def charge(self, state: State, current: jax.Array, ready: Any, *, dt: float) -> jax.Array:
+        """The potential before a spike; in float32, where the upstroke has room until the reset."""
+        v = state["potential"].astype(jnp.float32)
+        upstroke = jnp.exp((v - (self.rheobase_threshold - self.potential_rest)) / self.spike_slope)
+        driven = self.resistance * jnp.where(ready, current, 0).astype(jnp.float32)
+        charged = v + (dt / self.potential_tau) * (-v + self.spike_slope * upstroke + driven)
+        # Held back by a cooldown alone, the upstroke could pass what a number holds.
+        return jnp.minimum(charged, jnp.finfo(state["potential"].dtype).max)
+
+    def problems(self, *, dt: float) -> list[str]:
+        """A time constant or a slope that is not positive."""
+        return not_positive(self, "potential_tau", "spike_slope")
 
 
 @register("exponential", kind="soma")
 @dataclass(frozen=True)
-class ExponentialSoma(Soma):
+class ExponentialSoma(ExponentialMembrane):
     """A leaky integrator whose upstroke is exponential.
 
     With v the potential above rest, one Euler step of dt::
@@ -42,40 +67,10 @@ class ExponentialSoma(Soma):
         spike_slope: sharpness of the upstroke, mV.
     """
 
-    potential_rest: float = field(default=-70.0, metadata={"unit": "mV"})
-    potential_reset: float = field(default=-51.0, metadata={"unit": "mV"})
-    potential_tau: float = field(default=5.0, metadata={"unit": "ms"})
-    resistance: float = field(default=0.5, metadata={"unit": "GOhm"})
-    threshold: float = field(default=-30.0, metadata={"unit": "mV"})
-    rheobase_threshold: float = field(default=-50.0, metadata={"unit": "mV"})
-    spike_slope: float = field(default=2.0, metadata={"unit": "mV"})
-
-    def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """One step."""
-        charged = self._charged(state["potential"], current, dt)
-        spikes = charged > self.threshold - self.potential_rest
-        return {"potential": self._reset(spikes, charged, state["potential"].dtype)}, spikes
-
-    def problems(self, *, dt: float) -> list[str]:
-        """Time constants or a slope that are not positive, a negative cooldown."""
-        times = [f.name for f in dataclasses.fields(self) if f.metadata.get("unit") == "ms" and f.name != "cooldown"]
-        cooldown = negative(self, "cooldown") if hasattr(self, "cooldown") else []
-        return [*not_positive(self, *times, "spike_slope"), *cooldown]
-
-    def _charged(self, potential: jax.Array, current: jax.Array, dt: float) -> jax.Array:
-        """The potential before a spike; in float32, where the upstroke has room until the reset."""
-        v = potential.astype(jnp.float32)
-        upstroke = jnp.exp((v - (self.rheobase_threshold - self.potential_rest)) / self.spike_slope)
-        driven = self.resistance * current.astype(jnp.float32)
-        return v + (dt / self.potential_tau) * (-v + self.spike_slope * upstroke + driven)
-
-    def _reset(self, spikes: jax.Array, charged: jax.Array, dtype: Any) -> jax.Array:
-        return jnp.where(spikes, self.potential_reset - self.potential_rest, charged).astype(dtype)
-
 
 @register("refractory_exponential", kind="soma")
 @dataclass(frozen=True)
-class RefractoryExponentialSoma(ExponentialSoma):
+class RefractoryExponentialSoma(Refractory, ExponentialMembrane):
     """An exponential soma that after a spike takes nothing in for a while.
 
     With c = round(cooldown/dt), n the steps since the last spike and v the potential above rest, one Euler step::
@@ -100,33 +95,10 @@ class RefractoryExponentialSoma(ExponentialSoma):
         cooldown: how long it takes nothing in after a spike, ms.
     """
 
-    cooldown: float = field(default=2.0, metadata={"unit": "ms"})
-
-    def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
-        """At rest."""
-        cooldown = jnp.full(units, in_steps(self.cooldown, dt), jnp.int32)
-        return {**super().init(key, units, dt=dt, dtype=dtype), "refractory": cooldown}
-
-    def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """One step."""
-        return self._refractory_step(state, current, self.threshold - self.potential_rest, dt)
-
-    def _refractory_step(self, state: State, current: jax.Array, threshold: Any, dt: float) -> tuple[State, jax.Array]:
-        ready = state["refractory"] > in_steps(self.cooldown, dt)
-        # Held back by the cooldown alone, the upstroke could pass what a number holds.
-        ceiling = jnp.finfo(state["potential"].dtype).max
-        charged = jnp.minimum(self._charged(state["potential"], jnp.where(ready, current, 0), dt), ceiling)
-        spikes = (charged > threshold) & ready
-        after = {
-            "potential": self._reset(spikes, charged, state["potential"].dtype),
-            "refractory": jnp.where(spikes, 0, state["refractory"] + 1),
-        }
-        return after, spikes
-
 
 @register("simplified_adaptive_exponential", kind="soma")
 @dataclass(frozen=True)
-class SimplifiedAdaptiveExponentialSoma(RefractoryExponentialSoma):
+class SimplifiedAdaptiveExponentialSoma(AdaptiveThreshold, ExponentialMembrane):
     """A refractory exponential soma whose threshold θ jumps at each of its spikes, and decays back.
 
     In every step::
@@ -153,28 +125,10 @@ class SimplifiedAdaptiveExponentialSoma(RefractoryExponentialSoma):
         threshold_delta: how much a spike adds to the threshold, mV.
     """
 
-    threshold_tau: float = field(default=20.0, metadata={"unit": "ms"})
-    threshold_delta: float = field(default=100.0, metadata={"unit": "mV"})
-
-    def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
-        """At rest, with the threshold at its base."""
-        return {
-            **super().init(key, units, dt=dt, dtype=dtype),
-            "threshold": self._threshold_tracer().init((units,), dtype),
-        }
-
-    def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """One step."""
-        after, spikes = self._refractory_step(state, current, state["threshold"], dt)
-        return {**after, "threshold": self._threshold_tracer().step(state["threshold"], spikes, dt=dt)}, spikes
-
-    def _threshold_tracer(self) -> Tracer:
-        return Tracer(self.threshold_tau, self.threshold_delta, self.threshold - self.potential_rest)
-
 
 @register("adaptive_exponential", kind="soma")
 @dataclass(frozen=True)
-class AdaptiveExponentialSoma(ExponentialSoma):
+class AdaptiveExponentialSoma(ExponentialMembrane):
     """An exponential soma with a current w that grows with its potential and its spikes, and holds it back.
 
     With v the potential above rest, one Euler step of dt, in this order::
@@ -216,3 +170,7 @@ class AdaptiveExponentialSoma(ExponentialSoma):
         drawn = self.adaptation_subthreshold * after["potential"].astype(jnp.float32) - w
         w = w + (dt / self.adaptation_tau) * drawn + jnp.where(spikes, self.adaptation_delta, 0)
         return {**after, "adaptation": w.astype(state["adaptation"].dtype)}, spikes
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Time constants or a slope that are not positive."""
+        return [*super().problems(dt=dt), *not_positive(self, "adaptation_tau")]

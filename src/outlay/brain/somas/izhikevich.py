@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +11,56 @@ import jax.numpy as jnp
 
 from outlay.brain.module import State
 from outlay.brain.registry import register
-from outlay.brain.somas.soma import Soma
+from outlay.brain.somas.soma import Membrane
+
+
+@dataclass(frozen=True)
+class IzhikevichMembrane(Membrane, abc.ABC):
+    """The two equations of `IzhikevichSoma`, and their settings."""
+
+    potential_rest: float = field(default=-65.0, metadata={"unit": "mV"})
+    potential_reset: float = field(default=-65.0, metadata={"unit": "mV"})
+    resistance: float = 1.0
+    threshold: float = field(default=30.0, metadata={"unit": "mV"})
+    recovery_timescale: float = 0.02
+    recovery_sensitivity: float = 0.2
+    recovery_update: float = 2.0
+
+    def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
+        """At rest."""
+        recovery = jnp.full(units, self.recovery_sensitivity * self.potential_rest, dtype)
+        return {**super().init(key, units, dt=dt, dtype=dtype), "recovery": recovery}
+
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Reset and threshold of the potential itself."""
+        return self.potential_reset, self.threshold
+
+    def charge(self, state: State, current: jax.Array, ready: Any, *, dt: float) -> jax.Array:
+        """The potential itself before a spike, in float32: the first equation."""
+        u = state["recovery"].astype(jnp.float32)
+        v = state["potential"].astype(jnp.float32) + self.potential_rest
+        driven = self.resistance * jnp.where(ready, current, 0).astype(jnp.float32)
+        v = v + dt * (0.04 * v * v + 5 * v + 140 - u + driven)
+        # A step far above the threshold ends in the reset anyway, and u must not see it as infinite.
+        return jnp.minimum(v, jnp.finfo(jnp.float16).max)
+
+    def advance(
+        self, state: State, charged: jax.Array, potential: jax.Array, spikes: jax.Array, *, dt: float
+    ) -> dict[str, jax.Array]:
+        """The potential above rest, and u: the second equation, which takes in the potential before the reset."""
+        u = state["recovery"].astype(jnp.float32)
+        u = u + dt * self.recovery_timescale * (self.recovery_sensitivity * charged - u)
+        dtype = state["potential"].dtype
+        return {
+            "potential": (potential - self.potential_rest).astype(dtype),
+            "recovery": jnp.where(spikes, u + self.recovery_update, u).astype(dtype),
+        }
 
 
 @register("izhikevich", kind="soma")
 @dataclass(frozen=True)
-class IzhikevichSoma(Soma):
+class IzhikevichSoma(IzhikevichMembrane):
     """Two equations that fire as many kinds of neurons do.
 
     With V the potential, one Euler step of dt, in this order::
@@ -40,42 +85,3 @@ class IzhikevichSoma(Soma):
         recovery_sensitivity: how much u follows the potential.
         recovery_update: how much a spike adds to u.
     """
-
-    potential_rest: float = field(default=-65.0, metadata={"unit": "mV"})
-    potential_reset: float = field(default=-65.0, metadata={"unit": "mV"})
-    resistance: float = 1.0
-    threshold: float = field(default=30.0, metadata={"unit": "mV"})
-    recovery_timescale: float = 0.02
-    recovery_sensitivity: float = 0.2
-    recovery_update: float = 2.0
-
-    def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
-        """At rest."""
-        recovery = jnp.full(units, self.recovery_sensitivity * self.potential_rest, dtype)
-        return {**super().init(key, units, dt=dt, dtype=dtype), "recovery": recovery}
-
-    def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
-        """One step."""
-        charged = self._charged(state, current.astype(jnp.float32), dt)
-        spikes = charged > self.threshold
-        return self._after(state, charged, jnp.where(spikes, self.potential_reset, charged), spikes, dt), spikes
-
-    def _charged(self, state: State, current: jax.Array, dt: float) -> jax.Array:
-        """The potential before a spike, in float32."""
-        u = state["recovery"].astype(jnp.float32)
-        v = state["potential"].astype(jnp.float32) + self.potential_rest
-        v = v + dt * (0.04 * v * v + 5 * v + 140 - u + self.resistance * current)
-        # A step far above the threshold ends in the reset anyway, and u must not see it as infinite.
-        return jnp.minimum(v, jnp.finfo(jnp.float16).max)
-
-    def _after(
-        self, state: State, charged: jax.Array, potential: jax.Array, spikes: jax.Array, dt: float
-    ) -> dict[str, jax.Array]:
-        """The state after a step with this potential before spikes reset it, and after that."""
-        u = state["recovery"].astype(jnp.float32)
-        u = u + dt * self.recovery_timescale * (self.recovery_sensitivity * charged - u)
-        dtype = state["potential"].dtype
-        return {
-            "potential": (potential - self.potential_rest).astype(dtype),
-            "recovery": jnp.where(spikes, u + self.recovery_update, u).astype(dtype),
-        }

@@ -1,18 +1,20 @@
-"""What a soma is."""
+"""What a soma is: a membrane that turns current into spikes, and the mechanisms that several membranes share."""
 
 from __future__ import annotations
 
 import abc
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from outlay.brain.module import Component, State
+from outlay.brain.module import Component, State, negative, not_positive
+from outlay.brain.traces import Tracer
 
 
 class Soma(Component, abc.ABC):
-    """A membrane: current in, spikes out. Potentials in the state are relative to rest, and start there."""
+    """Current in, spikes out. Potentials in the state are relative to rest, and start there."""
 
     def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
         """The state before the first step: at rest."""
@@ -38,6 +40,122 @@ class Soma(Component, abc.ABC):
         Returns:
             The state after it, and which neurons spiked, bool.
         """
+
+
+class Membrane(Soma, abc.ABC):
+    """A soma that spikes when the equation of its membrane takes the potential above a threshold, and is then reset."""
+
+    potential_rest: float
+    potential_reset: float
+    threshold: float
+
+    @abc.abstractmethod
+    def charge(self, state: State, current: jax.Array, ready: Any, *, dt: float) -> jax.Array:
+        """The potential after the equation of the membrane and before a spike, in float32.
+
+        Args:
+            state: the state before the step.
+            current: into each neuron, pA.
+            ready: which neurons take the current in; True for all.
+            dt: the time of one step, ms.
+        """
+
+    @property
+    def levels(self) -> tuple[float, float]:
+        """The reset and the threshold of the potential, mV, as the equation counts it: above rest."""
+        return self.potential_reset - self.potential_rest, self.threshold - self.potential_rest
+
+    def advance(
+        self, state: State, charged: jax.Array, potential: jax.Array, spikes: jax.Array, *, dt: float
+    ) -> dict[str, jax.Array]:
+        """The state of the membrane itself after a step.
+
+        Args:
+            state: before it.
+            charged: the potential before spikes reset it.
+            potential: the potential after that.
+            spikes: who spiked.
+            dt: the time of one step, ms.
+        """
+        return {"potential": potential.astype(state["potential"].dtype)}
+
+    def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
+        """One step."""
+        reset, threshold = self.levels
+        charged = self.charge(state, current, True, dt=dt)
+        spikes = charged > threshold
+        return self.advance(state, charged, jnp.where(spikes, reset, charged), spikes, dt=dt), spikes
+
+
+@dataclass(frozen=True)
+class Refractory(Membrane, abc.ABC):
+    """A membrane that takes no current in for a while after a spike; mixed in before the membrane's equation.
+
+    Attributes:
+        cooldown: how long it takes nothing in after a spike, ms.
+    """
+
+    cooldown: float = field(default=2.0, metadata={"unit": "ms"})
+
+    def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
+        """At rest."""
+        cooldown = jnp.full(units, in_steps(self.cooldown, dt), jnp.int32)
+        return {**super().init(key, units, dt=dt, dtype=dtype), "refractory": cooldown}
+
+    def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
+        """One step."""
+        reset, _ = self.levels
+        ready = self.ready(state["refractory"], dt)
+        charged = self.charge(state, current, ready, dt=dt)
+        spikes = (charged > self.threshold_in(state)) & ready
+        after = self.advance(state, charged, jnp.where(spikes, reset, charged), spikes, dt=dt)
+        return {**after, "refractory": jnp.where(spikes, 0, state["refractory"] + 1)}, spikes
+
+    def ready(self, refractory: jax.Array, dt: float) -> jax.Array:
+        """Which neurons have waited long enough since their last spike, so many steps ago."""
+        return refractory > in_steps(self.cooldown, dt)
+
+    def threshold_in(self, state: State) -> Any:
+        """The threshold of a step, as the equation counts the potential."""
+        return self.levels[1]
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Those of the membrane, and a negative cooldown."""
+        return [*super().problems(dt=dt), *negative(self, "cooldown")]
+
+
+@dataclass(frozen=True)
+class AdaptiveThreshold(Refractory, abc.ABC):
+    """A refractory membrane whose threshold jumps at each of its spikes, and decays back.
+
+    Attributes:
+        threshold_tau: time constant of the threshold, ms.
+        threshold_delta: how much a spike adds to the threshold, mV.
+    """
+
+    threshold_tau: float = field(default=20.0, metadata={"unit": "ms"})
+    threshold_delta: float = field(default=100.0, metadata={"unit": "mV"})
+
+    def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
+        """At rest, with the threshold at its base."""
+        threshold = self._threshold_tracer().init((units,), dtype)
+        return {**super().init(key, units, dt=dt, dtype=dtype), "threshold": threshold}
+
+    def step(self, state: State, current: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
+        """One step."""
+        after, spikes = super().step(state, current, dt=dt)
+        return {**after, "threshold": self._threshold_tracer().step(state["threshold"], spikes, dt=dt)}, spikes
+
+    def threshold_in(self, state: State) -> jax.Array:
+        """The threshold that spikes before this step have left."""
+        return state["threshold"]
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Those of the refractory membrane, and a time constant that is not positive."""
+        return [*super().problems(dt=dt), *not_positive(self, "threshold_tau")]
+
+    def _threshold_tracer(self) -> Tracer:
+        return Tracer(self.threshold_tau, self.threshold_delta, self.levels[1])
 
 
 def in_steps(duration: float, dt: float) -> int:
