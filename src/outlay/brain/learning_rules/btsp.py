@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
-from outlay.brain.learning_rules.learning_rule import LearningRule, no_past, one_number
+from outlay.brain.learning_rules.learning_rule import LearningRule, Read, no_past, one_number, push_trace
 from outlay.brain.module import Port, State, not_positive
 from outlay.brain.registry import register
 from outlay.brain.traces import Tracer
@@ -77,19 +77,10 @@ class BTSPRule(LearningRule):
         return {"instructive": jnp.zeros((), dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
 
     def step(
-        self,
-        state: State,
-        kernel: jax.Array,
-        arrivals: Arrivals,
-        spikes: jax.Array,
-        read: Mapping[str, jax.Array],
-        *,
-        dt: float,
+        self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, jax.Array]:
         """One step."""
-        newest = Tracer(self.et_tau, self.et_scale).step(state["pre_trace"][0], arrivals.sent, dt=dt)
-        # Else every pair would compute the trace of its pre neuron anew.
-        past = jax.lax.optimization_barrier(jnp.concatenate([newest[None], state["pre_trace"][:-1]]))
+        past = push_trace(state["pre_trace"], arrivals, Tracer(self.et_tau, self.et_scale), dt=dt)
         tracer = Tracer(self.is_tau, -math.expm1(-dt / self.is_tau) * self.is_scale)
         instructive = tracer.step(state["instructive"], one_number(read["modulation"]), dt=dt)
         overlap = jnp.clip(arrivals.delayed(past).astype(jnp.float32) * instructive.astype(jnp.float32), 0, 1)

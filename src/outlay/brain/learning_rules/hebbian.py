@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -13,10 +14,10 @@ from outlay.brain.delays import Arrivals
 from outlay.brain.learning_rules.learning_rule import (
     LearningRule,
     Modulated,
-    change_kernel,
-    no_past,
+    OnSpike,
+    Read,
+    TwoTraceRule,
     one_number,
-    push_trace,
     row_of,
     unit_tracer,
 )
@@ -25,47 +26,16 @@ from outlay.brain.registry import register
 
 
 @dataclass(frozen=True)
-class PairRule(LearningRule):
-    """A rule of pairs of a spike at one end and the trace of the other end: rate × (post' s + z pre').
+class PairRule(TwoTraceRule, abc.ABC):
+    """A rule of pairs of a spike at one end and the trace of the other end: rate × (post' s + z pre')."""
 
-    Attributes:
-        pre_tau: time constant of the pre trace, ms.
-        post_tau: time constant of the post trace, ms.
-    """
-
-    by_neuron: ClassVar[tuple[str, ...]] = ("post_trace",)
-
-    pre_tau: float = field(default=20.0, metadata={"unit": "ms"})
-    post_tau: float = field(default=20.0, metadata={"unit": "ms"})
-
-    def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
-        """No traces."""
-        return {"post_trace": jnp.zeros(units, dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
-
-    def step(
-        self,
-        state: State,
-        kernel: jax.Array,
-        arrivals: Arrivals,
-        spikes: jax.Array,
-        read: Mapping[str, jax.Array],
-        *,
-        dt: float,
-    ) -> tuple[State, jax.Array]:
-        """One step."""
-        past = push_trace(state["pre_trace"], arrivals, self.pre_tau, dt=dt)
-        post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
-        rate, trace = self.rate(read), post.astype(jnp.float32)
+    def changes(self, rate: Any, post: jax.Array, past: jax.Array) -> tuple[jax.Array, OnSpike]:
+        """Both terms where a post neuron spikes, the first where it does not."""
 
         def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
-            return rate * (jnp.where(arrived.arrived, row_of(trace, neuron), 0) + arrived.delayed(past))
+            return rate * (jnp.where(arrived.arrived, row_of(post, neuron), 0) + arrived.delayed(past))
 
-        kernel = change_kernel(kernel, arrivals, spikes, rate * trace, on_spike, dt=dt)
-        return {"post_trace": post, "pre_trace": past}, kernel
-
-    def problems(self, *, dt: float) -> list[str]:
-        """Time constants that are not positive."""
-        return not_positive(self, "pre_tau", "post_tau")
+        return rate * post, on_spike
 
 
 @register("hebbian", kind="learning_rule")
@@ -121,7 +91,7 @@ class ThreeFactorRule(PairRule):
     post_tau: float = field(default=10.0, metadata={"unit": "ms"})
     gamma: float = 0.1
 
-    def rate(self, read: Mapping[str, jax.Array]) -> Any:
+    def rate(self, read: Read) -> Any:
         """The learning rate of this step."""
         return self.gamma * (one_number(read["reward"]) + 0.1)
 
@@ -181,14 +151,7 @@ class OjaRule(LearningRule):
         return {"post_trace": jnp.zeros(units, dtype)}
 
     def step(
-        self,
-        state: State,
-        kernel: jax.Array,
-        arrivals: Arrivals,
-        spikes: jax.Array,
-        read: Mapping[str, jax.Array],
-        *,
-        dt: float,
+        self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, jax.Array]:
         """One step."""
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)

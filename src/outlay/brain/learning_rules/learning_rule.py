@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
-from outlay.brain.module import Component, Port, State
+from outlay.brain.module import Component, Port, State, not_positive
 from outlay.brain.traces import Tracer
 
-Row = jax.Array
+Read = Mapping[str, jax.Array]
+"""What a neuron reads in a step, by port."""
+OnSpike = Callable[[jax.Array, jax.Array, Arrivals], jax.Array]
+"""dK of all pairs of one post neuron that spiked, of the neuron's number, its row of K and what arrived at it."""
 
 
 class LearningRule(Component, abc.ABC):
@@ -33,7 +36,7 @@ class LearningRule(Component, abc.ABC):
     reads: ClassVar[Mapping[str, Port]] = {}
     eta: float
 
-    def rate(self, read: Mapping[str, jax.Array]) -> Any:
+    def rate(self, read: Read) -> Any:
         """The learning rate of this step: the rule's `eta`.
 
         Args:
@@ -56,14 +59,7 @@ class LearningRule(Component, abc.ABC):
 
     @abc.abstractmethod
     def step(
-        self,
-        state: State,
-        kernel: jax.Array,
-        arrivals: Arrivals,
-        spikes: jax.Array,
-        read: Mapping[str, jax.Array],
-        *,
-        dt: float,
+        self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, jax.Array]:
         """The state and the kernel after a step.
 
@@ -83,9 +79,52 @@ class Modulated(LearningRule, abc.ABC):
 
     reads: ClassVar[Mapping[str, Port]] = {"modulation": Port("values")}
 
-    def rate(self, read: Mapping[str, jax.Array]) -> Any:
+    def rate(self, read: Read) -> Any:
         """The learning rate of this step: eta × modulation."""
         return super().rate(read) * one_number(read["modulation"])
+
+
+@dataclass(frozen=True)
+class TwoTraceRule(LearningRule, abc.ABC):
+    """A rule of the traces at both ends of a synapse: one of each post neuron, and one of each pre neuron.
+
+    Attributes:
+        pre_tau: time constant of the pre trace, ms.
+        post_tau: time constant of the post trace, ms.
+    """
+
+    by_neuron: ClassVar[tuple[str, ...]] = ("post_trace",)
+
+    pre_tau: float = field(default=20.0, metadata={"unit": "ms"})
+    post_tau: float = field(default=20.0, metadata={"unit": "ms"})
+
+    def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
+        """No traces."""
+        return {"post_trace": jnp.zeros(units, dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
+
+    def step(
+        self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
+    ) -> tuple[State, jax.Array]:
+        """One step."""
+        past = push_trace(state["pre_trace"], arrivals, unit_tracer(self.pre_tau), dt=dt)
+        post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
+        on_arrival, on_spike = self.changes(self.rate(read), post.astype(jnp.float32), past)
+        kernel = change_kernel(kernel, arrivals, spikes, on_arrival, on_spike, dt=dt)
+        return {"post_trace": post, "pre_trace": past}, kernel
+
+    @abc.abstractmethod
+    def changes(self, rate: Any, post: jax.Array, past: jax.Array) -> tuple[jax.Array, OnSpike]:
+        """DK where a spike arrives and where a post neuron spikes, as `change_kernel` takes them.
+
+        Args:
+            rate: the learning rate of this step.
+            post: the trace of each post neuron, in float32.
+            past: the traces of pre neurons, newest first.
+        """
+
+    def problems(self, *, dt: float) -> list[str]:
+        """Time constants that are not positive."""
+        return not_positive(self, "pre_tau", "post_tau")
 
 
 def one_number(value: jax.Array) -> jax.Array:
@@ -98,7 +137,7 @@ def change_kernel(
     arrivals: Arrivals,
     spikes: jax.Array,
     on_arrival: jax.Array,
-    on_spike: Callable[[jax.Array, Row, Arrivals], Row],
+    on_spike: OnSpike,
     *,
     dt: float,
     ceiling: jax.Array | None = None,
@@ -111,7 +150,7 @@ def change_kernel(
         spikes: which post neurons spiked.
         on_arrival: dK, for each post neuron, of a pair where a spike arrived and the post neuron did not spike:
             (post,), or (post, 2), of an excitatory and of an inhibitory pre neuron.
-        on_spike: dK of all pairs of one post neuron that spiked: `on_spike(neuron, its row of K, what arrived at it)`.
+        on_spike: dK of all pairs of one post neuron that spiked.
         dt: the time of one step, ms.
         ceiling: the greatest value of K, of the shape of `on_arrival`; None for none.
     """
@@ -168,8 +207,8 @@ def no_past(num_inputs: int, num_steps: int, dtype: Any) -> jax.Array:
     return jnp.zeros((num_steps, num_inputs), dtype)
 
 
-def push_trace(past: jax.Array, arrivals: Arrivals, tau: float, *, dt: float) -> jax.Array:
+def push_trace(past: jax.Array, arrivals: Arrivals, tracer: Tracer, *, dt: float) -> jax.Array:
     """The traces of pre neurons after one more step."""
-    newest = unit_tracer(tau).step(past[0], arrivals.sent, dt=dt)
+    newest = tracer.step(past[0], arrivals.sent, dt=dt)
     # Else every pair would compute the trace of its pre neuron anew.
     return jax.lax.optimization_barrier(jnp.concatenate([newest[None], past[:-1]]))

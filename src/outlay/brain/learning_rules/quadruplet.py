@@ -14,14 +14,14 @@ from outlay.brain.delays import Arrivals
 from outlay.brain.learning_rules.learning_rule import (
     LearningRule,
     Modulated,
+    OnSpike,
+    Read,
+    TwoTraceRule,
     change_kernel,
-    no_past,
     one_number,
-    push_trace,
     row_of,
-    unit_tracer,
 )
-from outlay.brain.module import Port, State, not_positive
+from outlay.brain.module import Port, State
 from outlay.brain.registry import register
 
 ByPair = float | tuple[float, float, float, float]
@@ -31,7 +31,7 @@ inhibitory one)."""
 
 @register("quadruplet", kind="learning_rule")
 @dataclass(frozen=True)
-class QuadrupletRule(LearningRule):
+class QuadrupletRule(TwoTraceRule):
     """Four terms, of spikes alone and of pairs, as fast as a modulation says.
 
     In every step::
@@ -57,7 +57,6 @@ class QuadrupletRule(LearningRule):
         eta: the learning rate.
     """
 
-    by_neuron: ClassVar[tuple[str, ...]] = ("post_trace",)
     reads: ClassVar[Mapping[str, Port]] = {"modulation": Port("values")}
 
     pre_tau: float = field(default=10.0, metadata={"unit": "ms"})
@@ -68,40 +67,19 @@ class QuadrupletRule(LearningRule):
     q_delta: float = 1.0
     eta: float = 0.1
 
-    def rate(self, read: Mapping[str, jax.Array]) -> Any:
+    def rate(self, read: Read) -> Any:
         """The learning rate of this step."""
         return self.eta * (one_number(read["modulation"]) + 0.1)
 
-    def init(self, key: jax.Array, units: int, num_inputs: int, num_steps: int, *, dt: float, dtype: Any) -> State:
-        """No traces."""
-        return {"post_trace": jnp.zeros(units, dtype), "pre_trace": no_past(num_inputs, num_steps, dtype)}
-
-    def step(
-        self,
-        state: State,
-        kernel: jax.Array,
-        arrivals: Arrivals,
-        spikes: jax.Array,
-        read: Mapping[str, jax.Array],
-        *,
-        dt: float,
-    ) -> tuple[State, jax.Array]:
-        """One step."""
-        past = push_trace(state["pre_trace"], arrivals, self.pre_tau, dt=dt)
-        post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
-        rate = self.rate(read)
-        arrival = rate * (self.q_alpha + self.q_beta * post.astype(jnp.float32))
+    def changes(self, rate: Any, post: jax.Array, past: jax.Array) -> tuple[jax.Array, OnSpike]:
+        """All four terms where a post neuron spikes, the first two where it does not."""
+        arrival = rate * (self.q_alpha + self.q_beta * post)
 
         def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
             of_arrival = jnp.where(arrived.arrived, row_of(arrival, neuron), 0)
             return of_arrival + rate * (self.q_gamma + self.q_delta * arrived.delayed(past))
 
-        kernel = change_kernel(kernel, arrivals, spikes, arrival, on_spike, dt=dt)
-        return {"post_trace": post, "pre_trace": past}, kernel
-
-    def problems(self, *, dt: float) -> list[str]:
-        """Time constants that are not positive."""
-        return not_positive(self, "pre_tau", "post_tau")
+        return arrival, on_spike
 
 
 @register("bounded_quadruplet", kind="learning_rule")
@@ -151,14 +129,7 @@ class BoundedQuadrupletRule(LearningRule):
         return {"post_trace": jnp.zeros((units, 2), dtype), "pre_trace": past}
 
     def step(
-        self,
-        state: State,
-        kernel: jax.Array,
-        arrivals: Arrivals,
-        spikes: jax.Array,
-        read: Mapping[str, jax.Array],
-        *,
-        dt: float,
+        self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, jax.Array]:
         """One step."""
         inhibitory, rate = read["inhibitory"], self.rate(read)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ from outlay.brain.delays import Arrivals
 from outlay.brain.learning_rules.learning_rule import (
     LearningRule,
     Modulated,
+    Read,
     change_kernel,
     no_past,
     push_trace,
@@ -80,17 +80,10 @@ class ZenkeRule(LearningRule):
         }
 
     def step(
-        self,
-        state: State,
-        kernel: jax.Array,
-        arrivals: Arrivals,
-        spikes: jax.Array,
-        read: Mapping[str, jax.Array],
-        *,
-        dt: float,
+        self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
     ) -> tuple[State, jax.Array]:
         """One step."""
-        past = push_trace(state["pre_trace"], arrivals, self.pre_tau, dt=dt)
+        past = push_trace(state["pre_trace"], arrivals, unit_tracer(self.pre_tau), dt=dt)
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
         slow = unit_tracer(self.post_slow_tau).step(state["post_slow_trace"], spikes, dt=dt)
         target = self._target(state["target_trace"], kernel, dt)
