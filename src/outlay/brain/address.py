@@ -59,9 +59,7 @@ def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
         BrainError: a pattern is written wrongly or matches nothing; all of them are listed.
 
     Example:
-        >>> from outlay.brain import Brain
-        >>> from outlay.brain import Connection
-        >>> from outlay.brain import LinearSpiker
+        >>> from outlay.brain import Brain, Connection, LinearSpiker
         >>> eyes = {"left": LinearSpiker(), "right": LinearSpiker()}
         >>> brain = Brain(eyes, [Connection("inputs:light", f"{eye}:signal") for eye in eyes], inputs={"light": (3,)})
         >>> select_addresses(brain, ["*:spikes"])
@@ -71,9 +69,9 @@ def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
     chosen: dict[str, None] = {}
     problems = []
     for pattern in dict.fromkeys(patterns):
-        found = [address for spelling, address in spelled.items() if _matches(pattern, spelling)]
-        chosen.update(dict.fromkeys(found))
-        if not found:
+        matched = [address for spelling, address in spelled.items() if _matches(pattern, spelling)]
+        chosen.update(dict.fromkeys(matched))
+        if not matched:
             problems.append(_nothing(pattern, spelled))
     if problems:
         raise BrainError(f"{counted(len(problems), 'address', 'addresses')} cannot be recorded", problems)
@@ -120,7 +118,9 @@ def _nothing(pattern: str, spelled: Mapping[str, str]) -> Problem:
             "address", pattern, "the cache holds what modules wrote last", f"{module or '*'}:{written or '*'}"
         )
     if ":" not in pattern and any(matches(pattern, name) for name in {s.partition(":")[0] for s in spelled}):
-        return Problem("address", pattern, "it names a module and nothing of it", f"{pattern}.** or {pattern}:*")
+        return Problem(
+            "address", pattern, "it names a module, but no port and no leaf of it", f"{pattern}.** or {pattern}:*"
+        )
     return Problem(
         "address", pattern, "it matches nothing that the Brain writes or holds", did_you_mean(pattern, spelled)
     )

@@ -43,9 +43,7 @@ class Brain:
         BrainError: something does not fit; every offender is listed.
 
     Example:
-        >>> from outlay.brain import Brain
-        >>> from outlay.brain import Connection
-        >>> from outlay.brain import LinearSpiker
+        >>> from outlay.brain import Brain, Connection, LinearSpiker
         >>> brain = Brain({"eye": LinearSpiker()}, [Connection("inputs:light", "eye:signal")], inputs={"light": (3,)},
         ...               outputs={"seen": "eye:spikes"})
         >>> state, outputs = brain.step(brain.init(jax.random.key(0)), {"light": jnp.ones(3)})
@@ -84,7 +82,7 @@ class Brain:
         Args:
             key: the PRNG key; a module draws from this key and its name, so other modules change nothing that it draws.
         """
-        state = self._told_signs({name: self.init_module(name, key) for name in self.modules})
+        state = self._with_signs({name: self.init_module(name, key) for name in self.modules})
         return {**state, CACHE: self.graph.init_cache(self.produced)}
 
     def init_module(self, name: str, key: jax.Array) -> State:
@@ -110,7 +108,7 @@ class Brain:
             BrainError: inputs that the Brain does not have, lacks, or has in another shape; all are listed.
         """
         given = {name: jnp.asarray(value) for name, value in inputs.items()}
-        refuse_other_inputs(self, {name: value.shape for name, value in given.items()})
+        check_inputs(self, {name: value.shape for name, value in given.items()})
         return self.graph(state, given)
 
     @property
@@ -144,22 +142,22 @@ class Brain:
 
         write_picture(Path(path), draw(self), force=force)
 
-    def _told_signs(self, state: State) -> State:
+    def _with_signs(self, state: State) -> State:
         """The states of all modules, with what they know of who is inhibitory."""
         telling = {name: module for name, module in self.modules.items() if type(module).signs is not Module.signs}
         signs: dict[str, Mapping[str, jax.Array]] = {}
         # What a module tells may be what it was told: as many rounds as could stand in a row.
         for _ in telling:
             signs = {name: module.signs(state[name], self._signs_read(name, signs)) for name, module in telling.items()}
-        return {name: m.told_signs(state[name], self._signs_read(name, signs)) for name, m in self.modules.items()}
+        return {name: m.with_signs(state[name], self._signs_read(name, signs)) for name, m in self.modules.items()}
 
     def _signs_read(self, name: str, signs: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, jax.Array]:
         """For each port of spikes of a module, which of its sources are inhibitory neurons."""
 
         def of_source(source: Source) -> jax.Array:
-            told = signs.get(source.part, {}).get(source.port)
-            if told is not None:
-                return told.reshape(-1)
+            sign = signs.get(source.part, {}).get(source.port)
+            if sign is not None:
+                return sign.reshape(-1)
             shape = port_of(self, source, self.wiring.output_ports)
             return jnp.zeros(math.prod((shape and shape.shape) or ()), bool)
 
@@ -189,7 +187,7 @@ def _number_of(name: str) -> int:
     return int.from_bytes(name.encode(), "big") % (2**32 - 5)  # a prime below 2**32: names differ, so do numbers
 
 
-def refuse_other_inputs(brain: Brain, shapes: Mapping[str, Shape]) -> None:
+def check_inputs(brain: Brain, shapes: Mapping[str, Shape]) -> None:
     """Refuse inputs that a Brain does not have, lacks, or has in another shape.
 
     Args:
@@ -204,14 +202,11 @@ def refuse_other_inputs(brain: Brain, shapes: Mapping[str, Shape]) -> None:
         for name in shapes
         if name not in brain.inputs
     ]
-    for name, want in brain.inputs.items():
+    for name, expected in brain.inputs.items():
         if name not in shapes:
-            problems.append(Problem("input", name, "nothing is given for it", f"an array of shape {want}"))
-        elif tuple(shapes[name]) != want:
-            problems.append(
-                Problem(
-                    "input", name, f"it is {want}, and what is given is {shapes[name]}", f"an array of shape {want}"
-                )
-            )
+            problems.append(Problem("input", name, "nothing is given for it", f"an array of shape {expected}"))
+        elif tuple(shapes[name]) != expected:
+            what = f"its shape is {expected}, and the array given has shape {shapes[name]}"
+            problems.append(Problem("input", name, what, f"an array of shape {expected}"))
     if problems:
         raise BrainError(f"these inputs do not fit the Brain: {counted(len(problems), 'problem')}", problems)

@@ -42,13 +42,13 @@ def show(
 
     settle_on_cpu()
     refuse_output(picture, force=force)
-    found = read_brain(file, inputs=parse_shapes(inputs or ()))
+    loaded = read_brain(file, inputs=parse_shapes(inputs or ()))
     if as_json:
-        print_json(found.inspect().to_dict())
+        print_json(loaded.inspect().to_dict())
     else:
-        print_picture(found.inspect().tree())
+        print_picture(loaded.inspect().tree())
     if picture is not None:
-        found.picture(picture, force=force)
+        loaded.picture(picture, force=force)
         say(f"wrote {picture}", err=True)
 
 

@@ -65,9 +65,9 @@ def brain_problems(brain: Brain) -> Iterator[Problem]:
 def module_problems(brain: Brain) -> Iterator[tuple[str, list[Problem]]]:
     """What modules say is wrong with their settings, by module; those without a problem are left out."""
     for name, module in brain.modules.items():
-        said = module.problems(dt=brain.dt)
-        also = [each for setting, each in no_numbers(module) if not any(s.startswith(f"{setting} is") for s in said)]
-        sentences = [sentence.partition("\n") for sentence in (*said, *also)]
+        own = module.problems(dt=brain.dt)
+        also = [each for setting, each in no_numbers(module) if not any(s.startswith(f"{setting} is") for s in own)]
+        sentences = [sentence.partition("\n") for sentence in (*own, *also)]
         if sentences:
             yield name, [Problem("setting", name, what, fix or "another value") for what, _, fix in sentences]
 
@@ -116,7 +116,7 @@ def checked_ports(name: str, module: Module, ports: Any) -> Mapping[str, Port]:
     wrong = {port: what.shape for port, what in ports.items() if not (what.shape is None or is_shape(what.shape))}
     if wrong:
         what = ", ".join(f"{port} {shape!r}" for port, shape in wrong.items())
-        raise BrainError(f"outputs says shapes that are none: {what}\n  fix: positive whole numbers, {example}")
+        raise BrainError(f"outputs returned what is no shape: {what}\n  fix: positive whole numbers, {example}")
     return ports
 
 

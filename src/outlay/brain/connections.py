@@ -56,15 +56,15 @@ def split_end(end: str) -> tuple[str, str]:
 def broken_connections(brain: Brain) -> dict[Connection, list[Problem]]:
     """The connections that lead nowhere, are there twice or have no possible delay, each with its problems."""
     twice = {connection for connection, times in Counter(brain.connections).items() if times > 1}
-    found = {}
+    broken = {}
     for connection in brain.connections:
         what = [*_origin_problems(brain, connection), *_target_problems(brain, connection)]
         what += _delay_problems(connection, brain.dt) if is_time(brain.dt) else []
         if connection in twice:
-            what.append(("it is there twice", "name it once; how much it counts is for the kernel to say"))
+            what.append(("it is listed twice", "list it once; how strong it is, the kernel says"))
         if what:
-            found[connection] = [Problem("connection", str(connection), wrong, fix) for wrong, fix in what]
-    return found
+            broken[connection] = [Problem("connection", str(connection), wrong, fix) for wrong, fix in what]
+    return broken
 
 
 def unconnected_ports(brain: Brain) -> Iterator[Problem]:
@@ -76,7 +76,7 @@ def unconnected_ports(brain: Brain) -> Iterator[Problem]:
                 yield Problem(
                     "unconnected port",
                     f"{name}:{port}",
-                    f"nothing is connected to it, and {name} cannot do without it",
+                    f"nothing is connected to it, and every input port of {name} must be connected",
                     f'a connection from something that writes {what.kind} to "{name}:{port}"',
                 )
 

@@ -59,7 +59,7 @@ class ExponentialIntegrator(Module):
     def outputs(self, shapes: Mapping[str, Shape]) -> Mapping[str, Port]:
         """It writes `signal`."""
         if "spikes" in shapes:
-            self._refuse_empty_groups(int(np.prod(shapes["spikes"])))
+            self._check_groups(int(np.prod(shapes["spikes"])))
         return {"signal": Port("values", (self.num_outputs,))}
 
     def init(self, key: jax.Array, shapes: Mapping[str, Shape], *, dt: float, dtype: Any) -> State:
@@ -106,7 +106,7 @@ class ExponentialIntegrator(Module):
         base, larger = divmod(num_neurons, self.num_outputs)
         return np.repeat(np.arange(self.num_outputs), [base + (group < larger) for group in range(self.num_outputs)])
 
-    def _refuse_empty_groups(self, num_neurons: int) -> None:
+    def _check_groups(self, num_neurons: int) -> None:
         if self.output_map is not None and len(self.output_map) != num_neurons:
             raise BrainError(
                 f"output_map has {len(self.output_map)} entries, and {num_neurons} neurons arrive\none for each neuron"

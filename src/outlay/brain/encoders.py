@@ -183,7 +183,7 @@ class TopologicalMap:
     def cells(self, signal: Shape) -> Shape:
         """A row of units for each number of the signal."""
         for name in ("glue", "mins", "maxs"):
-            _refuse_other_shape(name, getattr(self, name), tuple(signal))
+            _check_shape(name, getattr(self, name), tuple(signal))
         return (*signal, self.resolution)
 
     def drive(self, signal: jax.Array) -> jax.Array:
@@ -275,7 +275,7 @@ class TopologicalPoissonSpiker(TopologicalMap, PoissonSpiker):
         return PoissonSpiker.problems(self, dt=dt) + self.map_problems()
 
 
-def _refuse_other_shape(name: str, setting: object, signal: Shape) -> None:
+def _check_shape(name: str, setting: object, signal: Shape) -> None:
     if isinstance(setting, tuple) and len(setting) not in (1, *signal[-1:]):
         raise BrainError(
             f"{name} has {len(setting)} values, and the signal is {signal}\none value for all, or one for each number"

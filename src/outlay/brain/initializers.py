@@ -147,9 +147,9 @@ class NormalizedSparseUniform(Bounded):
 
     def drawn(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
         """The draws."""
-        kept = _sparse(key, shape, self.density)
-        total = kept.sum(tuple(self.norm_axes), keepdims=True)
-        return self.scale * kept / jnp.where(total > 0, total, 1)
+        draws = _sparse(key, shape, self.density)
+        total = draws.sum(tuple(self.norm_axes), keepdims=True)
+        return self.scale * draws / jnp.where(total > 0, total, 1)
 
 
 @register("normal", kind="initializer")
@@ -214,9 +214,9 @@ def _sparse(key: jax.Array, shape: tuple[int, int], density: float) -> jax.Array
 
 def _some(key: jax.Array, shape: tuple[int, int], density: float, draw: Any) -> jax.Array:
     """Draws, with 0 in place of those that are not kept."""
-    values, kept = jax.random.split(key)
-    draws = by_neuron(draw, values, shape)
-    return jnp.where(by_neuron(jax.random.uniform, kept, shape) < density, draws, 0)
+    of_values, of_choice = jax.random.split(key)
+    draws = by_neuron(draw, of_values, shape)
+    return jnp.where(by_neuron(jax.random.uniform, of_choice, shape) < density, draws, 0)
 
 
 @dataclass(frozen=True, eq=False)

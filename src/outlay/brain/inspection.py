@@ -158,9 +158,9 @@ def _grow_leaves(tree: Tree, facts: ModuleFacts, above: str) -> None:
     def own(path: str) -> bool:
         return path.startswith(above) and not path.startswith(tuple(others))
 
-    said = [f"{path.removeprefix(above)} {value}" for path, value in facts.settings.items() if own(path)]
-    if said:
-        tree.add(", ".join(said))
+    settings = [f"{path.removeprefix(above)} {value}" for path, value in facts.settings.items() if own(path)]
+    if settings:
+        tree.add(", ".join(settings))
     for path, leaf in facts.state.items():
         if own(path):
             tree.add(f"{path.removeprefix(above)} {leaf.shape} {leaf.dtype}")

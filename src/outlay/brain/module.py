@@ -113,7 +113,7 @@ class Module(abc.ABC):
         """
         return {}
 
-    def told_signs(self, state: State, read: Mapping[str, jax.Array]) -> State:
+    def with_signs(self, state: State, read: Mapping[str, jax.Array]) -> State:
         """The state before the first step of a module that knows whom it reads.
 
         Args:

@@ -45,11 +45,7 @@ class Neuron(Module):
         learning_rule: how the kernel changes; None for a kernel that does not.
 
     Example:
-        >>> from outlay.brain import Brain
-        >>> from outlay.brain import Connection
-        >>> from outlay.brain import LinearSpiker
-        >>> from outlay.brain import Constant
-        >>> from outlay.brain import LeakySoma
+        >>> from outlay.brain import Brain, Connection, Constant, LeakySoma, LinearSpiker
         >>> neurons = Neuron(2, soma=LeakySoma(resistance=1.0), synapses=LinearSynapses(Constant(30.0)))
         >>> brain = Brain(
         ...     {"eye": LinearSpiker(), "neurons": neurons},
@@ -108,7 +104,7 @@ class Neuron(Module):
         """Its inhibitory neurons."""
         return {"out_spikes": state["inhibitory"]}
 
-    def told_signs(self, state: State, read: Mapping[str, jax.Array]) -> State:
+    def with_signs(self, state: State, read: Mapping[str, jax.Array]) -> State:
         """With who is inhibitory among those it reads, as a rule has to know before the first of them spikes."""
         return {**state, "delays": {**state["delays"], "inhibitory": read["in_spikes"]}}
 

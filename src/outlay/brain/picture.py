@@ -70,14 +70,14 @@ def draw(brain: Brain) -> Figure:
 
 
 def _edges(brain: Brain) -> Edges:
-    found: Edges = {}
+    edges: Edges = {}
     for name, by_port in brain.wiring.reads.items():
         for source in (source for sources in by_port.values() for source in sources):
             origin = f"{INPUTS}:{source.port}" if source.part == INPUTS else source.part
-            found[origin, name] = max(source.latency, found.get((origin, name), 1))
+            edges[origin, name] = max(source.latency, edges.get((origin, name), 1))
     for name, (module, _) in brain.wiring.outputs.items():
-        found[module, f"outputs:{name}"] = 1
-    return found
+        edges[module, f"outputs:{name}"] = 1
+    return edges
 
 
 def _boxes(brain: Brain, edges: Edges) -> dict[str, Box]:

@@ -42,7 +42,7 @@ class Wiring:
 def wire(brain: Brain) -> Wiring:
     """Resolve a Brain's connections and shapes.
 
-    What is broken is left out of what is checked after it, so that one mistake is told once and hides no other.
+    What is broken is left out of what is checked after it, so that one mistake is reported once and hides no other.
 
     Raises:
         BrainError: something does not fit; every offender is listed.
@@ -52,7 +52,7 @@ def wire(brain: Brain) -> Wiring:
     broken = broken_connections(brain)
     reads = {name: _reads(brain, name, broken) for name in brain.modules}
     resolved = resolve_shapes(brain, reads, broken=frozenset(in_settings))
-    problems += [problem for found in (*in_settings.values(), *broken.values()) for problem in found]
+    problems += [problem for group in (*in_settings.values(), *broken.values()) for problem in group]
     problems += [*unconnected_ports(brain), *resolved.problems, *origin_problems(brain, resolved.ports)]
     problems += [*port_problems(brain, reads, resolved, in_settings), *output_problems(brain, resolved.ports)]
     if problems:
@@ -79,7 +79,7 @@ class Shapes:
     Attributes:
         ports: for each module what it writes.
         arriving: for each module and port the shape that arrives, where it is known.
-        problems: modules that refuse what arrives, and cycles in which nobody says a shape.
+        problems: modules that refuse what arrives, and cycles in which no module has a shape of its own.
     """
 
     ports: Mapping[str, Mapping[str, Port]]
@@ -95,21 +95,21 @@ def resolve_shapes(brain: Brain, reads: Reads, *, broken: frozenset[str]) -> Sha
         reads: what its modules read.
         broken: modules not to ask: their settings are wrong.
     """
-    said: dict[str, Mapping[str, Port]] = {}
+    ports: dict[str, Mapping[str, Port]] = {}
     # Each round, a module more can know its shapes; what the last one is told no longer changes.
     for _ in range(len(brain.modules) + 1):
-        known = {name: _arriving(brain, reads[name], said) for name in brain.modules}
+        known = {name: _arriving(brain, reads[name], ports) for name in brain.modules}
         written = {name: _ask(brain, name, known[name]) for name in brain.modules if name not in broken}
-        said = {name: what for name, what in written.items() if isinstance(what, Mapping)}
+        ports = {name: what for name, what in written.items() if isinstance(what, Mapping)}
     refused = {name: what for name, what in written.items() if isinstance(what, Problem)}
     lacking = {name: what for name, what in written.items() if isinstance(what, str)}
     shapeless = [
-        Problem("port", f"{name}:{port}", "its module writes it without saying a shape", "a Port with a shape")
-        for name, by_port in said.items()
+        Problem("port", f"{name}:{port}", "its module writes it without a shape", "a Port with a shape")
+        for name, by_port in ports.items()
         for port, what in by_port.items()
         if what.shape is None
     ]
-    return Shapes(said, known, [*refused.values(), *_cycles(reads, lacking), *shapeless])
+    return Shapes(ports, known, [*refused.values(), *_cycles(reads, lacking), *shapeless])
 
 
 def port_of(brain: Brain, source: Source, ports: Mapping[str, Mapping[str, Port]]) -> Port | None:
@@ -139,18 +139,18 @@ def _arriving(
     brain: Brain, by_port: Mapping[str, tuple[Source, ...]], ports: Mapping[str, Mapping[str, Port]]
 ) -> dict[str, Shape]:
     """The shape of what the sources of each port are together, for ports all of whose sources are known."""
-    found = {}
+    arriving = {}
     for port, sources in by_port.items():
         written = [port_of(brain, source, ports) for source in sources]
         shapes = [what.shape for what in written if what is not None and what.shape is not None]
         if shapes and len(shapes) == len(sources):
-            found[port] = shapes[0] if len(shapes) == 1 else (sum(math.prod(shape) for shape in shapes),)
-    return found
+            arriving[port] = shapes[0] if len(shapes) == 1 else (sum(math.prod(shape) for shape in shapes),)
+    return arriving
 
 
 def _cycles(reads: Reads, lacking: Mapping[str, str]) -> list[Problem]:
     """One problem for each cycle of modules that all wait for each other's shapes."""
-    found: dict[frozenset[str], Problem] = {}
+    cycles: dict[frozenset[str], Problem] = {}
     for start in lacking:
         walk = [start]
         while (before := _waits_for(reads, lacking, walk[-1])) and before not in walk:
@@ -158,8 +158,8 @@ def _cycles(reads: Reads, lacking: Mapping[str, str]) -> list[Problem]:
         if before:
             cycle = walk[walk.index(before) :]
             first = cycle[0]
-            found.setdefault(frozenset(cycle), _cycle_problem(cycle, f"{first}:{lacking[first]}"))
-    return list(found.values())
+            cycles.setdefault(frozenset(cycle), _cycle_problem(cycle, f"{first}:{lacking[first]}"))
+    return list(cycles.values())
 
 
 def _waits_for(reads: Reads, lacking: Mapping[str, str], name: str) -> str | None:
@@ -172,8 +172,8 @@ def _cycle_problem(cycle: list[str], where: str) -> Problem:
     return Problem(
         "missing shape",
         where,
-        f"what arrives has the shape of what leaves, around a cycle in which no module says its own: {around}",
-        "in the cycle, a module that has a shape of its own, such as a neuron with its units",
+        f"its shape follows from itself, around a cycle in which no module has a shape of its own: {around}",
+        "put a module with a shape of its own into the cycle, such as a neuron with its units",
     )
 
 
@@ -188,14 +188,15 @@ def port_problems(brain: Brain, reads: Reads, shapes: Shapes, broken: Collection
     """
     for name, by_port in reads.items():
         for port, sources in by_port.items():
-            where, want, got = f"{name}:{port}", brain.modules[name].inputs()[port], shapes.arriving[name].get(port)
+            where, expected = f"{name}:{port}", brain.modules[name].inputs()[port]
+            arrived = shapes.arriving[name].get(port)
             for source in sources:
                 if name not in broken:
-                    yield from _source_problems(brain, source, where, want, shapes)
-            if name not in broken and want.shape is not None and got is not None and got != want.shape:
+                    yield from _source_problems(brain, source, where, expected, shapes)
+            if name not in broken and expected.shape is not None and arrived is not None and arrived != expected.shape:
                 ends = " + ".join(f"{source} {port_of(brain, source, shapes.ports)}" for source in sources)
-                what = f"it reads {want}, and what arrives is {got}: {ends}"
-                yield Problem("shape", where, what, f"sources that make {want.shape}")
+                what = f"it reads {expected}, and what arrives is {arrived}: {ends}"
+                yield Problem("shape", where, what, f"sources that make {expected.shape}")
 
 
 def origin_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
@@ -220,14 +221,14 @@ def output_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> It
         yield Problem("output", name, f"{where}: {what}", fix)
 
 
-def _source_problems(brain: Brain, source: Source, where: str, want: Port, shapes: Shapes) -> Iterator[Problem]:
+def _source_problems(brain: Brain, source: Source, where: str, expected: Port, shapes: Shapes) -> Iterator[Problem]:
     origin, both = port_of(brain, source, shapes.ports), f"{source} -> {where}"
     if origin is None:
         return
-    if origin.kind != want.kind and source.part != INPUTS:
-        what = f"{source} writes {origin}, and {where} reads {want}"
-        fix = f"a source of {want.kind}, or a module between them that makes {want.kind} of {origin.kind}"
+    if origin.kind != expected.kind and source.part != INPUTS:
+        what = f"{source} writes {origin}, and {where} reads {expected}"
+        fix = f"a source of {expected.kind}, or a module between them that makes {expected.kind} of {origin.kind}"
         yield Problem("connection", both, what, fix)
-    elif origin.unit and want.unit and origin.unit != want.unit:
-        what = f"{source} is in {origin.unit}, and {where} in {want.unit}"
+    elif origin.unit and expected.unit and origin.unit != expected.unit:
+        what = f"{source} is in {origin.unit}, and {where} in {expected.unit}"
         yield Problem("connection", both, what, "a port of the same unit")

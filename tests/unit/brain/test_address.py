@@ -54,7 +54,7 @@ def test_what_matches_nothing_is_an_error_that_lists_all():
 @pytest.mark.parametrize(
     ("pattern", "fix"),
     [
-        ("eye", "it names a module and nothing of it\n    fix: eye.** or eye:*"),
+        ("eye", "it names a module, but no port and no leaf of it\n    fix: eye.** or eye:*"),
         ("cache.eye.out_spikes", "fix: eye:out_spikes"),
         ("eye..soma", "two dots in a row"),
         ("eye:", "MODULE:PORT"),

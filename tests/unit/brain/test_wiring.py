@@ -154,7 +154,7 @@ def test_every_offender_is_listed_at_once():
 @pytest.mark.parametrize(
     ("connections", "where", "what", "fix"),
     [
-        ([EYE_INPUT, EYE_INPUT], str(EYE_INPUT), "it is there twice", "name it once"),
+        ([EYE_INPUT, EYE_INPUT], str(EYE_INPUT), "it is listed twice", "list it once"),
         ([Connection("light", "eye:signal")], "light -> eye:signal", "'light' names no port", "inputs:NAME"),
         ([EYE_INPUT, Connection("eye:spikes", "eye")], "eye:spikes -> eye", "'eye' names no port", "MODULE:PORT"),
         (
@@ -195,7 +195,7 @@ def test_a_port_that_nothing_is_connected_to():
         (
             "unconnected port",
             "eye:signal",
-            "nothing is connected to it, and eye cannot do without it",
+            "nothing is connected to it, and every input port of eye must be connected",
             'a connection from something that writes values to "eye:signal"',
         )
     ]
@@ -234,8 +234,8 @@ def test_a_cycle_in_which_nobody_says_a_shape_is_named_once_and_not_what_follows
         (
             "missing shape",
             "a:inputs",
-            "what arrives has the shape of what leaves, around a cycle in which no module says its own: a -> b -> a",
-            "in the cycle, a module that has a shape of its own, such as a neuron with its units",
+            "its shape follows from itself, around a cycle in which no module has a shape of its own: a -> b -> a",
+            "put a module with a shape of its own into the cycle, such as a neuron with its units",
         )
     ]
     modules["b"] = Concat("values", shape=(5, 1))
@@ -287,7 +287,7 @@ def test_inputs_that_do_not_fit_are_all_named():
         brain.step(brain.init(jax.random.key(0)), {"light": jnp.zeros(4), "sund": jnp.zeros(2)})
     assert [(p.where, p.what, p.fix) for p in error.value.problems] == [
         ("sund", "the Brain has no input 'sund'", "did you mean 'sound'?"),
-        ("light", "it is (3,), and what is given is (4,)", "an array of shape (3,)"),
+        ("light", "its shape is (3,), and the array given has shape (4,)", "an array of shape (3,)"),
         ("sound", "nothing is given for it", "an array of shape (2,)"),
     ]
 

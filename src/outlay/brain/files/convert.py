@@ -13,7 +13,7 @@ import numpy as np
 
 from outlay.brain.brain import Brain
 from outlay.brain.files.nir_read import NirBrain, read_nir
-from outlay.brain.files.nir_write import refuse_unsayable, write_nir
+from outlay.brain.files.nir_write import check_sayable, write_nir
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.files.toml_write import write_toml
 from outlay.brain.initializers import KernelFile
@@ -59,21 +59,21 @@ def convert_brain(
         return _from_nir(read_nir(source, dt=dt), target, force=force)
     brain = read_brain(source, inputs=inputs)
     if target.suffix == NIR:
-        refuse_unsayable(brain)  # before kernels are drawn, which takes longer
+        check_sayable(brain)  # before kernels are drawn, which takes longer
         _write_nir(brain, brain.init(jax.random.key(seed)), target)
     else:
         write_brain(brain, target, force=force)
     return [target]
 
 
-def _from_nir(found: NirBrain, target: Path, *, force: bool) -> list[Path]:
+def _from_nir(nir_brain: NirBrain, target: Path, *, force: bool) -> list[Path]:
     if target.suffix == NIR:
-        _write_nir(found.brain, found.init(jax.random.key(0)), target)
+        _write_nir(nir_brain.brain, nir_brain.init(jax.random.key(0)), target)
         return [target]
-    modules, files = dict(found.brain.modules), []
-    for name in found.kernels:  # all of them before the first is written
+    modules, files = dict(nir_brain.brain.modules), []
+    for name in nir_brain.kernels:  # all of them before the first is written
         refuse_to_replace(_kernel_file(target, name), force=force)
-    for name, kernel in found.kernels.items():
+    for name, kernel in nir_brain.kernels.items():
         file = _kernel_file(target, name)
         content = io.BytesIO()
         np.save(content, kernel)
@@ -83,7 +83,7 @@ def _from_nir(found: NirBrain, target: Path, *, force: bool) -> list[Path]:
         assert isinstance(neurons, Neuron)  # nothing else has a kernel
         synapses = dataclasses.replace(neurons.synapses, kernel=KernelFile(str(file)))
         modules[name] = dataclasses.replace(neurons, synapses=synapses)
-    write_brain(dataclasses.replace(found.brain, modules=modules), target, force=force)
+    write_brain(dataclasses.replace(nir_brain.brain, modules=modules), target, force=force)
     return [target, *files]
 
 

@@ -40,7 +40,7 @@ def write_nir(brain: Brain, state: State, path: str | os.PathLike) -> None:
     """
     import nir
 
-    refuse_unsayable(brain)
+    check_sayable(brain)
     nodes: dict[str, Any] = {name: nir.Input({"input": _flat(shape)}) for name, shape in brain.inputs.items()}
     edges: list[tuple[str, str]] = []
     for name, module in brain.modules.items():
@@ -58,7 +58,7 @@ def write_nir(brain: Brain, state: State, path: str | os.PathLike) -> None:
     nir.write(os.fspath(path), nir.NIRGraph(nodes, list(dict.fromkeys(edges)), type_check=False))
 
 
-def refuse_unsayable(brain: Brain) -> None:
+def check_sayable(brain: Brain) -> None:
     """Refuse a Brain that NIR cannot say.
 
     Raises:

@@ -77,18 +77,18 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
     >>> parse_shapes(["drive=4", "image=28x28"])
     {'drive': (4,), 'image': (28, 28)}
     """
-    found, problems = {}, []
+    shapes, problems = {}, []
     for text in texts:
         name, _, shape = text.partition("=")
         sizes = shape.split("x")
         if name and all(size.isdecimal() and int(size) for size in sizes):
-            found[name] = tuple(int(size) for size in sizes)
+            shapes[name] = tuple(int(size) for size in sizes)
         else:
             what = f"{text!r} is no shape"
             problems.append(Problem("shape", text, what, "write drive=4 or image=28x28"))
     if problems:
         raise BrainError("shapes of inputs cannot be read:", problems)
-    return found
+    return shapes
 
 
 def _content(file: Path) -> bytes:

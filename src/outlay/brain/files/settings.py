@@ -23,28 +23,28 @@ KEYS = {"units": "count"}
 LARGEST = 2**31 - 1
 """The largest whole number of a setting: sizes beyond it are none that JAX counts with."""
 
-Found = Callable[[tuple[str, ...], str, str, str], None]
+Report = Callable[[tuple[str, ...], str, str, str], None]
 """Takes what is wrong: path, kind, what, fix."""
 
 
-def read_table(table: Mapping[str, Any], kind: str, path: tuple[str, ...], found: Found) -> Any:
+def read_table(table: Mapping[str, Any], kind: str, path: tuple[str, ...], report: Report) -> Any:
     """The module or component that a table describes; None if something in it is wrong.
 
     Args:
         table: its settings, and under `type` its name.
         kind: what it is to be: `module`, `soma`, `initializer` and so on.
         path: of the table, within the module.
-        found: takes each thing that is wrong.
+        report: takes each thing that is wrong.
     """
     names = registered_names(kind)
     if TYPE not in table:
-        found(path, "no type", f"it does not say which {_words(kind)} it is", f"type = one of {', '.join(names)}")
+        report(path, "no type", f"it does not say which {_words(kind)} it is", f"type = one of {', '.join(names)}")
         return None
     if table[TYPE] not in names:
         fix = did_you_mean(str(table[TYPE]), names)
-        found((*path, TYPE), "unknown type", f"there is no {_words(kind)} {table[TYPE]!r}", fix)
+        report((*path, TYPE), "unknown type", f"there is no {_words(kind)} {table[TYPE]!r}", fix)
         return None
-    return _read_fields(registered(table[TYPE], kind=kind), table, path, found)
+    return _read_fields(registered(table[TYPE], kind=kind), table, path, report)
 
 
 def file_key(name: str) -> str:
@@ -52,7 +52,7 @@ def file_key(name: str) -> str:
     return KEYS.get(name, name)
 
 
-def _read_fields(cls: type, table: Mapping[str, Any], path: tuple[str, ...], found: Found) -> Any:
+def _read_fields(cls: type, table: Mapping[str, Any], path: tuple[str, ...], report: Report) -> Any:
     hints, fields = typing.get_type_hints(cls), {file_key(f.name): f for f in dataclasses.fields(cls) if f.init}
     values, wrong = {}, False
     for key, value in table.items():
@@ -60,16 +60,16 @@ def _read_fields(cls: type, table: Mapping[str, Any], path: tuple[str, ...], fou
             continue
         if key not in fields:
             fix = did_you_mean(key, fields) if fields else "take it away: it has no settings"
-            found((*path, key), "unknown setting", f"{table[TYPE]} has no setting {key!r}", fix)
+            report((*path, key), "unknown setting", f"{table[TYPE]} has no setting {key!r}", fix)
             wrong = True
             continue
         field = fields[key]
-        read = _read_value(value, hints[field.name], field.metadata.get("unit", ""), (*path, key), found)
+        read = _read_value(value, hints[field.name], field.metadata.get("unit", ""), (*path, key), report)
         wrong |= read is _WRONG
         values[field.name] = read
     for key, field in fields.items():
         if field.name not in values and _is_required(field) and key not in table:
-            found((*path, key), "missing setting", f"{table[TYPE]} needs {key}", f"{key} = ...")
+            report((*path, key), "missing setting", f"{table[TYPE]} needs {key}", f"{key} = ...")
             wrong = True
     return None if wrong else cls(**values)
 
@@ -77,20 +77,20 @@ def _read_fields(cls: type, table: Mapping[str, Any], path: tuple[str, ...], fou
 _WRONG = object()
 
 
-def _read_value(value: Any, hint: Any, unit: str, path: tuple[str, ...], found: Found) -> Any:
+def _read_value(value: Any, hint: Any, unit: str, path: tuple[str, ...], report: Report) -> Any:
     kind = next((kind for option in _options(hint) if (kind := kind_of(option))), None)
     if kind:
         if not isinstance(value, Mapping):
             fix = f'{path[-1]} = {{type = "{registered_names(kind)[0]}"}}'
-            found(path, "wrong type", f"{path[-1]} = {value!r} is no {_words(kind)}", fix)
+            report(path, "wrong type", f"{path[-1]} = {value!r} is no {_words(kind)}", fix)
             return _WRONG
-        read = read_table(value, kind, path, found)
+        read = read_table(value, kind, path, report)
         return _WRONG if read is None else read
     try:
         return _converted(value, hint, unit)
     except UnitError as error:
         what, _, fix = str(error).partition("\n")
-        found(path, "wrong unit" if isinstance(value, str) else "wrong type", f"{path[-1]}: {what}", fix)
+        report(path, "wrong unit" if isinstance(value, str) else "wrong type", f"{path[-1]}: {what}", fix)
         return _WRONG
 
 
@@ -102,7 +102,7 @@ def _converted(value: Any, hint: Any, unit: str) -> Any:
             return converted
     takes = " or ".join(dict.fromkeys(_takes(option, unit) for option in options if option is not type(None)))
     least = f" of at most {LARGEST}" if type(value) is int and abs(value) > LARGEST else ""
-    raise UnitError(f"{reprlib.repr(value)} is not what it takes\n{takes}{least}")
+    raise UnitError(f"{reprlib.repr(value)} is not allowed\n{takes}{least}")
 
 
 def _as(option: Any, value: Any, unit: str) -> Any:

@@ -38,33 +38,33 @@ class Templates:
     tables: Mapping[str, Any]
     used: set[str] = field(default_factory=set)
 
-    def merge(self, table: Mapping[str, Any], path: Path, found: list[tuple[Path, str, str]]) -> Merged:
+    def merge(self, table: Mapping[str, Any], path: Path, problems: list[tuple[Path, str, str]]) -> Merged:
         """A table over the template that it uses, which may itself use one.
 
         Args:
             table: of a module or a template.
             path: where it stands in the file.
-            found: takes what is wrong with `use`: where, what, fix.
+            problems: takes what is wrong with `use`: where, what, fix.
         """
-        below = self._below(table, path, found, ())
+        below = self._below(table, path, problems, ())
         return _over(below, table, path)
 
     def _below(
-        self, table: Mapping[str, Any], path: Path, found: list[tuple[Path, str, str]], chain: tuple[str, ...]
+        self, table: Mapping[str, Any], path: Path, problems: list[tuple[Path, str, str]], chain: tuple[str, ...]
     ) -> Merged:
         name = table.get(USE)
         if name is None:
             return Merged({}, {})
         if not isinstance(name, str) or not isinstance(self.tables.get(name), Mapping):
-            found.append(((*path, USE), f"there is no template {name!r}", did_you_mean(str(name), self.tables)))
+            problems.append(((*path, USE), f"there is no template {name!r}", did_you_mean(str(name), self.tables)))
             return Merged({}, {})
         self.used.add(name)
         if name in chain:
             around = " -> ".join((*chain[chain.index(name) :], name))
-            found.append(((*path, USE), f"templates that use each other: {around}", "one of them without `use`"))
+            problems.append(((*path, USE), f"templates that use each other: {around}", "one of them without `use`"))
             return Merged({}, {})
         template, at = self.tables[name], (TEMPLATES, name)
-        return _over(self._below(template, at, found, (*chain, name)), template, at)
+        return _over(self._below(template, at, problems, (*chain, name)), template, at)
 
 
 def _over(below: Merged, table: Mapping[str, Any], path: Path) -> Merged:

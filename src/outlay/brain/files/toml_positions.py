@@ -131,9 +131,9 @@ def locate(
     for problem in problems:
         if problem.kind == "setting" and isinstance(modules.get(problem.where), Unread):
             continue
-        said = [connection for connection in connections if str(connection) == problem.where]
-        if said:
-            line = lines.of_text("connections", lambda text, meant=said[0]: _says(text, meant))
+        same = [connection for connection in connections if str(connection) == problem.where]
+        if same:
+            line = lines.of_text("connections", lambda text, meant=same[0]: _says(text, meant))
         else:
             line = lines.of(_path_of(problem, merged))
         yield dataclasses.replace(problem, where=f"{line} {problem.where}")

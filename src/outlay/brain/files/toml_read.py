@@ -121,27 +121,27 @@ def import_file(folder: File, name: str, *, trust: bool) -> None:
 
 
 def _times(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
-    found = {key: data[key] for key in ("dt", "dtype") if key in data}
-    if isinstance(found.get("dt"), str):
+    times = {key: data[key] for key in ("dt", "dtype") if key in data}
+    if isinstance(times.get("dt"), str):
         try:
-            found["dt"] = number_in(found["dt"], "ms")
+            times["dt"] = number_in(times["dt"], "ms")
         except UnitError as error:
             findings.at(("dt",), "wrong unit", *_parts(error))
-            del found["dt"]
-    return found
+            del times["dt"]
+    return times
 
 
 def _connections(texts: Any, findings: Findings) -> list[Connection]:
     if not _is_texts(texts):
         findings.at(("connections",), "wrong type", "connections is no list of texts", f"connections = [{FORM}]")
         return []
-    found = []
+    connections = []
     for text in texts:
         try:
-            found.append(parse_connection(text))
+            connections.append(parse_connection(text))
         except UnitError as error:
             findings.at_text("connections", text, "connection", *_parts(error))
-    return found
+    return connections
 
 
 def _modules(
@@ -171,22 +171,22 @@ def _merged(templates: Templates, name: str, table: Mapping[str, Any], findings:
 
 
 def _module(name: str, merged: Merged, folder: File, findings: Findings) -> Module | None:
-    def found(path: Path, kind: str, what: str, fix: str) -> None:
+    def report(path: Path, kind: str, what: str, fix: str) -> None:
         findings.at(merged.written.get(path, ("modules", name, *path)), kind, what, fix)
 
-    return read_table(from_folder(merged.table, folder), MODULE, (), found)
+    return read_table(from_folder(merged.table, folder), MODULE, (), report)
 
 
 def _inputs(data: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
-    found = {}
+    inputs = {}
     for name, table in findings.tables(data, "inputs").items():
         path, shape = ("inputs", name), table.get("shape")
         for key in table.keys() - {"shape"}:
             findings.at((*path, key), "unknown key", f"an input has no {key!r}", "shape, and nothing else")
         if "shape" not in table:
             findings.at(path, "missing shape", f"the input {name!r} has no shape", "shape = [4]")
-        found[name] = tuple(shape) if isinstance(shape, list) else (1,) if shape is None else shape
-    return found
+        inputs[name] = tuple(shape) if isinstance(shape, list) else (1,) if shape is None else shape
+    return inputs
 
 
 def _outputs(data: Mapping[str, Any], findings: Findings) -> dict[str, str]:

@@ -72,16 +72,16 @@ def _head(brain: Brain, folder: File) -> Iterator[str]:
 
 
 def _tables(brain: Brain, folder: File) -> dict[str, Table]:
-    found, problems = {}, []
+    tables, problems = {}, []
     for name, module in brain.modules.items():
         try:
-            found[name] = _table(module, MODULE, folder)
+            tables[name] = _table(module, MODULE, folder)
         except BrainError as error:
             what, _, fix = str(error).partition("\n  fix: ")
             problems.append(Problem("unwritable", name, what, fix))
     if problems:
         raise BrainError(f"this Brain cannot be written to a file: {counted(len(problems), 'problem')}", problems)
-    return found
+    return tables
 
 
 def _table(settings: Any, kind: str, folder: File) -> Table:
@@ -138,14 +138,14 @@ def _own(table: Table, shared: Mapping[str, Table]) -> Table:
 
 
 def _beyond(table: Table, template: Table) -> Table:
-    found: Table = {}
+    own: Table = {}
     for key, value in table.items():
         if _same_type(value, template.get(key)):
             if inner := _beyond(value, template[key]):
-                found[key] = inner
+                own[key] = inner
         elif value != template.get(key):
-            found[key] = value
-    return found
+            own[key] = value
+    return own
 
 
 def _table_lines(path: tuple[str, ...], table: Table) -> Iterator[str]:

@@ -32,7 +32,7 @@ def number_in(text: str, unit: str) -> float:
 
     Args:
         text: such as `"20 ms"`.
-        unit: the unit that the number is wanted in, such as `ms`; empty for a number without one.
+        unit: the unit to convert to, such as `ms`; empty for a number without one.
 
     Raises:
         UnitError: it is no number, or of another quantity.
@@ -40,16 +40,16 @@ def number_in(text: str, unit: str) -> float:
     >>> number_in("0.02 s", "ms"), number_in("100 MOhm", "GOhm"), number_in("-60mV", "mV")
     (20.0, 0.1, -60.0)
     """
-    found = _NUMBER.fullmatch(text)
-    if not found:
+    match = _NUMBER.fullmatch(text)
+    if not match:
         raise UnitError(f"{text!r} is no number\n{_example(unit)}")
-    number, written = float(found[1].replace("_", "")), found[2]
+    number, written = float(match[1].replace("_", "")), match[2]
     if written in ("", unit):
         return number
-    given, wanted = _parts(written), _parts(unit)
-    if given is None or wanted is None or given[1] != wanted[1]:
-        raise UnitError(f"{text!r} is {_of(written, given)}, and this is {_of(unit, wanted)}\n{_example(unit)}")
-    exponent = given[0] - wanted[0]
+    written_parts, asked = _parts(written), _parts(unit)
+    if written_parts is None or asked is None or written_parts[1] != asked[1]:
+        raise UnitError(f"{text!r} is {_of(written, written_parts)}, and this is {_of(unit, asked)}\n{_example(unit)}")
+    exponent = written_parts[0] - asked[0]
     # Dividing by a power of ten rounds once where multiplying by its inverse would round twice.
     return number * 10.0**exponent if exponent >= 0 else number / 10.0**-exponent
 
@@ -81,10 +81,10 @@ def parse_connection(text: str) -> Connection:
     >>> parse_connection("A_ex:out_spikes -> B_ex:in_spikes after 2 ms")
     Connection(origin='A_ex:out_spikes', target='B_ex:in_spikes', delay=2.0)
     """
-    found = _CONNECTION.fullmatch(text)
-    if not found:
+    match = _CONNECTION.fullmatch(text)
+    if not match:
         raise UnitError(f"{text!r} is no connection\n{FORM}")
-    return Connection(found[1], found[2], None if found[3] is None else number_in(found[3], "ms"))
+    return Connection(match[1], match[2], None if match[3] is None else number_in(match[3], "ms"))
 
 
 def connection_text(connection: Connection) -> str:

@@ -162,7 +162,7 @@ def test_everything_wrong_is_told_at_once_with_its_line(problems):
             "topological_linear_spiker has no setting 'resolutoin'",
             "did you mean 'resolution'?",
         ),
-        ("wrong type", "model.toml:19 modules.A.count", "count: 5.5 is not what it takes", "a whole number"),
+        ("wrong type", "model.toml:19 modules.A.count", "count: 5.5 is not allowed", "a whole number"),
         ("unknown type", "model.toml:20 modules.A.soma.type", "there is no soma 'leeky'", "did you mean 'leaky'?"),
         (
             "wrong unit",
@@ -269,7 +269,7 @@ def test_templates_that_use_each_other_are_named(problems):
             (
                 "wrong type",
                 "model.toml:15 modules.eye.glue",
-                "glue: 1 is not what it takes",
+                "glue: 1 is not allowed",
                 "true or false or a list of true or falses",
             ),
         ),

@@ -24,18 +24,12 @@ _DRAWN = ("delays", "delay_initializer")
 
 NEURONS = ("lif_neuron", "alif_neuron", "adex_neuron", "ad_ex_neuron", "neuron")
 MODULES = {
-    "linear_spiker": "linear_spiker",
-    "poisson_spiker": "poisson_spiker",
-    "topological_linear_spiker": "topological_linear_spiker",
-    "topological_poisson_spiker": "topological_poisson_spiker",
-    "exponential_integrator": "exponential_integrator",
-    "tanh_integrator": "tanh_integrator",
-    "signal_accumulator": "signal_accumulator",
-    "signal_average": "signal_average",
-    "concat": "concat",
-    "concat_reshape": "concat",
-    "sampler": "sampler",
-}
+    name: name
+    for name in (
+        *("linear_spiker", "poisson_spiker", "topological_linear_spiker", "topological_poisson_spiker"),
+        *("exponential_integrator", "tanh_integrator", "signal_accumulator", "signal_average", "concat", "sampler"),
+    )
+} | {"concat_reshape": "concat"}
 COMPONENTS = {
     "soma": {
         "leaky_soma": "leaky",
@@ -114,7 +108,7 @@ def component_table(
     path: Path,
     wrong: Wrong,
     *,
-    said: str | None,
+    spark_class: str | None,
     ports: Collection[str],
     is_newer: bool = False,
 ) -> Table | None:
@@ -125,20 +119,20 @@ def component_table(
         config: its settings in Spark.
         path: where they are, for messages.
         wrong: takes what is wrong.
-        said: its class in Spark, if the file says it.
+        spark_class: its class in Spark, if the file says it.
         ports: what it reads.
         is_newer: whether Spark 1.1.1 or a later version wrote it.
     """
-    said = said or _class_of(config)
+    spark_class = spark_class or _class_of(config)
     names = COMPONENTS[kind]
-    if said is not None and said not in names:
-        wrong(path, "unknown component", not_here(kind.replace("_", " "), said), known_names(names))
+    if spark_class is not None and spark_class not in names:
+        wrong(path, "unknown component", not_here(kind.replace("_", " "), spark_class), known_names(names))
         return None
     settings = {key: _constant(value) if key != "kernel" else value for key, value in own_settings(config).items()}
     if kind == "delays":
         _check_drawn(settings, path, wrong, is_newer=is_newer)
         _as_our_delays(settings, config, is_newer=is_newer)
-    ours = names[said] if said else _most_like(kind, settings, ports, per_pair="units" in config)
+    ours = names[spark_class] if spark_class else _most_like(kind, settings, ports, per_pair="units" in config)
     if ours == "btsp":
         _check_btsp(settings, ports, path, wrong)
     if ours == "quadruplet" and "max_clip" in settings:
@@ -167,8 +161,8 @@ def initializer_table(value: Any, path: Path, wrong: Wrong) -> Any:
         fix = "an initializer in the file; put the values into the state that Brain.init returns"
         wrong(path, "array", "the file holds its values one by one, which no setting takes", fix)
         return {OUR_TYPE: "constant"}
-    said = _class_of(value) or str(value.get("name"))
-    name = said.removesuffix("_initializer").removesuffix("_kernel").removesuffix("_delay")
+    spark_class = _class_of(value) or str(value.get("name"))
+    name = spark_class.removesuffix("_initializer").removesuffix("_kernel").removesuffix("_delay")
     settings = {key: item for key, item in own_settings(value).items() if key != "name"}
     if name == "constant" and "scale" in settings:
         settings["value"] = settings.pop("scale")
@@ -197,9 +191,9 @@ def _most_like(kind: str, settings: Mapping[str, Any], ports: Collection[str], *
     return min(dict.fromkeys(COMPONENTS[kind].values()), key=unlike)
 
 
-def not_here(kind: str, said: str) -> str:
+def not_here(kind: str, name: str) -> str:
     """That Outlay has no such thing, and what it is if Spark has it."""
-    return f"Outlay has no {kind} {said!r}" + (f": it has no {NOT_HERE[said]}" if said in NOT_HERE else "")
+    return f"Outlay has no {kind} {name!r}" + (f": it has no {NOT_HERE[name]}" if name in NOT_HERE else "")
 
 
 def _constant(value: Any) -> Any:
@@ -245,8 +239,8 @@ def _check_drawn(settings: Table, path: Path, wrong: Wrong, *, is_newer: bool) -
             table.pop("scale", None)  # Spark takes the longest delay in its place
             table = {name: value for name, value in table.items() if name != "min_value"}
         if table != {OUR_TYPE: "uniform", "scale": 1} and table != {OUR_TYPE: "uniform"}:
-            said = ", ".join(f"{name} = {value}" for name, value in table.items() if name != OUR_TYPE)
-            what = f"delays are drawn by {table[OUR_TYPE]} with {said}, and here uniformly up to max_delay"
+            text = ", ".join(f"{name} = {value}" for name, value in table.items() if name != OUR_TYPE)
+            what = f"delays are drawn by {table[OUR_TYPE]} with {text}, and here uniformly up to max_delay"
             wrong((*path, key), "not understood", what, "a uniform initializer with scale 1")
 
 

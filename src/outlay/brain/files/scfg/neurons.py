@@ -98,7 +98,7 @@ def _named(
     for kind in KINDS:
         key = kind if kind in config else f"{kind}_config"
         if isinstance(config.get(key), Mapping):
-            yield kind, component_table(kind, config[key], (*path, key), wrong, said=None, ports=ports)
+            yield kind, component_table(kind, config[key], (*path, key), wrong, spark_class=None, ports=ports)
 
 
 def _wired(config: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) -> Iterator[tuple[str, Table | None]]:
@@ -118,8 +118,10 @@ def _wired(config: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) 
             continue
         _check_wiring(spec, kind, specs, kinds, at, wrong)
         ports = spec.get("inputs") or ()
-        said = class_of(spec)
-        table = component_table(kind, spec["config"], (*at, "config"), wrong, said=said, ports=ports, is_newer=is_newer)
+        spark_class = class_of(spec)
+        table = component_table(
+            kind, spec["config"], (*at, "config"), wrong, spark_class=spark_class, ports=ports, is_newer=is_newer
+        )
         yield kind, _as_ours(table, spec["config"]) if kind == "soma" and table else table
 
 

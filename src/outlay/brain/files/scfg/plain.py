@@ -75,8 +75,8 @@ def plain(content: bytes, *, name: str) -> Plain:
         return Plain(unwrapped, True, newer)
     if not isinstance(unwrapped, dict) or not unwrapped.keys() & {"modules_map", "modules_specs"}:
         what = unwrapped.get(TYPE) if isinstance(unwrapped, dict) else None
-        said = f"it holds {what!r}" if what else "it holds neither modules_map nor modules_specs"
-        raise _refusal(name, "not a Brain", said, "the file of a Brain, as Spark's BrainConfig.to_file writes it")
+        message = f"it holds {what!r}" if what else "it holds neither modules_map nor modules_specs"
+        raise _refusal(name, "not a Brain", message, "the file of a Brain, as Spark's BrainConfig.to_file writes it")
     return Plain(unwrapped, "units" in unwrapped, newer)
 
 
@@ -123,22 +123,22 @@ def _text(content: bytes, name: str) -> str:
 
 def _decompressed(content: bytes, name: str) -> bytes:
     """What xz data unpacks to: a small file of a stranger must not fill the memory."""
-    found, left = [], content
+    pieces, rest = [], content
     room = LARGEST
-    while left:
+    while rest:
         one = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)
         while not one.eof:
-            piece = one.decompress(left, room + 1)
-            left = b""
+            piece = one.decompress(rest, room + 1)
+            rest = b""
             room -= len(piece)
             if room < 0:
                 what = f"its {len(content):,} bytes unpack to more than {LARGEST:,}"
                 raise _refusal(name, "too large", what, "unpack it yourself (xz -d) if you trust it; JSON is read too")
-            found.append(piece)
+            pieces.append(piece)
             if not piece and one.needs_input:
                 raise lzma.LZMAError("the data ends before the end of the stream")
-        left = one.unused_data.lstrip(b"\0")  # between streams stand zeros
-    return b"".join(found)
+        rest = one.unused_data.lstrip(b"\0")  # between streams stand zeros
+    return b"".join(pieces)
 
 
 def _parsed(text: str, name: str) -> Any:
@@ -211,10 +211,10 @@ def _of_brain(config: Mapping[str, Any]) -> Damages:
     for name, spec in _items(modules):
         yield from _of_spec(spec, ("modules_map", name))
     for key in ("input_map", "output_map"):
-        said = config.get(key) or {}
-        if not isinstance(said, Mapping):
-            yield (key,), _is_no(said, "table")
-        for name, port in _items(said):
+        ports = config.get(key) or {}
+        if not isinstance(ports, Mapping):
+            yield (key,), _is_no(ports, "table")
+        for name, port in _items(ports):
             yield from _of_port(port, (key, name), is_input=key == "input_map")
     drawn = config.get(EDITOR) or {}
     for name, port in drawn.items() if isinstance(drawn, Mapping) else ():
@@ -230,9 +230,9 @@ def _of_spec(spec: Any, path: Path) -> Damages:
         if key not in spec:
             yield path, f"{spec.get('name', path[-1])} has no {key}"
     cls = spec.get("module_cls", "")
-    said = cls.get("__module_type__") if isinstance(cls, Mapping) else cls
-    if not isinstance(said, str):
-        yield (*path, "module_cls"), _is_no(said, "text")
+    spark_class = cls.get("__module_type__") if isinstance(cls, Mapping) else cls
+    if not isinstance(spark_class, str):
+        yield (*path, "module_cls"), _is_no(spark_class, "text")
     if not isinstance(spec.get("config", {}), Mapping):
         yield (*path, "config"), _is_no(spec["config"], "table")
     else:

@@ -96,9 +96,9 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
             f"outlay.brain.read_neuron({name!r}, units=12)",
         )
     else:
-        said = {**held.config, **({} if units is None else {"units": [units]})}
-        ports = ports_of(said).inputs.values()
-        table = neuron_table(said, (), wrong, ports=ports, is_newer=held.is_newer)
+        config = {**held.config, **({} if units is None else {"units": [units]})}
+        ports = ports_of(config).inputs.values()
+        table = neuron_table(config, (), wrong, ports=ports, is_newer=held.is_newer)
         neuron = read_table(table, MODULE, (), wrong)
     if problems:
         raise BrainError(f"{name} cannot be read: {counted(len(problems), 'problem')}", problems)
@@ -123,7 +123,9 @@ def _module(name: str, spec: Mapping[str, Any], wrong: Wrong, is_newer: bool) ->
     """The module that a spec describes, or a stand-in for one that is not understood."""
     path = ("modules", name, "config")
     table = _table(spec, path, wrong, is_newer)
-    module = None if table is None else read_table(table, MODULE, (), lambda at, *said: wrong((*path, *at), *said))
+    module = (
+        None if table is None else read_table(table, MODULE, (), lambda at, *problem: wrong((*path, *at), *problem))
+    )
     return module or Unread(tuple(_port(spec, port) for port in spec.get("inputs") or ()))
 
 
@@ -149,18 +151,18 @@ def _is_wired(spec: Mapping[str, Any]) -> bool:
 
 
 def _table(spec: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) -> Table | None:
-    said, config = class_of(spec), spec["config"]
-    if said in NEURONS or _is_wired(spec):
+    spark_class, config = class_of(spec), spec["config"]
+    if spark_class in NEURONS or _is_wired(spec):
         return neuron_table(config, path, wrong, ports=spec.get("inputs") or (), is_newer=is_newer)
-    if said not in MODULES:
+    if spark_class not in MODULES:
         known = known_names([*MODULES, *NEURONS])
-        wrong(path[:-1], "unknown module", not_here("module", said), known)
+        wrong(path[:-1], "unknown module", not_here("module", spark_class), known)
         return None
-    table = {OUR_TYPE: MODULES[said], **own_settings(config)}
+    table = {OUR_TYPE: MODULES[spark_class], **own_settings(config)}
     if "glue" in table:
         glue = table["glue"]
         table["glue"] = [bool(each) for each in glue] if isinstance(glue, list) else bool(glue)
-    if said.startswith("signal_") and "trace" in (spec.get("inputs") or ()):
+    if spark_class.startswith("signal_") and "trace" in (spec.get("inputs") or ()):
         table["chained"] = True
     return table
 
@@ -189,20 +191,20 @@ def _inputs(
     wrong: Wrong,
 ) -> dict[str, Shape]:
     """The shape of each input: as given, as the file says, or of one number where only such is read of it."""
-    said, drawn = config.get("input_map") or {}, config.get(EDITOR) or {}
-    found = {}
+    declared, drawn = config.get("input_map") or {}, config.get(EDITOR) or {}
+    shapes = {}
     for name in dict.fromkeys(c.origin.partition(":")[2] for c in connections if c.origin.startswith(f"{INPUTS}:")):
         readers = [split_end(c.target) for c in connections if c.origin == f"{INPUTS}:{name}"]
         one_number = all(_reads_one_number(modules[part], port) for part, port in readers)
-        shape = _shape_in(said.get(name)) or ((1,) if one_number else _shape_in(drawn.get(name)))
-        # Where nobody said a shape, the graph editor writes this one.
-        if name not in given and not (shape and (one_number or name in said or list(shape) != [1])):
+        shape = _shape_in(declared.get(name)) or ((1,) if one_number else _shape_in(drawn.get(name)))
+        # Where nobody declared a shape, the graph editor writes this one.
+        if name not in given and not (shape and (one_number or name in declared or list(shape) != [1])):
             fix = f'outlay.brain.read_brain(path, inputs={{"{name}": (4,)}}), or --shape {name}=4'
             wrong(("inputs", name), "missing shape", "the file does not say the shape of this input", fix)
-        found[name] = tuple(given.get(name) or shape or (1,))
-    for name in given.keys() - found.keys():
-        wrong(("inputs", name), "unknown input", f"the file has no input {name!r}", did_you_mean(name, found))
-    return found
+        shapes[name] = tuple(given.get(name) or shape or (1,))
+    for name in given.keys() - shapes.keys():
+        wrong(("inputs", name), "unknown input", f"the file has no input {name!r}", did_you_mean(name, shapes))
+    return shapes
 
 
 def _reads_one_number(module: Module, port: str) -> bool:
@@ -215,21 +217,21 @@ def _shape_in(spec: Any) -> Shape | None:
 
 
 def _outputs(config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    found = {}
-    for name, said in (config.get("output_map") or {}).items():
-        if "input" in said:
-            origin = said["input"]["origin"]
-            found[name] = f"{origin}:{_written(specs.get(origin), said['input']['port'])}"
+    outputs = {}
+    for name, entry in (config.get("output_map") or {}).items():
+        if "input" in entry:
+            origin = entry["input"]["origin"]
+            outputs[name] = f"{origin}:{_written(specs.get(origin), entry['input']['port'])}"
         else:  # the oldest files list the ports of a module
-            found |= {f"{name}_{port}" if len(said) > 1 else name: f"{name}:{port}" for port in said}
+            outputs |= {f"{name}_{port}" if len(entry) > 1 else name: f"{name}:{port}" for port in entry}
     for part, spec in specs.items():
-        found |= {name: f"{part}:{_written(spec, port)}" for name, port in (spec.get("outputs") or {}).items()}
-    return found
+        outputs |= {name: f"{part}:{_written(spec, port)}" for name, port in (spec.get("outputs") or {}).items()}
+    return outputs
 
 
 def _one(key: str, config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]], wrong: Wrong) -> Any:
     """A setting that Spark has in every module and a Brain has once."""
-    values = [said[key] for said in (config, *(spec["config"] for spec in specs.values())) if key in said]
+    values = [settings[key] for settings in (config, *(spec["config"] for spec in specs.values())) if key in settings]
     different = [value for at, value in enumerate(values) if value not in values[:at]]
     if len(different) > 1:
         what = f"modules differ in {key}: {', '.join(map(str, different))}"
