@@ -6,10 +6,15 @@ from .neuron import Neuron as Neuron
 from .registry import register as register
 from .registry import registered as registered
 from .traces import Tracer as Tracer
+from .traces import RDTracer as RDTracer
 from .somas.soma import Soma as Soma
+from .somas.soma import Membrane as Membrane
 from .synapses import Synapses as Synapses
+from .initializers import Initializer as Initializer
 from .delays import Delays as Delays
+from .delays import Arrivals as Arrivals
 from .learning_rules.learning_rule import LearningRule as LearningRule
+from .learning_rules.learning_rule import change_kernel as change_kernel
 from .synapses import sum_rows as sum_rows
 from .files.read_brain import read_brain as read_brain
 from .files.read_brain import read_neuron as read_neuron
