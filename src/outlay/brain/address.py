@@ -27,7 +27,7 @@ _SPIKES = {"spikes": "out_spikes"}
 
 
 def addresses(brain: Brain) -> tuple[str, ...]:
-    """Everything that can be recorded of a Brain: ports first, then the leaves of its state.
+    """Return everything that can be recorded of a Brain: ports first, then the leaves of its state.
 
     Args:
         brain: the Brain; nothing of it is computed.
@@ -36,7 +36,7 @@ def addresses(brain: Brain) -> tuple[str, ...]:
 
 
 def port_addresses(brain: Brain, kind: str | None = None) -> tuple[str, ...]:
-    """The ports that the modules of a Brain write, as addresses.
+    """Return the addresses of the ports that the modules of a Brain write.
 
     Args:
         brain: the Brain.
@@ -49,7 +49,7 @@ def port_addresses(brain: Brain, kind: str | None = None) -> tuple[str, ...]:
 
 
 def select_addresses(brain: Brain, patterns: Iterable[str]) -> tuple[str, ...]:
-    """The addresses that patterns choose, each once, in the order of the patterns and of the Brain.
+    """Return the addresses that patterns match, each once, in the order of the patterns and of the Brain.
 
     Args:
         brain: the Brain.

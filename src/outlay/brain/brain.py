@@ -87,6 +87,7 @@ class Brain:
 
     def init_module(self, name: str, key: jax.Array) -> State:
         """The state of one module before the first step."""
+        # By name, not by position: adding a module leaves the draws of all others as they were.
         own = jax.random.fold_in(key, _number_of(name))
         shapes, module = self.wiring.input_shapes[name], self.modules[name]
         with naming(name, module, "init"):
@@ -143,16 +144,16 @@ class Brain:
         write_picture(Path(path), draw(self), force=force)
 
     def _with_signs(self, state: State) -> State:
-        """The states of all modules, with what they know of who is inhibitory."""
+        """Return the states of all modules, each with which of its sources are inhibitory."""
         telling = {name: module for name, module in self.modules.items() if type(module).signs is not Module.signs}
         signs: dict[str, Mapping[str, jax.Array]] = {}
-        # What a module tells may be what it was told: as many rounds as could stand in a row.
+        # A module such as Concat passes signs on, so they travel one module a round.
         for _ in telling:
             signs = {name: module.signs(state[name], self._signs_read(name, signs)) for name, module in telling.items()}
         return {name: m.with_signs(state[name], self._signs_read(name, signs)) for name, m in self.modules.items()}
 
     def _signs_read(self, name: str, signs: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, jax.Array]:
-        """For each port of spikes of a module, which of its sources are inhibitory neurons."""
+        """Return for each spike port of a module which of its sources are inhibitory neurons."""
 
         def of_source(source: Source) -> jax.Array:
             sign = signs.get(source.part, {}).get(source.port)
@@ -183,12 +184,12 @@ def _joined(values: tuple[jax.Array, ...]) -> jax.Array:
 
 
 def _number_of(name: str) -> int:
-    """A number for a name, the same in every process and on every day."""
+    """Return a number for a name, the same in every process (unlike `hash`)."""
     return int.from_bytes(name.encode(), "big") % (2**32 - 5)  # a prime below 2**32: names differ, so do numbers
 
 
 def check_inputs(brain: Brain, shapes: Mapping[str, Shape]) -> None:
-    """Refuse inputs that a Brain does not have, lacks, or has in another shape.
+    """Raise for inputs that a Brain does not have, lacks, or has in another shape.
 
     Args:
         brain: the Brain.

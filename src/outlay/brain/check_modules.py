@@ -30,17 +30,17 @@ BOUNDS = ("threshold", "min_value", "max_value", "max_clip", "w_max")
 
 
 def is_time(value: Any) -> bool:
-    """Whether something is a positive, finite time."""
+    """Return whether a value is a positive, finite time."""
     return isinstance(value, int | float) and 0 < value < math.inf
 
 
 def is_shape(value: Any) -> bool:
-    """Whether something is a shape of which an array can be made."""
+    """Return whether a value is a shape that an array can have."""
     return isinstance(value, tuple) and all(type(size) is int and size > 0 for size in value)
 
 
 def brain_problems(brain: Brain) -> Iterator[Problem]:
-    """What is wrong with dt, dtype, names and the shapes of inputs."""
+    """Yield what is wrong with dt, dtype, names and the shapes of inputs."""
     if not is_time(brain.dt):
         yield Problem("setting", "dt", f"the time of a step is {brain.dt!r} ms", "a positive number, such as dt = 1.0")
     if brain.dtype not in DTYPES:
@@ -63,7 +63,7 @@ def brain_problems(brain: Brain) -> Iterator[Problem]:
 
 
 def module_problems(brain: Brain) -> Iterator[tuple[str, list[Problem]]]:
-    """What modules say is wrong with their settings, by module; those without a problem are left out."""
+    """Yield each module with wrong settings, and its problems."""
     for name, module in brain.modules.items():
         own = module.problems(dt=brain.dt)
         also = [each for setting, each in no_numbers(module) if not any(s.startswith(f"{setting} is") for s in own)]
@@ -73,7 +73,7 @@ def module_problems(brain: Brain) -> Iterator[tuple[str, list[Problem]]]:
 
 
 def no_numbers(settings: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Settings that would fill a state with what is no number, each with a sentence.
+    """Yield the settings that would fill a state with NaN or infinity, each with a sentence.
 
     Args:
         settings: a module or something within it.
@@ -92,9 +92,10 @@ def no_numbers(settings: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 @contextlib.contextmanager
 def naming(name: str, module: Module, method: str) -> Iterator[None]:
-    """Add to an exception of a module's own code which module it was, and leave it as it is otherwise."""
+    """Add to an exception of a module's own code a note with the module; the exception stays the same otherwise."""
     try:
         yield
+    # These name the module already.
     except OutlayError:
         raise
     except Exception as error:
@@ -105,7 +106,7 @@ def naming(name: str, module: Module, method: str) -> Iterator[None]:
 
 
 def checked_ports(name: str, module: Module, ports: Any) -> Mapping[str, Port]:
-    """What a module says that it writes.
+    """Return the ports that a module declares to write.
 
     Raises:
         BrainError: it is no table of ports, or a shape is none.
@@ -121,7 +122,7 @@ def checked_ports(name: str, module: Module, ports: Any) -> Mapping[str, Port]:
 
 
 def check_state(name: str, module: Module, state: Any) -> None:
-    """Raise for a state at first that is no table of arrays, or lacks what `by_neuron` names.
+    """Raise if an initial state is no dictionary of arrays, or lacks a leaf that `by_neuron` names.
 
     Raises:
         BrainError: it is; everything wrong is listed.
@@ -148,7 +149,7 @@ def check_state(name: str, module: Module, state: Any) -> None:
 def checked_step(
     name: str, module: Module, before: Any, returned: Any, ports: Mapping[str, Port]
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """What a step returned: a state like the one before, and an array for each port.
+    """Return the state and the outputs of a step, checked: a state like the one before, an array for each port.
 
     Raises:
         BrainError: it returned something else; everything wrong is listed.
@@ -191,7 +192,7 @@ def checked_step(
 
 
 def _num_rows(module: Module, state: Any) -> int | None:
-    """How many neurons a step computes: all of them, or as many as a device has."""
+    """Return how many neurons a step computes: all of them, or those of one device."""
     for path, leaf in flatten_paths(state)[0]:
         if leaf.ndim and any(matches(pattern, path) for pattern in module.by_neuron):
             return leaf.shape[0]
@@ -199,7 +200,7 @@ def _num_rows(module: Module, state: Any) -> int | None:
 
 
 def _lost(name: str, before: Any, after: Any) -> list[tuple[str, str, str]]:
-    """Leaves of the state that a step left out, added, or gave another shape or dtype."""
+    """Return the leaves of the state that a step left out, added, or gave another shape or dtype."""
     old, new = ({path: _type(leaf) for path, leaf in flatten_paths(tree)[0]} for tree in (before, after))
     fix = "every leaf with its shape and dtype: {**state, ...}, and x.astype(old.dtype) where it changed"
     return [

@@ -39,12 +39,12 @@ class Connection:
         return f"{self.origin} -> {self.target}"
 
     def latency(self, dt: float) -> int:
-        """How many steps of dt ms after it was produced it is read."""
+        """Return after how many steps of dt ms what was produced is read."""
         return 1 if self.delay is None else round(self.delay / dt)
 
 
 def split_end(end: str) -> tuple[str, str]:
-    """The module and the port of one end of a connection.
+    """Split one end of a connection into its module and its port.
 
     >>> split_end("A_ex:out_spikes")
     ('A_ex', 'out_spikes')
@@ -54,7 +54,7 @@ def split_end(end: str) -> tuple[str, str]:
 
 
 def broken_connections(brain: Brain) -> dict[Connection, list[Problem]]:
-    """The connections that lead nowhere, are there twice or have no possible delay, each with its problems."""
+    """Return the connections that lead nowhere, are listed twice or have an impossible delay, with their problems."""
     twice = {connection for connection, times in Counter(brain.connections).items() if times > 1}
     broken = {}
     for connection in brain.connections:
@@ -68,7 +68,7 @@ def broken_connections(brain: Brain) -> dict[Connection, list[Problem]]:
 
 
 def unconnected_ports(brain: Brain) -> Iterator[Problem]:
-    """The ports that nothing is connected to."""
+    """Yield a problem for each input port that nothing is connected to."""
     connected = {connection.target for connection in brain.connections}
     for name, module in brain.modules.items():
         for port, what in module.inputs().items():
@@ -113,6 +113,7 @@ def _delay_problems(connection: Connection, dt: float) -> Iterator[tuple[str, st
     elif connection.delay / dt > LONGEST:
         what = f"its delay of {connection.delay:g} ms is {connection.delay / dt:g} steps of dt = {dt:g} ms"
         yield what, f"at most {LONGEST} steps"
+    # 0.3 / 0.1 is 2.9999999999999996, and means three steps.
     elif abs(connection.delay / dt - connection.latency(dt)) > WHOLE or connection.latency(dt) < 1:
         near = max(1, connection.latency(dt)) * dt
         yield (

@@ -103,6 +103,7 @@ class ExponentialIntegrator(Module):
         """The group of each neuron, in order."""
         if self.output_map is not None:
             return np.asarray(self.output_map)
+        # The first groups take one neuron more each where the neurons do not divide evenly.
         base, larger = divmod(num_neurons, self.num_outputs)
         return np.repeat(np.arange(self.num_outputs), [base + (group < larger) for group in range(self.num_outputs)])
 

@@ -148,6 +148,7 @@ class PoissonSpiker(Encoder):
 
 def _uniform_by_unit(words: jax.Array, step: jax.Array, num_units: int) -> jax.Array:
     """A number in [0, 1) for each unit in this step."""
+    # The implementation is named: with another default in JAX the same words would draw other numbers.
     key = jax.random.fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), step)
 
     def draw(unit: jax.Array) -> jax.Array:

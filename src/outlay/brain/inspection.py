@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reads:
+class PortReads:
     """What a port reads: its sources, in order, and the shape that they are together."""
 
     sources: tuple[str, ...]
@@ -47,7 +47,7 @@ class ModuleFacts:
     type: str
     components: Mapping[str, str]
     settings: Mapping[str, str]
-    inputs: Mapping[str, Reads]
+    inputs: Mapping[str, PortReads]
     outputs: Mapping[str, Port]
     state: Mapping[str, jax.ShapeDtypeStruct]
 
@@ -108,6 +108,7 @@ def inspect(brain: Brain) -> Inspection:
 
 def _facts(brain: Brain, name: str) -> ModuleFacts:
     module, wiring = brain.modules[name], brain.wiring
+    # Shapes alone: kernels of a large Brain are never allocated for a look at it.
     state = jax.eval_shape(lambda: brain.init_module(name, jax.random.key(0)))
     shapes = wiring.input_shapes[name]
     return ModuleFacts(
@@ -115,7 +116,9 @@ def _facts(brain: Brain, name: str) -> ModuleFacts:
         type=type(module).__name__,
         components=dict(_components(module)),
         settings=dict(_settings(module)),
-        inputs={port: Reads(tuple(map(str, sources)), shapes[port]) for port, sources in wiring.reads[name].items()},
+        inputs={
+            port: PortReads(tuple(map(str, sources)), shapes[port]) for port, sources in wiring.reads[name].items()
+        },
         outputs=wiring.output_ports[name],
         state=dict(flatten_paths(state)[0]),
     )

@@ -105,7 +105,7 @@ class Module(abc.ABC):
         """
 
     def signs(self, state: State, read: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
-        """Which of the spikes that it writes are of inhibitory neurons, by port; none of those left out.
+        """Which of the spikes that it writes are of inhibitory neurons, by port; ports left out have none.
 
         Args:
             state: before the first step.
@@ -114,7 +114,7 @@ class Module(abc.ABC):
         return {}
 
     def with_signs(self, state: State, read: Mapping[str, jax.Array]) -> State:
-        """The state before the first step of a module that knows whom it reads.
+        """The state before the first step, with what the module needs to know of the signs of the spikes that it reads.
 
         Args:
             state: as `init` returned it.

@@ -143,5 +143,7 @@ class Neuron(Module):
 
 def _inhibitory(key: jax.Array, units: int, rate: float) -> jax.Array:
     """Which neurons are inhibitory: the nearest number to their share, those with the lowest draws."""
+    # Each neuron draws from its own number, so the draws do not depend on how many neurons there are.
     draws = jax.vmap(lambda unit: jax.random.uniform(jax.random.fold_in(key, unit)))(jnp.arange(units))
+    # argsort of argsort is the rank of each draw: exactly the share asked for is inhibitory, not about as many.
     return jnp.argsort(jnp.argsort(draws)) < round(rate * units)

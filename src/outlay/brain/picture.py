@@ -116,6 +116,7 @@ def _positions(boxes: dict[str, Box], edges: Edges) -> dict[str, tuple[float, fl
         before = {
             name: [at[source][1] for source, target in edges if target == name and source in at] for name in names
         }
+        # Boxes at the mean height of what they read, so that few arrows cross.
         names.sort(key=lambda name: -sum(before[name]) / max(len(before[name]), 1))
         for row, name in enumerate(names):
             at[name] = (column * ACROSS, (len(names) - 1) / 2 * DOWN - row * DOWN)

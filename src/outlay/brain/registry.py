@@ -25,7 +25,7 @@ _LIBRARY = (
 
 @functools.cache
 def library() -> tuple[ModuleType, ...]:
-    """The modules and components that Outlay brings; importing them gives them their names."""
+    """Import the modules and components that Outlay brings, which gives them their names, and return their files."""
     # Here and not above: each of these files imports `register` from this one.
     return tuple(importlib.import_module(f"outlay.brain.{name}") for name in _LIBRARY)
 
@@ -52,6 +52,7 @@ def register(name: str, *, kind: str = MODULE) -> Callable[[Cls], Cls]:
 
     def add(cls: Cls) -> Cls:
         there = _CLASSES.setdefault(kind, {}).setdefault(name, cls)
+        # A notebook cell or a file that is run again makes the class anew: the new one takes the place of the old.
         if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
             raise BrainError(
                 f"the name {name!r} is that of {there.__module__}.{there.__qualname__} already\n"
@@ -64,7 +65,7 @@ def register(name: str, *, kind: str = MODULE) -> Callable[[Cls], Cls]:
 
 
 def registered(name: str, *, kind: str = MODULE) -> type:
-    """The class that has a name.
+    """Return the class that has a name.
 
     Raises:
         BrainError: none has.
@@ -76,12 +77,12 @@ def registered(name: str, *, kind: str = MODULE) -> type:
 
 
 def registered_names(kind: str = MODULE) -> list[str]:
-    """The names of a kind, sorted."""
+    """Return the names of a kind, sorted."""
     return sorted(_classes(kind))
 
 
 def kind_of(base: object) -> str | None:
-    """The kind whose classes derive from a class, such as `soma` for `Soma`; None if there is none."""
+    """Return the kind whose classes derive from a class, such as `soma` for `Soma`; None if there is none."""
     if not isinstance(base, type):
         return None
     library()
@@ -89,7 +90,7 @@ def kind_of(base: object) -> str | None:
 
 
 def name_of(cls: type, *, kind: str = MODULE) -> str:
-    """The name that a class was registered by.
+    """Return the name that a class was registered by.
 
     Raises:
         BrainError: it was not.

@@ -49,6 +49,7 @@ class Tracer:
 
     def step(self, trace: jax.Array, x: Any, *, dt: float) -> jax.Array:
         """The trace after a step, of the same shape and dtype."""
+        # Without a base its two operations are left out: synapses take this step for every neuron.
         left = math.exp(-dt / self.tau) * (trace - self.base if self.base else trace)
         taken = self.scale * jnp.asarray(x, trace.dtype)
         return (left + taken + self.base if self.base else left + taken).astype(trace.dtype)

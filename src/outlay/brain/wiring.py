@@ -48,6 +48,7 @@ def wire(brain: Brain) -> Wiring:
         BrainError: something does not fit; every offender is listed.
     """
     problems = list(brain_problems(brain))
+    # Most checks of settings divide by dt: without a valid one they would only repeat that it is wrong.
     in_settings = dict(module_problems(brain)) if is_time(brain.dt) else {name: [] for name in brain.modules}
     broken = broken_connections(brain)
     reads = {name: _reads(brain, name, broken) for name in brain.modules}
@@ -62,7 +63,7 @@ def wire(brain: Brain) -> Wiring:
 
 
 def _reads(brain: Brain, name: str, broken: Collection[Connection]) -> dict[str, tuple[Source, ...]]:
-    """The sources of each port of a module, without the connections that are broken."""
+    """Return the sources of each port of a module, without broken connections."""
     sound = [connection for connection in brain.connections if connection not in broken]
 
     def sources(port: str) -> tuple[Source, ...]:
@@ -88,7 +89,7 @@ class Shapes:
 
 
 def resolve_shapes(brain: Brain, reads: Reads, *, broken: frozenset[str]) -> Shapes:
-    """Ask modules what they write until all have said it, or none can say more.
+    """Ask modules for their output ports until all are known, or no more can be.
 
     Args:
         brain: the Brain.
@@ -96,7 +97,7 @@ def resolve_shapes(brain: Brain, reads: Reads, *, broken: frozenset[str]) -> Sha
         broken: modules not to ask: their settings are wrong.
     """
     ports: dict[str, Mapping[str, Port]] = {}
-    # Each round, a module more can know its shapes; what the last one is told no longer changes.
+    # Each round can settle one module more; the extra round asks all again with the final shapes.
     for _ in range(len(brain.modules) + 1):
         known = {name: _arriving(brain, reads[name], ports) for name in brain.modules}
         written = {name: _ask(brain, name, known[name]) for name in brain.modules if name not in broken}
@@ -113,7 +114,7 @@ def resolve_shapes(brain: Brain, reads: Reads, *, broken: frozenset[str]) -> Sha
 
 
 def port_of(brain: Brain, source: Source, ports: Mapping[str, Mapping[str, Port]]) -> Port | None:
-    """What a source writes; None where that is not known."""
+    """Return the port that a source writes; None if it is not known."""
     if source.part == INPUTS:
         shape = brain.inputs[source.port]
         return Port("values", shape) if is_shape(shape) else None
@@ -121,7 +122,7 @@ def port_of(brain: Brain, source: Source, ports: Mapping[str, Mapping[str, Port]
 
 
 def _ask(brain: Brain, name: str, shapes: Mapping[str, Shape]) -> Mapping[str, Port] | str | Problem:
-    """What a module writes; or the port whose shape it has to know first; or why it refuses what arrives."""
+    """Return the ports that a module writes, or the input port whose shape it needs first, or why it refuses them."""
     try:
         with naming(name, brain.modules[name], "outputs"):
             return checked_ports(name, brain.modules[name], brain.modules[name].outputs(shapes))
@@ -138,18 +139,19 @@ def _ask(brain: Brain, name: str, shapes: Mapping[str, Shape]) -> Mapping[str, P
 def _arriving(
     brain: Brain, by_port: Mapping[str, tuple[Source, ...]], ports: Mapping[str, Mapping[str, Port]]
 ) -> dict[str, Shape]:
-    """The shape of what the sources of each port are together, for ports all of whose sources are known."""
+    """Return the joint shape of the sources of each port, for ports all of whose sources have known shapes."""
     arriving = {}
     for port, sources in by_port.items():
         written = [port_of(brain, source, ports) for source in sources]
         shapes = [what.shape for what in written if what is not None and what.shape is not None]
+        # Several sources are flattened and joined; a single one keeps its shape.
         if shapes and len(shapes) == len(sources):
             arriving[port] = shapes[0] if len(shapes) == 1 else (sum(math.prod(shape) for shape in shapes),)
     return arriving
 
 
 def _cycles(reads: Reads, lacking: Mapping[str, str]) -> list[Problem]:
-    """One problem for each cycle of modules that all wait for each other's shapes."""
+    """Return one problem for each cycle of modules that wait for each other's shapes."""
     cycles: dict[frozenset[str], Problem] = {}
     for start in lacking:
         walk = [start]
@@ -163,7 +165,7 @@ def _cycles(reads: Reads, lacking: Mapping[str, str]) -> list[Problem]:
 
 
 def _waits_for(reads: Reads, lacking: Mapping[str, str], name: str) -> str | None:
-    """A module that waits itself, and whose shape this one waits for."""
+    """Return a module whose shape this one waits for and that waits itself; None if there is none."""
     return next((source.part for source in reads[name][lacking[name]] if source.part in lacking), None)
 
 
@@ -178,7 +180,7 @@ def _cycle_problem(cycle: list[str], where: str) -> Problem:
 
 
 def port_problems(brain: Brain, reads: Reads, shapes: Shapes, broken: Collection[str]) -> Iterator[Problem]:
-    """Sources of another kind or unit than what reads them, and wrong shapes.
+    """Yield a problem for each source of another kind, unit or shape than the port that reads it.
 
     Args:
         brain: the Brain.
@@ -200,7 +202,7 @@ def port_problems(brain: Brain, reads: Reads, shapes: Shapes, broken: Collection
 
 
 def origin_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
-    """Connections from a port that their module does not write, whatever else is wrong with them."""
+    """Yield a problem for each connection from a port that its module does not write."""
     for connection in dict.fromkeys(brain.connections):
         module, _, port = connection.origin.partition(":")
         if module in ports and port and port not in ports[module]:
@@ -209,7 +211,7 @@ def origin_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> It
 
 
 def output_problems(brain: Brain, ports: Mapping[str, Mapping[str, Port]]) -> Iterator[Problem]:
-    """Outputs of the Brain that no module writes."""
+    """Yield a problem for each output of the Brain that no module writes."""
     for name, where in brain.outputs.items():
         module, port = split_end(where)
         if module not in brain.modules:

@@ -97,7 +97,7 @@ def _kind(node: Any) -> str:
 
 
 def _name(node: str) -> str:
-    """A node's name as one that can stand in paths."""
+    """Return a node's name with only those characters that a path may have."""
     name = re.sub(r"\W", "_", node)
     return f"n{name}" if not name.isidentifier() or name in (INPUTS, "cache") else name
 
@@ -107,7 +107,7 @@ def _shape(node: Any) -> tuple[int, ...]:
 
 
 def _neuron(name: str, node: Any, dt: float, wrong: Any) -> Neuron | None:
-    """The population of a node; None if its neurons differ from each other, which settings cannot say."""
+    """Return the population of a node; report it and return None if its neurons differ from each other."""
     values = {
         key: np.asarray(value)
         for key, value in vars(node).items()
@@ -119,12 +119,13 @@ def _neuron(name: str, node: Any, dt: float, wrong: Any) -> Neuron | None:
         return None
     one = {key: _number(value.reshape(-1)[0]) for key, value in values.items()}
     tau = one.get("tau", one.get("tau_mem", 0.0)) * MS_PER_S
+    # NIR multiplies the current with r alone, Outlay with tau × resistance.
     soma = LeakySoma(one["v_leak"], one["v_reset"], tau, one["r"] / tau, one["v_threshold"])
     return Neuron(math.prod(_shape(node)), soma=soma, synapses=_synapses(one, dt))
 
 
 def _number(value: np.generic) -> float:
-    """A number as people would write it: in single precision 0.02 is not 0.019999999552965164."""
+    """Return the shortest number that rounds to this one: 0.02, not 0.019999999552965164."""
     return float(str(value))
 
 
@@ -136,7 +137,7 @@ def _synapses(one: Mapping[str, float], dt: float) -> Synapses:
 
 
 def _summed(ways: list[Route], modules: Mapping[str, Neuron | None]) -> Iterator[Route]:
-    """The ways with one for each source, target and delay: what arrives by several of them adds up."""
+    """Merge routes of the same source, target and delay: their weights add up."""
     together: dict[tuple[str, str, float], list[np.ndarray]] = {}
     for way in ways:
         population = modules[_name(way.target)]
@@ -151,6 +152,7 @@ def _connection(way: Route, inputs: Mapping[str, Any], dt: float) -> Connection:
     source, target = _name(way.source), f"{_name(way.target)}:in_spikes"
     if source in inputs:
         return Connection(f"{INPUTS}:{source}", target)
+    # An edge of NIR takes no time and a connection of a Brain one step, which is added to the delay.
     steps = round(way.delay * MS_PER_S / dt)
     return Connection(f"{source}:out_spikes", target, (steps + 1) * dt if steps else None)
 
@@ -170,13 +172,13 @@ Wrong = Callable[[str, str, str], None]
 
 @dataclass(frozen=True)
 class Route:
-    """One way.
+    """A path of a NIR graph from one input or population to the next population or output.
 
     Attributes:
         source: an `Input` or a population.
         target: a population or an `Output`.
-        weight: what spikes are multiplied with on the way, (target, source); None if nothing stands there.
-        delay: on the way, in seconds.
+        weight: what spikes are multiplied with, (target, source); None if the path has no linear node.
+        delay: the sum of the delays on the path, in seconds.
         to_output: whether it ends in an `Output`.
     """
 
@@ -188,7 +190,7 @@ class Route:
 
 
 def routes(graph: Any, populations: Collection[str], wrong: Wrong) -> list[Route]:
-    """Every way of a graph.
+    """Return every route of a graph from an input or a population to the next population or output.
 
     Args:
         graph: the graph.
@@ -209,7 +211,7 @@ def routes(graph: Any, populations: Collection[str], wrong: Wrong) -> list[Route
 
 
 def _from(graph: Any, way: Route, populations: Collection[str], wrong: Wrong) -> Iterator[Route]:
-    """The ways that go on from the end of one."""
+    """Yield the routes that continue one from its end."""
     for target in [after for before, after in graph.edges if before == way.target]:
         node, there = graph.nodes[target], replace(way, target=target)
         kind = type(node).__name__

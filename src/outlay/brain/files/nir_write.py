@@ -59,7 +59,7 @@ def write_nir(brain: Brain, state: State, path: str | os.PathLike) -> None:
 
 
 def check_sayable(brain: Brain) -> None:
-    """Refuse a Brain that NIR cannot say.
+    """Raise if a Brain has anything that NIR cannot express.
 
     Raises:
         BrainError: something in it is of another kind than NIR's nodes; everything is listed.
@@ -75,7 +75,7 @@ def check_sayable(brain: Brain) -> None:
 
 
 def _problems(brain: Brain, name: str) -> Iterator[Problem]:
-    """What NIR cannot say of a module."""
+    """Yield what NIR cannot express of a module."""
     module = brain.modules[name]
     if not isinstance(module, Neuron):
         what = f"NIR has no {type(module).__name__}"
@@ -123,7 +123,7 @@ def _population(module: Neuron, dt: float) -> Any:
 
 
 def _connections(brain: Brain, state: State, name: str) -> Iterator[tuple[str, Any, list[tuple[str, str]]]]:
-    """The nodes between a population and what it reads, each with the edges that it completes."""
+    """Yield the nodes between a population and its sources, each with the edges that it completes."""
     import nir
 
     kernel, start = np.asarray(state[name]["synapses"]["kernel"], np.float32), 0

@@ -17,7 +17,7 @@ from outlay.core.error_types import Problem
 
 
 def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = None, trust: bool = False) -> Brain:
-    """A Brain from its file: Outlay's TOML, or a `.scfg` of Spark, told apart by what is in it.
+    """Read a Brain from its file: Outlay's TOML or a `.scfg` of Spark, recognized by its content.
 
     Args:
         path: the file.
@@ -46,7 +46,7 @@ def read_brain(path: str | os.PathLike, *, inputs: Mapping[str, Shape] | None = 
 
 
 def read_neuron(path: str | os.PathLike, *, units: int | None = None) -> Neuron:
-    """A neuron from a `.scfg` of Spark that holds one, to put among the modules of a Brain.
+    """Read a neuron from a `.scfg` of Spark that holds one, to put among the modules of a Brain.
 
     Args:
         path: the file.
@@ -66,7 +66,7 @@ def read_neuron(path: str | os.PathLike, *, units: int | None = None) -> Neuron:
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
-    """Shapes of inputs by name, as people write them on a command line.
+    """Return shapes of inputs by name from the form in which people write them on a command line.
 
     Args:
         texts: such as `drive=4` and `image=28x28`.

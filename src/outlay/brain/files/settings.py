@@ -28,7 +28,7 @@ Report = Callable[[tuple[str, ...], str, str, str], None]
 
 
 def read_table(table: Mapping[str, Any], kind: str, path: tuple[str, ...], report: Report) -> Any:
-    """The module or component that a table describes; None if something in it is wrong.
+    """Return the module or component that a table describes; None if something in it is wrong.
 
     Args:
         table: its settings, and under `type` its name.
@@ -48,7 +48,7 @@ def read_table(table: Mapping[str, Any], kind: str, path: tuple[str, ...], repor
 
 
 def file_key(name: str) -> str:
-    """What a setting is called in files."""
+    """Return the key of a setting in files."""
     return KEYS.get(name, name)
 
 
@@ -95,7 +95,7 @@ def _read_value(value: Any, hint: Any, unit: str, path: tuple[str, ...], report:
 
 
 def _converted(value: Any, hint: Any, unit: str) -> Any:
-    """A value of a file as one of what a setting takes."""
+    """Convert a value of a file to a type that the setting accepts."""
     options = _options(hint)
     for option in options:
         if (converted := _as(option, value, unit)) is not _WRONG:
@@ -106,7 +106,7 @@ def _converted(value: Any, hint: Any, unit: str) -> Any:
 
 
 def _as(option: Any, value: Any, unit: str) -> Any:
-    """A value as one of the types that a setting takes; `_WRONG` if it is none of that type."""
+    """Convert a value to one type that the setting accepts; `_WRONG` if that cannot be done."""
     origin = typing.get_origin(option)
     if origin is tuple:
         return _as_tuple(typing.get_args(option), value, unit)
@@ -120,6 +120,7 @@ def _as(option: Any, value: Any, unit: str) -> Any:
         return float(value) if is_number else _WRONG
     if option is Any:
         return value
+    # Not isinstance: True is an int to Python, and no number of neurons.
     return value if type(value) is option and not (option is int and abs(value) > LARGEST) else _WRONG
 
 
@@ -168,11 +169,11 @@ class Unread(Module):
     ports: tuple[str, ...]
 
     def inputs(self) -> Mapping[str, Port]:
-        """It reads whatever the file connects to it."""
+        """The ports that the file connects something to."""
         return {port: Port("values") for port in self.ports}
 
     def outputs(self, shapes: Any) -> NoReturn:
-        """Not asked: it has problems."""
+        """Never called: a module with problems is not asked."""
         raise NotImplementedError
 
     def init(self, key: Any, shapes: Any, *, dt: float, dtype: Any) -> NoReturn:

@@ -39,7 +39,7 @@ class Templates:
     used: set[str] = field(default_factory=set)
 
     def merge(self, table: Mapping[str, Any], path: Path, problems: list[tuple[Path, str, str]]) -> Merged:
-        """A table over the template that it uses, which may itself use one.
+        """Merge a table with the template that it uses, which may itself use one.
 
         Args:
             table: of a module or a template.
@@ -68,9 +68,10 @@ class Templates:
 
 
 def _over(below: Merged, table: Mapping[str, Any], path: Path) -> Merged:
-    """A table over another: its keys win; tables in it are merged too, unless they speak of another type."""
+    """Lay a table over another: its keys win, and inner tables of the same type are merged too."""
     merged, written = dict(below.table), dict(below.written)
     for key, value in table.items():
+        # Only a module or a template uses a template; deeper, `use` would be a setting.
         if key == USE and len(path) == 2:
             continue
         under = merged.get(key)
@@ -92,7 +93,7 @@ def _same_type(value: Mapping[str, Any], under: Mapping[str, Any]) -> bool:
 
 
 def _paths(value: Any) -> list[Path]:
-    """The paths of all keys within a value."""
+    """Return the paths of all keys within a value."""
     if not isinstance(value, Mapping):
         return []
     return [(key, *rest) for key, inner in value.items() for rest in ((), *_paths(inner))]

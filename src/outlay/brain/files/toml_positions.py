@@ -43,13 +43,13 @@ class TomlLines:
         object.__setattr__(self, "lines", lines)
 
     def of(self, path: Path) -> str:
-        """`file:line` of a key, or of what it stands in where it has no line of its own."""
+        """Return `file:line` of a key, or of the innermost table around it that has a line of its own."""
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.name}:{self.lines[path]}" if path else self.name
 
     def of_text(self, key: str, is_it: Callable[[str], bool]) -> str:
-        """`file:line` of the first text in the list under a key that is the one meant, or of the key."""
+        """Return `file:line` of the first text in the list under a key for which `is_it` is true, or of the key."""
         start = self.lines.get((key,), 1)
         for number, line in enumerate(self.text.split("\n")[start - 1 :], start):
             if any(is_it(quoted[1:-1]) for quoted in _QUOTED.findall(line)):
@@ -88,20 +88,20 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
 
     def at(self, path: Path, kind: str, what: str, fix: str) -> None:
-        """Something is wrong with a key."""
+        """Add a problem of a key."""
         self.add(Problem(kind, f"{self.lines.of(path)} {'.'.join(path)}", what, fix))
 
     def at_text(self, key: str, text: str, kind: str, what: str, fix: str) -> None:
-        """Something is wrong with a text in the list under a key."""
+        """Add a problem of a text in the list under a key."""
         self.add(Problem(kind, self.lines.of_text(key, text.__eq__), what, fix))
 
     def add(self, problem: Problem) -> None:
-        """A problem; a mistake in a template is one, however many modules use it."""
+        """Add a problem once: a mistake in a template is one, however many modules use it."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     def tables(self, data: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
-        """The tables `[KEY.NAME]` by name, without what is none."""
+        """Return the tables `[KEY.NAME]` by name; add a problem for whatever there is no table."""
         tables = self.table(data, key)
         for name, table in tables.items():
             if not isinstance(table, Mapping) and name != "connections":
@@ -109,7 +109,7 @@ class Findings:
         return {name: table for name, table in tables.items() if isinstance(table, Mapping)}
 
     def table(self, data: Mapping[str, Any], key: str) -> dict[str, Any]:
-        """The table `[KEY]`, empty where there is none; connections that slipped into it are told and taken out."""
+        """Return the table `[KEY]`, empty if there is none; report and remove connections that slipped into it."""
         table = data.get(key, {})
         if not isinstance(table, Mapping):
             self.at((key,), "wrong type", f"{key} = {table!r} is no table", f"a table, [{key}]")
@@ -127,7 +127,7 @@ def locate(
     merged: Mapping[str, Merged],
     modules: Mapping[str, Module],
 ) -> Iterator[Problem]:
-    """The problems of a Brain where its file speaks of them, without those of modules that were not read."""
+    """Yield the problems of a Brain with their lines in its file, without those of modules that could not be read."""
     for problem in problems:
         if problem.kind == "setting" and isinstance(modules.get(problem.where), Unread):
             continue

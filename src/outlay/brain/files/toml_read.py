@@ -28,7 +28,7 @@ KEYS = ("dt", "dtype", "imports", "connections", "inputs", "outputs", TEMPLATES,
 
 
 def read_toml(text: str, *, name: str, folder: File, trust: bool = False) -> Brain:
-    """The Brain that a TOML text describes.
+    """Return the Brain that a TOML text describes.
 
     Args:
         text: the text.
@@ -95,6 +95,7 @@ def import_file(folder: File, name: str, *, trust: bool) -> None:
     Raises:
         BrainError: it is not trusted, lies elsewhere, is not there, or fails.
     """
+    # Resolved, since a link or ".." must not lead to Python outside the folder.
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):
         what = f"{name} lies outside the folder of this file, where nothing is imported from"
@@ -112,6 +113,7 @@ def import_file(folder: File, name: str, *, trust: bool) -> None:
     if spec is None or spec.loader is None:
         raise BrainError(f"{path.name} is no Python file\na path to a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
+    # As `import` does before it runs a file: dataclasses look for their module here.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -147,7 +149,7 @@ def _connections(texts: Any, findings: Findings) -> list[Connection]:
 def _modules(
     data: Mapping[str, Any], connections: Sequence[Connection], folder: File, findings: Findings
 ) -> tuple[dict[str, Module], dict[str, Merged]]:
-    """The modules, with a stand-in for each that has mistakes; and what the file says of them, templates included."""
+    """Return the modules, with a stand-in for each that has mistakes, and their settings with those of templates."""
     templates = Templates(findings.tables(data, TEMPLATES))
     modules: dict[str, Module] = {}
     merged: dict[str, Merged] = {}

@@ -27,14 +27,14 @@ Table = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class _Number:
-    """A value with the unit that a comment is to say."""
+    """A value with its unit, which is written as a comment."""
 
     value: Any
     unit: str
 
 
 def write_toml(brain: Brain, *, folder: File) -> str:
-    """A Brain as TOML.
+    """Return a Brain as TOML.
 
     Args:
         brain: the Brain.
@@ -109,7 +109,7 @@ def _table(settings: Any, kind: str, folder: File) -> Table:
 
 
 def _shared(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """A template for each type of which there are several modules: what they have in common."""
+    """Return a template for each type of several modules: the settings that they have in common."""
     by_type: dict[str, list[Table]] = {}
     for table in tables.values():
         by_type.setdefault(table[TYPE], []).append(table)
@@ -132,7 +132,7 @@ def _same_type(table: Any, other: Any) -> bool:
 
 
 def _own(table: Table, shared: Mapping[str, Table]) -> Table:
-    """What a module says beyond the template that it uses."""
+    """Return the settings of a module that its template does not have."""
     template = shared.get(table[TYPE])
     return table if template is None else {USE: table[TYPE], **_beyond(table, template)}
 
@@ -149,7 +149,7 @@ def _beyond(table: Table, template: Table) -> Table:
 
 
 def _table_lines(path: tuple[str, ...], table: Table) -> Iterator[str]:
-    """A table, and after it the tables of its components; those within these are written in one line."""
+    """Yield a table and then the tables of its components; tables further inside are written on one line."""
     yield ""
     yield f"[{'.'.join(path)}]"
     inner = {key: value for key, value in table.items() if isinstance(value, dict) and len(path) == 2}
@@ -170,6 +170,7 @@ def _text(value: Any) -> str:
         return "{" + ", ".join(f"{key} = {_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(_text(item) for item in value) + "]"
+    # repr is the shortest text that reads back as the same number.
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else str(value)
     return json.dumps(value, ensure_ascii=False)
@@ -180,7 +181,7 @@ def _quoted(name: str) -> str:
 
 
 def _files(brain: Brain, folder: File) -> Iterator[str]:
-    """The Python files of modules and components that are not Outlay's."""
+    """Yield the Python files of modules and components that are not Outlay's."""
     brought = {file.__name__ for file in library()}
     for module in brain.modules.values():
         for cls in _classes(module):

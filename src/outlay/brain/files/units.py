@@ -28,7 +28,7 @@ class UnitError(ValueError):
 
 
 def number_in(text: str, unit: str) -> float:
-    """A number with its unit, converted to the unit asked for.
+    """Convert a number with its unit to another unit.
 
     Args:
         text: such as `"20 ms"`.
@@ -55,7 +55,7 @@ def number_in(text: str, unit: str) -> float:
 
 
 def _parts(unit: str) -> tuple[int, str] | None:
-    """The power of ten and the base of a unit; None for one that is not a prefix and a base."""
+    """Return the power of ten and the base of a unit; None if it is not a prefix and a base."""
     for base, name in _BASES.items():
         if unit.endswith(base) and unit.removesuffix(base) in _PREFIXES:
             return _PREFIXES[unit.removesuffix(base)], name
@@ -73,10 +73,10 @@ def _example(unit: str) -> str:
 
 
 def parse_connection(text: str) -> Connection:
-    """The connection that a line says.
+    """Return the connection that a line of text describes.
 
     Raises:
-        UnitError: it says none.
+        UnitError: it describes none.
 
     >>> parse_connection("A_ex:out_spikes -> B_ex:in_spikes after 2 ms")
     Connection(origin='A_ex:out_spikes', target='B_ex:in_spikes', delay=2.0)
@@ -88,5 +88,5 @@ def parse_connection(text: str) -> Connection:
 
 
 def connection_text(connection: Connection) -> str:
-    """A connection as a line: the inverse of `parse_connection`."""
+    """Return a connection as a line of text: the inverse of `parse_connection`."""
     return str(connection) + ("" if connection.delay is None else f" after {connection.delay!r} ms")

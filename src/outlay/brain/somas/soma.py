@@ -99,6 +99,7 @@ class Refractory(Membrane, abc.ABC):
 
     def init(self, key: jax.Array, units: int, *, dt: float, dtype: Any) -> State:
         """At rest."""
+        # Counted in whole steps: a sum of dt in floating point would end the cooldown a step early or late.
         cooldown = jnp.full(units, in_steps(self.cooldown, dt), jnp.int32)
         return {**super().init(key, units, dt=dt, dtype=dtype), "refractory": cooldown}
 

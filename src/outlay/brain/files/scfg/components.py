@@ -112,7 +112,7 @@ def component_table(
     ports: Collection[str],
     is_newer: bool = False,
 ) -> Table | None:
-    """The table of one component of a neuron; None if it is not known here.
+    """Return the table of one component of a neuron; None if Outlay has no such component.
 
     Args:
         kind: `soma`, `synapses`, `delays` or `learning_rule`.
@@ -145,7 +145,7 @@ def component_table(
 
 
 def own_settings(config: Mapping[str, Any]) -> Table:
-    """The settings that are a module's own, by our names; what is not set is left out."""
+    """Return the settings that are a module's own, by Outlay's names, without those that are not set."""
     return {
         SETTINGS.get(key, key): value
         for key, value in config.items()
@@ -154,7 +154,7 @@ def own_settings(config: Mapping[str, Any]) -> Table:
 
 
 def initializer_table(value: Any, path: Path, wrong: Wrong) -> Any:
-    """The table of an initializer; a number is a constant."""
+    """Return the table of an initializer; a number is a constant."""
     if isinstance(value, int | float):
         return {OUR_TYPE: "constant", "value": value}
     if not isinstance(value, Mapping):
@@ -171,19 +171,20 @@ def initializer_table(value: Any, path: Path, wrong: Wrong) -> Any:
 
 
 def _class_of(config: Mapping[str, Any]) -> str | None:
-    """The class of Spark that a configuration is for, as registered; None if it does not say."""
+    """Return the name by which Spark registers the class of a configuration; None if the file does not name it."""
     if config.get(_CLASS):
         return snake_case(config[_CLASS])
     return config[TYPE].removesuffix("_config") if config.get(TYPE) else None
 
 
 def _most_like(kind: str, settings: Mapping[str, Any], ports: Collection[str], *, per_pair: bool) -> str:
-    """The component whose settings are most like these: older files do not say which it is."""
+    """Guess a component from its settings, since older files do not name it."""
     if kind == "delays":
         return "n2n" if per_pair else "n"
 
     def unlike(name: str) -> tuple[int, int, int]:
         cls = registered(name, kind=kind)
+        # Unconnected ports weigh most, then settings that the component lacks, then those that are missing.
         fields, reads = {field.name for field in dataclasses.fields(cls)}, set(getattr(cls, "reads", ()))
         given = {"eta" if key == "gamma" and "gamma" not in fields else key for key in settings}
         return len(reads - set(ports)), len(given - fields), len(fields - given) - len(reads)
@@ -192,21 +193,21 @@ def _most_like(kind: str, settings: Mapping[str, Any], ports: Collection[str], *
 
 
 def not_here(kind: str, name: str) -> str:
-    """That Outlay has no such thing, and what it is if Spark has it."""
+    """Say that Outlay has no such module or component, and what it is in Spark."""
     return f"Outlay has no {kind} {name!r}" + (f": it has no {NOT_HERE[name]}" if name in NOT_HERE else "")
 
 
 def _constant(value: Any) -> Any:
-    """A setting; the same for all neurons as a number."""
+    """Return a setting as a number where it is the same for all neurons."""
     if isinstance(value, Mapping) and (_class_of(value) or "").startswith("constant_init"):
         return value.get("scale")
     return value
 
 
 def _as_our_delays(settings: Table, config: Mapping[str, Any], *, is_newer: bool) -> None:
-    """The longest delay as a whole number of steps, to which Spark rounds it up.
+    """Round the longest delay up to a whole number of steps, as Spark does.
 
-    And delays as Spark takes them since 1.2.1: of d steps, where until then d = 1 was no step at all.
+    Since Spark 1.2.1 a delay of d means d steps; until then d = 1 meant none.
     """
     dt, longest = config.get("dt", 1.0), settings.get("max_delay")
     if not (is_time(longest) and is_time(dt) and longest / dt < math.inf):
@@ -219,7 +220,7 @@ def _as_our_delays(settings: Table, config: Mapping[str, Any], *, is_newer: bool
 
 
 def _check_btsp(settings: Table, ports: Collection[str], path: Path, wrong: Wrong) -> None:
-    """Take out what a rule of behavioural time scale plasticity does only with ports that it has not here."""
+    """Remove settings of behavioural time scale plasticity that act only through ports that Outlay's rule lacks."""
     if settings.pop("et_post_tau", 0) and "post_spikes" in ports:
         what = "an eligibility of spikes at both ends"
         wrong((*path, "et_post_tau"), "not understood", what, "et_post_tau = 0, or no post_spikes")
@@ -229,7 +230,7 @@ def _check_btsp(settings: Table, ports: Collection[str], path: Path, wrong: Wron
 
 
 def _check_drawn(settings: Table, path: Path, wrong: Wrong, *, is_newer: bool) -> None:
-    """Take out how delays are drawn: here always uniformly, up to the longest."""
+    """Remove how delays are drawn, which in Outlay is always uniformly up to the longest; report any other way."""
     for key in _DRAWN:
         drawn = settings.pop(key, None)
         if drawn is None:
@@ -245,7 +246,7 @@ def _check_drawn(settings: Table, path: Path, wrong: Wrong, *, is_newer: bool) -
 
 
 def known_names(names: Iterable[str]) -> str:
-    """All of some names, for what to write instead."""
+    """Return a fix that lists the known names."""
     return f"one of {', '.join(names)}"
 
 

@@ -48,7 +48,7 @@ class Ports:
 
 
 def ports_of(config: Mapping[str, Any]) -> Ports:
-    """The ports of a neuron that wires its components: what they read of outside, and what its soma writes."""
+    """Return the ports of a neuron that is a graph of components: what they read from outside, what the soma writes."""
     inputs, outputs = {}, {}
     for spec in config.get(SPECS) or ():
         kind = _kind_of(spec)
@@ -86,7 +86,7 @@ def neuron_table(
 
 
 def count_of(config: Mapping[str, Any]) -> int | None:
-    """How many neurons there are; None where the file does not say it."""
+    """Return the number of neurons; None if the file does not say it."""
     units = config.get("units")
     return (math.prod(units) if isinstance(units, list) else units) if units else None
 
@@ -94,7 +94,7 @@ def count_of(config: Mapping[str, Any]) -> int | None:
 def _named(
     config: Mapping[str, Any], path: Path, wrong: Wrong, ports: Collection[str]
 ) -> Iterator[tuple[str, Table | None]]:
-    """The components of an older neuron: `soma`, or in still older files `soma_config`, and so on."""
+    """Yield the components of an older neuron, under keys such as `soma`, or `soma_config` in still older files."""
     for kind in KINDS:
         key = kind if kind in config else f"{kind}_config"
         if isinstance(config.get(key), Mapping):
@@ -102,7 +102,7 @@ def _named(
 
 
 def _wired(config: Mapping[str, Any], path: Path, wrong: Wrong, is_newer: bool) -> Iterator[tuple[str, Table | None]]:
-    """The components of a newer neuron, which is a graph of them; only the usual graph is known here."""
+    """Yield the components of a newer neuron, which is a graph of them; Outlay knows only the usual graph."""
     specs = {spec["name"]: spec for spec in config[SPECS]}
     kinds = {name: _kind_of(spec) for name, spec in specs.items()}
     of_kind: dict[str, str] = {}
@@ -130,7 +130,7 @@ def _kind_of(spec: Mapping[str, Any]) -> str | None:
 
 
 def class_of(spec: Mapping[str, Any]) -> str:
-    """The class of a module or a component, as registered in Spark."""
+    """Return the name by which Spark registers the class of a module or a component."""
     cls = spec["module_cls"]
     return str(cls.get("__module_type__")) if isinstance(cls, Mapping) else str(cls)
 
@@ -143,7 +143,7 @@ def _check_wiring(
     path: Path,
     wrong: Wrong,
 ) -> None:
-    """That a component reads what it reads here."""
+    """Report a component that is wired in another way than in Outlay's neuron."""
     for port, origins in (spec.get("inputs") or {}).items():
         of = {kinds.get(origin["origin"], origin["origin"]) for origin in origins if not origin.get("is_property")}
         if of - _READS.get(kind, _READS.get(port, {CALL})):

@@ -34,7 +34,7 @@ Damages = Iterator[tuple[Path, str]]
 
 
 def is_scfg(content: bytes) -> bool:
-    """Whether a file's content looks like that of a `.scfg`: xz or JSON."""
+    """Return whether the content of a file looks like a `.scfg`: xz or JSON."""
     return content.startswith(XZ) or content.lstrip()[:1] in (b"{", b'"')
 
 
@@ -54,7 +54,7 @@ class Plain:
 
 
 def plain(content: bytes, *, name: str) -> Plain:
-    """The configuration in a `.scfg` file.
+    """Return the configuration in a `.scfg` file.
 
     Args:
         content: of the file.
@@ -102,7 +102,7 @@ def _is_newer(parsed: Any) -> bool:
 
 
 def _entries(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key of all tables within a value, but for what is the editor's."""
+    """Yield every key and value of all tables within a value, without those of the graph editor."""
     for key, item in value.items() if isinstance(value, dict) else ():
         if key != EDITOR:
             yield key, item
@@ -122,7 +122,7 @@ def _text(content: bytes, name: str) -> str:
 
 
 def _decompressed(content: bytes, name: str) -> bytes:
-    """What xz data unpacks to: a small file of a stranger must not fill the memory."""
+    """Unpack xz data, with a limit: a small file of a stranger must not fill the memory."""
     pieces, rest = [], content
     room = LARGEST
     while rest:
@@ -182,14 +182,14 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _number_or_list(data: Any) -> Any:
-    """The values of an array; one value is a number, whatever its shape."""
+    """Return the values of an array; an array of one value, of whatever shape, is a number."""
     while isinstance(data, list) and len(data) == 1:
         data = data[0]
     return data
 
 
 def malformed(config: Mapping[str, Any], *, name: str) -> list[Problem]:
-    """One problem for each thing that is no table, list, text or number where Spark writes one.
+    """Return one problem for each thing that is no table, list, text or number where Spark writes one.
 
     What a setting's value may be is for the setting to say; here is what holds the settings together.
 
@@ -303,7 +303,7 @@ def _of_shape(port: Mapping[str, Any], path: Path) -> Damages:
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a table or a list holds, with its key or its place."""
+    """Yield what a table or a list holds, with its key or its number."""
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, list):

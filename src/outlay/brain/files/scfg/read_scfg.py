@@ -32,7 +32,7 @@ from outlay.graph.step_graph import INPUTS
 
 
 def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brain:
-    """The Brain in a `.scfg` file: JSON or xz, with `modules_map` (older) or `modules_specs` (newer).
+    """Return the Brain in a `.scfg` file: JSON or xz, with `modules_map` (older) or `modules_specs` (newer).
 
     Args:
         content: of the file.
@@ -71,7 +71,7 @@ def read_scfg(content: bytes, *, name: str, inputs: Mapping[str, Shape]) -> Brai
 
 
 def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
-    """The neuron in a `.scfg` file.
+    """Return the neuron in a `.scfg` file.
 
     Args:
         content: of the file.
@@ -106,7 +106,7 @@ def read_scfg_neuron(content: bytes, *, name: str, units: int | None) -> Neuron:
 
 
 def _whole(content: bytes, name: str) -> Plain:
-    """What a file holds, if all of it has the shape that Spark writes."""
+    """Return what a file holds; raise if any of it has another shape than Spark writes."""
     held = plain(content, name=name)
     if problems := malformed(held.config, name=name):
         raise BrainError(f"{name} cannot be read: {counted(len(problems), 'problem')}", problems)
@@ -114,13 +114,13 @@ def _whole(content: bytes, name: str) -> Plain:
 
 
 def _specs(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The modules of the file by name, whichever way it lists them."""
+    """Return the modules of the file by name: older files have a table of them, newer ones a list."""
     listed = config.get("modules_map") or {}
     return {**listed, **{spec["name"]: spec for spec in config.get("modules_specs") or ()}}
 
 
 def _module(name: str, spec: Mapping[str, Any], wrong: Wrong, is_newer: bool) -> Module:
-    """The module that a spec describes, or a stand-in for one that is not understood."""
+    """Return the module that a spec describes, or a stand-in if it is not understood."""
     path = ("modules", name, "config")
     table = _table(spec, path, wrong, is_newer)
     module = (
@@ -130,14 +130,14 @@ def _module(name: str, spec: Mapping[str, Any], wrong: Wrong, is_newer: bool) ->
 
 
 def _port(spec: Mapping[str, Any], port: str) -> str:
-    """An input port of a module by our name."""
+    """Return Outlay's name of an input port of a module."""
     if _is_wired(spec):
         return ports_of(spec["config"]).inputs.get(port, port)
     return ONE_PORT.get(MODULES.get(class_of(spec), ""), port)
 
 
 def _written(spec: Mapping[str, Any] | None, port: str) -> str:
-    """An output port of a module by our name."""
+    """Return Outlay's name of an output port of a module."""
     if spec is None:
         return port
     if _is_wired(spec):
@@ -190,7 +190,7 @@ def _inputs(
     given: Mapping[str, Shape],
     wrong: Wrong,
 ) -> dict[str, Shape]:
-    """The shape of each input: as given, as the file says, or of one number where only such is read of it."""
+    """Return the shape of each input: as given, as in the file, or (1,) if all that read it take one number."""
     declared, drawn = config.get("input_map") or {}, config.get(EDITOR) or {}
     shapes = {}
     for name in dict.fromkeys(c.origin.partition(":")[2] for c in connections if c.origin.startswith(f"{INPUTS}:")):
@@ -212,7 +212,7 @@ def _reads_one_number(module: Module, port: str) -> bool:
 
 
 def _shape_in(spec: Any) -> Shape | None:
-    """The shape that the file says of a port."""
+    """Return the shape that the file declares for a port, if any."""
     return (spec.get("shape") or (spec.get("spec") or {}).get("shape")) if isinstance(spec, Mapping) else None
 
 
@@ -230,7 +230,7 @@ def _outputs(config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) 
 
 
 def _one(key: str, config: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]], wrong: Wrong) -> Any:
-    """A setting that Spark has in every module and a Brain has once."""
+    """Return a setting that Spark repeats in every module and a Brain has once; report modules that differ in it."""
     values = [settings[key] for settings in (config, *(spec["config"] for spec in specs.values())) if key in settings]
     different = [value for at, value in enumerate(values) if value not in values[:at]]
     if len(different) > 1:
