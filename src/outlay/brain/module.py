@@ -9,11 +9,11 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from outlay.core.error_types import OutlayError, Problem, message
+from outlay.core.error_types import OutlayError
 
 if TYPE_CHECKING:
     import jax
@@ -24,15 +24,7 @@ Kind = Literal["spikes", "values"]
 
 
 class BrainError(OutlayError, ValueError):
-    """A Brain that cannot be built, read from its file, or run. `problems` lists every offender.
-
-    Attributes:
-        problems: one `Problem` per module, port, connection or setting at fault; empty where the fault is one.
-    """
-
-    def __init__(self, headline: str, problems: Sequence[Problem] = ()) -> None:
-        self.problems = tuple(problems)
-        super().__init__(message(headline, self.problems))
+    """A Brain that cannot be built, read from its file, or run: each module, port or setting at fault is a problem."""
 
 
 @dataclass(frozen=True)

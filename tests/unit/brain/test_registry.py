@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from outlay.brain.module import BrainError
@@ -47,3 +50,10 @@ def test_a_class_without_a_name_says_how_to_give_it_one():
 
     with pytest.raises(BrainError, match=r"@register\('nameless', kind='soma'\) above its class"):
         name_of(Nameless, kind="soma")
+
+
+@pytest.mark.processes
+def test_the_names_that_outlay_brings_are_known_before_any_file_was_read():
+    program = "from outlay.brain import registered; print(registered('leaky', kind='soma').__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=True)
+    assert done.stdout == "LeakySoma\n"
