@@ -13,7 +13,7 @@ import numpy as np
 from _timing import compare
 
 import outlay
-from outlay.report.placed.measure_exchange import measure_exchange
+from outlay.analysis.parts.measure_parts import measure_exchange
 
 outlay.simulate(6)
 

@@ -14,10 +14,10 @@ import pytest
 from tests.contract.placed_as_planned import blocks
 
 import outlay
+from outlay.analysis.parts.measure_parts import measure_parts
 from outlay.brain.files.read_brain import read_brain
 from outlay.graph.rollout import Rollout
 from outlay.layout.strategies import by_rows
-from outlay.report.placed.measure_parts import measure_parts
 
 MODEL = Path(__file__).parents[1] / "data/example_ab_model.scfg"
 PLACES = {"spiker": 0, "integrator": 1, "A_ex": 2, "A_in": 3, "B_ex": 4, "B_in": 5}

@@ -24,10 +24,12 @@ def how_often(runs: int) -> str:
 def format_bytes(count: float) -> str:
     """Bytes for people, in binary units.
 
-    >>> format_bytes(512), format_bytes(1628200), format_bytes(-3 * 2**30)
-    ('512 B', '1.6 MiB', '-3.0 GiB')
+    >>> format_bytes(512), format_bytes(1628200), format_bytes(-3 * 2**30), format_bytes(0.25)
+    ('512 B', '1.6 MiB', '-3.0 GiB', '0.25 B')
     """
     size = float(abs(count))
+    if 0 < size < 1:  # an average, such as of what is sent in one of several steps
+        return f"{count:.2f} B"
     sign = "-" if count < 0 else ""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         digits = 0 if unit == "B" else 1
@@ -47,6 +49,19 @@ def format_seconds(seconds: float) -> str:
         if seconds >= 0.9995 * size or (unit == "µs" and seconds):
             return f"{seconds / size:.3g} {unit}"
     return "0 s"
+
+
+def format_range(low: float, high: float) -> str:
+    """A range of times for people.
+
+    >>> format_range(0.012, 0.031), format_range(0.5e-3, 0.012), format_range(0.002, 0.002)
+    ('12 to 31 ms', '500 µs to 12 ms', '2 ms')
+    """
+    first, last = format_seconds(low), format_seconds(high)
+    if first == last:
+        return first
+    (number, unit), (_, other) = first.split(), last.split()
+    return f"{number} to {last}" if unit == other else f"{first} to {last}"
 
 
 def format_flops(count: float) -> str:

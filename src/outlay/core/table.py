@@ -46,7 +46,7 @@ class Visible:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> Table:
     """A borderless table whose columns named in `right` are right-aligned; cells are plain text, not markup."""
-    built = Table(box=None, pad_edge=False, header_style="bold")
+    built = Table(box=None, pad_edge=False, header_style="bold", show_header=any(map(str.strip, columns)))
     for column in columns:
         built.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
@@ -69,7 +69,7 @@ def folded(rows: Sequence[Sequence[str]], *, names: Sequence[int], all_at: str) 
 
     >>> rows = [[f"layers.{i}.kernel", "(8, 8)"] for i in range(300)]
     >>> folded(rows, names=[0], all_at="plan.to_json()")
-    ([['layers.*.kernel (300 alike)', '(8, 8)']], '300 rows in 1, alike ones folded; all of them: plan.to_json()')
+    ([['layers.{0..299}.kernel x300', '(8, 8)']], '300 rows in 1, alike ones folded; all of them: plan.to_json()')
     """
     if len(rows) <= MAX_UNFOLDED:
         return [list(row) for row in rows], ""
@@ -77,7 +77,7 @@ def folded(rows: Sequence[Sequence[str]], *, names: Sequence[int], all_at: str) 
     for row in rows:
         key = tuple(_NUMBER.sub("*", cell) if i in names else cell for i, cell in enumerate(row))
         alike.setdefault(key, []).append(row)
-    short = [_as_one(key, group) for key, group in alike.items()]
+    short = [_as_one(group) for group in alike.values()]
     cut = f", {len(short) - MAX_ROWS:,} more left out" if len(short) > MAX_ROWS else ""
     shown = short[:MAX_ROWS]
     if len(shown) == len(rows):
@@ -85,11 +85,36 @@ def folded(rows: Sequence[Sequence[str]], *, names: Sequence[int], all_at: str) 
     return shown, f"{len(rows):,} rows in {len(shown):,}, alike ones folded{cut}; all of them: {all_at}"
 
 
-def _as_one(starred: tuple[str, ...], rows: Sequence[Sequence[str]]) -> list[str]:
+def _as_one(rows: Sequence[Sequence[str]]) -> list[str]:
     if len(rows) == 1:
         return list(rows[0])
-    cells = [first if len({row[i] for row in rows}) == 1 else starred[i] for i, first in enumerate(rows[0])]
-    return [f"{cells[0]} ({len(rows):,} alike)", *cells[1:]]
+    first, *others = [fold_numbers(list(dict.fromkeys(cells))) for cells in zip(*rows, strict=True)]
+    return [f"{first} x{len(rows):,}", *others]
+
+
+def fold_numbers(names: Sequence[str]) -> str:
+    """One name for several that differ in nothing but numbers, as a shell would write it.
+
+    >>> fold_numbers(["layers.0.kernel", "layers.1.kernel", "layers.2.kernel"]), fold_numbers(["w7", "w1", "w0"])
+    ('layers.{0..2}.kernel', 'w{0..1,7}')
+    """
+    pieces = [re.split(r"(\d+)", name) for name in names]
+    return "".join(
+        same[0] if len(set(same)) == 1 else f"{{{_runs(sorted(set(map(int, same))))}}}"
+        for same in zip(*pieces, strict=True)
+    )
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    if len(runs) > _MAX_RUNS:
+        return f"{numbers[0]}..{numbers[-1]}"
+    return ",".join(f"{run[0]}..{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 MAX_UNFOLDED = 60
@@ -97,6 +122,9 @@ MAX_UNFOLDED = 60
 
 MAX_ROWS = 200
 """Rows of a table that a person will scroll through; laying out more takes seconds."""
+
+_MAX_RUNS = 4
+"""Runs of numbers that a folded name lists; of more it says the first and the last number."""
 
 _NUMBER = re.compile(r"(?<![\s(,])\d+")  # not of a shape, nor one that stands alone
 

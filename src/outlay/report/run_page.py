@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlay.layout.plan import Plan
-from outlay.report.html import templates
+from outlay.render.html import html_of_page
+from outlay.render.page import Block, Code, Column, Columns, Facts, Page, Row, Section, Table
+from outlay.render.pictures import Frame, Image
 from outlay.report.show import show
 
 
@@ -57,17 +59,24 @@ def run_page(
         pictures: the pictures below, each with a heading.
         sample: text that the run shows.
     """
-    return (
-        templates()
-        .get_template("run.html.j2")
-        .render(
-            title=title,
-            facts=facts,
-            beside=beside,
-            table=table,
-            numbers=numbers,
-            pictures=pictures,
-            sample=sample,
-            plan=show(plan).to_html(),
+    first: list[Block] = [Facts({name.replace("_", " "): words for name, words in facts.items()})]
+    if beside:
+        first.append(Image(beside.title, beside.encoded, is_wide=False))
+    if table:
+        columns = [Column(head, "number" if head in numbers else "") for head in table[0]]
+        first.append(Table(columns, [Row(list(row.values())) for row in table]))
+    shown = [
+        Section(picture.title, [Image(picture.title, picture.encoded, picture.caption, picture.is_wide)])
+        for picture in pictures
+    ]
+    return html_of_page(
+        Page(
+            title,
+            [
+                Section("result", [Columns(first)]),
+                *([Columns(shown)] if shown else []),
+                *([Section("sample", [Code(sample)])] if sample else []),
+                Frame("where every array lived", show(plan).to_html()),
+            ],
         )
     )

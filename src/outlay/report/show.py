@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from outlay.core.error_types import ShowError
 from outlay.core.suggest import did_you_mean
-from outlay.core.table import Lines, to_text
+from outlay.render.page import Page
+from outlay.render.report import Report
 from outlay.report.blocks import Blocks
 from outlay.report.collect import collect
-from outlay.report.html import embedded, page
 from outlay.report.leaf import LeafFacts
 from outlay.report.show_facts import Facts, Totals
-from outlay.report.show_text import render
-
-# `str()` is read in files and logs, where nothing wraps: room for the reasons.
-_TEXT_WIDTH = 200
+from outlay.report.show_page import show_page
 
 
 @dataclass(frozen=True)
-class Show:
+class Show(Report):
     """Where every array of something lives: facts, and ways to read them.
 
     `str()` gives text without colour, rich prints it with colour on a terminal, a notebook shows the page.
@@ -33,6 +29,9 @@ class Show:
     """
 
     facts: Facts
+
+    # Nothing wraps in files and logs: there is room for the reasons.
+    _text_width = 200
 
     @property
     def leaves(self) -> tuple[LeafFacts, ...]:
@@ -77,18 +76,8 @@ class Show:
         """As JSON-ready data."""
         return self.facts.to_dict()
 
-    def to_html(self) -> str:
-        """As a complete page in one file, which works offline."""
-        return page(self.facts)
-
-    def _repr_html_(self) -> str:
-        return embedded(self.facts)
-
-    def __str__(self) -> str:
-        return to_text(self, width=_TEXT_WIDTH)
-
-    def __rich__(self) -> Lines:
-        return Lines(functools.partial(render, self.facts))
+    def _page(self) -> Page:
+        return show_page(self.facts)
 
     def _only_leaf(self) -> LeafFacts:
         if len(self.leaves) == 1:

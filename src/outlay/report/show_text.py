@@ -1,4 +1,4 @@
-"""A report as text for terminals and files: a table of the leaves, or the picture of one."""
+"""Where arrays live as text: the table of the leaves, or the picture of one."""
 
 from __future__ import annotations
 
@@ -10,54 +10,13 @@ from rich.text import Text
 
 from outlay.core.quantities import format_bytes
 from outlay.core.table import folded, table
-from outlay.devices.device_id import DeviceId, format_ids
+from outlay.devices.device_id import format_ids
 from outlay.report.blocks_picture import Panel, Picture, draw
-from outlay.report.heat import Heat, HeatRow
 from outlay.report.leaf import LeafFacts
 from outlay.report.show_facts import Facts
 
 # A narrower terminal would cut the reasons into columns of single words, and rules into several lines.
 _WIDTH_WITH_REASONS = 140
-_BAR = 20
-
-
-def render(facts: Facts, width: int) -> Iterator[Any]:
-    """The report as rich renderables, for a console so many characters wide."""
-    yield Text(headline(facts), style="bold")
-    if any(isinstance(device.id, DeviceId) for device in facts.devices):
-        yield Text("a device is written process:index", style="dim")
-    if is_one_array(facts):
-        yield from _one_array(facts.leaves[0], width)
-    elif facts.leaves:
-        yield Text()
-        yield from _leaves(facts, width)
-        yield Text()
-        yield Text(_totals(facts))
-        yield from _counts(facts)
-    else:
-        yield Text("no arrays")
-    for note in facts.notes:
-        yield Text(f"note: {note}", style="yellow")
-    if facts.heat.rows and not is_one_array(facts):
-        yield Text()
-        yield Text("bytes by device and module", style="bold")
-        yield _heat(facts.heat, facts.num_hosts)
-
-
-def is_one_array(facts: Facts) -> bool:
-    """Whether the report is about a single array, whose blocks are the point."""
-    return len(facts.leaves) == 1
-
-
-def headline(facts: Facts) -> str:
-    """What the report is about: the meshes, or the devices where there is no mesh."""
-    if facts.meshes:
-        return "; ".join(map(str, facts.meshes))
-    if not facts.devices:
-        return "on no device"
-    simulated = "simulated " if facts.device_kind == "simulated" else ""
-    plural = "s" if len(facts.devices) != 1 else ""
-    return f"{len(facts.devices)} {simulated}device{plural}, no mesh"
 
 
 def shape_text(shape: Iterable[int]) -> str:
@@ -69,7 +28,8 @@ def shape_text(shape: Iterable[int]) -> str:
     return str(tuple(shape))
 
 
-def _one_array(leaf: LeafFacts, width: int) -> Iterator[Any]:
+def array_text(leaf: LeafFacts, width: int) -> Iterator[Any]:
+    """One array in words, and the picture of its blocks."""
     name = f"{leaf.path}: " if leaf.path else ""
     place = f"{leaf.place}: " if leaf.on_mesh else ""
     yield Text(f"{name}{leaf.dtype} {shape_text(leaf.shape)}, {place}{leaf.in_words}")
@@ -86,7 +46,9 @@ def _one_array(leaf: LeafFacts, width: int) -> Iterator[Any]:
     yield from picture_text(draw(leaf.blocks), width)
 
 
-def _leaves(facts: Facts, width: int) -> Iterator[Any]:
+def leaves_text(facts: Facts, width: int) -> Iterator[Any]:
+    """The table of the leaves: a row each, but for many that are alike; reasons where there is room."""
+    yield Text()
     narrow = width < _WIDTH_WITH_REASONS and any(leaf.reason for leaf in facts.leaves)
     columns = {
         "path": [leaf.path for leaf in facts.leaves],
@@ -120,41 +82,6 @@ def _numbers(leaf: LeafFacts) -> str:
 def _rules(facts: Facts) -> list[str]:
     """Every rule that decided something, in the order of the layout."""
     return sorted({rule for leaf in facts.leaves for rule in leaf.rules}, key=lambda rule: int(rule.partition(".")[0]))
-
-
-def _totals(facts: Facts) -> str:
-    totals = facts.totals
-    least, most = format_bytes(totals.bytes_least), format_bytes(totals.bytes_most)
-    each = most if totals.bytes_least == totals.bytes_most else f"{least} to {most}"
-    held = f", {each} a device, replication {totals.replication:.2f}" if facts.devices else ""
-    plural = "f" if totals.num_leaves == 1 else "ves"
-    return f"state: {totals.num_leaves} lea{plural}, {format_bytes(totals.bytes_total)} counted once{held}"
-
-
-def _counts(facts: Facts) -> Iterator[Text]:
-    for count in facts.totals.counts:
-        plural = "f " if count.num_leaves == 1 else "ves"
-        yield Text(f"  {count.num_leaves:>5} lea{plural} {count.in_words} ({format_bytes(count.bytes_total)})")
-
-
-def _heat(heat: Heat, num_hosts: int) -> Any:
-    largest = max(row.total for row in heat.rows)
-    rows = [
-        [
-            *([format_ids(row.hosts)] if num_hosts > 1 else []),
-            format_ids(row.device_ids),
-            *(format_bytes(count) if count else "-" for count in row.num_bytes),
-            format_bytes(row.total),
-            _bar(row, largest),
-        ]
-        for row in heat.rows
-    ]
-    columns = [*(["host"] if num_hosts > 1 else []), "device", *heat.modules, "in all", ""]
-    return table(columns, rows, right=(*heat.modules, "in all"))
-
-
-def _bar(row: HeatRow, largest: int) -> str:
-    return "█" * (row.total * _BAR // largest if largest else 0)
 
 
 # Lines between rows make small pictures look like blocks; many rows read better without.

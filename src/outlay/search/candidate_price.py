@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from outlay.core.quantities import format_range
+
 
 @dataclass(frozen=True)
 class Price:
@@ -43,6 +45,11 @@ class Price:
     crossing: tuple[str, ...]
     num_findings: int
     compile_seconds: float
+
+    @property
+    def range_in_words(self) -> str:
+        """The estimated range of a step; empty where the compiler made no program."""
+        return format_range(self.seconds_low, self.seconds_high) if self.parts else ""
 
     def times(self, factor: float) -> Price:
         """The same of so many steps, by which steps of different batches are compared; the memory is that of one."""

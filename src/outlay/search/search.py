@@ -22,7 +22,6 @@ from outlay.search.candidate_price import Price
 from outlay.search.order import Screened, in_order, next_to_compile, without_preset
 from outlay.search.screening import RuledOut, screen
 from outlay.search.selection import Considered, Selection, Verdict
-from outlay.search.selection_text import step_time
 from outlay.search.why import is_tie, nothing_fits, nothing_to_compile, why_not_compiled, why_slower, why_too_big
 from outlay.search.workers import Ended, Workers
 from outlay.search.workload import Workload
@@ -176,7 +175,7 @@ def _in_words(outcome: Outcome) -> str:
     kept = ", kept from before" if outcome.was_kept else ""
     if not outcome.price.fits:
         return f"does not fit, {why_too_big(outcome.price)}{kept}"
-    return f"{step_time(outcome.price)} a step, {format_bytes(outcome.price.peak_bytes)}{kept}"
+    return f"{outcome.price.range_in_words} a step, {format_bytes(outcome.price.peak_bytes)}{kept}"
 
 
 def _not_compiled(left: Sequence[Screened], capacity: int) -> list[Considered]:
@@ -198,7 +197,7 @@ def _toml(question: Question, chosen: Considered) -> str | None:
         return None
     asked = (*question.words, *words_of(question.several))
     recipe = " ".join(["outlay choose", question.recipe, *asked, "--target", str(question.target)])
-    what = f"layout {candidate.layout}, {step_time(price)} a step by the estimate"
+    what = f"layout {candidate.layout}, {price.range_in_words} a step by the estimate"
     memory = f"{format_bytes(price.peak_bytes)} of {format_bytes(price.capacity)} a device"
     run = " ".join(["outlay run", question.recipe, *question.words, *candidate.all_words, "--layout", "THIS_FILE"])
     return write_layout(layout, mesh=candidate.mesh, comment=f"Chosen by {recipe}\n{what}, {memory}\n{run}")

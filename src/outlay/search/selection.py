@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rich.console import Group
-
-from outlay.core.table import to_text
+from outlay.core.quantities import counted, format_bytes, format_seconds
+from outlay.render.page import (
+    Block,
+    Cell,
+    Chip,
+    Code,
+    Column,
+    Details,
+    Line,
+    Notes,
+    Page,
+    Row,
+    Section,
+    Segment,
+    Stat,
+    Stats,
+    Table,
+    colour_of,
+)
+from outlay.render.pictures import Legend, Point, Scatter
+from outlay.render.report import Report
 from outlay.search.candidate import Candidate
 from outlay.search.candidate_price import Price
 from outlay.search.expect import Expectation
-from outlay.search.selection_page import page
-from outlay.search.selection_text import lines
 
 Verdict = Literal["chosen", "slower", "does not fit", "timed out", "failed", "not compiled", "ruled out"]
 
@@ -68,7 +85,7 @@ class Considered:
 
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Report):
     """The layout chosen for a target, and why not the others; made by `outlay.choose`.
 
     Attributes:
@@ -152,15 +169,161 @@ class Selection:
             "seconds": self.seconds,
         }
 
-    def to_html(self) -> str:
-        """As a page that needs nothing else: memory against time, every candidate and why it lost."""
-        return page(self)
+    _text_width = 160
 
-    def _repr_html_(self) -> str:
-        return self.to_html()
+    def _page(self) -> Page:
+        price = self.chosen.price
+        assert price is not None
+        answer, notes = f"{self.chosen.candidate}", list(self._notes())
+        memory = f"{format_bytes(price.peak_bytes)} of {format_bytes(price.capacity)} a device"
+        return Page(
+            title=f"{' '.join([self.recipe, *self.words])} on {self.target}: {answer}",
+            headline=f"{self.target}: {answer}, about {price.range_in_words} a step, {memory}",
+            headline_style="good",
+            chips=[Chip("compiled for the target, nothing was run")],
+            blocks=[
+                self._stats(price),
+                Notes(notes, is_warning=True, medium="html"),
+                *self._plot(),
+                Section("what was compiled", [self._table(), Legend(_parts(price))]),
+                *self._left_out(),
+                Line("", medium="text"),
+                Notes(notes, is_warning=True, medium="text"),
+                Section("go on with the chosen one", [Code("\n".join(self.commands()))], medium="html"),
+                *([Section("its layout", [Code(self.toml)], medium="html")] if self.toml else []),
+            ],
+        )
 
-    def __str__(self) -> str:
-        return to_text(self)
+    def _stats(self, price: Price) -> Stats:
+        return Stats(
+            [
+                Stat("A step", format_seconds(price.seconds), price.range_in_words),
+                Stat("Memory", format_bytes(price.peak_bytes), f"of {format_bytes(price.capacity)} a device"),
+                Stat("Compiled", str(len(self.compiled)), f"of {counted(len(self.considered), 'candidate')}"),
+                Stat("On the front", str(len(self.pareto)), "no other needs less of both"),
+            ],
+            "The chosen one",
+        )
 
-    def __rich__(self) -> Group:
-        return lines(self)
+    def _notes(self) -> Iterator[str]:
+        """What limits the answer."""
+        first = self.chosen.price_per_sample
+        slower = (each.price_per_sample for each in self.compiled[1:] if each.verdict == "slower")
+        near = [price for price in slower if first and price and price.seconds_low < first.seconds_high]
+        if near:
+            yield (
+                f"the ranges of {counted(len(near), 'slower one')} overlap that of the first: an estimate ranks, a "
+                "measurement decides"
+            )
+        if self.is_per_sample:
+            yield "batches differ, so times of an example are compared"
+        num_earlier = sum(each.was_kept for each in self)
+        if num_earlier:
+            yield f"{num_earlier} of {len(self.compiled)} compiled programs were kept from an earlier search"
+
+    @property
+    def _tried(self) -> list[Considered]:
+        return [each for each in self if each.verdict not in ("not compiled", "ruled out")]
+
+    def _colour(self, each: Considered) -> str:
+        """Candidates of one layout share a colour."""
+        layouts = list(dict.fromkeys(tried.candidate.base_layout for tried in self._tried))
+        return colour_of(layouts.index(each.candidate.base_layout))
+
+    def _plot(self) -> list[Block]:
+        """Memory against time of every candidate that was compiled."""
+        unit = "an example" if self.is_per_sample else "a step"
+        tried = self._tried
+        prices = [(each, price) for each in self.compiled if (price := self._compared(each)) and price.parts]
+        if not prices:
+            return []
+        points = [
+            Point(
+                price.peak_bytes,
+                price.seconds,
+                tried.index(each) + 1,
+                self._colour(each),
+                "beyond" if each.verdict == "does not fit" else "chosen" if each is self.chosen else "",
+                f"{each.candidate}: {format_seconds(price.seconds)} {unit}, {format_bytes(price.peak_bytes)}",
+            )
+            for each, price in reversed(prices)
+        ]
+        colours = {each.candidate.base_layout: self._colour(each) for each in tried}
+        capacity = max(price.capacity for _, price in prices)
+        scatter = Scatter(
+            points,
+            front=[(price.peak_bytes, price.seconds) for each in self.pareto if (price := self._compared(each))],
+            x_title="memory of a device at its peak",
+            y_title=unit,
+            format_x=format_bytes,
+            format_y=format_seconds,
+            limit=capacity,
+            limit_title=f"{format_bytes(capacity)} a device",
+            legend=[Segment(layout, 0, colour) for layout, colour in colours.items()],
+        )
+        remark = "the line is the front: no other candidate beats those on it in both"
+        return [Section("memory against time", [scatter], remark, medium="html")]
+
+    def _compared(self, each: Considered) -> Price | None:
+        """The price whose times are compared: of an example where batches differ."""
+        return each.price_per_sample if self.is_per_sample else each.price
+
+    def _table(self) -> Table:
+        columns = [
+            Column("", "number", medium="html"),
+            Column("layout"),
+            Column("mesh", "code"),
+            Column("options", "code"),
+            Column("a step", "number"),
+            *([Column("an example", "number")] if self.is_per_sample else []),
+            Column("made of", medium="html"),
+            Column("memory", "number"),
+            Column("", "words"),
+        ]
+        front = self.pareto
+        rows = [self._row(number, each, is_on_front=each in front) for number, each in enumerate(self._tried, 1)]
+        return Table(columns, rows)
+
+    def _row(self, number: int, each: Considered, *, is_on_front: bool) -> Row:
+        price, one, candidate = each.price, each.price_per_sample, each.candidate
+        # How much slower says that it is slower.
+        verdict = each.why if each.verdict == "slower" else f"{each.verdict}: {each.why}"
+        return Row(
+            [
+                str(number),
+                Cell(candidate.layout, colour=self._colour(each)),
+                str(candidate.mesh),
+                " ".join(candidate.all_words),
+                price.range_in_words if price else "",
+                *([format_seconds(one.seconds) if one else ""] if self.is_per_sample else []),
+                Cell("", segments=_parts(price)),
+                format_bytes(price.peak_bytes) if price else "",
+                f"{verdict}, on the front" if is_on_front and each is not self.chosen else verdict,
+            ],
+            "strong" if each is self.chosen else "",
+        )
+
+    def _left_out(self) -> list[Block]:
+        """Candidates that were not compiled, by their reasons, the most frequent first."""
+        waiting = [each for each in self if each.verdict == "not compiled"]
+        reasons = Counter(each.why for each in self if each.verdict == "ruled out").most_common()
+        blocks: list[Block] = []
+        if waiting:
+            what = f"{counted(len(waiting), 'candidate')} that the arithmetic ranks below, not compiled"
+            blocks.append(Details(what, [f"{each.candidate}: {each.why}" for each in waiting], limit=1, what="of them"))
+        if reasons:
+            what = f"{counted(sum(count for _, count in reasons), 'candidate')} that the arithmetic rules out"
+            blocks.append(Details(what, [f"{count} x {why}" for why, count in reasons], what="reasons"))
+        return [Section("what was not compiled", blocks)] if blocks else []
+
+
+def _parts(price: Price | None) -> list[Segment]:
+    """What the time of a step is made of."""
+    total = sum(price.parts.values()) if price else 0.0
+    if not price or not total:
+        return []
+    return [
+        Segment(name, seconds / total, colour_of(number), format_seconds(seconds))
+        for number, (name, seconds) in enumerate(price.parts.items())
+        if seconds
+    ]

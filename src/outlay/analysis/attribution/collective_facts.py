@@ -18,6 +18,7 @@ from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import HloCollective, collectives_of
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.core.paths import join_parts, split_path
+from outlay.core.table import fold_numbers
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
 
@@ -195,7 +196,7 @@ class Row:
         axes: the mesh axes, as text.
         phase: the part of the step.
         module: the model's part.
-        what: the leaf or value that is moved; numbers in paths of several are stars.
+        what: the leaf or value that is moved, or those that are: `layers.{0..79}.kernel`.
         source: the user's line.
         is_exact: whether the number of runs is known.
         total: of all of them.
@@ -236,6 +237,32 @@ def _grouped(collectives: Iterable[CollectiveFacts], key: Callable[[CollectiveFa
     return groups
 
 
+def like_names(totals: Mapping[str, Total]) -> list[tuple[str, Total, list[str]]]:
+    """Totals whose names differ in nothing but numbers, such as those of like layers, as one.
+
+    Args:
+        totals: totals by name.
+
+    Returns:
+        The name that stands for all, the sum, and the names, most bytes first.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in totals:
+        groups.setdefault(starred(name), []).append(name)
+    added = [(fold_numbers(names), _sum([totals[name] for name in names]), names) for names in groups.values()]
+    return sorted(added, key=lambda group: -group[1].bytes_per_step)
+
+
+def _sum(totals: Sequence[Total]) -> Total:
+    seconds = [total.seconds for total in totals if total.seconds is not None]
+    return Total(
+        sum(total.num_collectives for total in totals),
+        sum(total.num_runs for total in totals),
+        sum(total.bytes_per_step for total in totals),
+        sum(seconds) if len(seconds) == len(totals) else None,
+    )
+
+
 def rows(collectives: Sequence[CollectiveFacts]) -> tuple[Row, ...]:
     """The lines of a table of collectives, most bytes first."""
 
@@ -244,16 +271,14 @@ def rows(collectives: Sequence[CollectiveFacts]) -> tuple[Row, ...]:
         return one.kind, one.axes, one.group_size, one.phase, starred(one.module), what, one.source
 
     lines = []
-    for (kind, axes, group_size, phase, module, what, source), members in _grouped(collectives, alike).items():
-        # A number stays where it is that of all: of a single collective, or of several that move one leaf.
-        first, whats = members[0], {one.leaf or one.value for one in members}
+    for (kind, axes, group_size, phase, _, _, source), members in _grouped(collectives, alike).items():
         lines.append(
             Row(
                 kind=kind,
                 axes="+".join(axes) or f"{group_size} devices",
                 phase=phase,
-                module=first.module if len(members) == 1 else module,
-                what=whats.pop() if len(whats) == 1 else what,
+                module=fold_numbers(list(dict.fromkeys(one.module for one in members))),
+                what=fold_numbers(list(dict.fromkeys(one.leaf or one.value for one in members))),
                 source=source,
                 is_exact=all(one.count_is_exact for one in members),
                 total=total(members),

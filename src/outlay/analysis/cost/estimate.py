@@ -1,4 +1,4 @@
-"""What was estimated of a program, as facts that print themselves."""
+"""How long a step would take, as facts that print themselves: the range, what it is made of, and what was assumed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jinja2
-from rich.console import Group
-from rich.text import Text
-
-from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
-from outlay.core.table import table, to_text
+from outlay.core.quantities import counted, format_bytes, format_flops, format_range, format_seconds
+from outlay.render.page import Chip, Column, Line, Notes, Page, Row, Section, Segment, Table, colour_of
+from outlay.render.pictures import Stack
+from outlay.render.report import Report
 
 PARTS = ("products", "memory", "kernels", "communication", "host", "overhead")
 """What a step's time is made of."""
-COLUMNS = ("collectives", "axes", "devices", "runs", "payload", "time", "waited for")
-MAX_ROWS = 12
+_MAX_ROWS = 12
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Report):
     """How long a step would take on a target; made by `outlay.estimate`.
 
     `str()` gives text, a notebook shows a page. All seconds are one device's, which is the step's: all do the same.
@@ -108,99 +105,59 @@ class Estimate:
         """As JSON-ready data."""
         return {**dataclasses.asdict(self), "dominated_by": self.dominated_by}
 
-    def to_html(self) -> str:
-        """As a complete page in one file, which works offline."""
-        return page(self)
+    _text_width = 160
 
-    def _repr_html_(self) -> str:
-        return self.to_html()
-
-    def __str__(self) -> str:
-        return to_text(self)
-
-    def __rich__(self) -> Group:
-        return lines(self)
-
-
-def lines(estimate: Estimate) -> Group:
-    """An estimate as rich renderables."""
-    parts = [
-        (name, format_seconds(part), "dominates" if name == estimate.dominated_by else "")
-        for name, part in estimate.parts.items()
-        if part
-    ]
-    shown: list[Any] = [
-        Text(headline(estimate), style="bold"),
-        Text(what(estimate)),
-        Text(),
-        table(("", "a step", ""), parts, right=("a step",)),
-    ]
-    if estimate.transfers:
-        shown += [Text(), table(COLUMNS, transfer_rows(estimate)[:MAX_ROWS], right=COLUMNS[2:])]
-    if len(estimate.transfers) > MAX_ROWS:
-        shown.append(Text(f"and {len(estimate.transfers) - MAX_ROWS} more kinds of collectives"))
-    shown += [Text(), Text("assumed", style="bold"), *(Text(f"- {words}") for words in estimate.assumptions)]
-    return Group(*shown)
-
-
-def page(estimate: Estimate) -> str:
-    """An estimate as a complete page."""
-    loader = jinja2.PackageLoader("outlay.report")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    shares = [
-        (name, format_seconds(part), 100 * part / estimate.seconds, name == estimate.dominated_by)
-        for name, part in estimate.parts.items()
-        if part
-    ]
-    template = environment.get_template("estimate.html.j2")
-    return template.render(
-        headline=headline(estimate),
-        chips=[estimate.target, what(estimate)],
-        measured=estimate.measured,
-        parts=shares,
-        columns=COLUMNS,
-        rows=transfer_rows(estimate),
-        assumptions=estimate.assumptions,
-    )
-
-
-def headline(estimate: Estimate) -> str:
-    """The answer in a sentence."""
-    span = format_range(Range(estimate.seconds_low, estimate.seconds_high))
-    return f"{format_seconds(estimate.seconds)} a step ({span}) on {estimate.target}, mostly {estimate.dominated_by}"
-
-
-def what(estimate: Estimate) -> str:
-    """The work of a device."""
-    memory = format_bytes(estimate.bytes_accessed)
-    devices = f"{counted(estimate.num_devices, 'device')}"
-    return f"each of {devices}: {format_flops(estimate.flops)}, {memory} of memory read and written"
-
-
-def transfer_rows(estimate: Estimate) -> list[tuple[str, ...]]:
-    """The cells of each line of the table of collectives."""
-    return [
-        (
-            one.kind,
-            ", ".join(one.axes),
-            str(one.group_size),
-            str(one.num_runs),
-            format_bytes(one.payload_bytes),
-            format_seconds(one.seconds),
-            format_seconds(one.exposed),
+    def _page(self) -> Page:
+        span = format_range(self.seconds_low, self.seconds_high)
+        work = (
+            f"each of {counted(self.num_devices, 'device')}: {format_flops(self.flops)}, "
+            f"{format_bytes(self.bytes_accessed)} of memory read and written"
         )
-        for one in estimate.transfers
-    ]
+        blocks = [Line(work, medium="text"), Section("what a step is made of", [self._parts()])]
+        if self.transfers:
+            blocks.append(Section("collectives", [self._collectives()], "at full speed of the links"))
+        return Page(
+            f"{format_seconds(self.seconds)} a step ({span}) on {self.target}, mostly {self.dominated_by}",
+            [*blocks, Section("assumed", [Notes(self.assumptions, "")])],
+            chips=[
+                Chip(self.target),
+                Chip(work),
+                Chip("measured speeds") if self.measured else Chip("speeds from data sheets", "warning"),
+            ],
+            footer="All is of one device, in one step.",
+        )
 
+    def _parts(self) -> Stack:
+        parts = {name: seconds for name, seconds in self.parts.items() if seconds}
+        return Stack(
+            [
+                Segment(
+                    name,
+                    seconds / self.seconds,
+                    colour_of(number),
+                    format_seconds(seconds),
+                    "dominates" if name == self.dominated_by else "",
+                )
+                for number, (name, seconds) in enumerate(parts.items())
+            ]
+        )
 
-def format_range(span: Range) -> str:
-    """A range of times for people.
-
-    >>> format_range(Range(0.012, 0.031)), format_range(Range(0.5e-3, 0.012)), format_range(Range(0.002, 0.002))
-    ('12 to 31 ms', '500 µs to 12 ms', '2 ms')
-    """
-    low, high = format_seconds(span.low), format_seconds(span.high)
-    if low == high:
-        return low
-    (number, unit), (_, other) = low.split(), high.split()
-    return f"{number} to {high}" if unit == other else f"{low} to {high}"
+    def _collectives(self) -> Table:
+        columns = [Column("kind"), Column("axes")]
+        columns += [Column(name, "number") for name in ("devices", "runs", "payload", "time", "waited for")]
+        rows = [
+            Row(
+                [
+                    transfer.kind,
+                    ", ".join(transfer.axes),
+                    str(transfer.group_size),
+                    str(transfer.num_runs),
+                    format_bytes(transfer.payload_bytes),
+                    format_seconds(transfer.seconds),
+                    format_seconds(transfer.exposed),
+                ]
+            )
+            for transfer in self.transfers
+        ]
+        more = counted(len(rows) - _MAX_ROWS, "more kind of collectives", "more kinds of collectives")
+        return Table(columns, rows, limit=_MAX_ROWS, rest=f"and {more}")

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jinja2
-from rich.console import Group
-from rich.text import Text
-
 from outlay.core.error_types import VerifyError
 from outlay.core.quantities import counted
-from outlay.core.table import table, to_text
+from outlay.render.page import Column, Line, Notes, Page, Row, Section, Style, Table
+from outlay.render.report import Report
 
 Kind = Literal["gradient", "output", "state"]
 Verdict = Literal["same", "different", "unknown"]
 
 _ORDER: tuple[Verdict, ...] = ("different", "unknown", "same")
 _MAX_REASONS = 8
-COLUMNS = ("array", "step", "max abs", "max rel", "allowed", "ratio", "in float64", "")
-MAX_ROWS = 24
-COLOURS: dict[Verdict, str] = {"same": "green", "different": "red", "unknown": "yellow"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,7 @@ class LeafCheck:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Report):
     """Whether a program computes what it should, array by array; made by `outlay.verify`.
 
     `str()` gives text, a notebook shows a table.
@@ -255,18 +248,32 @@ class Verification:
             "checks": [{**_finite(dataclasses.asdict(check)), "verdict": check.verdict} for check in self.checks],
         }
 
-    def to_html(self) -> str:
-        """As a complete page in one file, which works offline."""
-        return page(self.headline, self.verdict, self.leaves, self.notes)
+    _text_width = 160
 
-    def _repr_html_(self) -> str:
-        return self.to_html()
-
-    def __str__(self) -> str:
-        return to_text(self)
-
-    def __rich__(self) -> Group:
-        return lines(self.headline, self.verdict, self.leaves, self.notes)
+    def _page(self) -> Page:
+        """The first arrays of many; the page can unfold the others."""
+        columns = [Column("array", "code"), *(Column(name, "number") for name in _NUMBERS), Column("", "words")]
+        rows = [
+            Row(_cells(leaf), _STYLES[leaf.verdict] if leaf.verdict != "same" else "", leaf.reason)
+            for leaf in self.leaves
+        ]
+        others = self.leaves[_MAX_ROWS:]
+        num_wrong = sum(leaf.verdict == "different" for leaf in others)
+        rest = f"and {counted(len(others), 'more array')}, {num_wrong or 'none'} of them different"
+        reasons = list(dict.fromkeys(leaf.reason for leaf in self.leaves))[:_MAX_TOLERANCES]
+        answer, *causes = self.headline.splitlines()
+        style = _STYLES[self.verdict]
+        return Page(
+            answer,
+            [
+                *(Line(cause, style) for cause in causes),
+                Section("arrays", [Table(columns, rows, limit=_MAX_ROWS, rest=rest)]),
+                *(Line(f"allowed for {reason}", medium="text") for reason in reasons),
+                Notes(self.notes),
+            ],
+            headline_style=style,
+            footer="Where the pointer rests on a row, it says what the tolerance allows for.",
+        )
 
 
 def _finite(facts: dict[str, Any]) -> dict[str, Any]:
@@ -276,37 +283,13 @@ def _finite(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lines(headline: str, verdict: Verdict, leaves: Sequence[LeafCheck], notes: Sequence[str]) -> Group:
-    """A proof as rich renderables; of many arrays the first.
-
-    Args:
-        headline: the answer in words.
-        verdict: the answer.
-        leaves: one check for each array, failed ones first.
-        notes: what limits the proof.
-    """
-    rows = [_row(leaf) for leaf in leaves[:MAX_ROWS]]
-    answer = Text(headline, style=f"bold {COLOURS[verdict]}")
-    parts: list[Any] = [answer, Text(), table(COLUMNS, rows, right=COLUMNS[1:-1])]
-    left = leaves[MAX_ROWS:]
-    if left:
-        num_wrong = sum(leaf.verdict == "different" for leaf in left)
-        parts.append(Text(f"and {len(left)} more arrays, {num_wrong or 'none'} of them different"))
-    parts += [Text(f"allowed for {words}") for words in dict.fromkeys(leaf.reason for leaf in leaves)][:4]
-    parts += [Text(f"note: {note}", style="yellow") for note in notes]
-    return Group(*parts)
+_NUMBERS = ("step", "max abs", "max rel", "allowed", "ratio", "in float64")
+_MAX_ROWS = 24
+_MAX_TOLERANCES = 4
+_STYLES: dict[Verdict, Style] = {"same": "good", "different": "bad", "unknown": "warning"}
 
 
-def page(headline: str, verdict: Verdict, leaves: Sequence[LeafCheck], notes: Sequence[str]) -> str:
-    """A proof as a complete page; the arguments are those of `lines`."""
-    loader = jinja2.PackageLoader("outlay.report")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    rows = [(_row(leaf), leaf.verdict, leaf.reason) for leaf in leaves]
-    template = environment.get_template("verify.html.j2")
-    return template.render(headline=headline, verdict=verdict, columns=COLUMNS, rows=rows, notes=notes)
-
-
-def _row(leaf: LeafCheck) -> tuple[str, ...]:
+def _cells(leaf: LeafCheck) -> tuple[str, ...]:
     ratio = "" if leaf.ratio is None else f"{leaf.ratio:.4g}"
     replayed = "" if leaf.replayed is None else f"{leaf.replayed:.1e}"
     numbers = (f"{leaf.max_abs:.1e}", f"{leaf.max_rel:.1e}", f"{leaf.allowed:.1e}", ratio, replayed)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from outlay.analysis.parts.measure_parts import measure_parts
 from outlay.brain.run.activity import RASTER_MS, population_names
 from outlay.brain.run.brain_folder import COLLECTED, BrainFolder
 from outlay.brain.run.brain_recipe import BrainRecipe
@@ -25,7 +26,6 @@ from outlay.layout.plan import Plan
 from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
 from outlay.recipes.prepare import Prepared
 from outlay.recipes.result import result_not_lost
-from outlay.report.placed.measure_parts import measure_parts
 from outlay.report.run_page import Picture, run_page
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.run_folder import RunFolder

@@ -8,12 +8,11 @@ from typing import get_args
 
 from outlay.analysis.attribution.collective_facts import rows
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind
+from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_bytes, how_often
 from outlay.core.suggest import did_you_mean
 from outlay.report.explain.explanation import Explanation
-from outlay.report.placed.placed_explanation import PlacedExplanation
-from outlay.report.placed.placed_words import rate
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _MAX_NAMED = 3
@@ -100,7 +99,7 @@ def _broken_by_parts(
 ) -> Iterator[str]:
     """Each limit that it does not keep, in words; the arguments are those of `broken_budgets`."""
     if max_bytes is not None and found.most_sent > max_bytes:
-        yield f"a device sends {rate(found.most_sent)} a step, {format_bytes(max_bytes)} are allowed"
+        yield f"a device sends {format_bytes(found.most_sent)} a step, {format_bytes(max_bytes)} are allowed"
     if max_memory is not None and found.peak is None:
         yield "the memory that a device needs is not known: there are no figures from the compiler"
     elif max_memory is not None and found.peak is not None and found.peak > max_memory:

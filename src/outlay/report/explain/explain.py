@@ -25,6 +25,8 @@ from outlay.analysis.findings.findings import find, ranked
 from outlay.analysis.findings.memory import gave_up
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.parse import parse_hlo
+from outlay.analysis.parts.part_costs import explain_placed
+from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import counted, format_bytes
@@ -37,8 +39,6 @@ from outlay.program.compiler_options import Wanted
 from outlay.program.program import Program
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.subject import Subject, subject_of
-from outlay.report.placed.explain_placed import explain_placed
-from outlay.report.placed.placed_explanation import PlacedExplanation
 
 
 def explain(

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
 from outlay.analysis.attribution.collective_facts import starred
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_bytes, format_flops, format_seconds
-from outlay.core.table import Lines, table, to_text
+from outlay.render.page import Column, Page, Row, Section, Table
+from outlay.render.report import Report
 
-_TEXT_WIDTH = 120
-Report = Mapping[str, Any]
+Saved = Mapping[str, Any]
 """What `Explanation.to_dict()` gives, or the same from a JSON file."""
 
 
@@ -39,7 +37,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class ExplainDiff:
+class ExplainDiff(Report):
     """The difference of two reports; true where there is any.
 
     Attributes:
@@ -59,14 +57,16 @@ class ExplainDiff:
         """As JSON-ready data."""
         return dataclasses.asdict(self)
 
-    def __str__(self) -> str:
-        return to_text(self, width=_TEXT_WIDTH)
+    def _page(self) -> Page:
+        if not self:
+            return Page("the same: memory, time, and every line that moves something", [])
+        first, second = self.names
+        tables = {"of a device in a step": self.totals, "by line": self.lines}
+        sections = [Section(title, [_table(differences)]) for title, differences in tables.items() if differences]
+        return Page(first if first == second else f"{first}  ->  {second}", sections)
 
-    def __rich__(self) -> Lines:
-        return Lines(lambda _: _render(self))
 
-
-def diff_reports(before: Report, after: Report) -> ExplainDiff:
+def diff_reports(before: Saved, after: Saved) -> ExplainDiff:
     """What differs from one report to another.
 
     Args:
@@ -79,7 +79,7 @@ def diff_reports(before: Report, after: Report) -> ExplainDiff:
     return ExplainDiff((_name(before), _name(after)), tuple(totals), tuple(largest))
 
 
-def read_report(path: Path) -> Report:
+def read_report(path: Path) -> Saved:
     """A report that `outlay explain --json` wrote.
 
     Raises:
@@ -103,13 +103,13 @@ Figures = dict[tuple[str, str], float]
 """By what it is and its unit."""
 
 
-def _name(report: Report) -> str:
+def _name(report: Saved) -> str:
     mesh = report.get("mesh") or {}
     axes = ",".join(f"{name}={size}" for name, size in mesh.get("axes", {}).items())
     return " ".join(part for part in (report["name"], axes and f"on {axes}", report.get("target")) if part)
 
 
-def _totals(report: Report) -> Figures:
+def _totals(report: Saved) -> Figures:
     memory, work, estimate = (report[key] or {} for key in ("memory", "work", "estimate"))
     return {
         **{(f"memory: {name.replace('_', ' ')}", "bytes"): memory.get(name, 0) for name in _OF_MEMORY},
@@ -120,7 +120,7 @@ def _totals(report: Report) -> Figures:
     }
 
 
-def _lines(report: Report) -> Figures:
+def _lines(report: Saved) -> Figures:
     found: Figures = {}
 
     def add(what: str, unit: str, number: float) -> None:
@@ -140,7 +140,7 @@ def _lines(report: Report) -> Figures:
     return found
 
 
-def _at(one: Report) -> str:
+def _at(one: Saved) -> str:
     source = one["source"]
     return f" at {source['file']}:{source['line']}" if source else ""
 
@@ -153,19 +153,12 @@ def _differing(before: Figures, after: Figures) -> list[Difference]:
     return [pair for pair in found if pair.unit != "runs" or pair.what not in compared]  # so many runs of other sizes
 
 
-def _render(diff: ExplainDiff) -> Iterator[Any]:
-    if not diff:
-        yield Text("the same: memory, time, and every line that moves something")
-        return
-    first, second = diff.names
-    yield Text(first if first == second else f"{first}  ->  {second}", style="bold")
-    for title, differences in (("of a device in a step", diff.totals), ("by line", diff.lines)):
-        if differences:
-            cells = [
-                [one.what, _WORDS[one.unit](one.before), _WORDS[one.unit](one.after), _change(one)]
-                for one in differences
-            ]
-            yield table([title, "before", "after", ""], cells, right=("before", "after", ""))
+def _table(differences: Sequence[Difference]) -> Table:
+    columns = [Column("figure"), Column("before", "number"), Column("after", "number"), Column("change", "number")]
+    rows = [
+        Row([one.what, _WORDS[one.unit](one.before), _WORDS[one.unit](one.after), _change(one)]) for one in differences
+    ]
+    return Table(columns, rows)
 
 
 def _runs(number: float) -> str:

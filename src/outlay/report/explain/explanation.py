@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,22 +22,18 @@ from outlay.analysis.cost.estimate import Estimate
 from outlay.analysis.cost.schedule import Schedule
 from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_module import HloModule
-from outlay.core.table import Lines, to_text
+from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
 from outlay.program.compiler_options import CompilerOptions
-from outlay.report.explain.explain_page import page
-from outlay.report.explain.explain_text import render
-from outlay.report.placed.placed_explanation import PlacedExplanation
-from outlay.report.placed.placed_page import page_of_parts
-from outlay.report.placed.placed_text import render_parts
-
-# `str()` is read in files and logs.
-_TEXT_WIDTH = 120
+from outlay.render.page import Page
+from outlay.render.report import Report
+from outlay.report.explain.explain_page import explain_page
+from outlay.report.placed_page import placed_page
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Report):
     """What a compiled program moves, holds and computes, and why; made by `outlay.explain`.
 
     All bytes, FLOPs and seconds are one device's, for one step. `str()` gives text without colour, rich prints it with
@@ -159,20 +154,8 @@ class Explanation:
             "parse_seconds": self.parse_seconds,
         }
 
-    def to_html(self) -> str:
-        """As a complete page in one file, which works offline."""
-        return page(self) if self.by_parts is None else page_of_parts(self.by_parts)
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
-
-    def __str__(self) -> str:
-        return to_text(self, width=_TEXT_WIDTH)
-
-    def __rich__(self) -> Lines:
-        if self.by_parts is not None:
-            return Lines(functools.partial(render_parts, self.by_parts))
-        return Lines(functools.partial(render, self))
+    def _page(self) -> Page:
+        return explain_page(self) if self.by_parts is None else placed_page(self.by_parts)
 
     def _totals(self, name: Callable[[CollectiveFacts], str]) -> dict[str, Total]:
         return totals(self.collectives, name)

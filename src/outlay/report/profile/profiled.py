@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.text import Text
-
 from outlay.analysis.attribution.collective_facts import starred
 from outlay.core.quantities import counted, format_seconds
-from outlay.core.table import Lines, table, to_text
+from outlay.render.page import Block, Column, Line, Page, Row, Section, Table
+from outlay.render.report import Report
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.timeline_trace import described, named, origins_of, predicted_events, span
 from outlay.report.profile.trace_events import TraceEvent
 
-_TEXT_WIDTH = 120
 _MAX_ROWS = 12
 
 
@@ -70,7 +68,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Report):
     """What a step was predicted to take, and what it took; made by `outlay.profile`.
 
     Attributes:
@@ -145,11 +143,37 @@ class Profile:
             plane, thread = planes[event.track[0]], tracks.index(event.track) + 1
             yield span(plane, thread, event.name, event.begin, event.seconds, described(event.name, origins))
 
-    def __str__(self) -> str:
-        return to_text(self, width=_TEXT_WIDTH)
+    def _page(self) -> Page:
+        steps = f"{counted(self.num_steps, 'step')} on {counted(self.num_devices, 'device')}"
+        target = f" of {self.explanation.target}" if self.explanation.target else ""
+        groups = {
+            "line": self.by_line(),
+            "module": self.by_module(),
+            "phase": self.by_phase(),
+            "leaf that is moved": self.by_leaf(),
+        }
+        return Page(
+            f"{self.explanation.name}: {steps}, predicted with the speeds{target}",
+            [
+                *self._summary(),
+                *(Section(f"by {name}", [_table(name, group)]) for name, group in groups.items() if group),
+            ],
+        )
 
-    def __rich__(self) -> Lines:
-        return Lines(lambda _: _render(self))
+    def _summary(self) -> Iterator[Block]:
+        total = Compared("", self.predicted_seconds, self.measured_seconds)
+        yield Line(f"operations of a step: {_in_a_line(total)}")
+        missing = [one for one in self.operations if one.measured is None and one.predicted]
+        if missing:
+            seconds = format_seconds(sum(one.predicted for one in missing))
+            yield Line(f"{len(missing)} of {len(self.operations)} operations are not in the trace, predicted {seconds}")
+        if self.unknown_seconds:
+            yield Line(f"measured and not predicted: {format_seconds(self.unknown_seconds)}")
+        mesh = self.explanation.mesh
+        if mesh is not None and mesh.kind == "simulated":
+            yield Line(
+                "simulated devices share this machine's cores: these times say nothing of any hardware", "warning"
+            )
 
     def _by(self, name: Callable[[Timed], str]) -> tuple[Compared, ...]:
         sums: dict[str, tuple[float, float]] = {}
@@ -160,37 +184,12 @@ class Profile:
         return tuple(sorted(found, key=lambda one: -max(one.measured, one.predicted)))
 
 
-def _render(found: Profile) -> Iterator[Any]:
-    steps = f"{counted(found.num_steps, 'step')} on {counted(found.num_devices, 'device')}"
-    target = f" of {found.explanation.target}" if found.explanation.target else ""
-    yield Text(f"{found.explanation.name}: {steps}, predicted with the speeds{target}", style="bold")
-    total = Compared("", found.predicted_seconds, found.measured_seconds)
-    yield Text(f"operations of a step: {_in_a_line(total)}")
-    missing = [one for one in found.operations if one.measured is None and one.predicted]
-    if missing:
-        seconds = format_seconds(sum(one.predicted for one in missing))
-        yield Text(f"{len(missing)} of {len(found.operations)} operations are not in the trace, predicted {seconds}")
-    if found.unknown_seconds:
-        yield Text(f"measured and not predicted: {format_seconds(found.unknown_seconds)}")
-    mesh = found.explanation.mesh
-    if mesh is not None and mesh.kind == "simulated":
-        words = "simulated devices share this machine's cores: these times say nothing of any hardware"
-        yield Text(words, style="yellow")
-    for title, groups in (
-        ("line", found.by_line()),
-        ("module", found.by_module()),
-        ("phase", found.by_phase()),
-        ("leaf that is moved", found.by_leaf()),
-    ):
-        if groups:
-            yield Text()
-            cells = [[one.name or "unknown", *_words(one)] for one in groups[:_MAX_ROWS]]
-            columns = [title, "predicted", "measured", "ratio"]
-            yield table(columns, cells, right=("predicted", "measured", "ratio"))
-            rest = groups[_MAX_ROWS:]
-            if rest:
-                together = Compared("", sum(one.predicted for one in rest), sum(one.measured for one in rest))
-                yield Text(f"and {len(rest)} more: {_in_a_line(together)}", style="dim")
+def _table(title: str, groups: Sequence[Compared]) -> Table:
+    columns = [Column(title), *(Column(head, "number") for head in ("predicted", "measured", "ratio"))]
+    others = groups[_MAX_ROWS:]
+    together = Compared("", sum(one.predicted for one in others), sum(one.measured for one in others))
+    rest = f"and {len(others)} more: {_in_a_line(together)}"
+    return Table(columns, [Row([one.name or "unknown", *_words(one)]) for one in groups], limit=_MAX_ROWS, rest=rest)
 
 
 def _in_a_line(one: Compared) -> str:

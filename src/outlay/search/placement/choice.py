@@ -1,17 +1,16 @@
-"""Which arrangement of a graph to take, and what was compared, as facts that print themselves."""
+"""Which arrangement of a graph to take, and what it was compared with, as facts that print themselves."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group
-
-from outlay.core.table import to_text
+from outlay.core.quantities import counted, format_bytes, format_seconds
+from outlay.render.page import Code, Column, Line, Notes, Page, Row, Section, Table
+from outlay.render.report import Report
 from outlay.search.placement.costs import Costs, Expected
-from outlay.search.placement.placement_text import lines, page
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class PlacementChoice:
+class PlacementChoice(Report):
     """The arrangement chosen for a graph, and what it was compared with; made by `outlay.choose`.
 
     Attributes:
@@ -128,15 +127,114 @@ class PlacementChoice:
             "seconds": self.seconds,
         }
 
-    def to_html(self) -> str:
-        """As a page that needs nothing else."""
-        return page(self)
+    @property
+    def headline(self) -> str:
+        """The answer in a sentence."""
+        way, one = self.chosen, self.of("one device")
+        assert one is not None
+        spent = format_seconds(way.seconds)
+        if way is one:
+            return f"{self.target}: one device is best, about {spent} a step"
+        gain = f"{one.seconds / way.seconds:.2f}x as fast as one device"
+        return f"{self.target}: {way.layout} on {counted(way.num_devices, 'device')}, about {spent} a step, {gain}"
 
-    def _repr_html_(self) -> str:
-        return self.to_html()
+    @property
+    def because(self) -> str:
+        """Why, with the numbers."""
+        way = self.chosen
+        if way.layout != "one device":
+            return (
+                f"the busiest device computes {format_seconds(way.expected.work)} a step, and exchanges cost "
+                f"{format_seconds(way.expected.exchange)}"
+            )
+        other = next((one for one in self.ways if one.layout not in ("one device", "copies")), None)
+        if other is None:
+            return "there is one part, or one device"
+        where = f"{other.layout} on {counted(other.num_devices, 'device')}"
+        if other.measured is not None:
+            return f"{where}, which comes next, took {format_seconds(other.measured)} a step"
+        return (
+            f"{where}, which comes next, computes for {format_seconds(other.expected.work)} and exchanges for "
+            f"{format_seconds(other.expected.exchange)} a step"
+        )
 
-    def __str__(self) -> str:
-        return to_text(self, width=120)
+    @property
+    def notes(self) -> Iterator[str]:
+        """What limits the answer."""
+        costs = self.costs
+        if not costs.is_measured:
+            yield f"nothing was measured, since {self.target} is not attached: parts and exchanges are estimates"
+        else:
+            yield (
+                f"measured here: the parts alone, {format_seconds(costs.per_place)} for each place and "
+                f"{format_seconds(costs.per_transfer)} for each array sent, from which the expected times follow; then "
+                "the best way of each kind, as a whole"
+            )
+        if self.together is not None:
+            yield f"all parts in one program on one device, measured: {format_seconds(self.together)} a step"
+        if costs.num_cores is not None:
+            yield (
+                f"simulated devices share this machine's {counted(costs.num_cores, 'core')}, which is counted: on "
+                "devices of their "
+                f"own the best placement could be up to {costs.best_gain:.1f}x as fast as one"
+            )
+        if self.by_rows and self.chosen.layout == self.by_rows:
+            yield f"the layout file holds the best placement of whole parts; {self.by_rows} needs no file"
 
-    def __rich__(self) -> Group:
-        return lines(self)
+    def _page(self) -> Page:
+        costs = self.costs
+        one_device = costs.one_device or 1.0
+        share = costs.seconds[costs.largest] / one_device
+        bound = (
+            f"{costs.largest} takes {share:.0%} of the time, so no placement part by part can be faster than "
+            f"{costs.best_gain:.1f}x one device (sum / max)"
+        )
+        return Page(
+            self.headline,
+            [
+                Line(self.because),
+                Section("what each part costs", [self._part_table(), Line(bound)]),
+                Section("what was compared", [self._way_table()]),
+                Notes(list(self.notes)),
+                Section("go on with it", [Code("\n".join(self.commands()))], medium="html"),
+                Section("its layout", [Code(self.toml)], medium="html"),
+            ],
+            headline_style="good",
+        )
+
+    def _part_table(self) -> Table:
+        costs, placement = self.costs, self.placed.placement or {}
+        one_device = costs.one_device or 1.0
+        rows = [
+            Row([name, format_seconds(spent), f"{spent / one_device:.0%}", str(placement[name])])
+            for name, spent in costs.seconds.items()
+        ]
+        rows.append(Row(["sum", format_seconds(costs.one_device), "", ""], "strong"))
+        heads = ("measured" if costs.is_measured else "estimated", "share", "device in the file")
+        return Table([Column("part"), *(Column(head, "number") for head in heads)], rows)
+
+    def _way_table(self) -> Table:
+        one = self.of("one device")
+        assert one is not None
+        heads = ("devices", *(["measured"] if self.costs.is_measured else []))
+        heads = (*heads, "expected", "computing", "exchange", "sent", "speed")
+        columns = [Column("layout"), *(Column(head, "number") for head in heads), Column("")]
+        return Table(columns, [self._way_row(way, one) for way in self.ways])
+
+    def _way_row(self, way: Way, one: Way) -> Row:
+        expected = way.expected
+        measured = "" if way.measured is None else format_seconds(way.measured)
+        # Times that were computed are no match for those that were measured.
+        is_alike = (way.measured is None) == (one.measured is None)
+        cells = [
+            way.layout,
+            str(way.num_devices),
+            *([measured] if self.costs.is_measured else []),
+            format_seconds(expected.seconds),
+            format_seconds(expected.work),
+            format_seconds(expected.exchange),
+            format_bytes(expected.num_bytes),
+            f"{one.seconds / way.seconds:.2f}x" if is_alike and way.seconds else "",
+            "chosen" if way is self.chosen else "",
+        ]
+        return Row(cells, "strong" if way is self.chosen else "")

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 
 from outlay.analysis.cost.links import collective_seconds
+from outlay.analysis.parts.measure_parts import PartTimes, measure_exchange, measure_parts
+from outlay.analysis.parts.part_costs import explain_placed
 from outlay.core.sizes import num_bytes
 from outlay.devices.build import mesh as make_mesh
 from outlay.devices.target import Target
@@ -17,9 +19,6 @@ from outlay.graph.rows import Rows
 from outlay.graph.step_graph import CACHE, INPUTS
 from outlay.layout.strategies import by_module
 from outlay.program.program import Program
-from outlay.report.placed.explain_placed import explain_placed
-from outlay.report.placed.measure_exchange import measure_exchange
-from outlay.report.placed.measure_parts import PartTimes, measure_parts
 from outlay.search.placement.costs import Costs, Read
 
 _LAUNCH = 10e-6

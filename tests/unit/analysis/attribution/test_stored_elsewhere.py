@@ -100,7 +100,7 @@ def test_what_goes_to_the_host_of_a_gpu_is_told_by_leaf_and_line():
     assert found.estimate is not None
     # The newest compiler has all of them run behind the step.
     assert found.estimate.parts["host"] + found.estimate.hidden > 0
-    assert "copies to the host 96.0 KiB a step, and back 96.0 KiB" in str(found)
+    assert "copies to and from the host: 96.0 KiB a step to the host, 96.0 KiB back" in str(found)
     page = found.to_html()
     assert "96.0 KiB a step to the host, 96.0 KiB from it" in page
     section = page.partition('aria-label="Copies to and from the host"')[2].partition("</section>")[0]

@@ -9,11 +9,10 @@ import pytest
 from tests.unit.devices.compilers import needs_gpu_compiler
 
 import outlay
+from outlay.analysis.parts.measure_parts import measure_exchange, measure_parts
 from outlay.core.error_types import ExplainError
 from outlay.graph.rollout import Rollout
 from outlay.graph.step_graph import Part, Source, StepGraph
-from outlay.report.placed.measure_exchange import measure_exchange
-from outlay.report.placed.measure_parts import measure_parts
 
 
 def talk(ear):

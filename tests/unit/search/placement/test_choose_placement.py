@@ -15,7 +15,6 @@ from outlay.devices.target import Target
 from outlay.graph.rollout import Rollout
 from outlay.search.placement.choice import PlacementChoice
 from outlay.search.placement.placement_search import choose_placement, compare
-from outlay.search.placement.placement_text import because, headline, notes
 
 WAVES = graph()
 
@@ -55,17 +54,17 @@ def choice(costs, num_devices=3):
 
 def test_the_answer_in_words():
     found = choice(ring(rows={}, per_transfer=2.0, num_cores=2))
-    assert headline(found) == "cpu:3: one device is best, about 6 s a step"
-    assert because(found).startswith("by-module on 2 devices, which comes next, computes for 3 s and exchanges for 4 s")
-    assert any("share this machine's 2 cores" in note for note in notes(found))
-    assert any("nothing was measured" in note for note in notes(found))
+    assert found.headline == "cpu:3: one device is best, about 6 s a step"
+    assert found.because.startswith("by-module on 2 devices, which comes next, computes for 3 s and exchanges for 4 s")
+    assert any("share this machine's 2 cores" in note for note in found.notes)
+    assert any("nothing was measured" in note for note in found.notes)
     text = to_text(found, width=120)
     assert (
         "a takes 50% of the time, so no placement part by part can be faster than 2.0x one device (sum / max)" in text
     )
     assert found.commands("net.toml") == ("outlay run net --size 2 --layout net.toml --mode placed --devices 1",)
     split = choice(ring(per_transfer=2.0))
-    assert headline(split).startswith("cpu:3: by-neuron on 3 devices, about 3.7 s a step, 1.62x as fast")
+    assert split.headline.startswith("cpu:3: by-neuron on 3 devices, about 3.7 s a step, 1.62x as fast")
     assert split.commands("f.toml")[0] == "outlay run net --size 2 --layout by-neuron --devices 3"
     json.dumps(found.to_dict())
 
@@ -108,5 +107,5 @@ def test_elsewhere_everything_is_estimated():
     assert not found.costs.is_measured
     assert found.costs.num_cores is None
     assert all(way.measured is None for way in found.ways)
-    assert headline(found).startswith("h100:1x4: one device is best")
+    assert found.headline.startswith("h100:1x4: one device is best")
     assert found.commands() == ("outlay run waves --layout THIS_FILE --mode placed",)

@@ -19,12 +19,13 @@ from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_collectives import collectives_of
 from outlay.analysis.hlo.hlo_memory import peak_bytes
 from outlay.analysis.hlo.parse import parse_hlo
+from outlay.analysis.parts.part_facts import CachedFacts, PartFacts, PlacedExplanation, SentFacts
 from outlay.analysis.work.compiled import compiled_work
 from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.error_types import ExplainError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.paths import join_parts, map_with_paths
-from outlay.core.quantities import counted, format_seconds
+from outlay.core.quantities import counted, format_bytes, format_seconds
 from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.device_id import device_id
@@ -34,8 +35,6 @@ from outlay.graph.step_graph import CACHE, StepGraph
 from outlay.program.placed.dispatch import routes
 from outlay.program.placed.place import Place
 from outlay.program.program import Program
-from outlay.report.placed.placed_explanation import CachedFacts, PartFacts, PlacedExplanation, SentFacts
-from outlay.report.placed.placed_words import largest, rate
 
 _NAMED = 6
 """Parts that name a program."""
@@ -180,7 +179,7 @@ def _dominant(found: PlacedExplanation) -> Iterator[Finding]:
     part = max(found.parts, key=lambda one: one.share)
     yield Finding(
         "dominant-part",
-        f"{largest(found)}, whatever number of devices there are",
+        f"{found.bound}, whatever number of devices there are",
         f'split it over several devices: outlay.by_module({{..., "{part.name}": [0, 1]}}), or everything: '
         "outlay.by_rows()",
         int(part.bytes_accessed),
@@ -212,7 +211,7 @@ def _exchange(found: PlacedExplanation) -> Iterator[Finding]:
         return
     yield Finding(
         "exchange-above-work",
-        f"a device waits {format_seconds(spent)} a step for {rate(found.bytes_per_step)} in "
+        f"a device waits {format_seconds(spent)} a step for {format_bytes(found.bytes_per_step)} in "
         f"{counted(len(found.sent), 'transfer')}, and computes {format_seconds(busiest)} at most: the estimate sees "
         "no gain in this placement",
         "one device; larger parts on fewer devices; or connections with a longer delay, so that several steps run "

@@ -11,6 +11,9 @@ from outlay.analysis.findings.finding import Finding
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
 
+_ALIKE = 0.005
+"""Shares of the work that differ by less are the same."""
+
 
 @dataclass(frozen=True)
 class PartFacts:
@@ -160,6 +163,17 @@ class PlacedExplanation:
         """How much faster than one device any placement of whole parts can be at most: all work over the largest."""
         largest = max((part.cost * len(part.devices) for part in self.parts), default=0.0)
         return self.work / largest if largest else 1.0
+
+    @property
+    def bound(self) -> str:
+        """The largest part, and what that means for every placement, in words."""
+        share = max(part.share for part in self.parts)
+        names = [part.name for part in self.parts if part.share > share - _ALIKE]
+        takes = f"{names[0]} takes" if len(names) == 1 else f"{' and '.join(names)} each take"
+        return (
+            f"{takes} {share:.0%} of the work, so no placement part by part can be faster than {self.best_gain:.1f}x "
+            "one device (sum / max)"
+        )
 
     @property
     def gain(self) -> float:

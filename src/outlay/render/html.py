@@ -1,0 +1,98 @@
+"""A report as a page: one file without anything to load, so that it works offline and can be mailed."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from outlay.render.page import Page
+from outlay.render.pictures import Scatter
+
+_WIDTH, _HEIGHT = 720, 340
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 44
+_FAR = 4  # times the largest x of a dot: a limit beyond that is not drawn to scale
+_NUM_TICKS = 5
+
+
+def html_of_page(page: Page) -> str:
+    """The report as a complete page."""
+    return _templates().get_template("page.html.j2").render(page=page)
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    """The only environment: every page comes from its templates."""
+    loader = jinja2.PackageLoader("outlay.render")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment.filters |= {"capital": _capital, "breaking": _breaking, "in_script": _in_script, "percent": _percent}
+    environment.globals |= {"scatter_view": _scatter_view}
+    return environment
+
+
+def _capital(text: str) -> str:
+    """A title with a capital letter; of a word such as `FLOPs` and of a path every letter stays."""
+    return text[:1].upper() + text[1:]
+
+
+def _breaking(path: str) -> Markup:
+    """A path that may break after its dots."""
+    return Markup(escape(path).replace(".", Markup(".<wbr>")))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3f}".rstrip("0").rstrip(".") + "%"
+
+
+def _in_script(data: Any) -> Markup:
+    """JSON that nothing inside can end early, whatever a path is called."""
+    text = json.dumps(data, separators=(",", ":"))
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def _scatter_view(plot: Scatter) -> dict[str, Any]:
+    """Where everything stands in the picture, in pixels from its upper left corner."""
+    most = max(point.x for point in plot.points)
+    is_far = most * _FAR < plot.limit  # then the dots would stand in one place
+    widest = 1.2 * most if is_far else 1.05 * max(plot.limit, most)
+    limit = widest if is_far else plot.limit
+    # Bytes are counted in powers of two, and so are round numbers of them.
+    unit = next((size for size in (2**30, 2**20) if widest > size), 1)
+    longest = 1.1 * max(point.y for point in plot.points)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = _LEFT + (_WIDTH - _LEFT - _RIGHT) * x / widest
+        return round(across, 1), round(_TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - y / longest), 1)
+
+    corners = [at(*corner) for corner in plot.front]
+    path = [f"M{corners[0][0]},{_TOP}L{corners[0][0]},{corners[0][1]}", *(f"H{x}V{y}" for x, y in corners[1:])]
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "frame": (_LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM),
+        "limit": at(limit, 0)[0],
+        "limit_title": plot.limit_title + (", far to the right" if is_far else ""),
+        "front": "".join([*path, f"H{at(limit, 0)[0]}"]),
+        "points": [(point, at(point.x, point.y)) for point in plot.points],
+        "x_ticks": [(at(size * unit, 0)[0], plot.format_x(size * unit)) for size in _ticks(widest / unit)],
+        "y_ticks": [(at(0, size)[1], plot.format_y(size)) for size in _ticks(longest)],
+    }
+
+
+def _ticks(largest: float) -> list[float]:
+    """Round numbers from 0 up to a largest one, about five of them.
+
+    >>> _ticks(84.0), _ticks(0.011)
+    ([0.0, 20.0, 40.0, 60.0, 80.0], [0.0, 0.002, 0.004, 0.006, 0.008, 0.01])
+    """
+    exponent = 0
+    while largest / 10.0**exponent >= 10:
+        exponent += 1
+    while largest / 10.0**exponent < 1:
+        exponent -= 1
+    step = next(size for size in (0.2, 0.5, 1, 2) if largest / 10.0**exponent / size <= _NUM_TICKS + 1)
+    step *= 10.0**exponent
+    return [round(number * step, 12) for number in range(int(largest / step) + 1)]

@@ -1,0 +1,167 @@
+"""A report as text for terminals and files: each kind of block as rich renderables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.padding import Padding
+from rich.text import Text
+
+from outlay.core.table import table
+from outlay.render.page import (
+    Advices,
+    Block,
+    Cell,
+    Code,
+    Columns,
+    Details,
+    Facts,
+    Line,
+    Notes,
+    Page,
+    Rich,
+    Section,
+    Style,
+    Table,
+)
+from outlay.render.pictures import Bars, HeatMap, Stack
+
+_STYLES: dict[Style, str] = {
+    "": "",
+    "strong": "bold",
+    "dim": "dim",
+    "good": "bold green",
+    "warning": "yellow",
+    "bad": "bold red",
+}
+
+_BAR = 20
+"""Characters of the longest bar of a heat map."""
+
+
+def text_of_page(page: Page, width: int) -> Iterator[Any]:
+    """The report as rich renderables, for a console so many characters wide."""
+    yield Text(page.headline or page.title, style=_STYLES[page.headline_style])
+    yield from _blocks(page.blocks, width)
+
+
+def _blocks(blocks: Any, width: int) -> Iterator[Any]:
+    for block in blocks:
+        if block.medium != "html" and type(block) in _DRAW:
+            yield from _DRAW[type(block)](block, width)
+
+
+def _line(block: Line, width: int) -> Iterator[Any]:
+    yield Text(block.text, style=_STYLES[block.style])
+
+
+def _notes(block: Notes, width: int) -> Iterator[Any]:
+    style = "yellow" if block.is_warning else "dim"
+    begin = f"{block.label}: " if block.label else "- "
+    yield from (Text(begin + text, style=style) for text in block.texts)
+
+
+def _section(block: Section, width: int) -> Iterator[Any]:
+    yield Text()
+    yield Text(f"{block.title}: {block.remark}" if block.remark else block.title, style="bold")
+    yield from _blocks(block.blocks, width)
+
+
+def _columns(block: Columns, width: int) -> Iterator[Any]:
+    yield from _blocks(block.blocks, width)
+
+
+def _table(block: Table, width: int) -> Iterator[Any]:
+    drawn = [
+        (number, column)
+        for number, column in enumerate(block.columns)
+        if column.medium != "html" and column.least_width <= width
+    ]
+    cells = [[_text(row.cells[number]) for number, _ in drawn] for row in block.rows[: block.limit]]
+    heads = [column.name for _, column in drawn]
+    yield table(heads, cells, right=[column.name for _, column in drawn if column.kind == "number"])
+    num_left = len(block.rows) - len(cells)
+    if num_left:
+        yield Text(block.rest or f"and {num_left:,} more", style="dim")
+
+
+def _text(cell: Cell | str) -> str:
+    return cell if isinstance(cell, str) else cell.text
+
+
+def _bars(block: Bars, width: int) -> Iterator[Any]:
+    if len(block.bars) < 2:
+        return
+    shown = ", ".join(f"{bar.name} {bar.value}" for bar in block.bars[: block.limit])
+    num_left = len(block.bars) - block.limit
+    yield Text((f"{block.title}: " if block.title else "") + shown + (f", {num_left} more" if num_left > 0 else ""))
+
+
+def _stack(block: Stack, width: int) -> Iterator[Any]:
+    parts = [*block.segments, *([block.mark] if block.mark else [])]
+    yield table(("", " ", ""), [(part.name, part.value, part.remark) for part in parts], right=(" ",))
+
+
+def _heat_map(block: HeatMap, width: int) -> Iterator[Any]:
+    groups = [block.group_title] if block.group_title else []
+    rows = [
+        [
+            *([row.group] if groups else []),
+            row.name,
+            *(text for text, _ in row.cells),
+            row.total,
+            "█" * int(row.share * _BAR),
+        ]
+        for row in block.rows
+    ]
+    numbers = (*block.columns, "in all")
+    yield table([*groups, block.row_title, *numbers, ""], rows, right=numbers)
+
+
+def _advices(block: Advices, width: int) -> Iterator[Any]:
+    for number, advice in enumerate(block.advices, 1):
+        yield Padding(Text(f"{number}. {advice.kind}: {advice.text}"), (0, 0, 0, 1))
+        yield Padding(Text(f"fix: {advice.fix}", style="green"), (0, 0, 0, 4))
+    if block.minor:
+        shown = ", ".join(advice.in_short for advice in block.minor)
+        yield Padding(Text(f"{block.minor_title}: {shown}", style="dim"), (0, 0, 0, 1))
+
+
+def _details(block: Details, width: int) -> Iterator[Any]:
+    yield Text()
+    yield Text(f"{block.summary}:" if block.lines else block.summary)
+    yield from (Text(f"  {line}") for line in block.lines[: block.limit])
+    num_left = len(block.lines) - block.limit
+    if num_left > 0:
+        yield Text(f"  and {num_left} more {block.what}")
+
+
+def _code(block: Code, width: int) -> Iterator[Any]:
+    yield Padding(Text(block.text), (0, 0, 0, 2))
+
+
+def _facts(block: Facts, width: int) -> Iterator[Any]:
+    yield table(("", ""), list(block.facts.items()))
+
+
+def _rich(block: Rich, width: int) -> Iterator[Any]:
+    yield from block.draw(width)
+
+
+_DRAW: dict[type[Block], Callable[[Any, int], Iterator[Any]]] = {
+    Line: _line,
+    Notes: _notes,
+    Section: _section,
+    Columns: _columns,
+    Table: _table,
+    Bars: _bars,
+    Stack: _stack,
+    Advices: _advices,
+    Details: _details,
+    Code: _code,
+    Facts: _facts,
+    HeatMap: _heat_map,
+    Rich: _rich,
+}
+"""How a kind of block is drawn; of those that are not here, such as pictures, text has nothing."""

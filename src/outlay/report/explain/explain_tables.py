@@ -1,0 +1,279 @@
+"""The tables of the report on a compiled program: what it moves, holds and computes, and for which line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from outlay.analysis.attribution.collective_facts import Total, like_names, rows
+from outlay.analysis.attribution.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts
+from outlay.analysis.hlo.hlo_module import SourceLine
+from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
+from outlay.render.page import Block, Cell, Column, Columns, Line, Medium, Row, Section, Segment, Table, colour_of
+from outlay.render.pictures import Bar, Bars, Stack
+
+if TYPE_CHECKING:
+    from outlay.report.explain.explanation import Explanation
+
+_COLOURS = {"all-gather": 0, "all-reduce": 1, "reduce-scatter": 2, "all-to-all": 3, "collective-permute": 4}
+"""Which of the page's colours a kind of collective has; others have the last."""
+
+_MAX_ROWS = 14
+_MAX_OPERATIONS = 8
+_WIDE = 130
+"""Columns of a terminal from which on the modules have one of their own."""
+
+_VISIBLE = 0.05
+"""Share of the memory from which on a bar of all of it shows what is used."""
+
+_MAX_PATH = 34
+
+
+def colour_of_kind(kind: str) -> str:
+    """The page's colour for a kind of collective, or for computation."""
+    return "work" if kind == "compute" else colour_of(_COLOURS.get(kind, 5))
+
+
+def collectives(facts: Explanation) -> Iterator[Block]:
+    """What is moved, by line, and the sums; like layers share a row."""
+    lines = rows(facts.collectives)
+    if not lines:
+        yield Section("collectives", [], "none")
+        return
+    with_time = facts.target is not None
+    columns = [
+        Column("kind"),
+        Column("axis"),
+        Column("a step", "number"),
+        Column("runs", "number"),
+        *([Column("time", "number")] if with_time else []),
+        Column("phase"),
+        Column("what", "path"),
+        Column("module", "words", least_width=_WIDE),
+        Column("line", "code"),
+    ]
+    most = max(row.total.bytes_per_step for row in lines)
+    cells = [
+        Row(
+            [
+                Cell(row.kind, colour=colour_of_kind(row.kind)),
+                row.axes,
+                Cell(format_bytes(row.total.bytes_per_step), share=row.total.bytes_per_step / most if most else 0),
+                f"{row.total.num_runs:,}{'' if row.is_exact else '+'}",
+                *([_seconds(row.total)] if with_time else []),
+                row.phase,
+                row.what,
+                row.module,
+                _line_cell(row.source),
+            ]
+        )
+        for row in lines
+    ]
+    rest = _rest(lines, lambda row: row.total.bytes_per_step, format_bytes)
+    runs = counted(sum(row.total.num_runs for row in lines), "run")
+    often = f"{runs} a step, a device sends {format_bytes(facts.bytes_per_step)}"
+    sums = {
+        "by kind": facts.by_kind(),
+        "by axis": facts.by_axis(),
+        "by phase": facts.by_phase(),
+        "by module": facts.by_module(),
+    }
+    table = Table(columns, cells, limit=_MAX_ROWS, rest=rest)
+    yield Section("collectives", [table, *(_sums(title, sums[title], "text") for title in sums)], often)
+    modules = Section("by module", [_modules(sums.pop("by module"))])
+    beside = Section("sums", [_sums(title, totals, "both") for title, totals in sums.items()])
+    yield Columns([modules, beside], medium="html")
+
+
+def _seconds(total: Total) -> str:
+    return "" if total.seconds is None else format_seconds(total.seconds)
+
+
+def _sums(title: str, totals: dict[str, Total], medium: Medium) -> Bars:
+    sums = like_names(totals)
+    most = max((total.bytes_per_step for _, total, _ in sums), default=0) or 1
+    bars = [
+        Bar(
+            name or "unknown",
+            format_bytes(total.bytes_per_step),
+            [Segment(name, total.bytes_per_step / most, colour_of_kind(name) if name in _COLOURS else "s0")],
+        )
+        for name, total, _ in sums
+    ]
+    return Bars(title, bars, medium=medium)
+
+
+def _modules(totals: dict[str, Total]) -> Table:
+    sums = like_names(totals)
+    most = max((total.bytes_per_step for _, total, _ in sums), default=0) or 1
+    columns = [Column("module", "words"), *(Column(name, "number") for name in ("a step", "runs", "time"))]
+
+    def cells(name: str, total: Total) -> list[Cell | str]:
+        sent = Cell(format_bytes(total.bytes_per_step), share=total.bytes_per_step / most)
+        return [name or "(no module known)", sent, f"{total.num_runs:,}", _seconds(total)]
+
+    rows = [
+        Row(
+            cells(f"{name} x{len(members)}" if len(members) > 1 else name, total),
+            members=[cells(member, totals[member]) for member in members] if len(members) > 1 else (),
+        )
+        for name, total, members in sums
+    ]
+    return Table(columns, rows, limit=_MAX_ROWS)
+
+
+def memory_of_device(memory: MemoryFacts | None) -> Iterator[Block]:
+    """What a device holds, and the largest arrays."""
+    if memory is None:
+        return
+    state = {"parameters": memory.params, "optimizer": memory.optimizer, "other state": memory.other_state}
+    arguments = {**state, "batch": memory.batch}
+    worth_saying = memory.constants > memory.peak / 100
+    constants = f"; constants {format_bytes(memory.constants)}" if worth_saying else ""
+    lines = [
+        f"arguments {format_bytes(memory.arguments)}: {_listed(arguments)}",
+        f"outputs {format_bytes(memory.outputs)}, {format_bytes(memory.donated)} of it in donated memory; temporaries "
+        f"{format_bytes(memory.temporaries)}{constants}; peak {format_bytes(memory.peak)}",
+    ]
+    if memory.on_host:
+        values = memory.values_on_host
+        held = {"state": memory.on_host - values, "values for the backward pass": values}
+        lines.append(f"on its host {format_bytes(memory.on_host)}: {_listed(held)}")
+    most = max((value.num_bytes for value in memory.largest), default=0)
+    columns = [Column("largest", "number"), Column("array", "code"), Column("what", "words"), Column("line", "code")]
+    rows = [
+        Row(
+            [
+                Cell(format_bytes(value.num_bytes), share=value.num_bytes / most),
+                f"{value.dtype}{list(value.shape)}",
+                value.what,
+                _line_cell(value.source),
+            ]
+        )
+        for value in memory.largest
+    ]
+    yield Section("memory of a device", [_gauge(memory), *map(Line, lines), Table(columns, rows)])
+
+
+def _gauge(memory: MemoryFacts) -> Stack:
+    """All memory of a device as a bar; of a step that leaves most of it free, what it uses."""
+    parts = {
+        "parameters": memory.params,
+        "optimizer": memory.optimizer,
+        "other state": memory.other_state,
+        "batch": memory.batch,
+        "temporaries": memory.temporaries,
+        "constants": memory.constants,
+    }
+    used = max(memory.peak, sum(parts.values())) or 1
+    whole = max(used, memory.capacity) if memory.capacity and used > _VISIBLE * memory.capacity else used
+    segments = [
+        Segment(name, size / whole, colour_of(number), format_bytes(size))
+        for number, (name, size) in enumerate(parts.items())
+        if size
+    ]
+    of = f"of {format_bytes(memory.capacity)}" if memory.capacity else ""
+    peak = Segment("peak", memory.peak / whole, "mark", format_bytes(memory.peak), of)
+    return Stack(segments, peak, medium="html")
+
+
+def host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Block]:
+    """Copies to the host and back, by leaf or line."""
+    if not copies:
+        return
+    most = max(copy.bytes_per_step for copy in copies) or 1
+    sent = sum(copy.bytes_per_step for copy in copies if copy.to_host)
+    fetched = sum(copy.bytes_per_step for copy in copies) - sent
+    columns = [Column("copy"), Column("a step", "number"), Column("runs", "number")]
+    columns += [Column("what", "path"), Column("line", "code")]
+    cells = [
+        Row(
+            [
+                "to the host" if copy.to_host else "from the host",
+                Cell(format_bytes(copy.bytes_per_step), share=copy.bytes_per_step / most),
+                f"{copy.count:,}",
+                copy.leaf or f"a value, {copy.phase}",
+                _line_cell(copy.source),
+            ]
+        )
+        for copy in copies
+    ]
+    rest = _rest(copies, lambda copy: copy.bytes_per_step, format_bytes)
+    remark = f"{format_bytes(sent)} a step to the host, {format_bytes(fetched)} back"
+    yield Section("copies to and from the host", [Table(columns, cells, limit=_MAX_ROWS, rest=rest)], remark)
+
+
+def operations(facts: Explanation) -> Iterator[Block]:
+    """What takes most of a step, by line."""
+    if not facts.operations:
+        return
+    columns = [Column("time", "number"), Column("share", "number"), Column("bound by")]
+    columns += [Column("FLOPs", "number"), Column("bytes", "number"), Column("runs", "number", least_width=_WIDE)]
+    columns += [Column("what"), Column("line", "code")]
+    most = max(operation.seconds for operation in facts.operations) or 1.0
+    cells = [
+        Row(
+            [
+                Cell(format_seconds(operation.seconds), share=operation.seconds / most),
+                f"{operation.share:.1%}",
+                operation.bound_by,
+                format_flops(operation.flops) if operation.flops else "",
+                format_bytes(operation.num_bytes),
+                f"{operation.runs:,}",
+                operation.what,
+                _line_cell(operation.source),
+            ]
+        )
+        for operation in facts.operations
+    ]
+    table = Table(columns, cells, limit=_MAX_OPERATIONS)
+    yield Section("what takes most of a step", [table], "by line; exchanges count as long as the device waits")
+
+
+def recomputed(products: Sequence[RecomputedFacts]) -> Iterator[Block]:
+    """Products that the backward pass computes again, by line."""
+    if not products:
+        return
+    most = max(product.flops_per_step for product in products) or 1
+    columns = [Column("a step", "number"), Column("runs", "number"), Column("module", "words"), Column("line", "code")]
+    cells = [
+        Row(
+            [
+                Cell(format_flops(product.flops_per_step), share=product.flops_per_step / most),
+                f"{product.count:,}",
+                product.module or "(no module known)",
+                _line_cell(product.source),
+            ]
+        )
+        for product in products
+    ]
+    rest = _rest(products, lambda product: product.flops_per_step, format_flops)
+    remark = f"products of {format_flops(sum(product.flops_per_step for product in products))} a step"
+    table = Table(columns, cells, limit=_MAX_ROWS, rest=rest)
+    yield Section("computed again in the backward pass", [table], remark)
+
+
+def _listed(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items() if size)
+
+
+def _rest(rows: Sequence[Any], size: Callable[[Any], Any], words: Callable[[Any], str]) -> str:
+    """What the rows beyond the limit come to."""
+    rest = rows[_MAX_ROWS:]
+    return f"and {counted(len(rest), 'more line')}, together {words(sum(map(size, rest)))} a step"
+
+
+def _line_cell(source: SourceLine | None) -> Cell:
+    """A cell with a line of source; the page shows the whole path where the pointer rests."""
+    return Cell(short_source(source), hint=str(source or ""))
+
+
+def short_source(source: SourceLine | None) -> str:
+    """A line of source; of a long path its end."""
+    if source is None:
+        return ""
+    text = str(source)
+    if len(text) <= _MAX_PATH:
+        return text
+    return "…/" + "/".join(PurePath(source.file).parts[-2:]) + f":{source.line}"

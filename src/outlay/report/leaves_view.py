@@ -1,0 +1,104 @@
+"""What the script of the page of `show` draws: the table of leaves and the block picture of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlay.core.paths import join_parts, split_path
+from outlay.core.quantities import format_bytes
+from outlay.devices.device_id import format_ids
+from outlay.report.blocks_picture import Picture, draw
+from outlay.report.leaf import LeafFacts
+from outlay.report.show_facts import Facts
+from outlay.report.show_text import shape_text
+
+
+def leaves_view(facts: Facts) -> dict[str, Any]:
+    """What the script draws: the table of leaves and their block pictures."""
+    blocks = facts.shared_blocks
+    numbers = {found: number for number, found in enumerate(blocks)}
+    most = max((leaf.bytes_per_device for leaf in facts.leaves), default=0)
+    leaves = [
+        {
+            **_leaf_texts(leaf),
+            "share": leaf.bytes_per_device / most if most else 0,
+            "picture": None if leaf.blocks is None else numbers[leaf.blocks],
+        }
+        for leaf in facts.leaves
+    ]
+    modules = [
+        {
+            "path": module.path,
+            "parent": module.parent,
+            "name": module.name,
+            "leaves": module.num_leaves,
+            "each": format_bytes(module.bytes_per_device),
+        }
+        for module in facts.modules
+    ]
+    ids = [device.id for device in facts.devices]
+    return {
+        "leaves": leaves,
+        "modules": modules,
+        "pictures": [_picture(draw(found)) for found in blocks],
+        "colours": dict(zip(ids, device_colours(len(ids)), strict=True)),
+    }
+
+
+def _leaf_texts(leaf: LeafFacts) -> dict[str, Any]:
+    parts = split_path(leaf.path)
+    return {
+        "path": leaf.path,
+        "parent": join_parts(parts[:-1]),
+        "name": join_parts(parts[-1:]),
+        "kind": leaf.kind,
+        "shape": shape_text(leaf.shape),
+        "dtype": leaf.dtype,
+        "local": shape_text(leaf.local_shape),
+        "place": leaf.place,
+        "words": leaf.in_words,
+        "each": format_bytes(leaf.bytes_per_device) if leaf.device_ids else "–",
+        "total": format_bytes(leaf.bytes_total),
+        "bytes": leaf.bytes_per_device,
+        "size": leaf.bytes_total,
+        "copies": leaf.num_copies,
+        "rule": leaf.rule,
+        "reason": leaf.reason,
+    }
+
+
+def _picture(picture: Picture) -> dict[str, Any]:
+    return {
+        "rows": picture.rows,
+        "columns": picture.columns,
+        "rowDim": picture.row_dim,
+        "columnDim": picture.column_dim,
+        "aspect": picture.width / picture.height if picture.height and picture.width else 1,
+        "panels": [
+            {
+                "title": panel.title,
+                "cells": [[{"devices": ids, "text": format_ids(ids)} for ids in row] for row in panel.cells],
+            }
+            for panel in picture.panels
+        ],
+    }
+
+
+# After Okabe and Ito, lightened.
+_FEW = ("#7cc4f4", "#f5b544", "#52c79a", "#f3e571", "#e5a3cb", "#f28c64", "#9aa8f5", "#bcc4cf")
+# One hue after the other with growing lightness, so that order survives every colour blindness.
+_RAMP = ((0x7B, 0x93, 0xE8), (0x5F, 0xB4, 0xD0), (0x7F, 0xD0, 0xA5), (0xCF, 0xE0, 0x7A), (0xFF, 0xEF, 0xA8))
+
+
+def device_colours(num_devices: int) -> list[str]:
+    """A colour for each device by position, as `#rrggbb`."""
+    if num_devices <= len(_FEW):
+        return list(_FEW[:num_devices])
+    return [_on_ramp(position / (num_devices - 1)) for position in range(num_devices)]
+
+
+def _on_ramp(share: float) -> str:
+    place = share * (len(_RAMP) - 1)
+    step = min(int(place), len(_RAMP) - 2)
+    mixed = (round(low + (high - low) * (place - step)) for low, high in zip(_RAMP[step], _RAMP[step + 1], strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)

@@ -1,0 +1,190 @@
+"""The report on a program whose parts are placed: what each costs, what they send one another, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outlay.analysis.parts.part_facts import PlacedExplanation
+from outlay.core.quantities import counted, format_bytes, format_flops, format_range, format_seconds
+from outlay.render.page import (
+    Advice,
+    Advices,
+    Block,
+    Cell,
+    Chip,
+    Column,
+    Line,
+    Notes,
+    Page,
+    Row,
+    Section,
+    Segment,
+    Stat,
+    Stats,
+    Table,
+    colour_of,
+)
+from outlay.render.pictures import Bar, Bars
+
+_MAX_ROWS = 30
+
+
+def placed_page(facts: PlacedExplanation) -> Page:
+    """The report, of facts that have only to be put into words."""
+    axes = " × ".join(f"{name}={size}" for name, size in facts.mesh.axes)
+    simulated = Chip("simulated devices", "warning", "Pretend CPU devices: all share this machine's cores.")
+    where = str(facts.mesh)
+    target = f", target {facts.target}" if facts.target and str(facts.target) not in where else ""
+    return Page(
+        title=f"{facts.name}: what each part costs where it is placed",
+        headline=f"{counted(len(facts.parts), 'part')} on {where}{target}: {facts.name}",
+        chips=[
+            Chip(f"mesh {axes}"),
+            *([Chip(str(facts.target))] if facts.target else []),
+            *([simulated] if facts.mesh.kind == "simulated" else []),
+            Chip("estimated, nothing was run"),
+        ],
+        blocks=[
+            Line(f"{facts.bound}; this one at most {facts.gain:.1f}x", medium="text"),
+            _stats(facts),
+            Notes(facts.incomplete, "incomplete", is_warning=True),
+            _work(facts),
+            *_findings(facts),
+            _parts(facts),
+            _sent(facts),
+            _cached(facts),
+            Notes(facts.notes),
+        ],
+        footer="All bytes, operations and times are of one step. Compiled and explained in "
+        f"{format_seconds(facts.seconds)}.",
+    )
+
+
+def _stats(facts: PlacedExplanation) -> Stats:
+    waits = facts.exchange_seconds
+    transfers = f"in {counted(len(facts.sent), 'transfer')}" + (f", up to {format_seconds(waits)}" if waits else "")
+    busiest = _cost(facts, max(facts.work_by_device.values()))
+    return Stats(
+        [
+            Stat("Best possible gain", f"{facts.best_gain:.1f}x", "of placing whole parts: sum / max"),
+            Stat("This placement", f"{facts.gain:.1f}x", "at most, were nothing exchanged"),
+            Stat("Work", _cost(facts, facts.work), f"a step; busiest device {busiest}, estimated"),
+            Stat("Sent in a step", format_bytes(facts.bytes_per_step), transfers),
+        ]
+    )
+
+
+def _work(facts: PlacedExplanation) -> Section:
+    """Each device as a bar of its parts, the busiest the longest."""
+    most = max(facts.work_by_device.values()) or 1.0
+    bars = [
+        Bar(
+            f"device {device}",
+            _cost(facts, work) if work else "nothing to do",
+            [
+                Segment(part.name, part.cost / most, colour_of(number), _cost(facts, part.cost))
+                for number, part in enumerate(facts.parts)
+                if device in part.devices
+            ],
+        )
+        for device, work in facts.work_by_device.items()
+    ]
+    peak = "" if facts.peak is None else f", the fullest needs {format_bytes(facts.peak)}"
+    busiest = _cost(facts, max(facts.work_by_device.values()))
+    return Section(
+        "work of each device in a step",
+        [
+            Line(f"{_cost(facts, facts.work)} in all, the busiest device {busiest}{peak}", medium="text"),
+            Bars("", bars, with_names=True, limit=8),
+            Line(f"{facts.bound}; this one at most {facts.gain:.1f}x.", "dim", medium="html"),
+        ],
+        remark="estimated; the busiest sets the pace",
+    )
+
+
+def _findings(facts: PlacedExplanation) -> list[Block]:
+    advices = [Advice(finding.kind, finding.text, finding.fix) for finding in facts.findings]
+    return [Section("findings", [Advices(advices)], str(len(advices)))] if advices else []
+
+
+def _parts(facts: PlacedExplanation) -> Section:
+    most = max(part.share for part in facts.parts) or 1.0
+    columns = [
+        Column("part"),
+        Column("device"),
+        *(Column(name, "number") for name in ("state", "computes", "memory traffic", "estimate")),
+        *(Column(name, "number") for name in ("of the work", "needs")),
+    ]
+    rows = [
+        Row(
+            [
+                Cell(part.name, colour=colour_of(number)),
+                _listed(part.devices),
+                format_bytes(part.num_bytes),
+                format_flops(part.flops),
+                format_bytes(part.bytes_accessed),
+                format_range(part.seconds.low, part.seconds.high) if part.seconds else "",
+                Cell(f"{part.share:.1%}", share=part.share / most),
+                "" if part.peak is None else format_bytes(part.peak),
+            ]
+        )
+        for number, part in enumerate(facts.parts)
+    ]
+    return Section("parts", [Table(columns, rows)])
+
+
+def _sent(facts: PlacedExplanation) -> Section:
+    if not facts.sent:
+        return Section("sent between devices", [], "nothing, all parts are in one place")
+    often = "every step" if facts.num_steps_at_once == 1 else f"every {facts.num_steps_at_once} steps"
+    waits = facts.exchange_seconds
+    spent = "" if waits is None else f", a device waits up to {format_seconds(waits)} for it"
+    amount = f"{format_bytes(facts.bytes_per_step)} a step in {counted(len(facts.sent), 'transfer')} {often}{spent}"
+    most = max(transfer.bytes_in_all for transfer in facts.sent) or 1.0
+    columns = [Column("output", "code"), Column("from"), Column("to"), Column("a step", "number")]
+    columns += [Column("time", "number"), Column("read by", "words")]
+    rows = [
+        Row(
+            [
+                f"{transfer.part}:{transfer.port}",
+                _listed(transfer.origin),
+                "one another" if transfer.is_within else _listed(transfer.target),
+                Cell(format_bytes(transfer.bytes_in_all), share=transfer.bytes_in_all / most),
+                "" if transfer.seconds is None else format_seconds(transfer.seconds),
+                ", ".join(transfer.readers),
+            ]
+        )
+        for transfer in facts.sent
+    ]
+    others = facts.sent[_MAX_ROWS:]
+    together = format_bytes(sum(transfer.bytes_in_all for transfer in others))
+    rest = f"and {counted(len(others), 'more transfer')}, together {together} a step"
+    return Section("sent between devices", [Table(columns, rows, limit=_MAX_ROWS, rest=rest)], amount)
+
+
+def _cached(facts: PlacedExplanation) -> Section:
+    columns = [Column("path", "path"), Column("array", "code"), Column("bytes", "number")]
+    columns += [Column("lives on"), Column("copied to")]
+    rows = [
+        Row(
+            [
+                output.path,
+                f"{output.dtype}{list(output.shape)}",
+                format_bytes(output.num_bytes),
+                _listed(output.owners),
+                _listed(output.sent_to) or "none",
+            ]
+        )
+        for output in facts.cached
+    ]
+    return Section("cache", [Table(columns, rows)], "what each part put out in the step before")
+
+
+def _cost(facts: PlacedExplanation, amount: float) -> str:
+    """An amount of work: a time, or bytes where the hardware is not known."""
+    return format_seconds(amount) if facts.target else format_bytes(amount)
+
+
+def _listed(ids: Sequence[Any]) -> str:
+    return ", ".join(map(str, ids))

@@ -1,0 +1,241 @@
+"""The report on where every array lives: a table of the leaves, the devices, and the blocks of each array."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from outlay.core.quantities import counted, format_bytes
+from outlay.devices.device_id import DeviceId, format_devices, format_ids
+from outlay.devices.info import MeshInfo
+from outlay.render.page import (
+    Block,
+    Chip,
+    Columns,
+    Line,
+    Notes,
+    Page,
+    Rich,
+    Section,
+    Segment,
+    Stat,
+    Stats,
+    Template,
+    colour_of,
+)
+from outlay.render.pictures import HeatMap, HeatRow, Stack
+from outlay.report.leaf import LeafFacts
+from outlay.report.leaves_view import device_colours, leaves_view
+from outlay.report.show_facts import Count, Facts
+from outlay.report.show_text import array_text, leaves_text, shape_text
+
+_MAX_SHARES = 6
+"""Ways in which bytes live that the page shows one by one: as many as it has colours."""
+
+_MANY_DEVICES = 32
+"""More devices than these are drawn small, over the whole width of the page."""
+
+
+def show_page(facts: Facts) -> Page:
+    """The report, of facts that have only to be put into words."""
+    return Page(
+        title=_title(facts),
+        headline=_headline(facts),
+        chips=list(_chips(facts)),
+        blocks=list(_blocks(facts)),
+        footer="Bytes are of one device unless said otherwise.",
+    )
+
+
+def _blocks(facts: Facts) -> Iterator[Block]:
+    if any(isinstance(device.id, DeviceId) for device in facts.devices):
+        yield Line("a device is written process:index", "dim", medium="text")
+    leaf = facts.leaves[0] if _is_one_array(facts) else None
+    if leaf:
+        yield Rich(lambda width: list(array_text(leaf, width)))
+    elif facts.leaves:
+        yield Rich(lambda width: list(leaves_text(facts, width)))
+        yield from (Line(words, medium="text") for words in _totals(facts))
+    else:
+        yield Line("no arrays", medium="text")
+    yield _array_stats(leaf) if leaf else _stats(facts)
+    yield Notes(facts.notes, is_warning=True)
+    if not leaf:
+        yield from _shares(facts)
+    broad = len(facts.devices) > _MANY_DEVICES
+    yield Columns(list(_pictures(facts, leaf)), "broad" if broad else "one" if leaf else "")
+    view = {"has_table": not leaf, "broad": broad, "data": leaves_view(facts)}
+    yield Template("show_arrays.html.j2", view)
+
+
+def _pictures(facts: Facts, leaf: LeafFacts | None) -> Iterator[Block]:
+    if leaf:
+        yield Section("which device holds which slice", [Template("show_blocks.html.j2", {})], medium="html")
+    meshes = _meshes(facts)
+    if meshes:
+        yield Section("devices", [Template("show_devices.html.j2", {"meshes": meshes})], medium="html")
+    if not leaf and facts.heat.rows and facts.heat.modules:
+        yield Section("bytes by device and module", [_heat(facts)])
+
+
+def _is_one_array(facts: Facts) -> bool:
+    """Whether the report is about a single array, whose blocks are the point."""
+    return len(facts.leaves) == 1
+
+
+def _title(facts: Facts) -> str:
+    if not _is_one_array(facts):
+        return "Where every array lives"
+    leaf = facts.leaves[0]
+    return leaf.path or f"{leaf.dtype} {shape_text(leaf.shape)}"
+
+
+def _headline(facts: Facts) -> str:
+    """What the report is about: the meshes, or the devices where there is no mesh."""
+    if facts.meshes:
+        return "; ".join(map(str, facts.meshes))
+    if not facts.devices:
+        return "on no device"
+    simulated = "simulated " if facts.device_kind == "simulated" else ""
+    return f"{counted(len(facts.devices), f'{simulated}device')}, no mesh"
+
+
+def _chips(facts: Facts) -> Iterator[Chip]:
+    meshes = ["mesh " + " × ".join(f"{name}={size}" for name, size in mesh.axes) for mesh in facts.meshes]
+    yield from map(Chip, meshes[:2])
+    if len(meshes) > 2:
+        yield Chip(f"{len(meshes) - 2} more meshes")
+    yield Chip(counted(len(facts.devices), "device"))
+    if facts.num_hosts > 1:
+        yield Chip(counted(facts.num_hosts, "host"))
+    if facts.device_kind == "simulated":
+        hint = "Pretend CPU devices: places, shapes and bytes are right, speed is not."
+        yield Chip("simulated devices", "warning", hint)
+    if facts.device_kind == "abstract":
+        yield Chip("abstract mesh, no devices", "warning", "Only the shape of the mesh is known.")
+
+
+def _stats(facts: Facts) -> Stats:
+    totals = facts.totals
+    least, most = format_bytes(totals.bytes_least), format_bytes(totals.bytes_most)
+    uneven = totals.bytes_least != totals.bytes_most
+    return Stats(
+        [
+            Stat("On a device", most, f"at most; {least} at least" if uneven else "the same on every device"),
+            Stat("State", format_bytes(totals.bytes_total), "every array counted once"),
+            Stat("Replication", f"{totals.replication:.2f}×", "1.00× holds no copy"),
+            Stat("Arrays", f"{totals.num_leaves:,}", "in the state"),
+        ]
+    )
+
+
+def _array_stats(leaf: LeafFacts) -> Stats:
+    each = format_bytes(leaf.bytes_per_device) if leaf.device_ids else "none"
+    return Stats(
+        [
+            Stat("On a device", each, f"block {shape_text(leaf.local_shape)}"),
+            Stat("The array", format_bytes(leaf.bytes_total), f"{leaf.dtype} {shape_text(leaf.shape)}"),
+            Stat("Copies", str(leaf.num_copies), "of every block" if leaf.device_ids else "on devices"),
+            Stat("Spec" if leaf.on_mesh else "Place", leaf.place, leaf.in_words),
+        ]
+    )
+
+
+def _totals(facts: Facts) -> Iterator[str]:
+    totals = facts.totals
+    least, most = format_bytes(totals.bytes_least), format_bytes(totals.bytes_most)
+    each = most if totals.bytes_least == totals.bytes_most else f"{least} to {most}"
+    held = f", {each} a device, replication {totals.replication:.2f}" if facts.devices else ""
+    yield ""
+    leaves = counted(totals.num_leaves, "leaf", "leaves")
+    yield f"state: {leaves}, {format_bytes(totals.bytes_total)} counted once{held}"
+    for count in totals.counts:
+        plural = "f " if count.num_leaves == 1 else "ves"
+        yield f"  {count.num_leaves:>5} lea{plural} {count.in_words} ({format_bytes(count.bytes_total)})"
+
+
+def _shares(facts: Facts) -> Iterator[Block]:
+    total = facts.totals.bytes_total
+    shown, rest = facts.totals.counts[:_MAX_SHARES], facts.totals.counts[_MAX_SHARES:]
+    if rest:
+        others = Count("in other ways", sum(c.num_leaves for c in rest), sum(c.bytes_total for c in rest))
+        shown = (*shown, others)
+    segments = [
+        Segment(
+            count.in_words,
+            count.bytes_total / total if total else 0,
+            colour_of(number),
+            format_bytes(count.bytes_total),
+            counted(count.num_leaves, "array"),
+        )
+        for number, count in enumerate(shown)
+    ]
+    if len(segments) > 1:
+        yield Section("how the bytes live", [Stack(segments)], medium="html")
+
+
+def _meshes(facts: Facts) -> list[dict[str, Any]]:
+    colours = dict(zip((d.id for d in facts.devices), device_colours(len(facts.devices)), strict=True))
+    held = {device.id: format_bytes(device.num_bytes) for device in facts.devices}
+    meshes = facts.meshes
+    if not meshes and facts.devices:
+        ids, hosts = tuple(d.id for d in facts.devices), tuple(d.host for d in facts.devices)
+        meshes = (MeshInfo((("", len(ids)),), ids, hosts, "attached"),)
+
+    def cell(mesh: MeshInfo, position: int) -> dict[str, Any]:
+        device = mesh.device_ids[position]
+        return {
+            "id": int(device),
+            "name": str(device),
+            "host": mesh.hosts[position],
+            "bytes": held[device],
+            "colour": colours[device],
+            "at": ", ".join(f"{axis}={i}" for axis, i in mesh.coordinates(position).items() if axis),
+        }
+
+    return [_mesh(mesh, [cell(mesh, position) for position in range(mesh.num_devices)]) for mesh in meshes]
+
+
+def _mesh(mesh: MeshInfo, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last axis across, the one before it down, a panel for every place on the axes before those.
+
+    A tall panel of many devices is turned, to fit the screen.
+    """
+    *leading, (_, across) = mesh.axes
+    *leading, (_, down) = leading or [("", 1)]
+    turned = mesh.num_devices > _MANY_DEVICES and down > across
+    panels = []
+    for number, place in enumerate(itertools.product(*(range(length) for _, length in leading))):
+        start = number * across * down
+        rows = [cells[start + row * across :][:across] for row in range(down)]
+        title = ", ".join(f"{name}={i}" for (name, _), i in zip(leading, place, strict=True))
+        panels.append({"title": title, "rows": list(zip(*rows, strict=True)) if turned else rows})
+    ways = ["down", "across"] if turned else ["across", "down"]
+    axes = [
+        {"name": name, "size": size, "way": ways[back] if back < 2 else "by panel"}
+        for back, (name, size) in enumerate(reversed(mesh.axes))
+    ]
+    return {
+        "axes": axes[::-1],
+        "panels": panels,
+        "small": mesh.num_devices > _MANY_DEVICES,
+        "hosts": len(set(mesh.hosts)) > 1,
+    }
+
+
+def _heat(facts: Facts) -> HeatMap:
+    heat, many_hosts = facts.heat, facts.num_hosts > 1
+    most = max(row.total for row in heat.rows)
+    rows = [
+        HeatRow(
+            format_ids(row.device_ids),
+            [(format_bytes(n) if n else "-", n / heat.largest if heat.largest else 0) for n in row.num_bytes],
+            format_bytes(row.total),
+            row.total / most if most else 0,
+            format_ids(row.hosts) if many_hosts else "",
+            format_devices(row.device_ids),
+        )
+        for row in heat.rows
+    ]
+    return HeatMap("device", heat.modules, rows, "host" if many_hosts else "")
