@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from outlay.core.paths import join_parts, split_path
 from outlay.core.quantities import format_bytes
+from outlay.core.table import MAX_UNFOLDED, fold_numbers
 from outlay.devices.device_id import format_ids
 from outlay.report.blocks_picture import Picture, draw
 from outlay.report.leaf import LeafFacts
@@ -23,6 +25,8 @@ def leaves_view(facts: Facts) -> dict[str, Any]:
             **_leaf_texts(leaf),
             "share": leaf.bytes_per_device / most if most else 0,
             "picture": None if leaf.blocks is None else numbers[leaf.blocks],
+            "like": "",
+            "folded": None,
         }
         for leaf in facts.leaves
     ]
@@ -33,9 +37,13 @@ def leaves_view(facts: Facts) -> dict[str, Any]:
             "name": module.name,
             "leaves": module.num_leaves,
             "each": format_bytes(module.bytes_per_device),
+            "like": "",
+            "folded": None,
         }
         for module in facts.modules
     ]
+    if len(facts.leaves) > MAX_UNFOLDED:
+        _mark_alike(facts, leaves, modules)
     ids = [device.id for device in facts.devices]
     return {
         "leaves": leaves,
@@ -43,6 +51,28 @@ def leaves_view(facts: Facts) -> dict[str, Any]:
         "pictures": [_picture(draw(found)) for found in blocks],
         "colours": dict(zip(ids, device_colours(len(ids)), strict=True)),
     }
+
+
+def _mark_alike(facts: Facts, leaves: list[dict[str, Any]], modules: list[dict[str, Any]]) -> None:
+    """Mark siblings that differ in nothing but numbers: the page shows the first for all, until it is unfolded."""
+    below: dict[str, list[tuple[Any, ...]]] = {}
+    for leaf in facts.leaves:
+        parts = split_path(leaf.path)
+        where = (leaf.kind, leaf.shape, leaf.dtype, leaf.place, leaf.device_ids, leaf.rule)
+        for length in range(1, len(parts) + 1):
+            below.setdefault(join_parts(parts[:length]), []).append((parts[length:], where))
+    groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], int]]] = {}
+    sizes = [module.bytes_per_device for module in facts.modules] + [leaf.bytes_per_device for leaf in facts.leaves]
+    for entry, size in zip([*modules, *leaves], sizes, strict=True):
+        key = (entry["parent"], re.sub(r"\d+", "*", entry["name"]), tuple(below[entry["path"]]))
+        groups.setdefault(key, []).append((entry, size))
+    for group in groups.values():
+        first, *others = [entry for entry, _ in group]
+        if others:
+            name = fold_numbers([entry["name"] for entry, _ in group])
+            first["folded"] = {"name": f"{name} x{len(group)}", "each": format_bytes(sum(size for _, size in group))}
+        for entry in others:
+            entry["like"] = first["path"]
 
 
 def _leaf_texts(leaf: LeafFacts) -> dict[str, Any]:

@@ -144,3 +144,12 @@ def test_the_frame_of_a_notebook_runs_the_script(dom, state):
     document = dom(show(state), frame=True)
     height = re.search(r"<iframe[^>]*height: ?(\d+)px", document).group(1)
     assert height != "720"
+
+
+def test_layers_that_are_alike_are_one_row(dom):
+    mesh = pod(data=32, model=8)
+    layer = {name: shape_on((512, 512), mesh, "data", "model") for name in "qkvo"}
+    document = dom(show({"layers": [layer for _ in range(75)], "embed": shape_on((1024, 512), mesh, "model")}))
+    assert "{0..74} x75" in document
+    assert rows(document) == ["embed", "layers.0.k", "layers.0.o", "layers.0.q", "layers.0.v"]
+    assert 'data-module="layers.1"' not in document

@@ -118,6 +118,17 @@
   const haystack = new Map(facts.leaves.map((leaf) =>
     [leaf, [leaf.path, leaf.place, leaf.rule, leaf.dtype, leaf.words, leaf.kind].join("\n").toLowerCase()]));
   const folded = new Set();
+  // Modules and arrays that differ in nothing but numbers: the first stands for all of them until it is opened.
+  const opened = new Set();
+  const itemsLike = new Map();
+  for (const item of [...facts.modules, ...facts.leaves]) {
+    if (item.like) itemsLike.set(item.like, [...(itemsLike.get(item.like) ?? []), item]);
+  }
+  const stoodFor = (item) => Boolean(item.like) && !opened.has(item.like);
+  const openAlike = (path) => {
+    opened.add(path);
+    for (const item of [moduleOf.get(path), ...itemsLike.get(path)]) if (item && moduleOf.has(item.path)) folded.add(item.path);
+  };
   const state = {filter: "", sort: "path", down: false, leaf: ""};
 
   // A frame inside another page has no address of its own to keep the choice in.
@@ -143,30 +154,41 @@
   };
 
   const unfoldTo = (path) => {
-    for (let at = byPath.get(path).parent; at; at = moduleOf.get(at).parent) folded.delete(at);
+    const items = [byPath.get(path)];
+    for (let at = byPath.get(path).parent; at; at = moduleOf.get(at).parent) items.push(moduleOf.get(at));
+    for (const item of items) if (item.like && !opened.has(item.like)) openAlike(item.like);
+    for (const item of items.slice(1)) folded.delete(item.path);
   };
   const hidden = (parent) => {
-    for (let at = parent; at; at = moduleOf.get(at).parent) if (folded.has(at)) return true;
+    for (let at = parent; at; at = moduleOf.get(at).parent) if (folded.has(at) || stoodFor(moduleOf.get(at))) return true;
     return false;
   };
+
+  const standsFor = (item, grouped) => grouped && item.folded && !opened.has(item.path);
+  const nameOf = (item, grouped) => (standsFor(item, grouped) ? item.folded.name : item.name);
+  const eachOf = (item, grouped) => (standsFor(item, grouped) ? item.folded.each : item.each);
+  const eachButton = (item, grouped) => (grouped && item.folded ? make("button", {type: "button", class: "alike",
+    "data-alike": item.path}, opened.has(item.path) ? "as one" : "each") : "");
 
   const leafRow = (leaf, grouped) => make("tr",
     {class: `leaf${leaf.copies > 1 || leaf.picture === null ? " whole" : ""}`, "data-path": leaf.path,
       "aria-current": String(leaf.path === state.leaf),
       style: {"--depth": grouped ? depthOf(leaf.parent) : 0, "--share": leaf.share}},
-    make("td", {title: leaf.path}, make("button", {type: "button"}, grouped ? leaf.name : leaf.path)),
+    make("td", {title: leaf.path}, make("button", {type: "button"}, grouped ? nameOf(leaf, true) : leaf.path),
+      eachButton(leaf, grouped)),
     make("td", {class: "mid"}, leaf.shape),
     make("td", {class: "mid2"}, leaf.picture === null ? "–" : leaf.local),
     make("td", {title: leaf.words}, make("code", {}, leaf.place)),
     make("td", {class: "num mid"}, leaf.copies ? String(leaf.copies) : "–"),
-    make("td", {class: "num bytes"}, leaf.each));
+    make("td", {class: "num bytes"}, eachOf(leaf, grouped)));
 
   const moduleRow = (module) => make("tr",
     {class: "module", "data-module": module.path, style: {"--depth": depthOf(module.parent)}},
     make("td", {title: module.path}, make("button",
-      {type: "button", "aria-expanded": String(!folded.has(module.path))}, module.name)),
-    make("td", {class: "mid"}, `${module.leaves} array${module.leaves === 1 ? "" : "s"}`),
-    make("td", {class: "mid2"}), make("td"), make("td", {class: "mid"}), make("td", {class: "num"}, module.each));
+      {type: "button", "aria-expanded": String(!folded.has(module.path))}, nameOf(module, true)),
+      eachButton(module, true)),
+    make("td", {class: "mid"}, `${standsFor(module, true) ? "each " : ""}${module.leaves} array${module.leaves === 1 ? "" : "s"}`),
+    make("td", {class: "mid2"}), make("td"), make("td", {class: "mid"}), make("td", {class: "num"}, eachOf(module, true)));
 
   const groupedRows = (leaves) => {
     const rows = [];
@@ -175,11 +197,12 @@
       if (!path || seen.has(path)) return;
       seen.add(path);
       open(moduleOf.get(path).parent);
-      if (!hidden(moduleOf.get(path).parent)) rows.push(moduleRow(moduleOf.get(path)));
+      const module = moduleOf.get(path);
+      if (!hidden(module.parent) && !stoodFor(module)) rows.push(moduleRow(module));
     };
     for (const leaf of leaves) {
       open(leaf.parent);
-      if (!hidden(leaf.parent)) rows.push(leafRow(leaf, true));
+      if (!hidden(leaf.parent) && !stoodFor(leaf)) rows.push(leafRow(leaf, true));
     }
     return rows;
   };
@@ -219,8 +242,10 @@
   // A large tree opens as far as fits a screen.
   const foldDeep = () => {
     const depths = facts.modules.map((module) => depthOf(module.path));
-    const rowsAt = (depth) => depths.filter((d) => d <= depth).length +
-      facts.leaves.filter((leaf) => depthOf(leaf.parent) < depth).length;
+    const shown = (items) => items.filter((item) => !stoodFor(item) && !hidden(item.parent));
+    const [modules, leaves] = [shown(facts.modules), shown(facts.leaves)];
+    const rowsAt = (depth) => modules.filter((module) => depthOf(module.path) <= depth).length +
+      leaves.filter((leaf) => depthOf(leaf.parent) < depth).length;
     let depth = 1;
     while (depth <= Math.max(0, ...depths) && rowsAt(depth + 1) <= FEW_ROWS) depth += 1;
     facts.modules.forEach((module, i) => { if (depths[i] >= depth) folded.add(module.path); });
@@ -228,7 +253,12 @@
 
   body.addEventListener("click", (event) => {
     const row = event.target.closest("tr");
-    if (row?.dataset.module !== undefined) {
+    const alike = event.target.closest("button[data-alike]")?.dataset.alike;
+    if (alike !== undefined) {
+      if (!opened.delete(alike)) openAlike(alike);
+      render();
+      body.querySelector(`button[data-alike="${CSS.escape(alike)}"]`).focus();
+    } else if (row?.dataset.module !== undefined) {
       const path = row.dataset.module;
       if (!folded.delete(path)) folded.add(path);
       render();
