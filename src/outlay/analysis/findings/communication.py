@@ -22,6 +22,9 @@ from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import LargestDim
 from outlay.program.program import Program
 
+ONE_SAMPLE = "inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
+"""What to add to a fix where the line stands under `jax.vmap`."""
+
 _CONSTRAINS = re.compile(r"constrain|reshard|out_sharding")
 _MAX_VALUES = 400
 _HOPS = 3
@@ -34,17 +37,17 @@ _MOVES = frozenset(
         *("select", "and", "or"),
     }
 )
-"""What a fusion that only moves data is made of."""
+"""Operations that only move data."""
 
 _CHEAP = frozenset(
     {
         *("add", "subtract", "multiply", "divide", "negate", "abs", "sign", "maximum", "minimum", "clamp"),
         *("power", "exponential", "exponential-minus-one", "log", "log-plus-one", "tanh", "logistic"),
         *("sqrt", "rsqrt", "cbrt", "erf", "sine", "cosine", "floor", "ceil", "round-nearest-even", "not"),
-        *("xor"),
+        "xor",
     }
 )
-"""What goes element by element, and so could be computed wherever its operands are."""
+"""Operations that go element by element, and so could be done wherever their operands are."""
 
 
 def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
@@ -83,8 +86,8 @@ def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, by_h
     )
     if by_hand:
         fix = (
-            'mode="auto", which splits the products too: in mode manual every device computes whole layers for its own '
-            f"samples, and splitting parameters over {'+'.join(axes)} only saves memory"
+            'use mode="auto", which splits the products too: in mode manual every device computes whole layers for its '
+            f"own samples, and splitting parameters over {'+'.join(axes)} only saves memory"
         )
     return Finding("whole-parameter-gather", text, fix, cost, source)
 
@@ -102,14 +105,13 @@ def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
     for one in evidence.collectives:
         if one.kind == "all-to-all":
             at_line.setdefault(one.source, []).append(one)
-    for source, found in at_line.items():
-        cost = sum(one.bytes_per_step for one in found)
-        axis = next((axis for one in found for axis in one.axes), "data")
+    for source, exchanges in at_line.items():
+        cost = sum(one.bytes_per_step for one in exchanges)
         text = (
-            f"{how_often(sum(one.count for one in found))} a step values are exchanged by all-to-all{at(source)}, "
-            f"which FSDP never needs: {format_bytes(cost)}; the compiler splits activations like a parameter there"
+            f"all-to-all{at(source)} exchanges values {how_often(sum(one.count for one in exchanges))} a step, "
+            f"{format_bytes(cost)}, and FSDP needs none: the compiler splits activations there as it splits a parameter"
         )
-        fix = spread_samples(evidence, "the activations", source, axis)
+        fix = spread_samples(evidence, "the activations", source, _first_axis(exchanges))
         yield Finding("all-to-all-in-fsdp", text, fix, cost, source)
 
 
@@ -119,48 +121,50 @@ def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
         if not path.startswith("batch"):
             continue
         cost, source = _bytes(gathers), _source(gathers)
-        axis = next((axis for one in gathers for axis in one.axes), "data")
         text = (
             f"{path} is gathered{at(source)}, {format_bytes(cost)} a step: from there on every device works on all "
             "samples, not on its own"
         )
-        fix = spread_samples(evidence, "the values computed from it", source, axis)
+        fix = spread_samples(evidence, "the values computed from it", source, _first_axis(gathers))
         yield Finding("gathered-batch", text, fix, cost, source)
 
 
 def _by_leaf(collectives: Sequence[CollectiveFacts]) -> dict[str, list[CollectiveFacts]]:
     """The all-gathers of leaves."""
-    found: dict[str, list[CollectiveFacts]] = {}
+    gathers: dict[str, list[CollectiveFacts]] = {}
     for one in collectives:
         for leaf in one.leaves if one.kind == "all-gather" else ():
-            found.setdefault(leaf, []).append(one)
-    return found
+            gathers.setdefault(leaf, []).append(one)
+    return gathers
 
 
-def _bytes(found: Sequence[CollectiveFacts]) -> int:
-    """What is sent for one leaf; of leaves that are gathered together its share, as if all were alike."""
-    return sum(one.bytes_per_step // len(one.leaves) for one in found)
+def _bytes(gathers: Sequence[CollectiveFacts]) -> int:
+    """The bytes sent for one leaf; of leaves that are gathered together its share, as if all were alike."""
+    return sum(one.bytes_per_step // len(one.leaves) for one in gathers)
 
 
-def _source(found: Sequence[CollectiveFacts]) -> SourceLine | None:
-    return next((one.source for one in found if one.source), None)
+def _source(gathers: Sequence[CollectiveFacts]) -> SourceLine | None:
+    return next((one.source for one in gathers if one.source), None)
+
+
+def _first_axis(collectives: Sequence[CollectiveFacts]) -> str:
+    return next((axis for one in collectives for axis in one.axes), "data")
 
 
 def back_and_forth(evidence: Evidence) -> Iterator[Finding]:
     """Exchanges that another undoes, and gathers of what is cut up again, with only element-wise work between."""
-    known = evidence.by_name
-    for computation in evidence.module.computations.values():
-        for one in computation.instructions.values():
-            found = known.get(one.name)
-            if found is None or found.kind not in ("all-to-all", "all-gather", "collective-permute"):
-                continue
-            ends = list(_where_it_ends(evidence.module, computation, one))
-            undone = [known[end.name] for end in ends if end.name in known]
-            back = [other for other in undone if other.kind == found.kind and other.axes == found.axes]
-            if found.kind == "all-to-all" and back:
-                yield _exchanged_twice(evidence, found, back[0])
-            elif found.kind == "all-gather" and ends and all(_is_own_piece(computation, end) for end in ends):
-                yield _gathered_and_cut(found, evidence, computation, ends)
+    by_name = {one.name: one for one in evidence.collectives}
+    for computation, one in evidence.module.instructions():
+        collective = by_name.get(one.name)
+        if collective is None or collective.kind not in ("all-to-all", "all-gather"):
+            continue
+        ends = list(_where_it_ends(evidence.module, computation, one))
+        after = [by_name[end.name] for end in ends if end.name in by_name]
+        back = [other for other in after if other.kind == collective.kind and other.axes == collective.axes]
+        if collective.kind == "all-to-all" and back:
+            yield _exchanged_twice(evidence, collective, back[0])
+        elif collective.kind == "all-gather" and ends and all(_is_own_piece(computation, end) for end in ends):
+            yield _gathered_and_cut(evidence, collective)
 
 
 def _where_it_ends(module: HloModule, computation: Computation, one: Instruction) -> Iterator[Instruction]:
@@ -202,40 +206,31 @@ def _is_own_piece(computation: Computation, one: Instruction) -> bool:
 def _exchanged_twice(evidence: Evidence, there: CollectiveFacts, back: CollectiveFacts) -> Finding:
     cost = there.bytes_per_step + back.bytes_per_step
     text = (
-        f"a value is exchanged by all-to-all over {_axes(there)}{_at(there)} and back{_at(back)}, with only "
-        f"element-wise operations between: {format_bytes(cost)} a step"
+        f"a value is exchanged by all-to-all over {_axes(there)}{at(there.source)} and back{at(back.source)}, with "
+        f"only element-wise operations between: {format_bytes(cost)} a step"
     )
-    lines = list(dict.fromkeys(one.source for one in (there, back)))
-    said = [source for source in lines if is_constrained(evidence.module, source)]
-    if said:
-        fix = f"keep one sharding: take the constraint away{at(said[0])}, or write the same spec on both sides"
+    constrained = [one.source for one in (there, back) if is_constrained(evidence.module, one.source)]
+    if constrained:
+        fix = f"take the constraint away{at(constrained[0])}, or write the same spec on both sides"
     else:
-        axis = next(iter(there.axes), "data")
-        fix = f"keep one sharding: {spread_samples(evidence, 'the values', there.source, axis)}"
-    return Finding("resharding", text, fix, cost, there.source)
+        fix = spread_samples(evidence, "the values", there.source, next(iter(there.axes), "data"))
+    return Finding("resharding", text, f"keep one sharding: {fix}", cost, there.source)
 
 
-def _gathered_and_cut(
-    found: CollectiveFacts, evidence: Evidence, computation: Computation, ends: list[Instruction]
-) -> Finding:
-    what = found.leaf or found.value
+def _gathered_and_cut(evidence: Evidence, gather: CollectiveFacts) -> Finding:
     text = (
-        f"{what} is gathered over {_axes(found)}{_at(found)}, and every use cuts a device's own piece out of it again: "
-        f"{format_bytes(found.bytes_per_step)} a step"
+        f"{gather.leaf or gather.value} is gathered over {_axes(gather)}{at(gather.source)}, and every use cuts a "
+        f"device's own piece out of it again: {format_bytes(gather.bytes_per_step)} a step"
     )
-    instead = f", instead of P(){_at(found)}" if is_constrained(evidence.module, found.source) else _at(found)
-    fix = f"constrain it to the spec that it has on both sides, outlay.constrain(x, P(...)){instead}"
-    if is_under_vmap(evidence.module, found.source):
-        fix += "; inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
-    return Finding("resharding", text, fix, found.bytes_per_step, found.source)
+    instead = ", instead of P()" if is_constrained(evidence.module, gather.source) else ""
+    fix = f"constrain it to the spec that it has on both sides, outlay.constrain(x, P(...)){instead}{at(gather.source)}"
+    if is_under_vmap(evidence.module, gather.source):
+        fix += f"; {ONE_SAMPLE}"
+    return Finding("resharding", text, fix, gather.bytes_per_step, gather.source)
 
 
-def _axes(found: CollectiveFacts) -> str:
-    return "+".join(found.axes) if found.axes else f"{found.group_size} devices"
-
-
-def _at(found: CollectiveFacts) -> str:
-    return at(found.source)
+def _axes(collective: CollectiveFacts) -> str:
+    return "+".join(collective.axes) or f"{collective.group_size} devices"
 
 
 def is_elementwise(module: HloModule, one: Instruction) -> bool:
@@ -247,7 +242,7 @@ def is_elementwise(module: HloModule, one: Instruction) -> bool:
 
 
 def spread_samples(evidence: Evidence, what: str, source: SourceLine | None, axis: str) -> str:
-    """How to keep each device's samples its own.
+    """The fix that keeps each device's samples its own, in words.
 
     Args:
         evidence: the program.
@@ -279,16 +274,11 @@ def is_constrained(module: HloModule, source: SourceLine | None) -> bool:
 
 
 def at(source: SourceLine | None) -> str:
-    """A line, as it goes on after a word."""
+    """A line as it follows a word in a text; empty where none is known."""
     return f" at {source}" if source else ""
 
 
 def _op_names(module: HloModule, source: SourceLine | None) -> list[str]:
     if source is None:
         return []
-    return [
-        one.op_name
-        for computation in module.computations.values()
-        for one in computation.instructions.values()
-        if one.op_name and user_line(one.frames) == source
-    ]
+    return [one.op_name for _, one in module.instructions() if one.op_name and user_line(one.frames) == source]

@@ -1,4 +1,4 @@
-"""What the compiler says, and what to do about it: reshardings it could not do, memory it could not find."""
+"""What the compiler reports, and what to do about it: reshardings it could not do, memory it could not find."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.provenance import read_op_name, user_line
+from outlay.analysis.findings.communication import ONE_SAMPLE
 from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.attributes import TABLES, SourceTables, read_metadata
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
@@ -45,7 +46,7 @@ def message_findings(
     text: str = "",
     mesh: MeshInfo | None = None,
 ) -> Iterator[Finding]:
-    """A finding for each thing that the compiler said; what it says several times is said once.
+    """A finding for each thing that the compiler reports; what it reports several times is one finding.
 
     Args:
         messages: the lines.
@@ -70,47 +71,41 @@ def _without_time(line: str) -> str:
 
 def _full_resharding(
     line: str,
-    found: re.Match[str],
+    match: re.Match[str],
     module: HloModule | None,
     leaves: Sequence[Leaf],
     text: str,
     mesh: MeshInfo | None,
 ) -> Finding:
     op_name, frames = read_metadata(line, line.find("metadata={"), frames_of(text))
-    named = read_op_name(op_name)
-    source = user_line(frames)
-    what = f"the result of {named.primitive}" if named else _argument(op_name, module, leaves) or found["name"]
-    local = total_bytes(read_shapes(found["shape"]))
-    have, want = (_spec(found[side], mesh) for side in ("have", "want"))
+    named, source = read_op_name(op_name), user_line(frames)
+    what = f"the result of {named.primitive}" if named else _argument(op_name, module, leaves) or match["name"]
+    have, want = (_spec(match[side], mesh) for side in ("have", "want"))
     consumer = _consumer(module, op_name, source) if module else None
-    taken = f", which {consumer} takes as {want}," if consumer else f", which is wanted as {want},"
-    whole = local * _num_tiles(found["have"], mesh)
-    fix = (
-        f"have one sharding on both sides: constrain the value to {want} where it is made, "
-        f"outlay.constrain(x, {want}), or to {have} where it is used; else go in two steps, "
-        "moving one mesh axis at a time"
-    )
-    if "vmap(" in op_name:
-        fix += "; inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
-    if "maximal" in found["want"]:
-        want = "device 0 alone"
-        taken = ", which is wanted on device 0 alone, as jax.debug.print and callbacks do,"
+    cost = total_bytes(read_shapes(match["shape"])) * _num_tiles(match["have"], mesh)
+    if "maximal" in match["want"]:
+        needed = "which is needed on device 0 alone, as for jax.debug.print and callbacks"
         fix = "print or call back a reduced value, such as x.mean(), or leave it out of the timed program"
-    text = (
-        f"{what} as {have}{taken} cannot be moved directly: every device gathers all of it, "
-        f"{format_bytes(whole)}, and cuts its piece out again"
+    else:
+        needed = f"which {consumer} takes as {want}" if consumer else f"which is needed as {want}"
+        fix = (
+            f"use one sharding on both sides: constrain the value to {want} where it is made, outlay.constrain(x, "
+            f"{want}), or to {have} where it is used; or move it in two steps, one mesh axis at a time"
+        )
+        if "vmap(" in op_name:
+            fix += f"; {ONE_SAMPLE}"
+    words = (
+        f"{what} as {have}, {needed}, cannot be moved directly: every device gathers all of it, {format_bytes(cost)}, "
+        "and cuts its piece out again"
     )
-    return Finding(FULL_REMATERIALIZATION, text, fix, whole, source or consumer)
+    return Finding(FULL_REMATERIALIZATION, words, fix, cost, source or consumer)
 
 
 def _argument(name: str, module: HloModule | None, leaves: Sequence[Leaf]) -> str:
-    """The leaf of an argument's name, as the compiler was told it."""
+    """The leaf of an argument, by the name that the compiler knows it by."""
     entry = module.computations.get(module.entry) if module else None
-    for leaf in leaves if entry else ():
-        parameter = entry.parameter(leaf.number) if entry else None
-        if parameter is not None and parameter.op_name == name:
-            return leaf.path
-    return name
+    parameters = ((leaf.path, entry.parameter(leaf.number)) for leaf in leaves if entry)
+    return next((path for path, parameter in parameters if parameter and parameter.op_name == name), name)
 
 
 def _spec(text: str, mesh: MeshInfo | None) -> str:
@@ -126,20 +121,17 @@ def _num_tiles(text: str, mesh: MeshInfo | None) -> int:
 
 def _consumer(module: HloModule, op_name: str, source: SourceLine | None) -> SourceLine | None:
     """The line that takes the value elsewhere, where the optimized program still shows it."""
-    for computation in module.computations.values():
-        for one in computation.instructions.values():
-            line = user_line(one.frames)
-            if one.op_name == op_name and line == source:
-                lines = (user_line(user.frames) for user in computation.users.get(one.name, ()))
-            elif one.opcode.startswith("all-gather"):  # it may bear the name of what it is gathered for
-                made = [computation.instructions.get(name) for name in one.operands]
-                from_there = any(operand and user_line(operand.frames) == source for operand in made)
-                lines = iter([line] if from_there or one.op_name == op_name else [])
-            else:
-                continue
-            found = next((taken for taken in lines if taken is not None and taken != source), None)
-            if found:
-                return found
+    for computation, one in module.instructions():
+        lines: list[SourceLine | None] = []
+        line = user_line(one.frames)
+        if one.op_name == op_name and line == source:
+            lines = [user_line(user.frames) for user in computation.users.get(one.name, ())]
+        elif one.opcode.startswith("all-gather"):  # it may bear the name of what it is gathered for
+            made = [computation.instructions.get(name) for name in one.operands]
+            from_there = any(operand and user_line(operand.frames) == source for operand in made)
+            lines = [line] if from_there or one.op_name == op_name else []
+        if consumer := next((taken for taken in lines if taken is not None and taken != source), None):
+            return consumer
     return None
 
 
@@ -156,13 +148,13 @@ def frames_of(text: str) -> Callable[[int], tuple[SourceLine, ...]]:
     return tables.frames
 
 
-def _no_less_memory(found: re.Match[str]) -> Finding:
+def _no_less_memory(match: re.Match[str]) -> Finding:
     text = (
-        f"the compiler computes values twice to save memory, and still needs {found['reached']} for temporaries where "
-        f"{found['least']} was the goal"
+        f"the compiler computes values twice to save memory, and still needs {match['reached']} for temporaries where "
+        f"{match['least']} was the goal"
     )
     fix = "smaller microbatches (accumulate=...), remat by hand (jax.checkpoint), or split more: fsdp, tensor_parallel"
-    return Finding("memory-limit", text, fix, size_bytes(found["reached"]))
+    return Finding("memory-limit", text, fix, size_bytes(match["reached"]))
 
 
 def size_bytes(text: str) -> int:
@@ -171,8 +163,8 @@ def size_bytes(text: str) -> int:
     >>> size_bytes("60.20GiB") == int(60.20 * 2**30), size_bytes("512B"), size_bytes("1.5G")
     (True, 512, 1610612736)
     """
-    found = re.fullmatch(r"([\d.]+)\s*([KMGT]?)i?B?", text.strip())
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " ")) if found else 0
+    match = re.fullmatch(r"([\d.]+)\s*([KMGT]?)i?B?", text.strip())
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else 0
 
 
 MeshAxes = Sequence[tuple[str, int]]
@@ -210,10 +202,10 @@ def _from_tiles(tiles: re.Match[str], whole_last: bool, mesh_axes: MeshAxes) -> 
     order = _numbers(tiles[3]) if tiles[3] else tuple(range(len(counted)))
     if math.prod(counted) != math.prod(size for _, size in mesh_axes):
         return None
-    wanted = np.arange(math.prod(counted)).reshape(counted).transpose(order).reshape(shape)
     dims = shape[:-1] if whole_last else shape
-    wanted = np.sort(wanted.reshape(*dims, -1))
-    return next((found for found in _candidates(dims, mesh_axes) if _same(found, dims, mesh_axes, wanted)), None)
+    tiled = np.arange(math.prod(counted)).reshape(counted).transpose(order).reshape(*dims, -1)
+    tiled = np.sort(tiled)
+    return next((split for split in _candidates(dims, mesh_axes) if _is_same(split, dims, mesh_axes, tiled)), None)
 
 
 def _candidates(dims: Sequence[int], mesh_axes: MeshAxes) -> Iterator[Dims]:
@@ -233,12 +225,12 @@ def _candidates(dims: Sequence[int], mesh_axes: MeshAxes) -> Iterator[Dims]:
     yield from split(list(dims), axes)
 
 
-def _same(found: Dims, dims: Sequence[int], mesh_axes: MeshAxes, wanted: np.ndarray) -> bool:
+def _is_same(split: Dims, dims: Sequence[int], mesh_axes: MeshAxes, tiled: np.ndarray) -> bool:
     names = [name for name, _ in mesh_axes]
-    used = [names.index(name) for axes in found for name in axes]
+    used = [names.index(name) for axes in split for name in axes]
     left = [dim for dim in range(len(names)) if dim not in used]
     devices = np.arange(math.prod(size for _, size in mesh_axes)).reshape([size for _, size in mesh_axes])
-    return bool((np.sort(devices.transpose(*used, *left).reshape(*dims, -1)) == wanted).all())
+    return bool((np.sort(devices.transpose(*used, *left).reshape(*dims, -1)) == tiled).all())
 
 
 def _numbers(text: str) -> tuple[int, ...]:

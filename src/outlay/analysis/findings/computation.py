@@ -35,12 +35,12 @@ def repeated_work(evidence: Evidence) -> Iterator[Finding]:
     )
     fix = (
         "split the batch over every axis that splits no parameter (data_parallel), and constrain the activations of "
-        "the layers with collectives above"
+        "the layers whose collectives are named above"
     )
     if evidence.program is not None and evidence.program.by_hand:
         fix = (
             "split the batch over every axis of the mesh: in mode manual devices along any other axis take the same "
-            'samples and compute the same; or mode="auto", which splits the products'
+            'samples and compute the same; or use mode="auto", which splits the products'
         )
     yield Finding("repeated-work", text, fix, int(work.bytes_accessed * (1 - 1 / ratio)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -24,7 +24,7 @@ class Finding:
         fix: the edit to make.
         cost_bytes: bytes moved or held for it, on a device in a step, by all alike; findings are ranked by it.
         source: the user's line, where there is one.
-        num_alike: how many of the program's instructions it was found of, in the same words.
+        num_alike: how many of the program's instructions have this finding, in the same words.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A compiled program and all that was found of it.
+    """A compiled program and the facts about it.
 
     Attributes:
         module: the program.
@@ -58,8 +58,3 @@ class Evidence:
     work: WorkFacts
     program: Program | None
     compiled: jax.stages.Compiled | None
-
-    @property
-    def by_name(self) -> Mapping[str, CollectiveFacts]:
-        """The collectives by the names of their instructions."""
-        return {one.name: one for one in self.collectives}

@@ -39,12 +39,12 @@ _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
 
 def find(evidence: Evidence) -> list[Finding]:
     """Every finding, in no order."""
-    found = _with_what_they_cause([finding for check in _CHECKS for finding in check(evidence)])
-    return [*(too_large(evidence.memory) if evidence.memory else ()), *found]
+    findings = _with_what_they_cause([finding for check in _CHECKS for finding in check(evidence)])
+    return [*(too_large(evidence.memory) if evidence.memory else ()), *findings]
 
 
 def _with_what_they_cause(findings: list[Finding]) -> list[Finding]:
-    """What makes devices repeat one another's work costs what that does: a small gather may cause a lot of it."""
+    """Findings that make devices repeat work cost what the repetition does: a small gather may cause a lot of it."""
     repeated = max((finding.cost_bytes for finding in findings if finding.kind == "repeated-work"), default=0)
     return [
         replace(finding, cost_bytes=max(finding.cost_bytes, repeated)) if finding.kind in _CAUSES else finding
@@ -55,23 +55,13 @@ def _with_what_they_cause(findings: list[Finding]) -> list[Finding]:
 def ranked(findings: list[Finding]) -> tuple[Finding, ...]:
     """The dearest first, what does not fit before what only costs, those in the same words as one.
 
-    Of what the compiler says itself, only that is kept.
+    A resharding that the compiler reports itself is not reported twice.
     """
-    told = [f"{finding.source} {finding.text}" for finding in findings if finding.kind == FULL_REMATERIALIZATION]
-    kept = [
+    reported = [f"{finding.source} {finding.text}" for finding in findings if finding.kind == FULL_REMATERIALIZATION]
+    num_alike = collections.Counter(
         finding
         for finding in findings
-        if finding.kind != "resharding" or not any(str(finding.source) in lines for lines in told)
-    ]
-    return tuple(
-        sorted(
-            _together(kept),
-            key=lambda finding: (finding.kind not in ("out-of-memory", "tight-memory"), -finding.cost_bytes),
-        )
+        if finding.kind != "resharding" or not any(str(finding.source) in text for text in reported)
     )
-
-
-def _together(findings: list[Finding]) -> Iterator[Finding]:
-    num_alike = collections.Counter(findings)
-    for finding, num in num_alike.items():
-        yield replace(finding, num_alike=num, cost_bytes=num * finding.cost_bytes)
+    joined = [replace(one, num_alike=num, cost_bytes=num * one.cost_bytes) for one, num in num_alike.items()]
+    return tuple(sorted(joined, key=lambda one: (one.kind not in ("out-of-memory", "tight-memory"), -one.cost_bytes)))

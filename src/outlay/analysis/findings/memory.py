@@ -21,7 +21,7 @@ from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted, format_bytes
 
 SHARE = 0.1
-"""Of what a device holds of the state, from which on a leaf that is whole everywhere is worth a finding."""
+"""The share of the state that a device holds from which on a replicated leaf is worth a finding."""
 
 CONSTANT_BYTES = 2**20
 """From here on an array in the program's own text is worth a finding."""
@@ -47,17 +47,16 @@ def too_large(memory: MemoryFacts) -> Iterator[Finding]:
     if memory.verdict == "may not fit":
         share = min(0.95, math.ceil(100 * memory.needed / (memory.capacity or 1)) / 100)
         text = (
-            f"the step needs about {format_bytes(memory.needed)}, and JAX takes {format_bytes(memory.pool)} of "
-            f"{format_bytes(memory.capacity or 0)} for its pool"
+            f"the step needs about {format_bytes(memory.needed)}, and JAX as it is set takes "
+            f"{format_bytes(memory.pool)} of the device's {format_bytes(memory.capacity or 0)}"
         )
-        fix = f"XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f}; or {_FIX}"
+        fix = f"set XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f}; or {_FIX}"
         yield Finding("tight-memory", text, fix, max(0, memory.needed - memory.pool), _line(memory.largest))
     if memory.verdict != "does not fit":
         return
-    missing = memory.peak - memory.most
     text = (
         f"the step needs {format_bytes(memory.peak)} on a device of {format_bytes(memory.capacity or 0)}: "
-        f"{format_bytes(missing)} too much; {_largest(memory.largest)}"
+        f"{format_bytes(memory.peak - memory.most)} too much; {_largest(memory.largest)}"
     )
     yield Finding("out-of-memory", text, _FIX, memory.peak, _line(memory.largest))
 
@@ -69,38 +68,30 @@ def gave_up(failure: str, traced: Sequence[ValueFacts] = ()) -> Finding:
         failure: the compiler's error.
         traced: the largest arrays of the traced program, for a compiler that names none.
     """
-    largest = buffers_in(failure)
-    words = (
-        _largest(largest)
-        if largest
-        else f"the compiler names no arrays; traced, before they are split, {_largest(traced)}"
-    )
-    used = _USED.search(failure)
-    if used is None:
-        text = f"the compiler gave up: {failure.strip().splitlines()[0]}"
-        return Finding("out-of-memory", f"{text}; {words}", _FIX, 0, _line(largest))
-    text = f"the compiler gave up: the step needs {used['needed']} on a device of {used['there']}; {words}"
-    return Finding("out-of-memory", text, _FIX, size_bytes(used["needed"]), _line(largest))
+    largest, used = buffers_in(failure), _USED.search(failure)
+    of_trace = f"the compiler names no arrays; in the traced program, before they are split, {_largest(traced)}"
+    why = f"the step needs {used['needed']} on a device of {used['there']}" if used else failure.strip().splitlines()[0]
+    text = f"the compiler gave up: {why}; {_largest(largest) if largest else of_trace}"
+    return Finding("out-of-memory", text, _FIX, size_bytes(used["needed"]) if used else 0, _line(largest))
 
 
 def buffers_in(failure: str) -> tuple[ValueFacts, ...]:
     """The largest buffers that a compiler's error lists."""
-    found = []
+    buffers = []
     for size, operator, shape in _BUFFER.findall(failure):
         arrays = read_shapes(shape)
         op_name, source = _OP_NAME.search(operator), _SOURCE.search(operator)
         line = SourceLine(source[1], int(source[2]), "") if source and is_users(source[1]) else None
         named = read_op_name(op_name[1]) if op_name else None
         what = f"{named.primitive}, {named.phase}" if named else op_name[1] if op_name else ""
-        first = arrays[0] if arrays else None
-        dims, dtype = (first.dims, first.dtype) if first else ((), "")
-        found.append(ValueFacts("", dims, dtype, size_bytes(size), what, line))
-    return tuple(sorted(found, key=lambda value: -value.num_bytes))
+        dims, dtype = (arrays[0].dims, arrays[0].dtype) if arrays else ((), "")
+        buffers.append(ValueFacts("", dims, dtype, size_bytes(size), what, line))
+    return tuple(sorted(buffers, key=lambda value: -value.num_bytes))
 
 
 def _largest(largest: Sequence[ValueFacts]) -> str:
     if not largest:
-        return "it does not say of what"
+        return "no array is named"
     alike: dict[str, int] = {}
     for value in largest:
         at = f", {value.source}" if value.source else ""
@@ -115,7 +106,7 @@ def _line(largest: Sequence[ValueFacts]) -> SourceLine | None:
 
 
 def whole_leaves(evidence: Evidence) -> Iterator[Finding]:
-    """State that is whole on every device, where it is a large share of what a device holds and others are split."""
+    """State that is replicated, where it is a large share of what a device holds and other state is split."""
     program = evidence.program
     if program is None or program.mesh.size == 1:
         return
@@ -123,15 +114,15 @@ def whole_leaves(evidence: Evidence) -> Iterator[Finding]:
     held = sum(leaf.bytes_per_device for leaf in state)
     if not any(leaf.is_split for leaf in state):
         return
-    whole = [leaf for leaf in state if not leaf.is_split and leaf.bytes_per_device >= SHARE * held]
-    for leaf in whole:
+    for leaf in state:
+        if leaf.is_split or leaf.bytes_per_device < SHARE * held:
+            continue
         text = (
-            f"{leaf.path} is whole on all {leaf.num_copies} devices: {format_bytes(leaf.bytes_total)} each, "
+            f"{leaf.path} is replicated on all {leaf.num_copies} devices: {format_bytes(leaf.bytes_total)} each, "
             f"{leaf.bytes_total / held:.0%} of the state that a device holds ({leaf.reason or leaf.rule})"
         )
-        yield Finding(
-            "replicated", text, f"split it: ({leaf.path!r}, P(...)), or fsdp with a smaller min_size", leaf.bytes_total
-        )
+        fix = f"split it by a rule, ({leaf.path!r}, P(...)), or by fsdp with a smaller min_size"
+        yield Finding("replicated", text, fix, leaf.bytes_total)
 
 
 def large_constants(evidence: Evidence) -> Iterator[Finding]:
@@ -139,17 +130,13 @@ def large_constants(evidence: Evidence) -> Iterator[Finding]:
     module = evidence.module
     if module.num_partitions == 1:
         return
-    for computation in module.computations.values():  # also of fusions
-        for one in computation.instructions.values():
-            size = total_bytes(one.shapes) if one.opcode == "constant" else 0
-            if size >= CONSTANT_BYTES:
-                shape = one.shapes[0]
-                text = (
-                    f"a constant {shape.dtype}{list(shape.dims)} of {format_bytes(size)} is part of the program, and "
-                    "so whole on every device"
-                )
-                fix = "pass it as an argument (in the batch or the state), where the layout can split it"
-                yield Finding("replicated", text, fix, size)
+    for _, one in module.instructions():
+        size = total_bytes(one.shapes) if one.opcode == "constant" else 0
+        if size >= CONSTANT_BYTES:
+            array = f"{one.shapes[0].dtype}{list(one.shapes[0].dims)}"
+            text = f"a constant {array} of {format_bytes(size)} is part of the program, so every device holds all of it"
+            fix = "pass it as an argument (in the batch or the state), where the layout can split it"
+            yield Finding("replicated", text, fix, size)
 
 
 def donated_in_vain(evidence: Evidence) -> Iterator[Finding]:
@@ -180,7 +167,9 @@ def state_not_donated(evidence: Evidence) -> Iterator[Finding]:
     cost = sum(leaf.num_bytes for leaf in evidence.leaves[:first])
     if cost >= _MIN_BYTES:
         text = f"the first argument comes back with the same shapes but is not donated: {format_bytes(cost)} held twice"
-        yield Finding("donation", text, "jax.jit(..., donate_argnums=0), and use what it returns", cost)
+        yield Finding(
+            "donation", text, "donate it, jax.jit(..., donate_argnums=0), and use what the call returns", cost
+        )
 
 
 def state_that_moves(evidence: Evidence) -> Iterator[Finding]:
@@ -202,10 +191,10 @@ def state_that_moves(evidence: Evidence) -> Iterator[Finding]:
         number += 1
     if moved:
         text = (
-            f"{counted(len(moved), 'leaf', 'leaves')} of the first argument returned with another sharding: "
-            f"{_named(moved)}"
+            f"{counted(len(moved), 'leaf', 'leaves')} of the first argument come back with another sharding, so "
+            f"the next call moves them or compiles again: {_named(moved)}"
         )
-        fix = "jax.jit(..., out_shardings=...) with the shardings they came with, or use outlay.program"
+        fix = "return them with the shardings they came with, jax.jit(..., out_shardings=...), or use outlay.program"
         yield Finding("state-moves", text, fix, cost)
 
 

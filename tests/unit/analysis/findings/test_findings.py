@@ -140,7 +140,7 @@ def test_a_leaf_that_stays_whole():
     texts = [finding.text for finding in found.of_kind("replicated")]
     assert len(texts) == 2
     assert any(
-        text.startswith("params.w0 is whole on all 8 devices: 16.0 KiB each, 44% of the state") for text in texts
+        text.startswith("params.w0 is replicated on all 8 devices: 16.0 KiB each, 44% of the state") for text in texts
     )
 
 

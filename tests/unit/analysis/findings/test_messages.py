@@ -97,7 +97,7 @@ def test_printing_a_split_array():
 
     found = explain_on(mesh(data=4, model=2), prints, ((64, 64), P("data", "model")))
     (finding,) = found.of_kind("full-rematerialization")
-    assert finding.text.startswith("x as P('data', 'model'), which is wanted on device 0 alone, as jax.debug.print")
+    assert finding.text.startswith("x as P('data', 'model'), which is needed on device 0 alone, as for jax.debug.print")
     assert "print or call back a reduced value" in finding.fix
 
 
