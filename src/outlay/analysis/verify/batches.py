@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,36 +37,35 @@ def take(batches: Any, num_steps: int) -> list[Any]:
     if isinstance(batches, Mapping):
         raise ProgramError("batches holds one batch a step, but a single batch was passed\n  fix: batches=[batch] * 3")
     if hasattr(batches, "__getitem__") and not isinstance(batches, str):
-        found = []
-        for step in range(num_steps):
-            try:
-                found.append(batches[step])
-            except LookupError:
-                break
+        taken = _from(batches, 0, num_steps)
     elif hasattr(batches, "__iter__") and not isinstance(batches, str):
-        found = list(itertools.islice(batches, num_steps))
+        taken = list(itertools.islice(batches, num_steps))
     else:
         raise ProgramError(
             f"batches={batches!r} holds no batches: it takes one batch a step, as a list, an iterator, or anything "
             "that gives the batch of a step as batches[step]\n  fix: batches=[batch] * 3, or leave it out"
         )
-    if len(found) < num_steps:
+    if len(taken) < num_steps:
         raise ProgramError(
-            f"{num_steps} steps need {num_steps} batches, and there are {len(found)}\n"
-            f"  fix: steps={max(len(found), 1)}, or more batches"
+            f"{num_steps} steps need {num_steps} batches, and there are {len(taken)}\n"
+            f"  fix: steps={max(len(taken), 1)}, or more batches"
         )
-    return found
+    return taken
 
 
 def more(batches: Any, taken: Sequence[Any], num: int) -> list[Any]:
     """Further batches of what the first were taken of; where there are no more, those again."""
-    found: list[Any] = []
-    while len(found) < num and hasattr(batches, "__getitem__"):
-        try:
-            found.append(batches[len(taken) + len(found)])
-        except LookupError:
-            break
-    return [*found, *itertools.islice(itertools.cycle(taken), num - len(found))]
+    further = _from(batches, len(taken), num) if hasattr(batches, "__getitem__") else []
+    return [*further, *itertools.islice(itertools.cycle(taken), num - len(further))]
+
+
+def _from(batches: Any, start: int, num: int) -> list[Any]:
+    """Batches from a number on, as many as there are up to so many."""
+    taken: list[Any] = []
+    with contextlib.suppress(LookupError):
+        for step in range(start, start + num):
+            taken.append(batches[step])  # noqa: PERF401 - what was taken before an error stays
+    return taken
 
 
 MIXED = "mixed"
@@ -116,9 +116,10 @@ def made_up_words(shapes: Any, sizes: Mapping[int, int] | None, kind: str) -> st
         if sizes is not None and not is_key(leaf) and jnp.issubdtype(leaf.dtype, jnp.integer)
     ]
     drawn = ", ".join(f"{path} < {size}{'' if known else ' (a guess)'}" for path, size, known in integers)
-    said = "integers zero" if sizes is None else f"integers random, {drawn}" if integers else ""
+    integers_words = "integers zero" if sizes is None else f"integers random, {drawn}" if integers else ""
     return (
-        ", ".join(filter(None, (f"made up: {kind}", said, "weights from 0.5 to 1.5"))) + "; give your own with batches="
+        ", ".join(filter(None, (f"made up: {kind}", integers_words, "weights from 0.5 to 1.5")))
+        + "; give your own with batches="
     )
 
 
@@ -143,8 +144,8 @@ def all_samples_are_alike(batches: Sequence[Any], plan: Plan) -> bool:
     return seen
 
 
-def nudged(tree: Any, seed: int) -> Any:
-    """Every float entry moved by one unit in its last digit, up or down: as much as rounding would."""
+def perturbed(tree: Any, seed: int) -> Any:
+    """A tree with every float entry moved by one unit in its last digit, up or down: as much as rounding would."""
     rng = np.random.default_rng(seed)
 
     def one(leaf: np.ndarray) -> np.ndarray:
@@ -156,7 +157,7 @@ def nudged(tree: Any, seed: int) -> Any:
     return jax.tree.map(one, tree)
 
 
-def stirred(state: Any) -> Any:
+def shifted(state: Any) -> Any:
     """A state with every float a little larger, so that what begins at zero does not keep others from moving."""
     rng = np.random.default_rng(0)
 

@@ -7,6 +7,8 @@ would fit.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +16,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from outlay.analysis.verify.host import by_path, near
+from outlay.analysis.verify.host import by_path, near, typed
 from outlay.analysis.verify.replay import operations
-from outlay.analysis.verify.runs import Result, Way
+from outlay.analysis.verify.runs import Result, Variant, as_planned, one_device
 from outlay.analysis.verify.verification import LeafCheck
 from outlay.arrays.shardings import shardings
+from outlay.core.paths import split_path
+from outlay.graph.rollout import Rollout, count_steps
+from outlay.graph.step_graph import CACHE
 from outlay.program.program import Program
 
 _NEAR = 0.02
 _FITS = 1e-5
 _MAX_SHARES = 64
 _MAX_EXCHANGES = 8
+_MAX_STEPS = 256
 
 Change = Callable[[Result], np.ndarray]
 
@@ -47,13 +53,13 @@ def shares(program: Program, batch: Any) -> list[Share]:
     leaves, structure = jax.tree.flatten(batch)
     placed = jax.tree.leaves(shardings(program.plan, program.batch_shapes, program.mesh, root="batch"))
     maps = [at.devices_indices_map(leaf.shape) for at, leaf in zip(placed, leaves, strict=True)]
-    found: dict[str, Share] = {}
+    distinct: dict[str, Share] = {}
     for place in np.ndindex(program.mesh.devices.shape):
         indices = [one[program.mesh.devices[place]] for one in maps]
         pieces = [leaf[index] for leaf, index in zip(leaves, indices, strict=True)]
         at = dict(zip(program.mesh.axis_names, place, strict=True))
-        found.setdefault(str(indices), Share(jax.tree.unflatten(structure, pieces), at))
-    return list(found.values())
+        distinct.setdefault(str(indices), Share(jax.tree.unflatten(structure, pieces), at))
+    return list(distinct.values())
 
 
 class Causes:
@@ -61,7 +67,7 @@ class Causes:
 
     Args:
         program: the program.
-        ways: the program and one device, to replay.
+        variants: the program and one device, to replay.
         state: the state before the step, on the host.
         batch: its batch, on the host.
         results: what both replays gave.
@@ -72,14 +78,14 @@ class Causes:
     def __init__(
         self,
         program: Program,
-        ways: tuple[Way, Way],
+        variants: tuple[Variant, Variant],
         state: Any,
         batch: Any,
         results: tuple[Result, Result],
         wrong: Sequence[LeafCheck],
         copies: Mapping[str, list[np.ndarray]],
     ) -> None:
-        self._program, self._ways, self._state, self._batch = program, ways, state, batch
+        self._program, self._variants, self._state, self._batch = program, variants, state, batch
         self._got, self._right = results
         self._copies = copies
         old = by_path(state)
@@ -95,16 +101,11 @@ class Causes:
     def named(self) -> list[str]:
         """The mistakes that the numbers confirm, in words."""
         tries = (self._unshared_copies, self._of_shares, self._exchanges, self._pieces, self._stale)
-        found: list[str] = []
-        for one in tries:
-            try:
-                words = one()
-            except Exception:  # a step may refuse fewer samples, say; then this cause cannot be tried
-                continue
-            if words:
-                found.append(words)
-                break
-        return found
+        for attempt in tries:
+            with contextlib.suppress(Exception):  # a step may refuse fewer samples, say; then this cannot be tried
+                if words := attempt():
+                    return [words]
+        return []
 
     def _change(self, key: Any, result: Result) -> np.ndarray:
         return result.leaves[key] - self._start[key]
@@ -117,7 +118,7 @@ class Causes:
 
     def _of_share(self, share: Share) -> Result:
         """What one device makes of the samples of another."""
-        return self._ways[1].replay(self._state, share.batch)
+        return self._variants[1].replay(self._state, share.batch)
 
     def _of_shares(self) -> str:
         num = len(self._shares)
@@ -184,26 +185,21 @@ class Causes:
         """How much each device's own result counts in what is right, if it is a sum of them in one way only."""
         for keys in (self._keys, *([key] for key in self._keys)):
             sizes = [np.abs(self._change(key, self._right)).max(initial=0.0) or 1.0 for key in keys]
-            columns, target = (
-                [
-                    np.concatenate(
-                        [self._change(key, one).ravel() / size for key, size in zip(keys, sizes, strict=True)]
-                    )
-                    for one in of
-                ]
-                for of in (results, [self._right])
+            *columns, target = (
+                np.concatenate([self._change(key, one).ravel() / size for key, size in zip(keys, sizes, strict=True)])
+                for one in (*results, self._right)
             )
             matrix = np.stack(columns, axis=1)
             if matrix.shape[0] <= matrix.shape[1]:
                 continue
-            weights, *_ = np.linalg.lstsq(matrix, target[0], rcond=None)
+            weights, *_ = np.linalg.lstsq(matrix, target, rcond=None)
             even = np.allclose(weights, 1 / len(results), rtol=_FITS)
-            if not even and np.abs(matrix @ weights - target[0]).max() <= _FITS:
+            if not even and np.abs(matrix @ weights - target).max() <= _FITS:
                 return weights
         return None
 
     def _draws(self) -> bool:
-        return "random_bits" in str(self._ways[1].traced()[0])
+        return "random_bits" in str(self._variants[1].traced()[0])
 
     def _draw_alike(self, key: Any, first: Result) -> bool:
         """Whether devices with equal samples compute what the first of them does alone, and one device does not."""
@@ -214,14 +210,14 @@ class Causes:
             times = [a // b for a, b in zip(leaf.shape, piece.shape, strict=True)]
             tiled.append(np.tile(piece, times))
         batch = jax.tree.unflatten(jax.tree.structure(self._batch), tiled)
-        there, here = (way.replay(self._state, batch) for way in self._ways)
+        there, here = (variant.replay(self._state, batch) for variant in self._variants)
         alone = self._change(key, first)
         claimed = [alone, alone * num]
         return any(self._fits(key, one, there) and not self._fits(key, one, here) for one in claimed)
 
     def _exchanges(self) -> str:
         """Whether all is right when one exchange between neighbours, or each of them, goes the other way."""
-        exchanges = list(operations(self._ways[0].traced()[0].jaxpr, "ppermute"))
+        exchanges = list(operations(self._variants[0].traced()[0].jaxpr, "ppermute"))
         if not 0 < len(exchanges) <= _MAX_EXCHANGES:
             return ""
         for turned in [*([one] for one in exchanges), exchanges]:
@@ -233,7 +229,7 @@ class Causes:
                 result = equation.primitive.bind(*operands, **{**equation.params, "perm": pairs})
                 return result if equation.primitive.multiple_results else [result]
 
-            result = self._ways[0].replay(self._state, self._batch, turn)
+            result = self._variants[0].replay(self._state, self._batch, turn)
             if all(self._fits(key, self._change(key, self._right), result) for key in self._keys):
                 which = "each" if len(turned) > 1 else f"number {exchanges.index(turned[0]) + 1} of {len(exchanges)}"
                 return f"jax.lax.ppermute goes the wrong way, {which}: with its pairs reversed all is as on one device"
@@ -258,12 +254,12 @@ class Causes:
                 continue
             squares = np.array([np.vdot(b, b).real for _, b in pairs])
             clipped = ratios < ratios.max() * (1 - _FITS) if np.isclose(ratios, ratios.max()).sum() > 1 else ratios > 0
-            said = f"each device's piece of {path} is right but for a factor, {ratios.min():.3g} to {ratios.max():.3g}"
+            words = f"each device's piece of {path} is right but for a factor, {ratios.min():.3g} to {ratios.max():.3g}"
             if clipped.sum() > 2 and _is_line(squares[clipped], 1 / ratios[clipped] ** 2):
                 return (
-                    f"{said}, by its norm: clipped by the norm of each device's own piece, where that of all is meant"
+                    f"{words}, by its norm: clipped by the norm of each device's own piece, where that of all is meant"
                 )
-            return said
+            return words
         return ""
 
     def _places(self) -> Any:
@@ -283,39 +279,24 @@ class Causes:
 
     def _unshared_copies(self) -> str:
         """Whether devices that should agree each hold what follows from their own samples."""
-        shares = {tuple(share.at.items()): share for share in self._shares}
+        mesh = self._program.mesh
         for path, copies in self._copies.items():
             key = next((key for key in self._keys if key[1] == path), None)
-            places = list(np.ndindex(self._program.mesh.devices.shape))
             start = self._start.get(("state", path), np.zeros(())) if key is None or key[0] == "state" else np.zeros(())
-            along = [
-                axis
-                for dim, axis in enumerate(self._program.mesh.axis_names)
-                if any(
-                    not np.array_equal(copies[places.index(place)], copies[places.index(_first(place, dim))])
-                    for place in places
-                )
-            ]
-            over = ", ".join(along)
             lookup: Any = ("state", path) if ("state", path) in self._right.leaves else (key or ("output", path))
-            own = [
-                self._of_share(share).leaves[lookup] - start
-                for share in (shares.get(tuple(zip(self._program.mesh.axis_names, p, strict=True))) for p in places)
-                if share is not None
+            held = np.stack(copies).reshape(*mesh.devices.shape, *copies[0].shape)
+            apart = [np.any(held != np.take(held, [0], axis=dim)) for dim in range(mesh.devices.ndim)]
+            over = ", ".join(itertools.compress(mesh.axis_names, apart))
+            pairs = [
+                (held[tuple(share.at.values())] - start, self._of_share(share).leaves[lookup] - start)
+                for share in self._shares
             ]
-            held = [
-                copies[places.index(place)] - start
-                for place in places
-                if tuple(zip(self._program.mesh.axis_names, place, strict=True)) in shares
-            ]
-            if len(own) > 1 and all(_close(a, b) for a, b in zip(held, own, strict=True)):
+            if len(pairs) > 1 and all(_close(copy, own) for copy, own in pairs):
                 return f"each device's {path} follows from its own samples: it is not summed or averaged over {over}"
             right = self._right.leaves[lookup] - start
-            off = [np.abs(copy - right) > _NEAR * np.abs(right).max(initial=0.0) for copy in held]
-            if any(one.any() for one in off) and not any(
-                np.any(copy[one]) for copy, one in zip(held, off, strict=True)
-            ):
-                most = max(int(one.sum()) for one in off)
+            off = [np.abs(copy - right) > _NEAR * np.abs(right).max(initial=0.0) for copy, _ in pairs]
+            most = max(int(wrong.sum()) for wrong in off)
+            if most and not any(np.any(copy[wrong]) for (copy, _), wrong in zip(pairs, off, strict=True)):
                 return (
                     f"each device's copy of {path} is stale but for its own part: up to {most} of {right.size} entries "
                     f"keep their old value, as without a gather over {over}"
@@ -327,10 +308,6 @@ class Causes:
 def _is_sign(change: np.ndarray) -> bool:
     sizes = np.abs(change[change != 0])
     return sizes.size > 1 and bool(np.median(sizes) > (1 - _NEAR) * sizes.max())
-
-
-def _first(place: tuple[int, ...], dim: int) -> tuple[int, ...]:
-    return (*place[:dim], 0, *place[dim + 1 :])
 
 
 def _close(a: np.ndarray, b: np.ndarray) -> bool:
@@ -345,3 +322,62 @@ def _allowed(right: np.ndarray) -> np.ndarray:
 def _is_line(x: np.ndarray, y: np.ndarray) -> bool:
     slope, offset = np.polyfit(x / x.max(), y, 1)
     return bool(slope > 0 and np.abs(slope * x / x.max() + offset - y).max() <= 1e-3 * y.max())
+
+
+def parts_that_differ(program: Program, state: Any, inputs: Any) -> list[str]:
+    """The parts of a graph that come out different first, in words; one step at a time, from the same state.
+
+    Parts read only what others made in earlier steps. So after a single step from the same state whatever differs is
+    the doing of the part that it belongs to, and the first such step names the parts to blame.
+
+    Args:
+        program: of a rollout.
+        state: the state before it, on the host.
+        inputs: of all its steps, on the host.
+    """
+    graph, shapes = program.step.graph, program.state_shapes
+    single = Program(
+        Rollout(graph),
+        lambda key: typed(state, shapes),
+        _of_step(inputs, 0),
+        program.layout,
+        program.mesh,
+        program.mode,
+    )
+    (run, _), reference = as_planned(single), one_device(single)
+    for step in range(min(count_steps(inputs), _MAX_STEPS)):
+        got, right = (one(state, _of_step(inputs, step)) for one in (run, reference.run))
+        parts = _differing(by_path(got.state), by_path(right.state))
+        if parts:
+            return [
+                _part_words(name, leaves, step, graph.parts[name].by_rows if not program.places else ())
+                for name, leaves in parts.items()
+            ]
+        state = right.state
+    return []
+
+
+def _of_step(inputs: Any, step: int) -> Any:
+    return jax.tree.map(lambda x: x[step : step + 1], inputs)
+
+
+def _differing(got: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> dict[str, list[str]]:
+    """The leaves that differ, by the part whose they are; what it puts out is its own too."""
+    differing: dict[str, list[str]] = {}
+    for path, leaf in right.items():
+        if not np.array_equal(got[path], leaf, equal_nan=np.issubdtype(leaf.dtype, np.inexact)):
+            first, *rest = split_path(path)
+            differing.setdefault(rest[0] if first == CACHE else first, []).append(path)
+    return differing
+
+
+def _part_words(name: str, leaves: list[str], step: int, by_rows: tuple[str, ...]) -> str:
+    first = f"{name!r} is the first to differ, in step {step + 1} of the rollout, from the same state and inputs: "
+    what = f"{first}{', '.join(leaves[:4])}{f' and {len(leaves) - 4} more' if len(leaves) > 4 else ''}. "
+    if not by_rows:
+        return f"{what}It computes something else on its devices than in one program"
+    return (
+        f"{what}It says that it works on some of its rows as on all, and does not: random numbers must be drawn for "
+        "each row by the row's number (jax.random.fold_in), not for the shape of all rows, and nothing may be summed "
+        "over its rows. Fix that, or leave it out of the split: an empty by_rows"
+    )

@@ -40,13 +40,13 @@ class Pair:
     Attributes:
         got: of the program.
         right: of the reference.
-        nudged: what the reference gives when its inputs move by one unit in their last digit, a few times; only asked
-            for where the two differ by more than sums in another order would.
+        perturbed: what the reference gives when its inputs move by one unit in their last digit, a few times; only
+            asked for where the two differ by more than sums in another order would.
     """
 
     got: Result
     right: Result
-    nudged: Callable[[], Sequence[Result]] = field(default=lambda: ())
+    perturbed: Callable[[], Sequence[Result]] = field(default=lambda: ())
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class _Leaf:
             bad = there != here
             if not bad.any():
                 return "", ""
-            unsteady = [_widest(other.leaves[self.key]) != here for other in self._nudged(self.precise)]
+            unsteady = [_widest(other.leaves[self.key]) != here for other in self._perturbed(self.precise)]
             if not (bad & ~np.any(unsteady, axis=0)).any() if unsteady else False:
                 return (
                     "",
@@ -167,7 +167,7 @@ class _Leaf:
         allowed = share * near(sizes) + 256 * eps * _largest(meant) + 64 * eps * value
         bad = _apart(there, here, allowed)
         if bad.any():
-            moves = [np.abs(_minus(_widest(other.leaves[self.key]), here)) for other in self._nudged(self.precise)]
+            moves = [np.abs(_minus(_widest(other.leaves[self.key]), here)) for other in self._perturbed(self.precise)]
             moved = np.max([_finite(move) for move in moves], axis=0) if moves else np.zeros_like(value)
             everywhere = _largest(moved) > _MOVED_BY_ROUNDING * _largest(meant)
             allowed = allowed + 32 * (np.full_like(value, _largest(moved)) if everywhere else near(moved))
@@ -222,7 +222,7 @@ class _Leaf:
         bad = _apart(got, judge, allowed)
         if bad.any():
             moved = max(
-                (_largest(_minus(_widest(x.leaves[self.key]), right)) for x in self._nudged(self.own)), default=0.0
+                (_largest(_minus(_widest(x.leaves[self.key]), right)) for x in self._perturbed(self.own)), default=0.0
             )
             if moved > _MOVED_BY_ROUNDING * _largest(change):
                 reason += f"; rounding of the step's inputs alone moves it by {moved:.1e}"
@@ -236,8 +236,8 @@ class _Leaf:
             return allowed, reason, "", doubt
         return allowed, reason, self._words(bad, got, judge, ratio), doubt
 
-    def _nudged(self, pair: Pair | None) -> Sequence[Result]:
-        return pair.nudged() if pair is not None else ()
+    def _perturbed(self, pair: Pair | None) -> Sequence[Result]:
+        return pair.perturbed() if pair is not None else ()
 
     def _not_finite(self) -> str:
         """Why nothing can be said where both sides have no number."""
@@ -349,11 +349,11 @@ def name_ratio(ratio: float | None, axis_sizes: Mapping[str, int]) -> str:
 def _products(axis_sizes: Mapping[str, int]) -> dict[int, str]:
     """Every number of devices along some of the axes, few axes first."""
     split = {axis: size for axis, size in axis_sizes.items() if size > 1}
-    found: dict[int, str] = {}
+    products: dict[int, str] = {}
     for num in range(1, len(split) + 1):
         for axes in itertools.combinations(split, num):
-            found.setdefault(math.prod(split[axis] for axis in axes), ", ".join(axes))
-    return found
+            products.setdefault(math.prod(split[axis] for axis in axes), ", ".join(axes))
+    return products
 
 
 def _is_near(ratio: float, size: float) -> bool:

@@ -66,7 +66,7 @@ class Dependence:
             traced: the step.
             num_state: how many of its operands are state; the others are the batch.
         """
-        found = cls()
+        dependence = cls()
         operands = []
         for number, variable in enumerate(traced.jaxpr.invars):
             marks: set[Any] = set()
@@ -75,8 +75,8 @@ class Dependence:
                 if _is_integer(variable.aval):
                     marks.add(_Index(number - num_state))
             operands.append(frozenset(marks))
-        found.results = found._through(traced.jaxpr, _of_consts(traced.consts), operands)
-        return found
+        dependence.results = dependence._through(traced.jaxpr, _of_consts(traced.consts), operands)
+        return dependence
 
     def _through(self, jaxpr: Any, consts: Sequence[Marks], operands: Sequence[Marks]) -> list[Marks]:
         marks: dict[Any, Marks] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *operands], strict=True))

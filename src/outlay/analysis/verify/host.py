@@ -54,9 +54,9 @@ def _typed(leaf: np.ndarray, shape: Any) -> Any:
 
 def _impl(shape: Any) -> Any:
     """The kind of key that a shape is of, which JAX only tells of an array."""
-    found = []
-    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), shape)
-    return found[0]
+    kinds = []
+    jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), shape)
+    return kinds[0]
 
 
 def by_path(tree: Any, root: str = "") -> dict[str, Any]:

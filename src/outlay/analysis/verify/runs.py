@@ -1,6 +1,6 @@
-"""One step on the host's numbers, run in the ways that are compared: laid out, in the other mode, on one device.
+"""One step on the host's numbers, run in the variants that are compared: as planned, in another mode, on one device.
 
-Each way runs the step as it is, in its own dtypes, and replays it in float64 (`replay.py`).
+Each variant runs the step as it is, in its own dtypes, and replays it in float64 (`replay.py`).
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class Result:
 _NAMES_DEVICES = ("context mesh", "incompatible devices")
 
 
-class Way:
+class Variant:
     """A step on a mesh, to run in its own dtypes or to replay in float64."""
 
     def __init__(
         self, program: Program, stepped: Stepped, mesh: Mesh, places: Any, instead_of: Mesh | None = None
     ) -> None:
-        """A way to run a step.
+        """Make a variant of a program's step.
 
         Args:
             program: whose step it is.
@@ -123,7 +123,7 @@ class Way:
             override, given = draw_alike, self._bits
         return self._replayed(state, batch, override, given, precise=True)
 
-    def drawing(self, bits: Any) -> Way:
+    def drawing(self, bits: Any) -> Variant:
         """The same, with everything that is drawn at random drawn from these bits."""
         other = copy.copy(self)
         other._bits = bits
@@ -163,15 +163,14 @@ class Way:
                 lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), tuple(shapes), tuple(self._places)
             )
         if self._instead_of and not self._in_mesh:  # the mesh that the step names has devices that are not here
-            found = self._traced_as_if(types)
-            return found.jaxpr, found.out_info
+            return self._traced_as_if(types)
         try:
             with self._context():
-                found = jax.jit(lambda *args: self._stepped(*args)).trace(*types)
+                traced = jax.jit(lambda *args: self._stepped(*args)).trace(*types)
         except ValueError as error:
             if not self._instead_of or _NAMES_DEVICES[0] not in str(error):
                 raise
-            found = self._traced_as_if(types)
+            return self._traced_as_if(types)
         except NameError as error:
             if "unbound axis name" not in str(error):
                 raise
@@ -179,9 +178,9 @@ class Way:
                 f"the step uses a collective over a mesh axis ({error}), so it cannot run in mode auto\n"
                 '  fix: outlay.verify(program, against="one-device")'
             ) from error
-        return found.jaxpr, found.out_info
+        return traced.jaxpr, traced.out_info
 
-    def _traced_as_if(self, types: Any) -> Any:
+    def _traced_as_if(self, types: Any) -> tuple[ClosedJaxpr, Any]:
         """The trace of a step whose `shard_map` names its mesh of several devices, as if it had named this one."""
 
         def instead(primitive: Any, bind: Callable[..., Any], args: Any, params: dict[str, Any]) -> Any:
@@ -194,9 +193,10 @@ class Way:
         jax.clear_caches()  # inner jitted functions were traced for all devices
         try:
             with intercepting(instead):
-                return jax.jit(lambda *args: self._stepped(*args)).trace(*types)
+                traced = jax.jit(lambda *args: self._stepped(*args)).trace(*types)
         finally:
             jax.clear_caches()
+        return traced.jaxpr, traced.out_info
 
     def _replayed(self, state: Any, batch: Any, override: Override | None, given: Any, *, precise: bool) -> Result:
         jaxpr, info = self.traced(batch)
@@ -216,10 +216,10 @@ class Way:
         return _result(jax.tree.unflatten(jax.tree.structure(info), results))
 
 
-def laid_out(program: Program) -> tuple[Run, Way]:
+def as_planned(program: Program) -> tuple[Run, Variant]:
     """The program as it is, what a call of it runs; and the same to replay."""
-    way = Way(program, _in_mode(program, program.mode), program.mesh, _places(program))
-    gradients = jax.jit(lambda state, batch: way._stepped(state, batch)[2]) if _sums_over_batch(program) else None
+    variant = Variant(program, _in_mode(program, program.mode), program.mesh, _places(program))
+    gradients = jax.jit(lambda state, batch: variant._stepped(state, batch)[2]) if _sums_over_batch(program) else None
 
     def run(state: Any, batch: Any) -> Result:
         state_at, batch_at = _places(program)
@@ -242,20 +242,20 @@ def laid_out(program: Program) -> tuple[Run, Way]:
         copies = {path: one for path, one in held.items() if one is not None}
         return Result(program.crop(to_host(new_state)), to_host(outputs), by_path(to_host(grads)), differing, copies)
 
-    return run, way
+    return run, variant
 
 
-def other_mode(program: Program, mode: Mode) -> Way:
+def other_mode(program: Program, mode: Mode) -> Variant:
     """The program's step under its layout, in another mode.
 
     Raises:
         ProgramError: the step cannot run in that mode.
     """
     check_mode(mode, program.mesh)
-    return Way(program, _in_mode(program, mode), program.mesh, _places(program))
+    return Variant(program, _in_mode(program, mode), program.mesh, _places(program))
 
 
-def one_device(program: Program) -> Way:
+def one_device(program: Program) -> Variant:
     """The program's step on one device.
 
     The mesh keeps the names of its axes, of size 1 each, for steps that name them: in collectives, when the mode is
@@ -268,7 +268,7 @@ def one_device(program: Program) -> Way:
     if program.on_pieces:
         step = in_mode("manual", step, program.plan, alone, sums_over_batch=False)
     whole = NamedSharding(alone, PartitionSpec())
-    return Way(program, _with_gradients(step, _directly), alone, (whole, whole), instead_of=mesh)
+    return Variant(program, _with_gradients(step, _directly), alone, (whole, whole), instead_of=mesh)
 
 
 def _in_mode(program: Program, mode: Mode) -> Stepped:

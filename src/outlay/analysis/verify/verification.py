@@ -1,4 +1,4 @@
-"""What a proof found, of each array and of the whole, as facts that print themselves."""
+"""The facts of a proof, about each array and the whole, which print themselves."""
 
 from __future__ import annotations
 
@@ -164,14 +164,14 @@ class Verification(Report):
 
         Of the checks of an array it is the first to fail, or else the one that came nearest to it.
         """
-        found: dict[tuple[str, str], LeafCheck] = {}
+        worst: dict[tuple[str, str], LeafCheck] = {}
         for check in self.checks:
-            best = found.setdefault((check.kind, check.path), check)
+            best = worst.setdefault((check.kind, check.path), check)
             worse = _ORDER.index(check.verdict) < _ORDER.index(best.verdict)
             if worse or (check.verdict == best.verdict == "same" and check.nearness > best.nearness):
-                found[check.kind, check.path] = check
+                worst[check.kind, check.path] = check
         return tuple(
-            sorted(found.values(), key=lambda check: (_ORDER.index(check.verdict), not check.ok and check.step))
+            sorted(worst.values(), key=lambda check: (_ORDER.index(check.verdict), not check.ok and check.step))
         )
 
     @property

@@ -22,17 +22,16 @@ from outlay.analysis.verify.batches import (
     made_up_words,
     make_up,
     more,
-    nudged,
-    stirred,
+    perturbed,
+    shifted,
     take,
 )
-from outlay.analysis.verify.causes import Causes
+from outlay.analysis.verify.causes import Causes, parts_that_differ
 from outlay.analysis.verify.compare import Pair, Standard, compare
 from outlay.analysis.verify.dependence import BATCH, DRAWN, Dependence, Marks
 from outlay.analysis.verify.host import by_path, is_key, to_host
-from outlay.analysis.verify.parts import parts_that_differ
 from outlay.analysis.verify.replay import DRAWN_BITS, draws_until
-from outlay.analysis.verify.runs import Result, Way, laid_out, one_device, other_mode
+from outlay.analysis.verify.runs import Result, Variant, as_planned, one_device, other_mode
 from outlay.analysis.verify.verification import LeafCheck, Verification
 from outlay.arrays.misfits import refuse_mismatch
 from outlay.core.error_types import ProgramError
@@ -42,7 +41,7 @@ from outlay.program.program import Program
 
 Against = Literal["one-device", "auto", "manual"]
 
-NUM_NUDGES = 4
+NUM_PERTURBED = 4
 """Each gives the sign of a number that is nothing but rounding, such as Adam multiplies, one more chance to turn."""
 
 NUM_FURTHER = 10
@@ -97,7 +96,7 @@ def verify(
             its own dtype. If None, 1e-6 in float64, and a share that follows the step's dtypes in these.
 
     Returns:
-        What was found. `raise_if_different()` turns all but `same` into an error.
+        The answer for every array. `raise_if_different()` turns all but `same` into an error.
 
     Raises:
         LayoutError: a batch is not of the planned shapes.
@@ -113,7 +112,7 @@ def verify(
         >>> outlay.verify(program).verdict
         'same'
     """
-    _refuse(program, steps, against, tolerance)
+    _check_arguments(program, steps, against, tolerance)
     proof = _Proof(program, operator.index(steps), against, tolerance)
     return proof.of(proof.begin(key), batches)
 
@@ -131,7 +130,7 @@ class _Proof:
     num_further: int = 0
 
     def __post_init__(self) -> None:
-        self.run, self.way = laid_out(self.program)
+        self.run, self.planned = as_planned(self.program)
         against = self.against
         self.reference = one_device(self.program) if against == "one-device" else other_mode(self.program, against)
         self.is_rollout = isinstance(self.program.step, Rollout)
@@ -145,11 +144,11 @@ class _Proof:
     def _look(self) -> None:
         """Learn from the trace what depends on what, and how coarse the step's floats are."""
         traced, info = self.reference.traced()
-        found = Dependence.of(traced, len(jax.tree.leaves(self.program.state_shapes)))
-        new_state, outputs, grads = jax.tree.unflatten(jax.tree.structure(info), found.results)
+        depends = Dependence.of(traced, len(jax.tree.leaves(self.program.state_shapes)))
+        new_state, outputs, grads = jax.tree.unflatten(jax.tree.structure(info), depends.results)
         marks: Any = Result(new_state, outputs, by_path(grads)).leaves
-        self.marks, self.sizes = marks, found.sizes
-        self.coarsest = max(found.dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.float32)
+        self.marks, self.sizes = marks, depends.sizes
+        self.coarsest = max(depends.dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.float32)
 
     def begin(self, key: Any) -> Any:
         """The state that both begin with, on the host."""
@@ -178,7 +177,7 @@ class _Proof:
     def _step(self, number: int, state: Any, batch: Any) -> Any:
         right = self.reference.run(state, batch)
         got = self.run(state, batch)
-        own = Pair(got, right, self._nudged(self.reference.run, state, batch))
+        own = Pair(got, right, self._perturbed(self.reference.run, state, batch))
         precise = self._precise(state, batch)
         checks = self._compared(number, state, own, precise)
         if any(check.verdict == "different" for check in checks) and self.against == "one-device":
@@ -196,7 +195,7 @@ class _Proof:
             batch_of = more(batches, numbers, num)
         for number, batch in enumerate(map(to_host, batch_of), start=self.steps + 1):
             if number == self.steps + num - 1:
-                state = stirred(self.begin(jax.random.fold_in(self.key, 1)))
+                state = shifted(self.begin(jax.random.fold_in(self.key, 1)))
             precise = self._precise(state, batch)
             if precise is None:
                 return
@@ -220,7 +219,7 @@ class _Proof:
             if (check.kind, check.path) not in same:
                 return check
             if check.is_settled_by_others:
-                check = dataclasses.replace(check, doubt="", note="told by further steps")
+                check = dataclasses.replace(check, doubt="", note="shown by further steps")
             return dataclasses.replace(check, moved=True)
 
         self.checks = [settled(check) for check in self.checks]
@@ -230,7 +229,7 @@ class _Proof:
             exact=self.exact,
             share=self.tolerance,
             coarsest=self.coarsest,
-            rounded=frozenset(self.way.rounded | self.reference.rounded) if precise else frozenset(),
+            rounded=frozenset(self.planned.rounded | self.reference.rounded) if precise else frozenset(),
             marks=self.marks,
         )
         return list(compare(number, state, own, precise, self.program.plan.mesh.axis_sizes, standard))
@@ -245,7 +244,7 @@ class _Proof:
             return checks
         if precise is None:
             return checks
-        ways = (self.way, self.reference)
+        variants = (self.planned, self.reference)
         drawn = {
             (c.kind, c.path): c
             for c in checks
@@ -255,17 +254,17 @@ class _Proof:
         doubt = _DRAWN_UNTIL if in_loops else _DRAWN
         if drawn and not in_loops:
             for bits in DRAWN_BITS:
-                alike = (self.way.drawing(bits), self.reference.drawing(bits))
+                alike = (self.planned.drawing(bits), self.reference.drawing(bits))
                 pair = self._replays(alike, state, batch)
                 wrong = {(c.kind, c.path) for c in self._compared(number, state, pair, pair) if c.fault}
                 if wrong & drawn.keys():
                     drawn = {key: check for key, check in drawn.items() if key not in wrong}
-                    ways, precise = alike, pair
+                    variants, precise = alike, pair
         checks = [dataclasses.replace(c, fault="", doubt=doubt) if (c.kind, c.path) in drawn else c for c in checks]
         failed = [check for check in checks if check.fault]
         if failed and not self.causes:
             results = (precise.got, precise.right)
-            self.causes += Causes(self.program, ways, state, batch, results, failed, got.copies).named()
+            self.causes += Causes(self.program, variants, state, batch, results, failed, got.copies).named()
         return checks
 
     def _precise(self, state: Any, batch: Any) -> Pair | None:
@@ -273,21 +272,21 @@ class _Proof:
         if self.is_rollout or self.not_replayed:
             return None
         try:
-            return self._replays((self.way, self.reference), state, batch)
+            return self._replays((self.planned, self.reference), state, batch)
         except Exception as error:  # whatever an operation or a device says against float64
             self.not_replayed = f"not replayed in float64: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
             return None
 
-    def _replays(self, ways: tuple[Way, Way], state: Any, batch: Any) -> Pair:
-        got, right = (way.replay(state, batch) for way in ways)
-        return Pair(got, right, self._nudged(ways[1].replay, in_float64(state), in_float64(batch)))
+    def _replays(self, variants: tuple[Variant, Variant], state: Any, batch: Any) -> Pair:
+        got, right = (variant.replay(state, batch) for variant in variants)
+        return Pair(got, right, self._perturbed(variants[1].replay, in_float64(state), in_float64(batch)))
 
-    def _nudged(self, run: Callable[[Any, Any], Result], state: Any, batch: Any) -> Callable[[], Sequence[Result]]:
+    def _perturbed(self, run: Callable[[Any, Any], Result], state: Any, batch: Any) -> Callable[[], Sequence[Result]]:
         @functools.cache
-        def nudges() -> Sequence[Result]:
-            return [] if self.exact else [run(*nudged((state, batch), seed)) for seed in range(NUM_NUDGES)]
+        def results() -> Sequence[Result]:
+            return [] if self.exact else [run(*perturbed((state, batch), seed)) for seed in range(NUM_PERTURBED)]
 
-        return nudges
+        return results
 
     def _made_up(self, state: Any) -> tuple[list[Any], str]:
         """Batches that the step computes numbers from, and that move what it trains; and how they were made."""
@@ -339,7 +338,7 @@ class _Proof:
         return doubts
 
     def _replayed_words(self) -> str:
-        rounded = sorted(self.way.rounded | self.reference.rounded)
+        rounded = sorted(self.planned.rounded | self.reference.rounded)
         if rounded:
             return f"in the replay in float64 these keep their own dtypes: {', '.join(rounded)}"
         return self.not_replayed
@@ -366,7 +365,7 @@ def _key(key: Any) -> Any:
     return jax.random.wrap_key_data(jnp.asarray(np.resize(np.asarray(bits), like.shape)))
 
 
-def _refuse(program: Program, steps: Any, against: str, tolerance: Any) -> None:
+def _check_arguments(program: Program, steps: Any, against: str, tolerance: Any) -> None:
     if not isinstance(program, Program):
         raise ProgramError(
             f"outlay.verify takes a program, not a {type(program).__name__}\n"
