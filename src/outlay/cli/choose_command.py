@@ -66,10 +66,12 @@ def choose(
     os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans; what is attached stays free
     refuse_output(output, force=force)
     refuse_output(html, force=force)
+    from outlay.core.runtime_flags import check_flags
     from outlay.devices.target import Target
     from outlay.recipes.choose import ask, choose_for_graph
     from outlay.search.search import search
 
+    check_flags()  # before the recipe's own file can start JAX
     known, hardware = own_options(context, recipe), Target.parse(target)
     narrowed = {"--layout": layout, "--mesh": mesh, "--mode": mode}
     selection: Selection | PlacementChoice | None = choose_for_graph(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -151,20 +149,14 @@ def _devices() -> tuple[list[Any], str]:
         return [], str(error).partition("\n")[0]
 
 
-_WRONG_FLAG = re.compile(r"Unknown flags? in XLA_FLAGS: .*|Couldn't interpret value .*")
-
-
 def _flags_failure() -> str:
-    """Why XLA would end the process that starts it, which no process can catch; empty where it would not."""
+    """Why XLA would end the process that starts it; empty where it would not."""
     if not os.environ.get("XLA_FLAGS"):
         return ""
-    import subprocess
+    from outlay.core.runtime_flags import refusal_of_flags
 
-    try_out = [sys.executable, "-P", "-c", "import jax; jax.devices('cpu')"]  # -P: not a jax.py that lies here
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(try_out, env=environment, capture_output=True, text=True, errors="replace", check=False)
-    wrong = _WRONG_FLAG.search(done.stderr) if done.returncode else None
-    return f"XLA ends the process: {wrong[0]}" if wrong else ""
+    refusal = refusal_of_flags(os.environ)
+    return f"XLA ends the process: {refusal}" if refusal else ""
 
 
 def _import_failure() -> str:

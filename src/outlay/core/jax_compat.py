@@ -20,6 +20,7 @@ from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
 from outlay.core.error_types import BackendError, TargetError
+from outlay.core.runtime_flags import check_flags
 
 
 def backend_is_started() -> bool:
@@ -147,6 +148,8 @@ def attached_devices() -> list[jax.Device]:
     Raises:
         BackendError: JAX does not start with the settings of this process.
     """
+    if not backend_is_started():
+        check_flags()
     held: list[logging.LogRecord] = []
     logger = logging.getLogger(xla_bridge.__name__)
 
@@ -180,8 +183,14 @@ def settle_on_cpu() -> None:
     """On a machine without accelerators, have JAX not look for them: the search is loud where their compilers are.
 
     JAX would end up on the CPU by itself. Changes nothing once the backend has started, or where the user chose.
+
+    Raises:
+        BackendError: `XLA_FLAGS` holds flags with which JAX does not start.
     """
-    if backend_is_started() or jax.config.values["jax_platforms"] or _accelerator_may_be_there():
+    if backend_is_started():
+        return
+    check_flags()
+    if jax.config.values["jax_platforms"] or _accelerator_may_be_there():
         return
     jax.config.update("jax_platforms", "cpu")
 

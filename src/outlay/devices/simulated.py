@@ -9,7 +9,7 @@ import jax
 from outlay.core import backend_watch
 from outlay.core.error_types import BackendStartedError, MeshError
 from outlay.core.jax_compat import backend_is_started
-from outlay.core.runtime_flags import keep_memory, read_flags, simulated_environment
+from outlay.core.runtime_flags import check_flags, keep_memory, read_flags, simulated_environment
 from outlay.devices.hosts import pretend_hosts
 
 MAX_SIMULATED = 1024
@@ -31,6 +31,7 @@ def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
 
     Raises:
         BackendStartedError: JAX has started with other devices already; the message names the call that did it.
+        BackendError: `XLA_FLAGS` holds flags that XLA does not know.
         MeshError: the numbers cannot be, or `JAX_PLATFORMS` or `XLA_FLAGS` ask for something else.
 
     >>> outlay.simulate(8)
@@ -42,6 +43,7 @@ def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
         _check_started(num_devices)
     else:
         _check_environment(num_devices)
+        check_flags()
         keep_memory()
         os.environ.update(simulated_environment(num_devices, os.environ))
         jax.config.update("jax_platforms", "cpu")

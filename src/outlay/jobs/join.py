@@ -11,6 +11,7 @@ from typing import Any
 
 from outlay.core import backend_watch
 from outlay.core.error_types import BackendStartedError, JoinError
+from outlay.core.runtime_flags import check_flags
 from outlay.jobs import process_info
 from outlay.jobs.exit_hooks import Hooks
 from outlay.jobs.guard import Guard
@@ -65,6 +66,7 @@ def join(
     Raises:
         JoinError: the environment says it only by half, or processes are missing; the message names them.
         BackendStartedError: JAX has started already, and would know this process's devices only.
+        BackendError: `XLA_FLAGS` holds flags that XLA does not know.
 
     >>> outlay.join().num_processes
     1
@@ -77,6 +79,7 @@ def join(
         job = Joined()
     else:
         _check_not_started(info)
+        check_flags()
         limits = _seconds("stuck_after", stuck_after), _seconds("lost_after", lost_after)
         job = _join(info, timeout, *limits)
     remember(job)

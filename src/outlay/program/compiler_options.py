@@ -20,7 +20,7 @@ from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import gpu_library, is_compile_only
 from outlay.core.jax_kernels import drop_callbacks
 from outlay.core.quantities import counted
-from outlay.core.runtime_flags import Value, flags_of_library, read_flags, typed_flags
+from outlay.core.runtime_flags import Value, flags_of_library, read_flags, typed_flags, xla_library
 from outlay.core.suggest import did_you_mean
 
 Wanted = Mapping[str, Value] | Path | str
@@ -209,8 +209,7 @@ def _library(platform: str) -> Path | None:
         import libtpu
 
         return Path(libtpu.get_library_path())
-    own = next(iter(sorted(Path(jaxlib.__file__).parent.glob("libjax_common*"))), None)
-    return gpu_library() if platform == "gpu" else own
+    return gpu_library() if platform == "gpu" else xla_library()
 
 
 def _shown(value: Value) -> str:

@@ -122,6 +122,43 @@ def test_the_doctor_survives_flags_with_which_xla_ends_the_process(flags, says, 
     assert "XLA_FLAGS holds what this XLA does not take: correct it" in finished.stdout
 
 
+MISSPELT_FLAGS = "--xla_cpu_enable_fast_mth=true --nonsense --xla_dump_to=dumps"
+STARTS_JAX_FIRST = "import jax\n\njax.devices()\n\n\ndef line():\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "show digits",
+        "explain mine.py:line --devices 2",
+        "choose mine.py:line --target h100:1x8",
+        "run digits --processes 2 --devices 2",
+    ],
+)
+def test_flags_that_xla_does_not_know_are_named_before_xla_ends_the_process(arguments, tmp_path):
+    (tmp_path / "mine.py").write_text(STARTS_JAX_FIRST)
+    failed = outlay_command(*arguments.split(), cwd=tmp_path, XLA_FLAGS=MISSPELT_FLAGS)
+    assert failed.returncode == 2
+    assert "holds 2 flags that XLA does not know, so JAX cannot start" in failed.stderr
+    assert "--xla_cpu_enable_fast_mth=true: did you mean 'xla_cpu_enable_fast_math'?" in failed.stderr
+    assert "fix: correct the name, or take it out of XLA_FLAGS" in failed.stderr
+    assert "parse_flags_from_env" not in failed.stderr
+
+
+@pytest.mark.parametrize("call", ["outlay.simulate(8)", "outlay.mesh(data=-1)"])
+def test_flags_that_xla_does_not_know_are_an_error_of_python_too(call, tmp_path):
+    program = f"import outlay\ntry:\n    {call}\nexcept outlay.errors.BackendError as error:\n    print(error)\n"
+    variables = environment(XLA_FLAGS="--xla_nonsense=1")
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        "XLA_FLAGS holds 1 flag that XLA does not know, so JAX cannot start\n  --xla_nonsense=1\n"
+    )
+
+
 def test_doctor_does_not_look_for_accelerators_that_are_not_there(tmp_path):
     """With the compilers of GPUs and TPUs installed, that search prints tracebacks."""
     finished = outlay_command("doctor", cwd=tmp_path, JAX_PLATFORMS="", JAX_PLATFORM_NAME="")

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.core.error_types import MeshError
-from outlay.core.runtime_flags import merge_flags, read_flags
+from outlay.core import runtime_flags
+from outlay.core.error_types import BackendError, MeshError
+from outlay.core.runtime_flags import check_flags, merge_flags, read_flags, simulated_environment
 
 names = st.text(string.ascii_lowercase + "_", min_size=1).map(lambda text: f"xla_{text}")
 values = st.one_of(st.integers(), st.booleans(), st.text(string.ascii_letters + "/.=", min_size=1))
@@ -40,3 +41,34 @@ def test_conflicts_are_listed_all_with_both_values_and_the_fix():
 def test_the_last_mention_of_a_flag_counts_as_in_xla():
     with pytest.raises(MeshError, match="--xla_a=2 is set, but 1 is needed"):
         merge_flags("--xla_a=1 --xla_a=2", {"xla_a": 1})
+
+
+@pytest.fixture
+def nothing_is_asked(monkeypatch):
+    def never(*_):
+        raise AssertionError("the library was searched, or XLA was asked")
+
+    monkeypatch.setattr(runtime_flags, "flags_of_library", never)
+    monkeypatch.setattr(runtime_flags, "refusal_of_flags", never)
+
+
+@pytest.mark.parametrize("more", ["", "--xla_force_host_platform_device_count=8"])
+def test_flags_that_outlay_sets_are_checked_at_no_cost(more, monkeypatch, nothing_is_asked):
+    monkeypatch.setenv("XLA_FLAGS", simulated_environment(8, {"XLA_FLAGS": more})["XLA_FLAGS"])
+    check_flags()
+    monkeypatch.delenv("XLA_FLAGS")
+    check_flags()
+
+
+def test_flags_that_are_in_the_library_are_not_tried_out(monkeypatch):
+    monkeypatch.setattr(runtime_flags, "refusal_of_flags", None)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true --xla_dump_to=/tmp/dumps")
+    check_flags()
+
+
+def test_flags_in_a_file_are_checked_too(monkeypatch, tmp_path):
+    (tmp_path / "flags").write_text("--xla_dump_to=/tmp\n--xla_nonsense=1\n")
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    monkeypatch.setattr(runtime_flags, "refusal_of_flags", lambda _: "Unknown flag in XLA_FLAGS: --xla_nonsense=1")
+    with pytest.raises(BackendError, match=r"holds 1 flag that XLA does not know.*\n  --xla_nonsense=1"):
+        check_flags()
