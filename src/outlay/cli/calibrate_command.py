@@ -9,7 +9,7 @@ import typer
 
 from outlay.cli.interrupt import watch
 from outlay.cli.options import DevicesOption, ForceOption, JsonOption
-from outlay.cli.output import print_json, print_picture, refuse_output, say
+from outlay.cli.output import check_output, print_json, print_picture, say
 
 
 def calibrate(
@@ -26,17 +26,17 @@ def calibrate(
 
     watch()
     path = output or calibrated_file()
-    refuse_output(path if path.exists() else None, force=force)  # its folder is made if it is not there
+    check_output(path if path.exists() else None, force=force)  # its folder is made if it is not there
     if devices is not None:
         from outlay.devices.simulated import simulate
 
         simulate(devices)
     from outlay.analysis.cost.calibrate import calibrate as measure
 
-    found = measure(on_progress=lambda what: say(f"measuring {what}", err=True))
-    found.write(path, force=force)
+    measured = measure(on_progress=lambda what: say(f"measuring {what}", err=True))
+    measured.write(path, force=force)
     if as_json:
-        print_json({"key": found.base.key, **found.to_dict()})
+        print_json({"key": measured.base.key, **measured.to_dict()})
     else:
-        print_picture(found)
+        print_picture(measured)
     say(f"wrote {path}", err=True)

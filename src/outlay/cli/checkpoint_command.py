@@ -34,18 +34,18 @@ def show(
     """Paths, shapes, dtypes and bytes of a checkpoint, and who wrote it. Exit code 1 when a checkpoint is damaged."""
     from outlay.train.checkpoint.contents import contents
 
-    found = contents(folder, step)
+    inside = contents(folder, step)
     if as_json:
-        print_json(found.to_dict())
+        print_json(inside.to_dict())
     else:
-        _print(found)
-    if found.damaged:
+        _print(inside)
+    if inside.damaged:
         raise typer.Exit(CHECK_FAILED)
 
 
-def _print(found: Contents) -> None:
-    say(found.headline)
-    if found.manifest is not None:
-        print_picture(found.table())
-    for line in found.damage_lines:
+def _print(inside: Contents) -> None:
+    say(inside.headline)
+    if inside.manifest is not None:
+        print_picture(inside.table())
+    for line in inside.damage_lines:
         say(f"damaged: {line}", err=True)

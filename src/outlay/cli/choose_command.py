@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outlay.cli.options import ForceOption, HtmlOption, JsonOption, ModeOption, RecipeArgument, own_options
-from outlay.cli.output import print_json, print_picture, refuse_output, say, write_page
+from outlay.cli.output import check_output, print_json, print_picture, say, write_page
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def choose(
     parts go to which devices; on a cpu target they are measured.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans; what is attached stays free
-    refuse_output(output, force=force)
-    refuse_output(html, force=force)
+    check_output(output, force=force)
+    check_output(html, force=force)
     from outlay.core.runtime_flags import check_flags
     from outlay.devices.target import Target
     from outlay.recipes.choose import ask, choose_for_graph

@@ -14,7 +14,7 @@ from typing import Any
 from outlay.cli.known_messages import KNOWN, Weight
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(?P<said>\S.*)")
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(?P<message>\S.*)")
 # Words that tracebacks of JAX end with, as text to look for: nothing private is imported for it.
 _NO_CAUSE = ("jax.errors.SimplifiedTraceback", "jax._src.traceback_util.UnfilteredStackTrace")
 _ORDER: tuple[Weight, ...] = ("error", "warning", "consequence")
@@ -74,7 +74,9 @@ class Diagnosis:
         return asdict(self)
 
     def __str__(self) -> str:
-        unknown = [f"not known: {textwrap.shorten(said, _MOST_LETTERS)} (line {line})" for line, said in self.raised]
+        unknown = [
+            f"not known: {textwrap.shorten(message, _MOST_LETTERS)} (line {line})" for line, message in self.raised
+        ]
         if not self.findings:
             counts = Counter(message.theme for message in KNOWN)
             themes = ", ".join(f"{theme} ({count})" for theme, count in counts.items())
@@ -106,14 +108,14 @@ def diagnose_text(text: str) -> Diagnosis:
     """
     plain = _COLOURS.sub("", text).replace("\r\n", "\n")
     line = _lines_of(plain)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     spans: list[tuple[int, int]] = []
     for message in KNOWN:
         places = sorted(message.find(plain))
         if not places:
             continue
         spans += [span for span, _, _ in places]
-        found.append(
+        findings.append(
             Finding(
                 name=message.name,
                 weight=message.weight,
@@ -124,8 +126,8 @@ def diagnose_text(text: str) -> Diagnosis:
             )
         )
     # The table lists the consequences that say most first; a stable sort keeps them so.
-    found.sort(key=lambda each: (_ORDER.index(each.weight), 0 if each.weight == "consequence" else each.line))
-    return Diagnosis(tuple(found), tuple(_unknown(plain, spans, line)))
+    findings.sort(key=lambda each: (_ORDER.index(each.weight), 0 if each.weight == "consequence" else each.line))
+    return Diagnosis(tuple(findings), tuple(_unknown(plain, spans, line)))
 
 
 def _unknown(text: str, spans: list[tuple[int, int]], line: Callable[[int], int]) -> Iterator[tuple[int, str]]:
@@ -133,11 +135,11 @@ def _unknown(text: str, spans: list[tuple[int, int]], line: Callable[[int], int]
     firsts = sorted(first for first, _ in spans)
     lasts = list(itertools.accumulate((last for _, last in sorted(spans)), max))
     for match in _RAISED.finditer(text):
-        start, end = match.span("said")
+        start, end = match.span("message")
         begun = bisect.bisect_left(firsts, end)
         is_known = begun > 0 and lasts[begun - 1] > start
-        if not is_known and not match["said"].startswith(_NO_CAUSE):
-            yield line(start), match["said"]
+        if not is_known and not match["message"].startswith(_NO_CAUSE):
+            yield line(start), match["message"]
 
 
 def _lines_of(text: str) -> Callable[[int], int]:

@@ -15,8 +15,8 @@ from outlay.cli.options import (
     ModeOption,
     TargetOption,
     XlaOption,
+    compiler_options_of,
     load_recipe,
-    wanted_options,
 )
 from outlay.cli.output import print_json, print_picture
 
@@ -58,14 +58,14 @@ def diff(
         from outlay.recipes.prepare import prepare
         from outlay.report.explain.explain import explain
 
-        found = load_recipe(context, recipe, devices, target)
+        loaded = load_recipe(context, recipe, devices, target)
         choices: dict[str, Any] = {
             "mesh": mesh,
             "mode": mode,
             "target": target,
-            "compiler_options": wanted_options(xla),
+            "compiler_options": compiler_options_of(xla),
         }
-        programs = [prepare(found, layout=layout, **choices).program for layout in (before, after)]
+        programs = [prepare(loaded, layout=layout, **choices).program for layout in (before, after)]
         reports = [explain(program).to_dict() for program in programs]
     differing = diff_reports(*reports)
     if as_json:

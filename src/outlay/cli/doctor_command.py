@@ -30,12 +30,12 @@ def doctor(message: MessageOption = None, as_json: JsonOption = False) -> None:
         pasted = typer.get_text_stream("stdin", errors="replace").read() if message == "-" else message
         _explain(pasted, as_json)
         return
-    found = examine()
+    facts = examine()
     if as_json:
-        print_json(found.to_dict())
+        print_json(facts.to_dict())
     else:
-        say(str(found))
-    if found.failure:
+        say(str(facts))
+    if facts.failure:
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -86,10 +86,10 @@ class Doctor:
         return asdict(self)
 
     def __str__(self) -> str:
-        found = {name: version or "not installed" for name, version in {**self.versions, **self.optional}.items()}
+        installed = {name: version or "not installed" for name, version in {**self.versions, **self.optional}.items()}
         return "\n".join(
             [
-                *_section("versions", found),
+                *_section("versions", installed),
                 *_section("backend", self._backend()),
                 *_section("environment", {f"{name}={value}": what for name, value, what in self.environment}),
                 "problems" if self.problems else "no known problems",

@@ -21,7 +21,7 @@ from outlay.cli.options import (
     XlaOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture, refuse_output, say, write_page, write_trace
+from outlay.cli.output import check_output, print_json, print_picture, say, write_page, write_trace
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
@@ -74,8 +74,8 @@ def explain(
     """
     from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
 
-    refuse_output(html, force=force)
-    refuse_output(trace, force=force)
+    check_output(html, force=force)
+    check_output(trace, force=force)
     sizes = {name: read_size(text) for name, text in (("bytes", max_bytes), ("memory", max_memory)) if text}
     kinds: list[CollectiveKind] = [read_kind(kind) for kind in forbid or ()]
     ways: list[WayToFit] = []
@@ -83,7 +83,7 @@ def explain(
     if fix and recipe.endswith((".hlo", ".txt")):
         raise typer.BadParameter(f"{recipe} is compiled already, and has no layout to mend", param_hint="--fix")
     if recipe.endswith((".hlo", ".txt")):
-        found = _of_file(context, recipe, devices, target, mesh, layout, mode, xla)
+        explanation = _of_file(context, recipe, devices, target, mesh, layout, mode, xla)
     else:
         from outlay.cli.interrupt import watch
         from outlay.recipes.ways_to_fit import ways_for
@@ -92,30 +92,30 @@ def explain(
         choices = {"mesh": mesh, "layout": layout, "mode": mode}
         prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
         watch(patience=0.5)  # nothing is run, and nothing lost
-        found = explain_program(prepared.program)
-        ways = ways_for(prepared, found, recipe, context.args, target, xla)
+        explanation = explain_program(prepared.program)
+        ways = ways_for(prepared, explanation, recipe, context.args, target, xla)
         if fix:
             from outlay.search.fix_activations import fix as fix_activations
 
-            fixed = fix_activations(prepared.program, explanation=found)
+            fixed = fix_activations(prepared.program, explanation=explanation)
     if as_json:
         with_fix = {"fix": fixed.to_dict()} if fixed else {}
-        print_json({**found.to_dict(), "ways_to_fit": [way.to_dict() for way in ways], **with_fix})
+        print_json({**explanation.to_dict(), "ways_to_fit": [way.to_dict() for way in ways], **with_fix})
     else:
-        print_picture(found)
+        print_picture(explanation)
         if fixed:
             print_picture(fixed)
         from outlay.recipes.ways_to_fit import what_would_fit
 
-        for line in what_would_fit(found, ways, recipe, context.args, target):
+        for line in what_would_fit(explanation, ways, recipe, context.args, target):
             say(line, err=True)
     if html is not None:
-        write_page(html, found.to_html(), force=force)
+        write_page(html, explanation.to_html(), force=force)
     if trace is not None:
         from outlay.report.explain.timeline_trace import timeline_trace
 
-        write_trace(trace, timeline_trace(found), force=force)
-    broken = broken_budgets(found, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
+        write_trace(trace, timeline_trace(explanation), force=force)
+    broken = broken_budgets(explanation, max_bytes=sizes.get("bytes"), max_memory=sizes.get("memory"), forbid=kinds)
     for limit in broken:
         say(f"over budget: {limit}", err=True)
     if broken:

@@ -134,8 +134,8 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
     """
     kind = type(error).__name__
     if isinstance(error, KeyboardInterrupt) or interrupt.has_come():
-        said = (str(error) if isinstance(error, KeyboardInterrupt) else "") or "stopped"
-        return Failure(interrupt.STOPPED, "KeyboardInterrupt", said, text=said)
+        message = (str(error) if isinstance(error, KeyboardInterrupt) else "") or "stopped"
+        return Failure(interrupt.STOPPED, "KeyboardInterrupt", message, text=message)
     if isinstance(error, OutlayError):
         return Failure(WRONG_USE, kind, str(error))
     if hasattr(error, "show") and hasattr(error, "format_message"):  # of typer: an option or an argument
@@ -148,8 +148,8 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
     if missing in _EXTRA:
         fix = f"pip install 'outlay[{_EXTRA[missing]}]'"
         return Failure(WRONG_USE, kind, f"this needs {missing}, which is not installed\n  fix: {fix}")
-    if told := users_traceback(error, _users_files()):
-        return Failure(WRONG_USE, kind, f"your own code raised an error\n{told}")
+    if trace := users_traceback(error, _users_files()):
+        return Failure(WRONG_USE, kind, f"your own code raised an error\n{trace}")
     if environment := _of_environment(error):
         return Failure(WRONG_USE, kind, f"{environment}\n  (outlay --traceback shows where)")
     return Failure(OWN_FAULT, kind, _report(error, words))
@@ -182,28 +182,28 @@ def _report(error: BaseException, words: Sequence[str]) -> str:
 
     from outlay.core.runtime_flags import versions
 
-    told = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error))
     installed = ", ".join(f"{name} {version}" for name, version in versions(("outlay", "jax", "jaxlib")).items())
     facts = f"{shlex.join(['outlay', *words])}\n{installed}, Python {sys.version.split()[0]}, {sys.platform}"
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="outlay-fault-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file:
-            file.write(f"{facts}\n\n{told}")
+            file.write(f"{facts}\n\n{trace}")
         where = f"the traceback and all of this is in {file.name}"
     except OSError:
         where = "outlay --traceback prints the traceback"
-    said = "".join(traceback.format_exception_only(error)).strip()
+    summary = "".join(traceback.format_exception_only(error)).strip()
     return (
-        f"this is a fault of Outlay's own: {said}\n  command: {shlex.join(['outlay', *words])}\n"
+        f"this is a fault of Outlay's own: {summary}\n  command: {shlex.join(['outlay', *words])}\n"
         f"  versions: {installed}, Python {sys.version.split()[0]}\n  {where}\n"
         "  please report it with that to those who maintain Outlay; nothing that you asked for is known to be wrong"
     )
 
 
 def _users_files() -> frozenset[str]:
-    found = sys.modules.get("outlay.recipes.find")
-    return frozenset(found.LOADED) if found else frozenset()
+    finder = sys.modules.get("outlay.recipes.find")
+    return frozenset(finder.LOADED) if finder else frozenset()
 
 
 def _number(code: Any) -> int:

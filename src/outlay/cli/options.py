@@ -96,12 +96,12 @@ def prepare_program(
     """
     from outlay.recipes.prepare import prepare
 
-    found = load_recipe(context, recipe, devices, target)
-    options = wanted_options(xla)
-    return prepare(found, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=options)
+    loaded = load_recipe(context, recipe, devices, target)
+    options = compiler_options_of(xla)
+    return prepare(loaded, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=options)
 
 
-def wanted_options(xla: str) -> Path | str:
+def compiler_options_of(xla: str) -> Path | str:
     """What `--xla` asks for: a name of what is built in, or else a file."""
     return xla if xla in ("preset", "none") else Path(xla)
 
@@ -127,9 +127,9 @@ def load_recipe(context: typer.Context, recipe: str, devices: int | None, target
     known = own_options(context, recipe)
     watch()
     _simulate(devices)
-    found = find_recipe(recipe, context.args, known)
+    loaded = find_recipe(recipe, context.args, known)
     _simulate(devices)  # again: the recipe's file may have asked for another number, or have started JAX
-    return found
+    return loaded
 
 
 def own_options(context: typer.Context, recipe: str) -> list[str]:

@@ -223,8 +223,8 @@ def print_json(facts: Any) -> None:
 
 def print_answer(folder: Path) -> None:
     """Print the document of a job's last start, or that it ended without one."""
-    found = sorted(folder.glob("*.json"))
-    text = found[-1].read_text(encoding="utf-8") if found else json.dumps(_NO_ANSWER, indent=1)
+    documents = sorted(folder.glob("*.json"))
+    text = documents[-1].read_text(encoding="utf-8") if documents else json.dumps(_NO_ANSWER, indent=1)
     _answer.is_printed = True
     typer.echo(text, file=_answer.stream)
 
@@ -238,7 +238,7 @@ def print_failure(facts: Mapping[str, Any]) -> None:
         print_json(facts)
 
 
-def refuse_output(path: Path | None, *, force: bool) -> None:
+def check_output(path: Path | None, *, force: bool) -> None:
     """Raise where a file that a command is to write at its end would replace one that Outlay did not make.
 
     Raises:

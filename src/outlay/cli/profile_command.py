@@ -20,7 +20,7 @@ from outlay.cli.options import (
     XlaOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture, refuse_output, write_trace
+from outlay.cli.output import check_output, print_json, print_picture, write_trace
 
 
 def profile(
@@ -47,13 +47,13 @@ def profile(
     """
     from outlay.report.profile.profile import profile as profile_program
 
-    refuse_output(trace, force=force)
+    check_output(trace, force=force)
     choices = {"mesh": mesh, "layout": layout, "mode": mode}
     prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
-    found = profile_program(prepared.program, prepared.recipe.data, steps=steps, trace=read)
+    measured = profile_program(prepared.program, prepared.recipe.data, steps=steps, trace=read)
     if as_json:
-        print_json(found.to_dict())
+        print_json(measured.to_dict())
     else:
-        print_picture(found)
+        print_picture(measured)
     if trace is not None:
-        write_trace(trace, found.to_trace(), force=force)
+        write_trace(trace, measured.to_trace(), force=force)

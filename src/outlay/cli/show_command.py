@@ -16,7 +16,7 @@ from outlay.cli.options import (
     TargetOption,
     prepare_program,
 )
-from outlay.cli.output import print_json, print_picture, refuse_output, write_page
+from outlay.cli.output import check_output, print_json, print_picture, write_page
 
 
 def show(
@@ -32,7 +32,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show where every array of a recipe lives, and why, without running it."""
-    refuse_output(html, force=force)
+    check_output(html, force=force)
     prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
     from outlay.report.show import show as show_plan
 

@@ -74,7 +74,7 @@ def run(
     from outlay.jobs.slurm_script import Script, combined, render
     from outlay.jobs.slurm_script import submit as hand_in
 
-    _refuse_typos(context.args, own_options(context, recipe))
+    _check_typos(context.args, own_options(context, recipe))
     start = combined(preset or ())
     gpus = start.gpus_per_node if gpus_per_node is None else gpus_per_node
     if gpus is None:
@@ -115,12 +115,12 @@ def _variables(texts: Sequence[str]) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
 
-def _refuse_typos(words: Sequence[str], own: Sequence[str]) -> None:
+def _check_typos(words: Sequence[str], own: Sequence[str]) -> None:
     """What is not ours is the recipe's, and would be refused only when the job starts, perhaps after days."""
-    found: list[str] = []
+    problems: list[str] = []
     for option in (word.partition("=")[0] for word in words if word.startswith("--")):
         close = difflib.get_close_matches(option, own, n=1, cutoff=TYPO)
         if close and option not in own:
-            found.append(f"there is no option {option}: did you mean {close[0]}?")
-    if found:
-        raise LaunchError("\n  ".join(found))
+            problems.append(f"there is no option {option}: did you mean {close[0]}?")
+    if problems:
+        raise LaunchError("\n  ".join(problems))

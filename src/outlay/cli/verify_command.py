@@ -18,8 +18,8 @@ from outlay.cli.options import (
     RecipeArgument,
     TargetOption,
     XlaOption,
+    compiler_options_of,
     load_recipe,
-    wanted_options,
 )
 from outlay.cli.output import give_back, print_json, print_picture, say
 
@@ -53,20 +53,20 @@ def verify(
     from outlay.analysis.verify.verify import verify as verify_program
     from outlay.recipes.prepare import prepare
 
-    found = load_recipe(context, recipe, devices, target)
+    loaded = load_recipe(context, recipe, devices, target)
     if devices is None and target is None:
         _start_again_with_several_devices()
     import jax
 
-    options = wanted_options(xla)
-    program = prepare(found, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=options).program
-    key = jax.random.key(found.seed)
-    proof = verify_program(program, steps, cast(Any, against), batches=found.data, key=key, tolerance=tolerance)
+    options = compiler_options_of(xla)
+    program = prepare(loaded, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=options).program
+    key = jax.random.key(loaded.seed)
+    verification = verify_program(program, steps, cast(Any, against), batches=loaded.data, key=key, tolerance=tolerance)
     if as_json:
-        print_json(proof.to_dict())
+        print_json(verification.to_dict())
     else:
-        print_picture(proof)
-    if code := EXIT_CODES[proof.verdict]:
+        print_picture(verification)
+    if code := EXIT_CODES[verification.verdict]:
         raise typer.Exit(code)
 
 

@@ -1,4 +1,4 @@
-"""How two processes of a job connect: where process 0 listens, and a line of small messages, each one line of JSON.
+"""How two processes of a job connect: where process 0 listens, and small messages, each one line of JSON.
 
 Whoever connects may be a stranger, until it has shown that it belongs to the job.
 """
@@ -28,12 +28,12 @@ _LONGEST_OF_OURS = 1 << 20
 _SEND_WITHIN = 2.0  # seconds
 
 
-class Hung(ConnectionError):
+class Disconnected(ConnectionError):
     """The other one has hung up, is lost, or has sent what nobody who belongs to the job would send."""
 
 
-class Line:
-    """One end of a line.
+class Connection:
+    """One end of a connection, which sends and receives messages.
 
     Args:
         connection: to the other end.
@@ -79,14 +79,14 @@ class Line:
         """The messages that are complete, waiting for none.
 
         Raises:
-            Hung: there will be no more.
+            Disconnected: there will be no more.
         """
-        gone: Hung | None = None
+        gone: Disconnected | None = None
         try:
             while piece := self._receive():
                 self._received += piece
-            gone = Hung("hung up") if piece is not None else None
-        except Hung as error:
+            gone = Disconnected("hung up") if piece is not None else None
+        except Disconnected as error:
             gone = error
         *lines, self._received = self._received.split(b"\n")
         if gone and not lines:  # where there are, they are its last words, and the next call raises
@@ -97,7 +97,7 @@ class Line:
         """The next message; None where it has not come in time.
 
         Raises:
-            Hung: there will be none.
+            Disconnected: there will be none.
         """
         while b"\n" not in self._received:
             piece = self._receive()
@@ -106,7 +106,7 @@ class Line:
             if piece is None:
                 self._wait(select.POLLIN, deadline)
             elif not piece:
-                raise Hung("hung up")
+                raise Disconnected("hung up")
             else:
                 self._received += piece
         line, _, self._received = self._received.partition(b"\n")
@@ -115,13 +115,13 @@ class Line:
     def _receive(self) -> bytes | None:
         """What has come: nothing at its end, None where nothing has come yet."""
         if len(self._received) > self.longest:
-            raise Hung("a message of more bytes than any of ours")
+            raise Disconnected("a message of more bytes than any of ours")
         try:
             return self._connection.recv(self.longest)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
-            raise Hung(error.strerror or "hung up") from error
+            raise Disconnected(error.strerror or "hung up") from error
 
     def _wait(self, event: int, deadline: float) -> None:
         poll = select.poll()
@@ -136,12 +136,12 @@ class Line:
 
 def _message(line: bytes) -> Message:
     try:
-        found = json.loads(line)
+        message = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Hung("what is no message") from error
-    if not isinstance(found, dict):
-        raise Hung("what is no message")
-    return found
+        raise Disconnected("what is no message") from error
+    if not isinstance(message, dict):
+        raise Disconnected("what is no message")
+    return message
 
 
 BIND = "JAX_COORDINATOR_BIND_ADDRESS"
@@ -229,10 +229,10 @@ def _hosts(info: ProcessInfo) -> list[str]:
 
 def _addresses(host: str) -> list[str]:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return list(dict.fromkeys(str(one[4][0]) for one in found))
+    return list(dict.fromkeys(str(one[4][0]) for one in addresses))
 
 
 def _is_loopback(host: str) -> bool:

@@ -16,7 +16,7 @@ _IDLE_FOR_ELSEWHERE = 60.0  # a process whose GPU or TPU works does nothing itse
 _CALLBACK = re.compile(r'^  File "[^"]*/jax/', re.MULTILINE)
 
 
-class LeftEarly:
+class DeadlockDetector:
     """Decides whether those that remain wait in collectives, and nobody is there who could come.
 
     A process that has taken its last step may work for as long as it likes while the others have ended: it reports,
@@ -48,8 +48,8 @@ class LeftEarly:
         if not running or waits != self._waits or not all(pid and is_idle(pid) for pid in pids.values()):
             self._idle_since, self._waits = time.monotonic(), waits
             return {}
-        who = self._folder.who(next(iter(running)))
-        platform = who.devices[0]["platform"] if who and who.devices else ""
+        joined = self._folder.joined(next(iter(running)))
+        platform = joined.devices[0]["platform"] if joined and joined.devices else ""
         if patience is not None and platform not in _IDLE_FOR:
             return {}  # their devices may be at work, for all
         enough = _IDLE_FOR.get(platform, _IDLE_FOR_ELSEWHERE) if patience is None else patience

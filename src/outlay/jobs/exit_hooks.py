@@ -18,24 +18,24 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from outlay.jobs.exit_codes import INTERRUPTED, STOPPING, UNCAUGHT, Explained, is_echo
-from outlay.jobs.guard import Guard, leave
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import FINISHED, Failure, JobFolder
+from outlay.jobs.peer_watch import PeerWatch, leave
 
 
 @dataclass
-class Hooks:
+class ExitHooks:
     """The hooks of this process.
 
     Args:
         process: its number.
         folder: of the job; None where no launcher reads it.
-        guard: once the processes have met.
+        peer_watch: once the processes have met.
     """
 
     process: int
     folder: JobFolder | None
-    guard: Guard | None = None
+    peer_watch: PeerWatch | None = None
 
     def install(self) -> None:
         """Hook into exceptions that nobody catches, into the end of the program and into SIGUSR1.
@@ -52,7 +52,7 @@ class Hooks:
                 shown(kind, error, trace)
                 return
             text = "".join(traceback.format_exception(kind, error, trace))
-            failed = Failed(kind.__name__, str(error), text, _code_for(error))
+            failed = ExitReason(kind.__name__, str(error), text, _code_for(error))
             self._record(failed)
             shown(kind, error, trace)
             self._fail(failed)
@@ -62,7 +62,7 @@ class Hooks:
                 shown_in_thread(args)
                 return
             text = "".join(traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback))
-            failed = Failed(args.exc_type.__name__, str(args.exc_value), text)
+            failed = ExitReason(args.exc_type.__name__, str(args.exc_value), text)
             self._record(failed)
             shown_in_thread(args)
             self._fail(failed)
@@ -79,19 +79,19 @@ class Hooks:
             stacks = self.folder.stacks_path(self.process).open("ab")  # open as long as the process runs
             faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
 
-    def _record(self, failed: Failed) -> None:
+    def _record(self, failed: ExitReason) -> None:
         if self.folder:
             with contextlib.suppress(OSError):  # a full disk must not hide the error itself
                 words = (failed.kind, failed.message, failed.text)
                 self.folder.write_failure(self.process, Failure(time.time(), *words, failed.exit_code))
 
-    def _fail(self, failed: Failed) -> None:
+    def _fail(self, failed: ExitReason) -> None:
         code = failed.exit_code
-        if self.guard:
+        if self.peer_watch:
             reason = (
                 f"{failed.kind}: {failed.message}".partition("\n")[0] if failed.text else "its own message says why"
             )
-            code = self.guard.fail(code, reason, is_echo=is_echo(failed.message))
+            code = self.peer_watch.fail(code, reason, is_echo=is_echo(failed.message))
         leave(code)
 
     def _on_end(self) -> None:
@@ -105,9 +105,9 @@ class Hooks:
             self._fail(failed)
         if stopped is None:
             beat(None, FINISHED)
-        if self.guard:
+        if self.peer_watch:
             try:
-                self.guard.finish()
+                self.peer_watch.finish()
             except KeyboardInterrupt:
                 leave(INTERRUPTED)
         if stopped is not None:
@@ -127,7 +127,7 @@ _stacks: dict[int, str] = {}  # of calls of `sys.exit`, by the exception's ident
 
 
 @dataclass(frozen=True)
-class Failed:
+class ExitReason:
     """Why a program ends as a failure.
 
     Attributes:
@@ -157,17 +157,17 @@ def watch_exits() -> None:
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
 
 
-def end_of_program() -> Failed | None:
+def end_of_program() -> ExitReason | None:
     """What ends this program as a failure, at its end; None where it ends well."""
     if _ending is not None:
         status = _code_of(_ending)
         code = status & 0xFF if isinstance(status, int) else int(status is not None)
         text = "" if isinstance(_ending, Explained) else _stacks.get(id(_ending)) or _traceback(_ending)
-        return Failed("SystemExit", str(_ending), text, code) if code else None
+        return ExitReason("SystemExit", str(_ending), text, code) if code else None
     error = getattr(sys, "last_value", None)  # set by Python before it calls an excepthook, also one that is not ours
     if isinstance(error, BaseException) and not isinstance(error, SystemExit) and not hasattr(sys, "ps1"):
         text = "".join(traceback.format_exception(error))
-        return Failed(type(error).__name__, str(error), text, _code_for(error))
+        return ExitReason(type(error).__name__, str(error), text, _code_for(error))
     return None
 
 

@@ -117,8 +117,8 @@ def assign_gpus(
         LaunchError: the GPUs cannot be shared out evenly.
     """
     gpus = _visible(environment, devices)
-    wanted = environment.get("JAX_PLATFORMS", "")
-    if num_processes == 1 or not gpus or wanted.lower() == "cpu":
+    platforms = environment.get("JAX_PLATFORMS", "")
+    if num_processes == 1 or not gpus or platforms.lower() == "cpu":
         return [{} for _ in range(num_processes)]
     each, rest = divmod(len(gpus), num_processes)
     if not each or rest:
@@ -134,8 +134,8 @@ def assign_gpus(
 def _visible(environment: Mapping[str, str], devices: Path) -> list[str]:
     if _VISIBLE in environment:
         return [gpu.strip() for gpu in environment[_VISIBLE].split(",") if gpu.strip() not in ("", "-1")]
-    found = [re.fullmatch(r"nvidia(\d+)", path.name) for path in devices.glob("nvidia*")]
-    return sorted((match[1] for match in found if match), key=int)
+    matches = [re.fullmatch(r"nvidia(\d+)", path.name) for path in devices.glob("nvidia*")]
+    return sorted((match[1] for match in matches if match), key=int)
 
 
 _PIPES = 2
@@ -185,9 +185,9 @@ LOOPBACK = "127.0.0.1"
 
 def free_port() -> int:
     """A port that nobody uses now."""
-    with socket.socket() as found:
-        found.bind((LOOPBACK, 0))
-        return found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return probe.getsockname()[1]
 
 
 def check_port(port: int) -> None:
@@ -196,10 +196,10 @@ def check_port(port: int) -> None:
     Raises:
         LaunchError: it is in use, or may not be used.
     """
-    with socket.socket() as found:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((LOOPBACK, port))
+            probe.bind((LOOPBACK, port))
         except OSError as error:
             raise LaunchError(
                 f"port {port} cannot be used for the coordinator: {error.strerror}\n"

@@ -38,7 +38,7 @@ FINISHED = "finished"
 
 
 @dataclass(frozen=True)
-class Who:
+class JoinedProcess:
     """A process that has joined.
 
     Attributes:
@@ -170,22 +170,22 @@ class JobFolder:
         """Whether an earlier start of the job has said so."""
         return self._begun.exists()
 
-    def write_who(self, who: Who) -> None:
-        """Say who a process is."""
-        self._write(f"{who.process}.who.json", asdict(who))
+    def write_joined(self, process: JoinedProcess) -> None:
+        """Say that a process has joined, and what it is."""
+        self._write(f"{process.process}.who.json", asdict(process))
 
     def write_failure(self, process: int, failure: Failure) -> None:
         """Say why a process fails."""
         self._write(f"{process}.error.json", asdict(failure))
 
-    def who(self, process: int) -> Who | None:
-        """Who a process is, once it has joined."""
-        return self._load(f"{process}.who.json", Who)
+    def joined(self, process: int) -> JoinedProcess | None:
+        """Return what a process has written of itself when it joined; None before."""
+        return self._load(f"{process}.who.json", JoinedProcess)
 
     def pid(self, process: int) -> int | None:
         """The number that a process has here, whatever it is called where it runs; None before it has joined."""
-        who, key = self.who(process), self.path / f"{process}.pid"
-        if who and key not in self._read and (pid := find(self.mark, who.pid)):
+        joined, key = self.joined(process), self.path / f"{process}.pid"
+        if joined and key not in self._read and (pid := find(self.mark, joined.pid)):
             self._read[key] = pid
         return self._read.get(key)
 

@@ -1,4 +1,4 @@
-"""How a job ended, and what is said about it."""
+"""How a job ended: the exit code, and the text that says which process failed first, and why."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from outlay.jobs.process import Process
 
 
 @dataclass(frozen=True)
-class Ending:
+class JobResult:
     """How a job ended.
 
     Attributes:
-        exit_code: for the launcher to end with; 0 if all is well.
-        text: what to say, the most important last; empty if all is well.
-        is_failure: whether it went wrong by itself; not where somebody stopped it.
+        exit_code: what the launcher ends with; 0 if all is well.
+        text: what to print, the most important last; empty if all is well.
+        is_failure: whether it failed by itself; False where somebody stopped it.
     """
 
     exit_code: int
@@ -34,82 +34,82 @@ def after_failure(
     folder: JobFolder,
     output: MergedOutput,
     held: Sequence[int] = (),
-) -> Ending:
-    """The ending of a job in which processes failed.
+) -> JobResult:
+    """Return the result of a job in which processes failed.
 
     Args:
-        processes: of the job, all ended.
-        failed: when each of those that failed did so by itself, in seconds since the epoch.
+        processes: all processes of the job, ended.
+        failed: by process that failed by itself, when it did, in seconds since the epoch.
         folder: of the job.
         output: of the job.
-        held: those that a signal held when the first failed.
+        held: the processes that a signal held when the first failed.
     """
     first = processes[_first(processes, failed, folder, output)]
     failure = folder.failure(first.number)
-    told = failure.traceback if failure else output.last_errors(first.number)
+    error_text = failure.traceback if failure else output.last_errors(first.number)
     if failure and failure.type == "SystemExit":  # which says where it ended, and what it printed before says why
-        told += output.last_errors(first.number)
+        error_text += output.last_errors(first.number)
     lines = []
     if (num := output.num_held(but=first.number)) > 0:
         lines.append(f"{counted(num, 'line')} of the other processes' aftermath left out ({output.log})")
     gone = [process for process in processes if process.exit_code == 0]
-    if gone and is_echo(told):
+    if gone and is_echo(error_text):
         lines.append(f"{_name(gone)} ended early, with exit code 0, while the others still needed {_pronoun(gone)}")
-    if held and is_echo(told):
+    if held and is_echo(error_text):
         ones = [processes[number] for number in held]
-        told += (
+        error_text += (
             f"{_name(ones)} of {len(processes)} gave no sign of life, held by a signal (SIGSTOP): "
             f"process {first.number} ended for want of {_pronoun(ones)}, {_reason(first, folder)}\n"
         )
     else:
         lines.append(f"process {first.number} of {len(processes)} failed first: {_reason(first, folder)}")
-    return Ending(_code(first, failure), "\n".join([*lines, told]))
+    return JobResult(_code(first, failure), "\n".join([*lines, error_text]))
 
 
-def left_early(processes: Sequence[Process], finished: Sequence[Process], stacks: Mapping[int, str]) -> Ending:
-    """The ending of a job in which processes ended well while others waited for them in a collective."""
+def left_early(processes: Sequence[Process], finished: Sequence[Process], stacks: Mapping[int, str]) -> JobResult:
+    """Return the result of a job in which processes ended well while others waited for them in a collective."""
     text = (
         f"{_name(finished)} of {len(processes)} ended early, while the others wait for {_pronoun(finished)} in a "
         "collective: all processes must take the same steps"
     )
-    return Ending(STUCK, "\n".join([text, *_headed(stacks)]))
+    return JobResult(STUCK, "\n".join([text, *_headed(stacks)]))
 
 
-def never_joined(processes: Sequence[Process], gone: Sequence[Process]) -> Ending:
-    """The ending of a job in which processes ended well before they joined, while others waited for them."""
+def never_joined(processes: Sequence[Process], gone: Sequence[Process]) -> JobResult:
+    """Return the result of a job in which processes ended well before they joined, while others waited for them."""
     codes = ", ".join(sorted({str(process.exit_code) for process in gone}))
-    return Ending(
+    return JobResult(
         STUCK,
         f"{_name(gone)} of {len(processes)} ended, with exit code {codes}, before outlay.join(), where the others wait "
         f"for {_pronoun(gone)}: all processes must join, or none",
     )
 
 
-def well(processes: Sequence[Process]) -> Ending:
-    """The ending of a job in which all processes ended well, or saved and stopped because they were asked to."""
+def succeeded(processes: Sequence[Process]) -> JobResult:
+    """Return the result of a job in which all processes ended well, or saved and stopped on request."""
     stopped = max((process.exit_code for process in processes if process.exit_code in STOPPING), default=0)
     text = {
         STOPPED: "stopped on request; the exit code says that the job can be continued",
         TERMINATED: "stopped by SIGTERM to a process: the state is saved, all processes ended",
     }
-    return Ending(stopped, text.get(stopped, ""), is_failure=False)
+    return JobResult(stopped, text.get(stopped, ""), is_failure=False)
 
 
 def stuck(
     processes: Sequence[Process], why: Mapping[int, str], stacks: Mapping[int, str], waiting: Sequence[int]
-) -> Ending:
-    """The ending of a job that stood still.
+) -> JobResult:
+    """Return the result of a job that stood still.
 
     Args:
         processes: of the job.
         why: by process, what it was doing and for how long.
-        stacks: where each was, of those that answered.
-        waiting: those that waited in JAX's compiled code.
+        stacks: by process that answered, where its threads were.
+        waiting: the processes that waited in JAX's compiled code.
     """
-    said = [f"process {number}: {text}" for number, text in why.items()]
+    waits = [f"process {number}: {text}" for number, text in why.items()]
     silent = [number for number in why if number not in stacks]
     late = [processes[number] for number in why if number not in waiting]
-    lines = ["the job is stuck", *said, *_headed(stacks)]
+    lines = ["the job is stuck", *waits, *_headed(stacks)]
     if waiting and late:
         names = _name([processes[number] for number in waiting])
         lines.append(f"\nwaiting in JAX, as for a collective: {names}; not there: {_name(late)}")
@@ -121,7 +121,7 @@ def stuck(
     )
     if silent:
         lines.append(f"no stacks from {', '.join(map(str, silent))}: outlay.join() was not called, or did not return")
-    return Ending(STUCK, "\n".join(lines) + "\n")
+    return JobResult(STUCK, "\n".join(lines) + "\n")
 
 
 def _headed(stacks: Mapping[int, str]) -> list[str]:
@@ -129,16 +129,16 @@ def _headed(stacks: Mapping[int, str]) -> list[str]:
 
 
 def _first(processes: Sequence[Process], failed: Mapping[int, float], folder: JobFolder, output: MergedOutput) -> int:
-    """The process that failed first, those aside that only say that another one has gone."""
+    """Return the process that failed first, without those whose errors only say that another one has gone."""
 
     def is_cause(number: int) -> bool:
         if (processes[number].exit_code or 0) < 0 and processes[number].exit_code != -signal.SIGABRT:
             return True
         failure = folder.failure(number)
-        told = failure.message if failure else ""
+        error_text = failure.message if failure else ""
         if failure is None or failure.type == "SystemExit":  # what it printed before says why
-            told += output.last_errors(number)
-        return not is_echo(told)
+            error_text += output.last_errors(number)
+        return not is_echo(error_text)
 
     causes = [number for number in failed if is_cause(number)] or list(failed)
     return min(causes, key=lambda number: failed[number])
@@ -156,7 +156,10 @@ def _reason(process: Process, folder: JobFolder) -> str:
 
 
 def _code(process: Process, failure: Failure | None = None) -> int:
-    """What a process ended with, or would have: the launcher's SIGTERM may reach one that still says why it fails."""
+    """Return the exit code of a process, or what it would have been.
+
+    The launcher's SIGTERM may reach a process that has written why it fails and has not ended yet.
+    """
     if failure and process.exit_code in (None, -signal.SIGTERM):
         return failure.exit_code
     return shell_code(process.exit_code or UNCAUGHT)

@@ -13,14 +13,14 @@ from outlay.core import backend_watch
 from outlay.core.error_types import BackendStartedError, JoinError
 from outlay.core.runtime_flags import check_flags
 from outlay.jobs import process_info
-from outlay.jobs.exit_hooks import Hooks
-from outlay.jobs.guard import Guard
+from outlay.jobs.exit_hooks import ExitHooks
 from outlay.jobs.heartbeat import ask_of_devices, beat, start_beating
-from outlay.jobs.job_folder import JOINED, JobFolder, Who
+from outlay.jobs.job_folder import JOINED, JobFolder, JoinedProcess
 from outlay.jobs.joined import PATIENCE, Joined, joined, post, remember, wait_for
+from outlay.jobs.peer_watch import PeerWatch
 from outlay.jobs.process import die_with_parent
 from outlay.jobs.process_info import ProcessInfo, read_process_info
-from outlay.jobs.rendezvous import Met, meet
+from outlay.jobs.rendezvous import Rendezvous, meet
 
 # Seconds after which a machine is lost that does not answer. One that is held for less goes on, such as a virtual one
 # that is moved.
@@ -154,7 +154,7 @@ def _join(info: ProcessInfo, timeout: float, stuck_after: float | None, lost_aft
         die_with_parent()
         start_beating(folder.path, info.process)
         beat(None, "joining")
-    hooks = Hooks(info.process, folder)
+    hooks = ExitHooks(info.process, folder)
     hooks.install()  # imports JAX, which takes seconds on a busy machine
     beat(None, "meeting the others")
     _set_devices()
@@ -163,12 +163,12 @@ def _join(info: ProcessInfo, timeout: float, stuck_after: float | None, lost_aft
     os.environ[process_info.JOINED] = f"{os.getpid()} {_key(info)}"
     # Under the launcher it is the launcher that ends the others: it sees more.
     ask_of_devices(_work_unseen)
-    hooks.guard = Guard(met, acts=folder is None, stuck_after=stuck_after)
-    hooks.guard.start()
+    hooks.peer_watch = PeerWatch(met, acts=folder is None, stuck_after=stuck_after)
+    hooks.peer_watch.start()
     _initialize(met, timeout, lost_after)
     _check_own_job(met)
     if folder:
-        folder.write_who(_who(met.info))
+        folder.write_joined(_joined_process(met.info))
         beat(None, JOINED)
     return Joined(
         info.process,
@@ -192,25 +192,25 @@ def _work_unseen() -> bool:
 
 def _set_devices() -> None:
     """Simulate as many devices as the launcher wants; what XLA reads from the environment it has set already."""
-    wanted = os.environ.get(process_info.DEVICES_PER_PROCESS)
-    if wanted is None:
+    num_devices = os.environ.get(process_info.DEVICES_PER_PROCESS)
+    if num_devices is None:
         return
     import jax
 
     from outlay.core.runtime_flags import keep_memory
 
     asked = jax.config.values["jax_num_cpu_devices"]
-    if asked not in (-1, int(wanted)):
+    if asked not in (-1, int(num_devices)):
         raise JoinError(
-            f"outlay launch wants {wanted} devices in each process, and the program asks for {asked}"
+            f"outlay launch wants {num_devices} devices in each process, and the program asks for {asked}"
             f"\n  fix: outlay launch --devices-per-process {asked}, or no outlay.simulate({asked}) in the program"
         )
     keep_memory()
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", int(wanted))
+    jax.config.update("jax_num_cpu_devices", int(num_devices))
 
 
-def _initialize(met: Met, timeout: float, lost_after: float) -> None:
+def _initialize(met: Rendezvous, timeout: float, lost_after: float) -> None:
     import jax
 
     if "JAX_ENABLE_PREEMPTION_SERVICE" not in os.environ:  # else it is wanted
@@ -228,7 +228,7 @@ def _initialize(met: Met, timeout: float, lost_after: float) -> None:
     )
 
 
-def _check_own_job(met: Met) -> None:
+def _check_own_job(met: Rendezvous) -> None:
     """Make sure that JAX, which asks nobody who he is, has connected those that have met."""
     if met.info.process == 0:
         post("job", met.nonce)
@@ -249,7 +249,7 @@ def _own_gpus(info: ProcessInfo) -> list[int] | None:
     return list(range(local * each, (local + 1) * each))
 
 
-def _who(info: ProcessInfo) -> Who:
+def _joined_process(info: ProcessInfo) -> JoinedProcess:
     import jax
 
     devices: list[dict[str, Any]] = [
@@ -257,4 +257,6 @@ def _who(info: ProcessInfo) -> Who:
     ]
     simulated = process_info.DEVICES_PER_PROCESS
     origin = info.origin | {"devices": simulated if simulated in os.environ else "what is attached"}
-    return Who(info.process, info.num_processes, socket.gethostname(), os.getpid(), devices, info.coordinator, origin)
+    return JoinedProcess(
+        info.process, info.num_processes, socket.gethostname(), os.getpid(), devices, info.coordinator, origin
+    )

@@ -184,9 +184,9 @@ class StepOrder:
         """Take lines of a process; returns them as it wrote them, without marks."""
         plain = []
         for line in lines:
-            if found := STEP_MARK.search(line):
-                self._begun_lines[process] += line[: found.start()]
-                self._finished[process] = int(found[1])
+            if end := STEP_MARK.search(line):
+                self._begun_lines[process] += line[: end.start()]
+                self._finished[process] = int(end[1])
                 continue
             plain.append(self._begun_lines[process] + line)
             self._begun_lines[process] = ""

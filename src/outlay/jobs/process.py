@@ -77,7 +77,7 @@ def die_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def guarded(mark: str) -> Iterator[None]:
+def killing_leftovers(mark: str) -> Iterator[None]:
     """Have all processes of a job end with this block, or with this process, were it killed. Linux only.
 
     What a process started in a session of its own is not reached by a signal to its group, and nothing but another

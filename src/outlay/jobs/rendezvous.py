@@ -3,7 +3,7 @@
 JAX ends a process with an abort where another one is missing, and lets in whoever comes first. Here process 0 listens
 for a moment at the address that JAX will use, and the others come to it. Both sides show that they know the job's token
 without saying it (HMAC over the other one's random number); where there is none, it is the job's name that tells two
-jobs apart, which keeps out mistakes but not malice. The lines stay open: over them the processes watch each other.
+jobs apart, which keeps out mistakes but not malice. The connections stay open, for the processes to watch each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlay.core.error_types import JoinError
-from outlay.jobs.connection import LOOPBACK_FIX, Hung, Line, Listening, Message, listen, own_loopback
+from outlay.jobs.connection import LOOPBACK_FIX, Connection, Disconnected, Listening, Message, listen, own_loopback
 from outlay.jobs.process_info import ProcessInfo
 
 _TRY_EVERY = 0.1  # seconds
@@ -35,25 +35,25 @@ _NOTE_AFTER, _NOTE_EVERY = 5.0, 60.0  # seconds
 
 
 @dataclass(frozen=True)
-class Met:
+class Rendezvous:
     """What the processes of a job know once they have met.
 
     Attributes:
         info: this process's, with the port at which they met.
         hosts: the host of each, by process.
-        lines: process 0's to all others; of another process, its line to process 0.
+        connections: process 0's to all others; of another process, its own to process 0.
         bind: where JAX's service is to listen; empty but in process 0.
         nonce: a random text that only those who have met know.
     """
 
     info: ProcessInfo
     hosts: tuple[str, ...]
-    lines: dict[int, Line]
+    connections: dict[int, Connection]
     bind: str
     nonce: str
 
 
-def meet(info: ProcessInfo, timeout: float, lost_after: float = 100.0) -> Met:
+def meet(info: ProcessInfo, timeout: float, lost_after: float = 100.0) -> Rendezvous:
     """Wait for all processes.
 
     Args:
@@ -70,9 +70,9 @@ def meet(info: ProcessInfo, timeout: float, lost_after: float = 100.0) -> Met:
     return _Host(listening, timeout, lost_after).wait()
 
 
-def _proof(info: ProcessInfo, who: str, *facts: Any) -> str:
+def _proof(info: ProcessInfo, side: str, *facts: Any) -> str:
     key = hashlib.sha256(f"{info.name}\0{info.secret}".encode()).digest()
-    return hmac.new(key, "\0".join(map(str, (who, *facts))).encode(), "sha256").hexdigest()
+    return hmac.new(key, "\0".join(map(str, (side, *facts))).encode(), "sha256").hexdigest()
 
 
 def _digest(info: ProcessInfo) -> str:
@@ -83,7 +83,7 @@ def _digest(info: ProcessInfo) -> str:
 class _Guest:
     """Somebody at process 0: a process of the job once it has proven that."""
 
-    line: Line
+    connection: Connection
     peer: str
     hello: Message = field(default_factory=dict)
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -104,7 +104,7 @@ class _Host:
         self._num_strangers = 0
         self._selector = selectors.DefaultSelector()
 
-    def wait(self) -> Met:
+    def wait(self) -> Rendezvous:
         deadline = time.monotonic() + self._timeout
         nonce = secrets.token_hex(16)
         try:
@@ -121,34 +121,34 @@ class _Host:
         except JoinError as error:
             self._tell({"problem": str(error)})
             for guest in self._guests.values():
-                guest.line.close()
+                guest.connection.close()
             raise
         finally:
             for guest in self._unknown:
-                guest.line.close()
+                guest.connection.close()
         hosts = tuple(self._hosts[process] for process in range(self._info.num_processes))
         self._tell({"hosts": hosts, "nonce": nonce})
-        lines = {process: guest.line for process, guest in self._guests.items()}
-        return Met(self._info, hosts, lines, self._listening.bind, nonce)
+        connections = {process: guest.connection for process, guest in self._guests.items()}
+        return Rendezvous(self._info, hosts, connections, self._listening.bind, nonce)
 
     def _greet(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            connection, peer = server.accept()
-            guest = _Guest(Line(connection), str(peer[0]))
+            accepted, peer = server.accept()
+            guest = _Guest(Connection(accepted), str(peer[0]))
             self._unknown.append(guest)
-            self._selector.register(guest.line, selectors.EVENT_READ, guest)
+            self._selector.register(guest.connection, selectors.EVENT_READ, guest)
         if len(self._unknown) > _MOST_UNKNOWN + self._info.num_processes:
             self._drop(self._unknown[0], "too many at once")
 
     def _drop_silent(self) -> None:
-        for guest in [one for one in self._unknown if time.monotonic() - one.line.opened > _INTRODUCE_WITHIN]:
+        for guest in [one for one in self._unknown if time.monotonic() - one.connection.opened > _INTRODUCE_WITHIN]:
             self._drop(guest, "silent")
 
     def _drop(self, guest: _Guest, why: str) -> None:
         """A stranger, or a process that has ended meanwhile and may come again."""
         with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(guest.line)
-        guest.line.close()
+            self._selector.unregister(guest.connection)
+        guest.connection.close()
         if guest in self._unknown:
             self._unknown.remove(guest)
             self._num_strangers += 1
@@ -164,14 +164,14 @@ class _Host:
     def _hear(self, guest: _Guest) -> None:
         """Take what somebody has sent."""
         try:
-            for message in guest.line.read():
+            for message in guest.connection.read():
                 if guest not in self._unknown:
                     break
                 if not guest.hello:
                     self._challenge(guest, message)
                 else:
                     self._admit(guest, message)
-        except Hung as error:
+        except Disconnected as error:
             self._drop(guest, str(error))
 
     def _challenge(self, guest: _Guest, hello: Message) -> None:
@@ -180,19 +180,19 @@ class _Host:
         if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or not all(
             isinstance(text, str) for text in texts
         ):
-            raise Hung("what is no message of ours")
+            raise Disconnected("what is no message of ours")
         if hello["job"] != _digest(self._info):
-            guest.line.send({"other_job": True})
-            raise Hung("a process of another job")
+            guest.connection.send({"other_job": True})
+            raise Disconnected("a process of another job")
         guest.hello = hello
-        guest.line.send({"nonce": guest.nonce, "proof": _proof(self._info, "host", hello["nonce"], guest.nonce)})
+        guest.connection.send({"nonce": guest.nonce, "proof": _proof(self._info, "host", hello["nonce"], guest.nonce)})
 
     def _admit(self, guest: _Guest, message: Message) -> None:
         process, num = guest.hello["process"], guest.hello["num_processes"]
         proof = _proof(self._info, "guest", guest.nonce, guest.hello["nonce"], process, num)
         if not hmac.compare_digest(proof.encode(), str(message.get("proof")).encode()):
-            guest.line.send({"other_job": True})
-            raise Hung("another token")
+            guest.connection.send({"other_job": True})
+            raise Disconnected("another token")
         host = _shown(guest.hello["host"])
         if num != self._info.num_processes or not 0 < process < num:
             self._refuse(
@@ -209,14 +209,14 @@ class _Host:
         else:
             self._unknown.remove(guest)
             guest.process = process
-            guest.line.trust(self._lost_after)
+            guest.connection.trust(self._lost_after)
             loopback = guest.hello.get("loopback")
             self._hosts[process], self._guests[process] = host, guest
             self._loopbacks[process] = _shown(loopback) if isinstance(loopback, str) else None
 
     def _refuse(self, guest: _Guest, why: str) -> None:
         """Tell a process that cannot be right; with a token it is surely one of ours, and so the job cannot be."""
-        guest.line.send({"problem": why})
+        guest.connection.send({"problem": why})
         if self._info.secret:
             raise JoinError(why)
         self._refused = [*self._refused, why][-_NOTES:]
@@ -243,7 +243,7 @@ class _Host:
 
     def _tell(self, message: Message) -> None:
         for guest in self._guests.values():
-            guest.line.send(message)
+            guest.connection.send(message)
 
 
 def _shown(text: str) -> str:
@@ -255,7 +255,7 @@ class _NotYet(Exception):
     """Process 0 is not there, or somebody else is."""
 
 
-def _visit(info: ProcessInfo, timeout: float, lost_after: float) -> Met:
+def _visit(info: ProcessInfo, timeout: float, lost_after: float) -> Rendezvous:
     deadline, noted_at = time.monotonic() + timeout, time.monotonic() - _NOTE_EVERY + _NOTE_AFTER
     while True:
         reasons: list[_NotYet] = []
@@ -275,57 +275,57 @@ def _visit(info: ProcessInfo, timeout: float, lost_after: float) -> Met:
         time.sleep(_TRY_EVERY)
 
 
-def _visit_at(info: ProcessInfo, deadline: float, timeout: float, lost_after: float) -> Met:
+def _visit_at(info: ProcessInfo, deadline: float, timeout: float, lost_after: float) -> Rendezvous:
     left = max(deadline - time.monotonic(), _TRY_EVERY)
     try:
-        line = Line(socket.create_connection(info.address, timeout=min(left, _CONNECT_WITHIN)))
+        connection = Connection(socket.create_connection(info.address, timeout=min(left, _CONNECT_WITHIN)))
     except OSError as error:
         raise _NotYet(error.strerror or str(error)) from error
     try:
-        reply = _introduce(line, info)
-        line.trust(lost_after)
-        reply = reply or line.wait_for(deadline + _SLACK)
-    except Hung:
-        line.close()
+        reply = _introduce(connection, info)
+        connection.trust(lost_after)
+        reply = reply or connection.wait_for(deadline + _SLACK)
+    except Disconnected:
+        connection.close()
         raise JoinError(
             f"process 0 at {info.coordinator} has gone while process {info.process} of {info.num_processes} waited "
             "for the others there"
         ) from None
     except BaseException:
-        line.close()
+        connection.close()
         raise
     if reply is None or "problem" in reply:
-        line.close()
+        connection.close()
     if reply is None:
         raise JoinError(f"process {info.process} has waited {timeout:g} s at {info.coordinator} for the others")
     if "problem" in reply:
         raise JoinError(str(reply["problem"]))
-    return Met(info, tuple(map(_shown, reply["hosts"])), {0: line}, "", str(reply["nonce"]))
+    return Rendezvous(info, tuple(map(_shown, reply["hosts"])), {0: connection}, "", str(reply["nonce"]))
 
 
-def _introduce(line: Line, info: ProcessInfo) -> Message | None:
+def _introduce(connection: Connection, info: ProcessInfo) -> Message | None:
     """Show that this process belongs to the job, and that the other one does; returns an answer that came at once."""
     own = secrets.token_hex(16)
     hello = {"process": info.process, "num_processes": info.num_processes, "host": socket.gethostname()}
-    line.send(hello | {"job": _digest(info), "nonce": own, "loopback": own_loopback()})
+    connection.send(hello | {"job": _digest(info), "nonce": own, "loopback": own_loopback()})
     try:
-        answer = line.wait_for(time.monotonic() + _INTRODUCE_WITHIN)
-    except Hung as error:
+        answer = connection.wait_for(time.monotonic() + _INTRODUCE_WITHIN)
+    except Disconnected as error:
         raise _NotYet("something else answers there") from error
     if answer is None or answer.get("other_job"):
         raise _NotYet("another job is there" if answer else "whoever is there does not answer")
     theirs = str(answer.get("nonce"))
     if not hmac.compare_digest(str(answer.get("proof")).encode(), _proof(info, "host", own, theirs).encode()):
         raise _NotYet("whoever is there has another token (OUTLAY_TOKEN), or none")
-    line.send({"proof": _proof(info, "guest", theirs, own, info.process, info.num_processes)})
+    connection.send({"proof": _proof(info, "guest", theirs, own, info.process, info.num_processes)})
     return None
 
 
 def _unreachable(info: ProcessInfo, no: _NotYet, seconds: float) -> str:
-    who, error = f"process {info.process} of {info.num_processes}", no.__cause__
+    name, error = f"process {info.process} of {info.num_processes}", no.__cause__
     if isinstance(error, socket.gaierror):  # tried until now, since in a cluster names may come after the processes
         return (
-            f"{who} could not find the host {info.address[0]!r} of process 0 for {seconds:.3g} s: {no}"
+            f"{name} could not find the host {info.address[0]!r} of process 0 for {seconds:.3g} s: {no}"
             f"\n  {info.origin_text()}"
             "\n  fix: a name that this machine can resolve (getent hosts NAME), or the address in numbers"
         )
@@ -333,7 +333,7 @@ def _unreachable(info: ProcessInfo, no: _NotYet, seconds: float) -> str:
     if info.address[0].startswith("127.") or info.address[0] in ("localhost", "::1"):
         only_here = f"\n  {info.address[0]} is this machine, {socket.gethostname()}: from others it cannot be reached"
     return (
-        f"{who} could not reach process 0 at {info.coordinator} for {seconds:.3g} s: {no}\n  {info.origin_text()}"
+        f"{name} could not reach process 0 at {info.coordinator} for {seconds:.3g} s: {no}\n  {info.origin_text()}"
         f"{only_here}\n  fix: see whether process 0 was started there, or has failed before outlay.join(), and "
         "whether its host and port can be reached from here"
     )

@@ -1,4 +1,4 @@
-"""Run a job: start its processes, watch them, and start them again where that is wanted."""
+"""Run a job: start its processes, watch them, and restart them after a failure if asked."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from outlay.core.quantities import counted
 from outlay.jobs.exit_codes import STOPPING, TERMINATED
 from outlay.jobs.job import Job, free_port
 from outlay.jobs.job_folder import JobFolder, new_job_folder
-from outlay.jobs.job_result import Ending
+from outlay.jobs.job_result import JobResult
 from outlay.jobs.merged_output import MergedOutput
-from outlay.jobs.process import Process, end_all, guarded
+from outlay.jobs.process import Process, end_all, killing_leftovers
 from outlay.jobs.process_info import read_process_info
 from outlay.jobs.screen import NobodyReads, Screen
 from outlay.jobs.supervise import Supervisor
@@ -38,14 +38,14 @@ class _Stopped(BaseException):
 
 
 def run_job(job: Job) -> int:
-    """Run a job to its end; output goes to stdout and stderr as it comes.
+    """Run a job to its end, and show its output as it comes.
 
-    SIGUSR1 has the program save its state and end with exit code 75, and so has SIGTERM, with its own, where the
-    program looks for it, as `outlay.fit` with checkpoints does. Other signals that stop the launcher end all processes
-    at once.
+    SIGUSR1 asks the program to save its state and to end with exit code 75; SIGTERM asks the same, with exit code 143,
+    where the program listens for it, as `outlay.fit` with checkpoints does. Other signals that stop the launcher end
+    all processes at once.
 
     Returns:
-        The exit code to end with: 0, that of the first process that failed, or 128 and a signal's number.
+        The exit code to end with: 0, that of the first process that failed, or 128 plus the signal's number.
 
     Raises:
         LaunchError: the command cannot be run.
@@ -54,51 +54,51 @@ def run_job(job: Job) -> int:
     if text := launchers_beside(job.num_processes, os.environ):
         screen.write("stderr", text)
     with _folder() as folder, _signals(job, folder, screen) as signals:
-        ending: Ending | None = None
+        result: JobResult | None = None
         keep = False
         try:
-            with _guarded(folder):
-                ending, keep = _with_restarts(job, folder, screen, signals)
-            if signals.asked == signal.SIGTERM and ending.exit_code in STOPPING:
-                ending = Ending(
+            with _killing_leftovers(folder):
+                result, keep = _with_restarts(job, folder, screen, signals)
+            if signals.asked == signal.SIGTERM and result.exit_code in STOPPING:
+                result = JobResult(
                     TERMINATED, "stopped by SIGTERM: the state is saved, all processes ended", is_failure=False
                 )
-            _show(screen, ending)
-            if not screen.finish(_TO_READ if ending.is_failure else None):
+            _show(screen, result)
+            if not screen.finish(_TO_READ if result.is_failure else None):
                 screen.drop(f"nobody reads the rest of the output; it is in {folder.output_path}")
         except _Stopped as stop:
             name = signal.Signals(stop.args[0]).name
-            ending = Ending(128 + stop.args[0], f"stopped by {name}: all processes ended", is_failure=False)
-            _show(screen, ending)
+            result = JobResult(128 + stop.args[0], f"stopped by {name}: all processes ended", is_failure=False)
+            _show(screen, result)
             screen.finish(_TO_READ / 3)
         except NobodyReads:
-            if ending is None:  # whoever read had enough: as the system ends a program then
+            if result is None:  # whoever read had enough: as the system ends a program then
                 text = "stopped: whoever read the output has gone; all processes ended"
-                ending = Ending(128 + signal.SIGPIPE, text, is_failure=False)
-                _show(screen, ending)
+                result = JobResult(128 + signal.SIGPIPE, text, is_failure=False)
+                _show(screen, result)
         finally:
             if not keep:
                 shutil.rmtree(folder.path, ignore_errors=True)
-    return ending.exit_code
+    return result.exit_code
 
 
 def launchers_beside(num_processes: int, environment: Mapping[str, str]) -> str:
-    """What to say where `srun` or `mpirun` has started this launcher several times; empty where it is the only one.
+    """Return a note if `srun` or `mpirun` has started this launcher several times; empty if it is the only one.
 
-    That may be meant, as for a sweep. But whoever wanted one job of all would train as many models, and not notice.
+    That may be meant, as for a sweep. Whoever meant one job would train as many models instead, and not notice.
 
     Args:
         num_processes: of the job that this launcher runs.
         environment: the launcher's variables.
     """
     try:
-        place = read_process_info(environment)
+        info = read_process_info(environment)
     except JoinError:
         return ""
-    if place is None or not place.job or place.num_processes == 1 or place.process:
+    if info is None or not info.job or info.num_processes == 1 or info.process:
         return ""
     return (
-        f"note: this launcher runs {place.num_processes} times at once ({place.origin['number of processes']}), each "
+        f"note: this launcher runs {info.num_processes} times at once ({info.origin['number of processes']}), each "
         f"with a job of its own of {counted(num_processes, 'process', 'processes')}\n"
         "  for one job of all of them: have srun or mpirun start the program itself, as in srun python train.py\n"
     )
@@ -117,9 +117,9 @@ def _folder() -> Iterator[JobFolder]:
         yield folder
 
 
-def _show(screen: Screen, ending: Ending) -> None:
-    if ending.text:
-        screen.write("stderr", ending.text.rstrip("\n") + "\n")
+def _show(screen: Screen, result: JobResult) -> None:
+    if result.text:
+        screen.write("stderr", result.text.rstrip("\n") + "\n")
 
 
 @dataclass
@@ -133,32 +133,32 @@ class _Signals:
     asked: int | None = None
 
 
-def _with_restarts(job: Job, folder: JobFolder, screen: Screen, signals: _Signals) -> tuple[Ending, bool]:
-    """The last ending, and whether there was a failure."""
+def _with_restarts(job: Job, folder: JobFolder, screen: Screen, signals: _Signals) -> tuple[JobResult, bool]:
+    """Run the job, with restarts; return its last result, and whether there was a failure."""
     best: int | None = None
     in_vain = 0
     for restart in range(job.max_restarts + 1):
-        ending, step = _attempt(job, folder, screen, restart)
-        if not ending.is_failure or restart == job.max_restarts or signals.asked:
+        result, step = _attempt(job, folder, screen, restart)
+        if not result.is_failure or restart == job.max_restarts or signals.asked:
             break
         is_further = best is None or (step is not None and step > best)
         in_vain = 0 if restart == 0 or (is_further and step is not None) else in_vain + 1
         best = step if is_further else best
         if best is not None and in_vain == _IN_VAIN:
             text = f"no step after {best} was taken since {_IN_VAIN} restarts, and another would not help\n"
-            ending = replace(ending, text=f"{ending.text.rstrip()}\n{text}")
+            result = replace(result, text=f"{result.text.rstrip()}\n{text}")
             break
         pause = min(2.0 ** (in_vain - 1), _LONGEST_PAUSE) if in_vain else 0.0
-        _show(screen, ending)
+        _show(screen, result)
         after = f", in {pause:g} s" if pause else ""
         screen.write("stderr", f"\nrestart {restart + 1} of {job.max_restarts}{after}\n")
         time.sleep(pause)
         folder.clear()
-    return ending, ending.is_failure or restart > 0
+    return result, result.is_failure or restart > 0
 
 
-def _attempt(job: Job, folder: JobFolder, screen: Screen, restart: int) -> tuple[Ending, int | None]:
-    """How one start of all processes ended, and the last step that one of them finished."""
+def _attempt(job: Job, folder: JobFolder, screen: Screen, restart: int) -> tuple[JobResult, int | None]:
+    """Start all processes once; return how they ended, and the last step that one of them finished."""
     port = job.port or free_port()
     output = MergedOutput(job.num_processes, folder.output_path, screen, in_order=job.in_order)
     processes: list[Process] = []
@@ -177,10 +177,10 @@ def _attempt(job: Job, folder: JobFolder, screen: Screen, restart: int) -> tuple
 
 
 @contextlib.contextmanager
-def _guarded(folder: JobFolder) -> Iterator[None]:
+def _killing_leftovers(folder: JobFolder) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(guarded(folder.mark))
+            stack.enter_context(killing_leftovers(folder.mark))
         except OSError as error:
             raise LaunchError(
                 f"the process that ends what a job leaves behind cannot be started: {error.strerror}\n{_MORE_PROCESSES}"
@@ -198,9 +198,9 @@ def _cannot_start(job: Job, number: int, error: OSError) -> LaunchError:
 
 @contextlib.contextmanager
 def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
-    """Have signals ask the program to save, where they are for that; else the first that stops the launcher raises.
+    """Within this, SIGUSR1 and SIGTERM ask the program to save; any other signal that stops the launcher raises.
 
-    Later ones change nothing, ending takes a second anyway.
+    Only the first counts: ending takes a second anyway.
     """
     handlers = {number: signal.getsignal(number) for number in (*_STOPPING, signal.SIGUSR1, signal.SIGALRM)}
     ours = [number for number, handler in handlers.items() if handler is not signal.SIG_IGN]  # as under nohup

@@ -205,12 +205,12 @@ def combined(names: Iterable[str]) -> Preset:
     >>> combined(["two-nodes", "v100"])
     Preset(nodes=2, gpus_per_node=4, tasks_per_node=None, cpus_per_gpu=10, partition='v100')
     """
-    said: dict[str, int | str] = {}
+    values: dict[str, int | str] = {}
     for name in names:
         if name not in PRESETS:
             raise LaunchError(f"there is no preset {name!r}: {did_you_mean(name, PRESETS)}")
-        said |= {what: value for what, value in asdict(PRESETS[name]).items() if value is not None}
-    return Preset(**said)  # pyright: ignore[reportArgumentType]  # each value is of the field that it came from
+        values |= {what: value for what, value in asdict(PRESETS[name]).items() if value is not None}
+    return Preset(**values)  # pyright: ignore[reportArgumentType]  # each value is of the field that it came from
 
 
 OURS = "slurm.sh.j2"

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from outlay.core.table import table, to_text
 from outlay.jobs import job_result
-from outlay.jobs.deadlock import LeftEarly, collect_stacks
+from outlay.jobs.deadlock import DeadlockDetector, collect_stacks
 from outlay.jobs.exit_codes import STOPPING
-from outlay.jobs.job_folder import FINISHED, JOINING, Beat, JobFolder, Who
-from outlay.jobs.job_result import Ending
+from outlay.jobs.job_folder import FINISHED, JOINING, Beat, JobFolder, JoinedProcess
+from outlay.jobs.job_result import JobResult
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.proc_files import is_stopped
 from outlay.jobs.process import Pipes, Process, end_all
@@ -48,13 +48,13 @@ class Supervisor:
         self._pipes = Pipes(processes, output)
         self._limits = limits
         self._silence = [Silence(limits) for _ in processes]
-        self._left_early = LeftEarly(folder)
+        self._deadlock = DeadlockDetector(folder)
         self._failed: dict[int, float] = {}
         self._stopped: dict[int, float] = {}
         self._introduced = False
         self.best: int | None = None
 
-    def watch(self) -> Ending:
+    def watch(self) -> JobResult:
         """Wait until the job has ended. All processes have ended then, however this returns."""
         try:
             with JobProgress() as progress:
@@ -62,7 +62,7 @@ class Supervisor:
         finally:
             self._end()
 
-    def _watch(self, progress: JobProgress) -> Ending:
+    def _watch(self, progress: JobProgress) -> JobResult:
         looked = time.monotonic()
         while True:
             self._wait(_LOOK_EVERY)
@@ -72,7 +72,7 @@ class Supervisor:
             if self._failed:
                 return self._after_failure()
             if not any(process.exit_code is None for process in self._processes):
-                return job_result.well(self._processes)
+                return job_result.succeeded(self._processes)
             beats = {process.number: self._folder.beat(process.number) for process in self._processes}
             self.best = max((beat.step for beat in beats.values() if beat and beat.step is not None), default=self.best)
             progress.show(beats, max((s for one in self._silence if (s := one.seconds_a_step)), default=None))
@@ -118,19 +118,19 @@ class Supervisor:
         if since_last > _SUSPENDED or (running and held == running):
             for one in self._silence:
                 one.pause(since_last)
-            self._left_early.pause(since_last)
+            self._deadlock.pause(since_last)
             self._stopped = dict.fromkeys(held, now)
 
     def _pid(self, number: int) -> int:
         return self._folder.pid(number) or self._processes[number].popen.pid
 
     def _introduce(self) -> None:
-        everyone = [who for process in self._processes if (who := self._folder.who(process.number))]
-        if len(everyone) == len(self._processes):
+        joined = [one for process in self._processes if (one := self._folder.joined(process.number))]
+        if len(joined) == len(self._processes):
             self._introduced = True
-            self._output.screen.write("stderr", f"{who_table(everyone)}\n")
+            self._output.screen.write("stderr", f"{process_table(joined)}\n")
 
-    def _after_failure(self) -> Ending:
+    def _after_failure(self) -> JobResult:
         held = list(self._stopped)  # by somebody, before this one ends them
         deadline = time.monotonic() + _OTHERS_TOO
         while time.monotonic() < deadline and any(process.exit_code is None for process in self._processes):
@@ -140,7 +140,7 @@ class Supervisor:
         self._end()
         return job_result.after_failure(self._processes, self._failed, self._folder, self._output, held)
 
-    def _without_progress(self, beats: Mapping[int, Beat | None]) -> Ending | None:
+    def _without_progress(self, beats: Mapping[int, Beat | None]) -> JobResult | None:
         last_lines = self._pipes.last_line
         latest = max(last_lines.values(), default=None)
         for number, beat in beats.items():
@@ -153,7 +153,7 @@ class Supervisor:
         numbers = [process.number for process in others]
         if self._is_stuck(numbers):
             return self._stuck(others)
-        waiting = self._left_early.waiting(numbers, patience=None if finished else self._limits.together())
+        waiting = self._deadlock.waiting(numbers, patience=None if finished else self._limits.together())
         if waiting and not finished:
             return self._stuck(others)
         if waiting:
@@ -169,10 +169,10 @@ class Supervisor:
         if not any(self._silence[number].is_too_long() for number in running):
             return False
         # Where nobody waits for anybody, all are at work of their own, such as reading data from a slow disk.
-        is_for_sure = self._limits.stuck_after is not None or self._left_early.who_waits(running)
+        is_for_sure = self._limits.stuck_after is not None or self._deadlock.who_waits(running)
         return bool(is_for_sure) or any(self._silence[number].seconds > BEFORE_THE_FIRST for number in running)
 
-    def _never_joined(self, beats: Mapping[int, Beat | None]) -> Ending | None:
+    def _never_joined(self, beats: Mapping[int, Beat | None]) -> JobResult | None:
         """The ending of a job of which some have ended well before they joined, while others wait for them there."""
         came = {number for number, beat in beats.items() if beat}
         joining = {number for number in came if _is(beats[number], *JOINING)}
@@ -184,13 +184,13 @@ class Supervisor:
         self._end()
         return job_result.never_joined(self._processes, gone)
 
-    def _stuck(self, running: Sequence[Process]) -> Ending:
+    def _stuck(self, running: Sequence[Process]) -> JobResult:
         self._output.hold_errors()
         why = {}
         for process in running:
             held = ", held by a signal (SIGSTOP)" if process.number in self._stopped else ""
             why[process.number] = f"{self._silence[process.number]}{held}"
-        waiting = self._left_early.who_waits([process.number for process in running])
+        waiting = self._deadlock.who_waits([process.number for process in running])
         stacks = collect_stacks(self._folder, [process.number for process in running])
         self._end()
         return job_result.stuck(self._processes, why, stacks, waiting)
@@ -207,24 +207,24 @@ def _is(beat: Beat | None, *doing: str) -> bool:
 _WIDTH = 160
 
 
-def who_table(everyone: Sequence[Who]) -> str:
+def process_table(joined: Sequence[JoinedProcess]) -> str:
     """One row a process; below, where each value came from, said once for processes that agree."""
-    rows = [[str(who.process), who.host, str(who.pid), _devices(who), who.coordinator] for who in everyone]
+    rows = [[str(one.process), one.host, str(one.pid), _devices(one), one.coordinator] for one in joined]
     columns = ("process", "host", "pid", "devices", "coordinator")
     lines = [to_text(table(columns, rows, right=("process", "pid")), width=_WIDTH)]
     by_origin: dict[str, list[int]] = collections.defaultdict(list)
-    for who in everyone:
-        by_origin[", ".join(f"{what} from {where}" for what, where in who.origin.items())].append(who.process)
+    for process in joined:
+        by_origin[", ".join(f"{what} from {where}" for what, where in process.origin.items())].append(process.process)
     for origin, processes in by_origin.items():
         of = "" if len(by_origin) == 1 else f" (process {', '.join(map(str, processes))})"
         lines.append(f"{origin}{of}")
     return "\n".join(lines)
 
 
-def _devices(who: Who) -> str:
-    kinds = collections.Counter(device["kind"] for device in who.devices)
-    ids = ",".join(str(device["id"]) for device in who.devices[:8])
-    more = f",... ({len(who.devices)})" if len(who.devices) > 8 else ""
+def _devices(process: JoinedProcess) -> str:
+    kinds = collections.Counter(device["kind"] for device in process.devices)
+    ids = ",".join(str(device["id"]) for device in process.devices[:8])
+    more = f",... ({len(process.devices)})" if len(process.devices) > 8 else ""
     return " ".join(f"{num} x {kind}" for kind, num in kinds.items()) + f" (ids {ids}{more})"
 
 

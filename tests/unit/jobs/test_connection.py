@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from outlay.jobs.connection import Hung, Line
+from outlay.jobs.connection import Connection, Disconnected
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def ends():
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname())
         other, _ = server.accept()
-    line = Line(other)
+    line = Connection(other)
     yield one, line
     one.close()
     line.close()
@@ -25,7 +25,7 @@ def test_the_last_words_of_one_that_ends_without_listening_are_read(ends):
     one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets
     one.close()
     assert line.read() == [{"here": True}, {"failed": 13}]
-    with pytest.raises(Hung):
+    with pytest.raises(Disconnected):
         line.read()
 
 
@@ -34,5 +34,5 @@ def test_one_that_hangs_up_has_gone(ends):
     one.sendall(b'{"here": true}\n')
     one.close()
     assert line.read() == [{"here": True}]
-    with pytest.raises(Hung, match="hung up"):
+    with pytest.raises(Disconnected, match="hung up"):
         line.read()

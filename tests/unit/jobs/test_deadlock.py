@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from outlay.jobs.deadlock import collect_stacks, waits_for_others, waits_outside_python
-from outlay.jobs.job_folder import JobFolder, Who
+from outlay.jobs.job_folder import JobFolder, JoinedProcess
 from outlay.jobs.proc_files import MARK
 
 pytestmark = pytest.mark.processes
@@ -67,7 +67,7 @@ def test_stacks_are_whole_even_if_a_busy_machine_writes_them_in_pieces(tmp_path)
         try:
             assert process.stdout
             process.stdout.readline()
-            folder.write_who(Who(0, 1, "host", process.pid, [], "a:1", {}))
+            folder.write_joined(JoinedProcess(0, 1, "host", process.pid, [], "a:1", {}))
             assert "in train" in collect_stacks(folder, [0])[0]
         finally:
             process.kill()

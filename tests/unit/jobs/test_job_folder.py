@@ -6,18 +6,18 @@ import pytest
 
 from outlay.jobs import heartbeat
 from outlay.jobs.heartbeat import beat
-from outlay.jobs.job_folder import BEAT_SIZE, Beat, Failure, JobFolder, Who, new_job_folder, padded
+from outlay.jobs.job_folder import BEAT_SIZE, Beat, Failure, JobFolder, JoinedProcess, new_job_folder, padded
 
 
 def test_what_is_written_is_read_back(tmp_path):
     folder = JobFolder(tmp_path)
-    who = Who(1, 2, "host", 77, [{"id": 0, "kind": "cpu", "platform": "cpu"}], "a:1", {"process": "X"})
+    who = JoinedProcess(1, 2, "host", 77, [{"id": 0, "kind": "cpu", "platform": "cpu"}], "a:1", {"process": "X"})
     failure = Failure(1.5, "ValueError", "wrong", "Traceback ...", 13)
-    assert folder.who(1) is None
+    assert folder.joined(1) is None
     assert folder.failure(1) is None
-    folder.write_who(who)
+    folder.write_joined(who)
     folder.write_failure(1, failure)
-    assert (folder.who(1), folder.failure(1)) == (who, failure)
+    assert (folder.joined(1), folder.failure(1)) == (who, failure)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 
 from outlay.jobs.exit_codes import is_echo
 from outlay.jobs.job_folder import Failure, JobFolder
-from outlay.jobs.job_result import after_failure, never_joined, stuck, well
+from outlay.jobs.job_result import after_failure, never_joined, stuck, succeeded
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.screen import Screen
 
@@ -88,8 +88,8 @@ def test_processes_that_never_joined_are_all_named():
 
 
 def test_a_job_that_stopped_on_request_says_so_with_its_exit_code():
-    assert well([Ended(0, 0), Ended(1, 0)]).exit_code == 0
-    stopped = well([Ended(0, 75), Ended(1, 75)])
+    assert succeeded([Ended(0, 0), Ended(1, 0)]).exit_code == 0
+    stopped = succeeded([Ended(0, 75), Ended(1, 75)])
     assert (stopped.exit_code, stopped.is_failure) == (75, False)
 
 

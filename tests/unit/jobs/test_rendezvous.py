@@ -18,12 +18,12 @@ def hangs_up(monkeypatch):
     """The lines stay open when processes have met; here nobody needs them."""
     opened = []
 
-    class Remembered(connection.Line):
+    class Remembered(connection.Connection):
         def __init__(self, connection):
             super().__init__(connection)
             opened.append(self)
 
-    monkeypatch.setattr(rendezvous, "Line", Remembered)
+    monkeypatch.setattr(rendezvous, "Connection", Remembered)
     yield
     for line in opened:
         line.close()
@@ -147,7 +147,7 @@ def test_without_a_token_who_is_wrong_is_told_and_the_right_one_still_gets_in():
 def test_a_process_that_ended_meanwhile_can_come_again():
     found = infos(3, 0, 1, 2)
     first = ThreadPoolExecutor(1).submit(rendezvous.meet, found[0], 20)
-    gone = connection.Line(socket_to(found[1]))
+    gone = connection.Connection(socket_to(found[1]))
     rendezvous._introduce(gone, found[1])
     gone.close()
     assert outcomes(found[1:], 20) == [first.result().hosts] * 2

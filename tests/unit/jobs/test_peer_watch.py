@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from outlay.jobs.guard import LOST
 from outlay.jobs.job import free_port
+from outlay.jobs.peer_watch import LOST
 
 pytestmark = pytest.mark.processes
 
-WORKER = str(Path(__file__).parent / "guarded.py")
+WORKER = str(Path(__file__).parent / "peer_watch_worker.py")
 HANGS = 90  # seconds
 
 

@@ -1,13 +1,13 @@
-"""A process of a job without JAX, and what happens to one of them: `guarded.py PROCESS NUM PORT FAULT`."""
+"""A process of a job without JAX, and what happens to one of them: `peer_watch_worker.py PROCESS NUM PORT FAULT`."""
 
 import os
 import signal
 import sys
 import time
 
-from outlay.jobs import guard
-from outlay.jobs.guard import Guard, leave
+from outlay.jobs import peer_watch
 from outlay.jobs.heartbeat import beat
+from outlay.jobs.peer_watch import PeerWatch, leave
 from outlay.jobs.process_info import ProcessInfo
 from outlay.jobs.rendezvous import meet
 
@@ -19,8 +19,8 @@ COLLECTIVE = 120  # seconds that a process waits for one that does not come
 def main(process: int, num: int, port: str, fault: str) -> None:
     faulty = 0 if fault.endswith("0") else 1
     fault = fault.rstrip("0")
-    guard._EVERY = 0.2
-    watch = Guard(
+    peer_watch._EVERY = 0.2
+    watch = PeerWatch(
         meet(ProcessInfo(process, num, f"127.0.0.1:{port}"), 60), acts=True, stuck_after=STUCK_AFTER.get(fault)
     )
     watch.start()
@@ -41,7 +41,7 @@ def main(process: int, num: int, port: str, fault: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def happens(fault: str, watch: Guard) -> None:
+def happens(fault: str, watch: PeerWatch) -> None:
     if fault == "raise":
         leave(watch.fail(13, "ValueError: planted"))
     if fault == "kill":
@@ -63,7 +63,7 @@ def happens(fault: str, watch: Guard) -> None:
         time.sleep(5)
 
 
-def meets(fault: str, watch: Guard) -> None:
+def meets(fault: str, watch: PeerWatch) -> None:
     """What the others meet with."""
     if fault in ("stop", "hang", "early"):
         time.sleep(COLLECTIVE)

@@ -1,8 +1,8 @@
-"""The processes of a job watch each other over the lines on which they met, whatever started them.
+"""The processes of a job watch each other over the connections on which they met, whatever started them.
 
-Process 0 hears of every beat, of every end and of every line that breaks, and decides for all: that all have finished,
-which nobody goes before; that one has failed or gone, upon which the others end too; that they stand still. Under
-`outlay launch` it is the launcher that ends them, since it sees more, and what is left here is the common end.
+Process 0 hears of every beat, of every end and of every connection that breaks, and decides for all: that all have
+finished, before which nobody leaves; that one has failed or gone, so that the others end too; that the job is stuck.
+Under `outlay launch` it is the launcher that ends them, since it sees more; then only the common end is decided here.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import time
 from dataclasses import asdict
 from typing import NoReturn
 
-from outlay.jobs.connection import Hung, Message
+from outlay.jobs.connection import Disconnected, Message
 from outlay.jobs.exit_codes import LOST, STUCK
 from outlay.jobs.heartbeat import last_beat, report_to, seconds_waiting_in_jax
 from outlay.jobs.job_folder import Beat
-from outlay.jobs.rendezvous import Met
+from outlay.jobs.rendezvous import Rendezvous
 from outlay.jobs.stall import OFF, Limits, Silence
 
 _EVERY = 1.0  # seconds between signs of life
@@ -34,7 +34,7 @@ _LEFT_EARLY = 3.0  # seconds in which those that remain wait for what cannot com
 _PAUSE = 5.0  # seconds between two looks after which this process was held itself, and knows nothing of the others
 
 
-class Guard:
+class PeerWatch:
     """One process's part in watching all.
 
     Args:
@@ -44,9 +44,9 @@ class Guard:
             for never.
     """
 
-    def __init__(self, met: Met, *, acts: bool, stuck_after: float | None) -> None:
+    def __init__(self, met: Rendezvous, *, acts: bool, stuck_after: float | None) -> None:
         self._me, self._hosts = met.info.process, met.hosts
-        self._lines = dict(met.lines)
+        self._connections = dict(met.connections)
         self._num = met.info.num_processes
         self._acts, self._pid = acts, os.getpid()
         self._every = max(_EVERY, self._num / _AT_MOST_A_SECOND)
@@ -99,27 +99,27 @@ class Guard:
         if self._me == 0:
             self._take(0, message)
         else:
-            self._lines[0].send(message)
+            self._connections[0].send(message)
 
     def _forget(self) -> None:
-        """In a worker that this process forks: it is not of the job, and must not hold its lines open."""
+        """In a worker that this process forks: it is not of the job, and must not hold its connections open."""
         self._over.set()
-        for line in self._lines.values():
-            line.close()
+        for connection in self._connections.values():
+            connection.close()
 
     # Process 0
 
     def _lead(self) -> None:
         selector = selectors.DefaultSelector()
-        for process, line in self._lines.items():
-            selector.register(line, selectors.EVENT_READ, process)
+        for process, connection in self._connections.items():
+            selector.register(connection, selectors.EVENT_READ, process)
         looked_at, said_at = time.monotonic(), 0.0
         while not self._over.is_set():
             for key, _ in selector.select(0.2):
                 try:
-                    for message in self._lines[key.data].read():
+                    for message in self._connections[key.data].read():
                         self._take(key.data, message)
-                except Hung as error:
+                except Disconnected as error:
                     selector.unregister(key.fileobj)
                     self._gone[key.data] = (time.monotonic(), str(error))
             now = time.monotonic()
@@ -148,9 +148,9 @@ class Guard:
             self._failed.setdefault(process, message["failed"])
 
     def _tell(self, message: Message) -> None:
-        for process, line in self._lines.items():
+        for process, connection in self._connections.items():
             if process not in self._gone:
-                line.send(message)
+                connection.send(message)
 
     def _decide(self) -> None:
         running = set(range(self._num)) - self._finished - set(self._gone)
@@ -234,12 +234,12 @@ class Guard:
     # All others
 
     def _follow(self) -> None:
-        line, said_at, own = self._lines[0], 0.0, self._silence[self._me]
+        connection, said_at, own = self._connections[0], 0.0, self._silence[self._me]
         heard_at = looked_at = time.monotonic()
         while not self._over.is_set():
             try:
-                message = line.wait_for(time.monotonic() + 0.2)
-            except Hung as error:
+                message = connection.wait_for(time.monotonic() + 0.2)
+            except Disconnected as error:
                 self._without_process_0(str(error))
                 return
             if message and message.get("over"):
@@ -253,7 +253,7 @@ class Guard:
             heard_at, looked_at = now if message else heard_at, now
             if now - said_at > self._every:
                 said_at = now
-                line.send(_sign_of_life())
+                connection.send(_sign_of_life())
                 own.see(beat if (beat := last_beat()).doing else None, None)
             self._look_for_process_0(now - heard_at)
 
