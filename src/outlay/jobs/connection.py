@@ -22,14 +22,14 @@ from outlay.jobs.process_info import ProcessInfo
 Message = dict[str, Any]
 
 LONGEST = 4096
-"""Bytes of a message of somebody who has not shown yet that it belongs to the job."""
+"""Bytes of a message from a process that has not proven yet that it belongs to the job."""
 
 _LONGEST_OF_OURS = 1 << 20
 _SEND_WITHIN = 2.0  # seconds
 
 
 class Disconnected(ConnectionError):
-    """The other one has hung up, is lost, or has sent what nobody who belongs to the job would send."""
+    """The other process has hung up, is lost, or has sent what no process of the job would send."""
 
 
 class Connection:
@@ -39,7 +39,7 @@ class Connection:
         connection: to the other end.
 
     Attributes:
-        longest: bytes of a message that are taken.
+        longest: bytes of a message that are accepted.
         opened: when it was opened, by the monotonic clock.
     """
 
@@ -54,18 +54,18 @@ class Connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def fileno(self) -> int:
-        """For a selector; -1 once it is closed."""
+        """Return the file descriptor, for a selector; -1 once it is closed."""
         return self._connection.fileno()
 
     def trust(self, lost_after: float) -> None:
-        """The other end belongs to the job: it may send more, and is lost when its machine is silent for so long."""
+        """Accept longer messages, since the other end has proven to belong to the job; set when its machine is lost."""
         self.longest = _LONGEST_OF_OURS
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; a process that is held is not lost: its machine answers
             milliseconds = max(1, round(1000 * lost_after))
             self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     def send(self, message: Message) -> bool:
-        """Send a message, if the other end takes it; never raises."""
+        """Send a message; return whether the other end took it. Never raises."""
         data, deadline = json.dumps(message).encode() + b"\n", time.monotonic() + _SEND_WITHIN
         with self._lock, contextlib.suppress(OSError):
             while data and time.monotonic() < deadline:
@@ -76,7 +76,7 @@ class Connection:
         return not data
 
     def read(self) -> list[Message]:
-        """The messages that are complete, waiting for none.
+        """Return the messages that are complete, without waiting.
 
         Raises:
             Disconnected: there will be no more.
@@ -94,7 +94,7 @@ class Connection:
         return [_message(line) for line in lines]
 
     def wait_for(self, deadline: float) -> Message | None:
-        """The next message; None where it has not come in time.
+        """Return the next message; None if it has not come in time.
 
         Raises:
             Disconnected: there will be none.
@@ -113,7 +113,7 @@ class Connection:
         return _message(line)
 
     def _receive(self) -> bytes | None:
-        """What has come: nothing at its end, None where nothing has come yet."""
+        """Return what has come: b"" at the end, None where nothing has come yet."""
         if len(self._received) > self.longest:
             raise Disconnected("a message of more bytes than any of ours")
         try:
@@ -129,7 +129,7 @@ class Connection:
         poll.poll(max(1000 * (deadline - time.monotonic()), 1))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close it."""
         with contextlib.suppress(OSError):
             self._connection.close()
 
@@ -155,11 +155,11 @@ LOOPBACK_FIX = (
 
 @dataclass(frozen=True)
 class Listening:
-    """Process 0 at its address.
+    """The server socket of process 0.
 
     Attributes:
-        server: where the others come.
-        info: with the port that it has.
+        server: where the others connect.
+        info: of this process, with the port that was free.
         bind: where JAX is to listen afterwards, as `host:port`.
     """
 
@@ -199,13 +199,13 @@ def listen(info: ProcessInfo) -> Listening:
 
 
 def own_loopback() -> str | None:
-    """The address that this machine has for its own name, if it is one that no other machine reaches."""
+    """Return the address of this machine's own name, if it is a loopback that no other machine reaches."""
     addresses = _addresses(socket.gethostname())
     return addresses[0] if addresses and all(map(_is_loopback, addresses)) else None
 
 
 def _hosts(info: ProcessInfo) -> list[str]:
-    """What to listen at, in the order in which it is tried; empty stands for all of the machine."""
+    """Return the addresses to listen at, in the order in which they are tried; "" is every address of the machine."""
     host = info.address[0]
     if given := os.environ.get(BIND):
         host = given.rpartition(":")[0].strip("[]")

@@ -17,11 +17,11 @@ _CALLBACK = re.compile(r'^  File "[^"]*/jax/', re.MULTILINE)
 
 
 class DeadlockDetector:
-    """Decides whether those that remain wait in collectives, and nobody is there who could come.
+    """Decides whether all processes that remain wait in collectives for others that will never come.
 
     A process that has taken its last step may work for as long as it likes while the others have ended: it reports,
-    uploads, evaluates. So it takes evidence: each process that remains waits in JAX's compiled code, and nothing in it
-    works. Waiting in another library, in Python, or for a callback that runs in Python is work.
+    uploads, evaluates. So this asks for evidence: each process that remains waits in JAX's compiled code, and no thread
+    of it works. Waiting in another library, in Python, or for a callback that runs in Python counts as work.
 
     Args:
         folder: of the job.
@@ -33,15 +33,15 @@ class DeadlockDetector:
         self._waits: dict[int, tuple[Beat | None, str]] = {}
 
     def pause(self, seconds: float) -> None:
-        """Nobody could be seen for so long."""
+        """Leave out these seconds, in which the launcher itself did not run."""
         self._idle_since += seconds
 
     def waiting(self, running: Collection[int], *, patience: float | None = None) -> dict[int, str]:
-        """The stacks of the processes that wait, by number; empty as long as it is not sure that all do.
+        """Return the stacks of the processes by number if all of them wait; empty as long as that is not sure.
 
         Args:
-            running: all that have neither ended well nor would if the others let them.
-            patience: seconds in which nothing may happen; None where others have finished, which takes little.
+            running: all processes that have not finished their program.
+            patience: seconds without any work after which they are taken to wait; None where others have finished.
         """
         pids = {number: self._folder.pid(number) for number in running}
         waits = {number: (self._folder.beat(number), waits_at(pid)) for number, pid in pids.items() if pid}
@@ -51,7 +51,7 @@ class DeadlockDetector:
         joined = self._folder.joined(next(iter(running)))
         platform = joined.devices[0]["platform"] if joined and joined.devices else ""
         if patience is not None and platform not in _IDLE_FOR:
-            return {}  # their devices may be at work, for all
+            return {}  # a GPU or TPU may be at work, which nothing in the process shows
         enough = _IDLE_FOR.get(platform, _IDLE_FOR_ELSEWHERE) if patience is None else patience
         if time.monotonic() - self._idle_since < enough:
             return {}
@@ -66,18 +66,18 @@ class DeadlockDetector:
         return waiting if len(waiting) == len(running) else {}
 
     def who_waits(self, running: Collection[int]) -> list[int]:
-        """Those whose main threads wait in JAX's compiled code right now, as for a collective, or may do so."""
+        """Return the processes whose main threads wait in JAX's compiled code now, as for a collective, or may."""
         pids = {number: self._folder.pid(number) for number in running}
         return [number for number, pid in pids.items() if pid and waits_in_jax(pid) is not False]
 
 
 def _steps(beat: Beat | None) -> bool:
-    """Whether a process says that it takes a step: a collective then, where its stack cannot be read."""
+    """Return whether a process says that it takes a step: its wait is a collective then, if its stack is unreadable."""
     return beat is not None and beat.doing.startswith("step ") and not is_after_the_last(beat)
 
 
 def waits_for_others(stacks: str) -> bool:
-    """Whether no thread of a process runs Python for a callback, and the main thread waits outside Python."""
+    """Return whether the main thread of a process waits outside Python, and no other thread runs a Python callback."""
     others = stacks.strip().split("\n\n")[:-1]
     return waits_outside_python(stacks) and not any(_CALLBACK.search(thread) for thread in others)
 
@@ -91,7 +91,7 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+ in ')
 
 
 def collect_stacks(folder: JobFolder, processes: Collection[int]) -> dict[int, str]:
-    """Ask processes for their stacks; returns the answers of those that answered.
+    """Ask processes for the Python stacks of all their threads; return those that came, by process.
 
     Args:
         folder: of the job.
@@ -116,7 +116,7 @@ def collect_stacks(folder: JobFolder, processes: Collection[int]) -> dict[int, s
 
 
 def waits_outside_python(stacks: str) -> bool:
-    """Whether the main thread of a process waits in compiled code: JAX's, say, but not in Python's own library.
+    """Return whether the main thread of a process waits in compiled code, and not in Python's own library.
 
     The library waits for locks, queues and other processes. A wait for a collective can be seen in a frame of JAX, or,
     as in `float(loss)`, in no frame at all: the last one is the user's line.
@@ -127,7 +127,7 @@ def waits_outside_python(stacks: str) -> bool:
 
 
 def _since(folder: JobFolder, number: int, start: int) -> str:
-    """What a process wrote of its stacks after a position in its file."""
+    """Return what a process wrote of its stacks after a position in its file."""
     try:
         return folder.stacks_path(number).read_bytes()[start:].decode(errors="replace")
     except FileNotFoundError:

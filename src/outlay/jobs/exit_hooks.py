@@ -1,4 +1,4 @@
-"""What a process of a job does when it ends: it says why, and it does not make the others wait."""
+"""Exit hooks of a process of a job: it reports why it ends, and does not leave the others waiting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from outlay.jobs.peer_watch import PeerWatch, leave
 
 @dataclass
 class ExitHooks:
-    """The hooks of this process.
+    """The exit hooks of this process.
 
     Args:
         process: its number.
@@ -38,9 +38,9 @@ class ExitHooks:
     peer_watch: PeerWatch | None = None
 
     def install(self) -> None:
-        """Hook into exceptions that nobody catches, into the end of the program and into SIGUSR1.
+        """Hook into uncaught exceptions, the end of the program, and SIGUSR1.
 
-        Without this, JAX's own end waits for minutes for the other processes, and they wait for this one.
+        Without this, JAX's own shutdown waits for minutes for the other processes, and they wait for this one.
         """
         import jax  # noqa: F401  registers what it does at the end, so that ours is registered later and comes first
 
@@ -116,7 +116,7 @@ class ExitHooks:
 
 
 def _leave_fork() -> NoReturn:
-    """End a process that one of the job's has forked, before JAX's own end in it takes the job's service down."""
+    """End a process that one of the job has forked, before JAX's shutdown in it takes the job's service down."""
     failed = end_of_program()
     leave(0 if failed is None else failed.exit_code if failed.kind == "SystemExit" else 1)
 
@@ -133,7 +133,7 @@ class ExitReason:
     Attributes:
         kind: the exception's class.
         message: its text.
-        text: the traceback as Python prints it, or the place of the exit; empty where the program has said why.
+        text: the traceback as Python prints it, or the stack of the exit; empty where the program has printed why.
         exit_code: what the program ends with.
     """
 
@@ -144,12 +144,12 @@ class ExitReason:
 
 
 def watch_exits() -> None:
-    """From now on, notice with which `SystemExit` the program ends, whoever has raised it."""
+    """From now on, remember with which `SystemExit` the program ends: atexit hooks cannot ask Python for it."""
     sys.exit = _exit
     own = SystemExit.__dict__["code"]
     if isinstance(own, property):
         return
-    # Python itself asks an exception that nobody caught for its code, and tells nobody. The attribute is replaced in
+    # The interpreter asks an uncaught exception for its code, and calls no hook with it. The attribute is replaced in
     # the dictionary of the built-in class, which can be reached in this way only.
     with contextlib.suppress(IndexError, TypeError, AttributeError):
         (attributes,) = gc.get_referents(SystemExit.__dict__)
@@ -158,7 +158,7 @@ def watch_exits() -> None:
 
 
 def end_of_program() -> ExitReason | None:
-    """What ends this program as a failure, at its end; None where it ends well."""
+    """Return, at the end of the program, why it fails; None where it ends well."""
     if _ending is not None:
         status = _code_of(_ending)
         code = status & 0xFF if isinstance(status, int) else int(status is not None)
@@ -176,7 +176,7 @@ def _code_for(error: BaseException) -> int:
 
 
 def _exit(status: Any = None, /) -> NoReturn:
-    """What `sys.exit` does, with a memory of where."""
+    """Do what `sys.exit` does, and remember the stack."""
     error = SystemExit(status)
     stack = "".join(traceback.format_stack(sys._getframe(1)))
     _stacks.clear()
@@ -192,10 +192,10 @@ def _traceback(error: SystemExit) -> str:
 
 
 def _code(error: SystemExit) -> Any:
-    """What `SystemExit(...)` was given.
+    """Return the `code` of a SystemExit, and notice when Python itself asks for it.
 
-    Whoever catches the exception may ask. Where no Python code asks, it is Python itself, because nobody has caught it
-    and the program ends.
+    Whoever catches the exception may ask. Where no Python frame is above, it is the interpreter that asks, because
+    nobody has caught the exception and the program ends.
     """
     global _ending
     try:

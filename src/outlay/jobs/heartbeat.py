@@ -29,7 +29,7 @@ _marks: tuple[int, ...] = ()
 
 
 def start_beating(folder: Path, process: int) -> None:
-    """From now on, write each beat of this process to the job's folder."""
+    """From now on, write each heartbeat of this process to the job's folder."""
     global _file, _last_step, _last_of, _marks
     path = JobFolder(folder).beat_path(process)
     with contextlib.suppress(OSError):  # no room on the disk: the launcher knows less of this process
@@ -41,7 +41,7 @@ def start_beating(folder: Path, process: int) -> None:
 
 
 def beat(step: int | None, doing: str, of: int | None = None) -> None:
-    """Say that this process is alive, and what it does. Takes microseconds.
+    """Report that this process is alive, and what it does. Takes microseconds.
 
     A process that has beaten while stepping and then stays silent for much longer than its steps take is stuck: its
     launcher, or without one process 0, shows where, and ends the job.
@@ -77,12 +77,12 @@ def mark(step: int) -> bytes:
 
 
 def last_beat() -> Beat:
-    """The last beat of this process; before the first, one that says nothing."""
+    """Return the last heartbeat of this process; an empty one before the first."""
     return _last
 
 
 def report_to(listener: Callable[[], object]) -> None:
-    """Call this when this process does something else than stepping from now on; steps are looked at now and then."""
+    """From now on, call this at each heartbeat that is not a step; steps are polled."""
     global _listener
     _listener = listener
 
@@ -107,16 +107,16 @@ _devices_work_unseen: Callable[[], bool] = bool  # which is False, until somebod
 
 
 def ask_of_devices(work_unseen: Callable[[], bool]) -> None:
-    """From now on, ask this whether devices work without a sign in this process; this module knows nothing of JAX."""
+    """From now on, ask this whether devices work without a sign in this process; nothing here imports JAX."""
     global _devices_work_unseen
     _devices_work_unseen = work_unseen
 
 
 def seconds_waiting_in_jax() -> float:
-    """For how long this process has waited in one place of JAX without doing anything.
+    """Return for how long this process has waited at one line of JAX without doing anything.
 
-    It has to be asked again and again, and looks once in half a second at most. A callback of a program runs in another
-    thread, and what works there is not waited for in vain.
+    It has to be called again and again, and looks once in half a second at most. A callback of a program runs in
+    another thread: as long as one works, the process does not count as waiting.
     """
     global _answer
     if _sampled is None or time.monotonic() - _sampled[0] >= _SAMPLE:

@@ -1,4 +1,4 @@
-"""What a job on this machine is: a command, how often to run it at the same time, and what each process is told."""
+"""A job on this machine: a command, how many processes run it, and the environment variables of each."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Job:
             check_port(self.port)
 
     def environment(self, process: int, port: int, folder: JobFolder, restart: int) -> dict[str, str]:
-        """The variables of a process.
+        """Return the environment variables of a process.
 
         Raises:
-            LaunchError: variables that are set speak against simulated devices, or GPUs cannot be shared out.
+            LaunchError: JAX_PLATFORMS or XLA_FLAGS exclude simulated devices, or GPUs cannot be divided.
         """
         own = {
             process_info.PROCESS_ID: str(process),
@@ -106,7 +106,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 def assign_gpus(
     num_processes: int, environment: Mapping[str, str], devices: Path = Path("/dev")
 ) -> list[dict[str, str]]:
-    """The variable that gives each process its own GPUs, in equal numbers; empty for each where there are none.
+    """Return by process the variable that gives it its own GPUs, in equal numbers; empty where there are none.
 
     Args:
         num_processes: how many processes.
@@ -144,7 +144,7 @@ _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def check_limits(num_processes: int, ports: Path = _PORTS) -> None:
-    """Refuse more processes than can be started; lets the launcher open as many files as the system allows it.
+    """Raise LaunchError if more processes are asked for than can be started; raise the limit of open files.
 
     Args:
         num_processes: how many.
@@ -172,7 +172,7 @@ def check_limits(num_processes: int, ports: Path = _PORTS) -> None:
 
 
 def _num_ports(file: Path) -> int:
-    """Ports that the system hands out; where it does not say, all that are not reserved."""
+    """Return how many ports the system hands out; where it does not say, all that are not reserved."""
     try:
         first, last = map(int, file.read_text().split())
     except (OSError, ValueError):
@@ -184,14 +184,14 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """Return a port that nobody uses now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return probe.getsockname()[1]
 
 
 def check_port(port: int) -> None:
-    """Refuse a port that the user chose and cannot have.
+    """Raise LaunchError if a port that the user chose cannot be used.
 
     Raises:
         LaunchError: it is in use, or may not be used.

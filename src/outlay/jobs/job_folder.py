@@ -1,10 +1,9 @@
-"""The job's folder: what each process writes for the launcher, and how the launcher reads it.
+"""The job's folder: the files that processes write for the launcher, and that it writes for them.
 
 Every process has up to four files: `0.who.json` once it has joined, `0.beat` while it works, `0.error.json` when it
-fails and `0.stacks` when it is asked where it is. A job that has taken what it continues after a restart leaves
-`begun`. `listens` says that the program saves and stops where there is a file `stop`, and `ending` that
-SIGTERM comes from the launcher. The folder is private to the
-user, and `launcher` is locked as long as its launcher lives.
+fails, and `0.stacks` when it is asked for its stacks. `begun` says that the job has taken the run folder that a restart
+continues, `listens` that the program saves and stops once there is a file `stop`, and `ending` that SIGTERM comes from
+the launcher. The folder is private to the user, and `launcher` is locked as long as its launcher lives.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ BEAT_SIZE = 256
 """Bytes of a beat file: one JSON object, padded with blanks, so that it is overwritten in place."""
 
 JOINING = ("joining", "meeting the others")
-"""What a process is doing, in the words of its beats, until it has joined."""
+"""What the heartbeats of a process say until it has joined."""
 
 JOINED = "joined"
-"""What a process is doing that has joined and has not said more."""
+"""What the heartbeat of a process says that has joined and has not reported more."""
 
 AFTER_THE_LAST = "what follows the last step"
-"""What a process is doing that has taken all its steps: a report, an upload, anything that takes its time."""
+"""What the heartbeat of a process says after its last step: it may report or upload for as long as it likes."""
 
 FINISHED = "finished"
-"""What a process is doing whose program has ended, so that only JAX's end is left."""
+"""What the heartbeat of a process says when its program has ended, and only JAX's shutdown is left."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class JoinedProcess:
 
 @dataclass(frozen=True)
 class Beat:
-    """A sign of life.
+    """A heartbeat: what a process did last, and does now.
 
     Attributes:
         step: the last step that was finished, if any was.
@@ -78,14 +77,14 @@ class Beat:
 
 
 def is_after_the_last(beat: Beat) -> bool:
-    """Whether a process says that it has taken all its steps."""
+    """Return whether a process reports that it has taken all its steps."""
     done = beat.of is not None and beat.step is not None and beat.step >= beat.of
     return done or beat.doing in (AFTER_THE_LAST, FINISHED)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that nobody caught.
+    """An uncaught exception.
 
     Attributes:
         time: when, in seconds since the epoch.
@@ -137,7 +136,7 @@ class JobFolder:
         return self.path / "ending"
 
     def listen(self) -> None:
-        """Say that the program looks for a request to stop, and saves its state before it does."""
+        """Mark that the program looks for a request to stop, and saves its state before it stops."""
         with contextlib.suppress(OSError):
             (self.path / "listens").touch()
 
@@ -154,7 +153,7 @@ class JobFolder:
         return self._stop.exists()
 
     def mark_ending(self) -> None:
-        """Say that the launcher ends the processes, so that SIGTERM is no request to save."""
+        """Mark that the launcher ends the processes, so that its SIGTERM is no request to save."""
         with contextlib.suppress(OSError):
             self._ending.touch()
 
@@ -163,19 +162,19 @@ class JobFolder:
         return self._ending.exists()
 
     def mark_begun(self) -> None:
-        """Say that the job has taken the folder that a restart is to continue."""
+        """Mark that the job has taken the run folder that a restart is to continue."""
         self._begun.touch()
 
     def has_begun(self) -> bool:
-        """Whether an earlier start of the job has said so."""
+        """Return whether an earlier start of the job has taken the run folder."""
         return self._begun.exists()
 
     def write_joined(self, process: JoinedProcess) -> None:
-        """Say that a process has joined, and what it is."""
+        """Write that a process has joined, and what it is."""
         self._write(f"{process.process}.who.json", asdict(process))
 
     def write_failure(self, process: int, failure: Failure) -> None:
-        """Say why a process fails."""
+        """Write why a process fails."""
         self._write(f"{process}.error.json", asdict(failure))
 
     def joined(self, process: int) -> JoinedProcess | None:
@@ -183,18 +182,18 @@ class JobFolder:
         return self._load(f"{process}.who.json", JoinedProcess)
 
     def pid(self, process: int) -> int | None:
-        """The number that a process has here, whatever it is called where it runs; None before it has joined."""
+        """Return the pid of a process here, which may differ in its container; None before it has joined."""
         joined, key = self.joined(process), self.path / f"{process}.pid"
         if joined and key not in self._read and (pid := find(self.mark, joined.pid)):
             self._read[key] = pid
         return self._read.get(key)
 
     def failure(self, process: int) -> Failure | None:
-        """Why a process failed, if an exception was the reason."""
+        """Return why a process failed, if an exception was the reason."""
         return self._load(f"{process}.error.json", Failure)
 
     def beat(self, process: int) -> Beat | None:
-        """The last sign of life of a process; None before the first, and when it is being written right now."""
+        """Return the last heartbeat of a process; None before the first, and while it is being written."""
         try:
             return Beat(**json.loads(self.beat_path(process).read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -237,7 +236,7 @@ _KEPT = 5
 
 @contextlib.contextmanager
 def new_job_folder() -> Iterator[JobFolder]:
-    """A folder for a job of this launcher; those of failed jobs stay, but for all except the last few."""
+    """Make the folder of a job of this launcher; those of the last few failed jobs stay, older ones go."""
     import tempfile  # here, as `outlay --help` would load it too
 
     _remove_old(Path(tempfile.gettempdir()))
@@ -267,7 +266,7 @@ def _remove_old(where: Path) -> None:
 
 
 def padded(beat: Beat) -> bytes:
-    """A beat as the bytes of its file."""
+    """Return a heartbeat as the bytes of its file."""
     text = json.dumps(asdict(beat)).encode()
     if len(text) > BEAT_SIZE:
         text = json.dumps(asdict(replace(beat, doing=beat.doing[:32]))).encode()[:BEAT_SIZE]

@@ -1,4 +1,4 @@
-"""`outlay.join`: this process becomes one of several, whatever started it."""
+"""`outlay.join`: make this process one of several, whatever started them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from outlay.jobs.rendezvous import Rendezvous, meet
 # that is moved.
 _LOST_AFTER = 100.0
 # JAX takes a process for dead that says nothing for so long. A job that SLURM suspends is silent for hours and goes on:
-# it is the processes' own guard that sees which machine has gone. Elsewhere than on Linux it does not, so JAX does.
+# it is `PeerWatch` that sees which machine has gone. Elsewhere than on Linux it does not, so JAX does.
 _HEARTBEAT = 7 * 24 * 3600 if hasattr(socket, "TCP_USER_TIMEOUT") else None
 _OWN_JOB_WITHIN = 30.0  # seconds
 
@@ -64,7 +64,7 @@ def join(
         This process in the job, and the hosts of all processes.
 
     Raises:
-        JoinError: the environment says it only by half, or processes are missing; the message names them.
+        JoinError: variables or processes are missing; the message names them.
         BackendStartedError: JAX has started already, and would know this process's devices only.
         BackendError: `XLA_FLAGS` holds flags that XLA does not know.
 
@@ -119,7 +119,7 @@ def _key(info: ProcessInfo) -> str:
 
 
 def _seconds(name: str, given: float | None) -> float | None:
-    """A limit as it is given, or as the environment says; None where nobody does."""
+    """Return a limit as it is given, or as the environment says; None where neither does."""
     variable = {"stuck_after": process_info.STUCK_AFTER, "lost_after": process_info.LOST_AFTER}[name]
     text = os.environ.get(variable, "") if given is None else str(given)
     if not text:
@@ -182,7 +182,7 @@ def _join(info: ProcessInfo, timeout: float, stuck_after: float | None, lost_aft
 
 
 def _work_unseen() -> bool:
-    """Whether this process computes on devices that show no sign of work in it: on all but the CPU's."""
+    """Return whether this process computes on devices that show no sign of work in it: on all but the CPU's."""
     import jax
 
     from outlay.core.jax_compat import backend_is_started
@@ -191,7 +191,7 @@ def _work_unseen() -> bool:
 
 
 def _set_devices() -> None:
-    """Simulate as many devices as the launcher wants; what XLA reads from the environment it has set already."""
+    """Simulate as many devices as the launcher asks for; it has set what XLA reads from the environment already."""
     num_devices = os.environ.get(process_info.DEVICES_PER_PROCESS)
     if num_devices is None:
         return
@@ -229,7 +229,7 @@ def _initialize(met: Rendezvous, timeout: float, lost_after: float) -> None:
 
 
 def _check_own_job(met: Rendezvous) -> None:
-    """Make sure that JAX, which asks nobody who he is, has connected those that have met."""
+    """Raise JoinError if JAX, which does not authenticate anybody, has connected other processes than have met."""
     if met.info.process == 0:
         post("job", met.nonce)
     elif wait_for("job", _OWN_JOB_WITHIN) != met.nonce:
@@ -240,7 +240,7 @@ def _check_own_job(met: Rendezvous) -> None:
 
 
 def _own_gpus(info: ProcessInfo) -> list[int] | None:
-    """The GPUs of this process where several on one machine all see all of them; None for all that it sees."""
+    """Return the GPUs of this process where all on its machine see the same ones; None for all that it sees."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     here, local = info.num_local_processes, info.local_process
     if here is None or local is None or here == 1 or len(visible) < here or len(visible) % here:

@@ -39,47 +39,47 @@ _joined: Joined | None = None
 
 
 def joined() -> Joined | None:
-    """The job of this process; None before `outlay.join()`."""
+    """Return the job of this process; None before `outlay.join()`."""
     return _joined
 
 
 def remember(joined: Joined) -> None:
-    """Keep what this process knows about its job."""
+    """Set the job of this process, for `joined()`."""
     global _joined
     _joined = joined
 
 
 def host_number(process: int) -> int | None:
-    """The host of a process as a number, from 0 in the order of processes; None where hosts were not exchanged."""
+    """Return the number of the host of a process, from 0 in the order of processes; None where hosts are unknown."""
     if _joined is None or process >= len(_joined.hosts):
         return None
     return sorted(set(_joined.hosts), key=_joined.hosts.index).index(_joined.hosts[process])
 
 
-_AT_ONCE = 2.0  # seconds in JAX's own code without a look at Ctrl-C
+_AT_ONCE = 2.0  # seconds in JAX's native code, where Python does not hear of Ctrl-C
 _FAREWELL = 10.0  # seconds
 
 
 def patience() -> float:
-    """Seconds that this process waits for the others of its job."""
+    """Return the seconds that this process waits for the others of its job."""
     job = joined()
     return job.timeout if job else PATIENCE
 
 
 def post(key: str, text: str) -> None:
-    """Leave a text; a key can be used once."""
+    """Put a text into the job's key-value store, at the coordinator; a key can be used once."""
     _client().key_value_set(f"outlay/{key}", text)
 
 
 def posted(folder: str) -> list[str]:
-    """What has been left under keys that begin with this one and a slash."""
+    """Return the texts under all keys that begin with this one and a slash."""
     return [text for _, text in _client().key_value_dir_get(f"outlay/{folder}/")]
 
 
 def wait_for(key: str, seconds: float = math.inf) -> str | None:
-    """The text that a process leaves; None where it has not come after so many seconds.
+    """Return the text under a key once a process has put it there; None if none has after so many seconds.
 
-    Where they are not limited, it is the processes' guard that ends a wait for one that has failed or gone.
+    Without a limit, it is `PeerWatch` that ends the wait for a process that has failed or gone.
     """
     import jax
 
@@ -97,16 +97,16 @@ def wait_for(key: str, seconds: float = math.inf) -> str | None:
 
 
 def gather_all(key: str, processes: Sequence[int], process: int, seconds: float = math.inf) -> list[int]:
-    """Go on when all of some processes have come here; no device takes part, so nobody is in a hurry.
+    """Wait until all of some processes have called this: a barrier without devices, which may take any time.
 
     Args:
-        key: of this meeting, the same in all; can be used once.
-        processes: all that come, in the same order everywhere.
-        process: which this is.
+        key: of this barrier, the same in all; can be used once.
+        processes: all that take part, in the same order everywhere.
+        process: which of them this is.
         seconds: how long to wait.
 
     Returns:
-        Those that have not come; empty if all is well.
+        The processes that have not come; empty if all have.
     """
     first, *others = processes
     if process != first:
@@ -120,12 +120,12 @@ def gather_all(key: str, processes: Sequence[int], process: int, seconds: float 
 
 
 def part(key: str, processes: Sequence[int]) -> None:
-    """Let all read what was left before the first of them ends, and perhaps the coordinator with it."""
+    """Wait for the others to read what was posted, before this process ends and perhaps takes the coordinator along."""
     import jax
 
     try:
         _client().wait_at_barrier(f"outlay/{key}", round(1000 * _FAREWELL), list(processes))
-    except jax.errors.JaxRuntimeError:  # one of them has ended already; what is to be said matters more
+    except jax.errors.JaxRuntimeError:  # one has ended already; the message that follows matters more
         return
 
 

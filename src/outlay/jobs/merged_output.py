@@ -23,7 +23,7 @@ _ADDRESSES = re.compile(r"\s*(PC: )?@ +0x|\*\*\* |https://symbolize|[EFIW]\d{4} 
 
 
 class Log:
-    """A file of bounded size: of what is written to it, it holds the last 32 MiB at least, and 64 MiB at most.
+    """A log file of bounded size: it holds the last 32 MiB of what is written at least, and 64 MiB at most.
 
     Args:
         path: the file; it is appended to. What is too much for it goes to a second one beside it, and then away.
@@ -44,7 +44,7 @@ class Log:
             self.problem = f"{path}: {error.strerror}"
 
     def write(self, text: str) -> None:
-        """Add text. Where there is no room for it, give up, and what the file takes with it: others may need it."""
+        """Add text; if the disk is full, remove the file and write no more, since others need the room."""
         if self._file is None:
             return
         try:
@@ -75,7 +75,7 @@ class Log:
 
 
 class MergedOutput:
-    """Shows lines as they come, stdout's on stdout and stderr's on stderr; a file gets all of them.
+    """Shows lines as they come, on stdout or stderr as they were written, and logs all of them.
 
     Args:
         num_processes: how many processes there are.
@@ -95,7 +95,7 @@ class MergedOutput:
         self._warned: set[str] = set()
 
     def add(self, process: int, stream: Stream, lines: list[str]) -> None:
-        """Lines that a process has written to `stdout` or `stderr`."""
+        """Take lines that a process has written to `stdout` or `stderr`."""
         order = self._orders.get(stream)
         if order:
             lines = order.add(process, lines)
@@ -109,23 +109,23 @@ class MergedOutput:
             self._warn(f"output is not kept in a file any more, {self.log.problem}; the job goes on")
 
     def end(self, process: int, stream: Stream) -> None:
-        """A process writes no more to `stdout` or `stderr`."""
+        """Note that a process writes no more to `stdout` or `stderr`."""
         if order := self._orders.get(stream):
             order.end(process)
             self._show(stream, order.ready())
 
     def hold_errors(self) -> None:
-        """From now on keep stderr's lines to the file: once a process has failed, the others complain about it."""
+        """From now on, write stderr only to the file: once a process has failed, the others complain about it."""
         if self._held is None:
             self._show_rest()
             self._held = [0] * len(self._errors)
 
     def num_held(self, but: int | None) -> int:
-        """Lines that were kept from the screen, but for those of one process."""
+        """Return how many lines were not shown, without those of one process."""
         return sum(num for process, num in enumerate(self._held or ()) if process != but)
 
     def last_errors(self, process: int) -> str:
-        """The last that a process wrote to stderr, from its last traceback on if there is one; ends in a newline."""
+        """Return the end of a process's stderr, from its last traceback on if there is one; it ends in a newline."""
         lines = [line for line in self._errors[process] if not _ADDRESSES.match(line)]
         starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
         return "".join(f"{line}\n" for line in (lines[starts[-1] :] if starts else lines[-10:]))
@@ -164,13 +164,13 @@ _MOST = 1 << 24  # characters that are held back
 
 
 class StepOrder:
-    """Holds back the lines of one stream, stdout or stderr, of all processes.
+    """Orders the lines of one stream by steps: those of a step come once all processes have finished it.
 
     Args:
         num_processes: how many processes there are.
 
     Attributes:
-        overflowed: so much was held back, for a process that was behind, that some of it came before its turn.
+        overflowed: whether so much was held back, for a process that was behind, that some lines came too early.
     """
 
     def __init__(self, num_processes: int) -> None:
@@ -181,7 +181,7 @@ class StepOrder:
         self.overflowed = False
 
     def add(self, process: int, lines: list[str]) -> list[str]:
-        """Take lines of a process; returns them as it wrote them, without marks."""
+        """Take lines of a process; return them without the marks of steps."""
         plain = []
         for line in lines:
             if end := STEP_MARK.search(line):
@@ -195,7 +195,7 @@ class StepOrder:
         return plain
 
     def end(self, process: int) -> None:
-        """A process writes no more."""
+        """Note that a process writes no more."""
         if begun := self._begun_lines[process]:
             self._held[self._finished[process]][process].append(begun)
             self._size += len(begun)
@@ -203,14 +203,14 @@ class StepOrder:
         self._finished[process] = math.inf
 
     def ready(self) -> Iterator[tuple[int, str]]:
-        """Lines, each with its process, of steps that all processes have left behind; all where they are too many."""
+        """Yield lines, each with its process, of the steps that all have finished; all lines if too many are held."""
         yield from self._until(min(self._finished))
         if self._size > _MOST:
             self.overflowed = True
             yield from self.rest()
 
     def rest(self) -> Iterator[tuple[int, str]]:
-        """All lines that are left."""
+        """Yield all lines that are left."""
         return self._until(math.inf)
 
     def _until(self, step: float) -> Iterator[tuple[int, str]]:

@@ -35,11 +35,11 @@ _PAUSE = 5.0  # seconds between two looks after which this process was held itse
 
 
 class PeerWatch:
-    """One process's part in watching all.
+    """This process's part in watching the processes of its job.
 
     Args:
-        met: what meeting them has given.
-        acts: end this process where another one has failed or gone; else somebody else does.
+        met: the other processes, as they met.
+        acts: whether to end this process where another one has failed or gone; False where a launcher does that.
         stuck_after: seconds without a finished step after which the job is stuck; None for a rule by its own steps, 0
             for never.
     """
@@ -63,25 +63,25 @@ class PeerWatch:
         self._heard_at = dict.fromkeys(range(self._num), time.monotonic())
 
     def start(self) -> None:
-        """Watch from now on, in a thread."""
+        """Start the thread that watches."""
         os.register_at_fork(after_in_child=self._forget)
         report_to(lambda: self._report(_sign_of_life(waiting=0.0)))
         target = self._lead if self._me == 0 else self._follow
         threading.Thread(target=target, name="outlay-guard", daemon=True).start()
 
     def finish(self) -> None:
-        """This process's program has ended well: wait until those of all others have, however long they work."""
+        """Report that this program has ended well, and wait until all others have, however long they work."""
         self._report({"finished": True})
         while not self._over.wait(0.2):
             pass
 
     def fail(self, code: int, reason: str, *, is_echo: bool = False) -> int:
-        """This process ends as a failure; tell all the others.
+        """Report that this process ends as a failure; return the exit code to end with.
 
         Args:
             code: its exit code.
             reason: why, in a line.
-            is_echo: it only says that another process has gone, so the exit code may be that one's.
+            is_echo: whether it only says that another process has gone, whose exit code is then used.
 
         Returns:
             The exit code to end with.
@@ -102,7 +102,7 @@ class PeerWatch:
             self._connections[0].send(message)
 
     def _forget(self) -> None:
-        """In a worker that this process forks: it is not of the job, and must not hold its connections open."""
+        """Close the connections in a fork of this process: it is not of the job, and must not hold them open."""
         self._over.set()
         for connection in self._connections.values():
             connection.close()
@@ -195,7 +195,7 @@ class PeerWatch:
         return None
 
     def _left_early(self, running: set[int]) -> bool:
-        """Whether all that remain wait for those that have finished: in JAX, or in a step that those have not taken."""
+        """Return whether all that remain wait for those that have finished: in JAX, or in a step too many."""
         in_steps = any(self._is_between_steps(process) for process in self._finished)
         for process in running:
             silence = self._silence[process]
@@ -207,7 +207,7 @@ class PeerWatch:
         return True
 
     def _is_stuck(self, running: set[int]) -> bool:
-        """Whether nothing goes on: in some process where a time is given, else in all: one may work for the others."""
+        """Return whether the job is stuck: one process if `stuck_after` is given, else all, as one may work for all."""
         beats = {process: beat for process in running if (beat := self._beats.get(process))}
         stepping = [process for process, beat in beats.items() if beat.step is not None or beat.of is not None]
         decide = any if self._explicit else all
@@ -216,7 +216,7 @@ class PeerWatch:
         )
 
     def _are_held(self, running: set[int]) -> bool:
-        """Whether a process is held, by a signal such as SIGSTOP, and all others wait."""
+        """Return whether a process is held, by a signal such as SIGSTOP, and all others wait."""
         held = {process for process in running if time.monotonic() - self._heard_at[process] > self._together}
         return bool(held) and all(self._waiting.get(process, 0.0) > self._together for process in running - held)
 
@@ -258,7 +258,7 @@ class PeerWatch:
             self._look_for_process_0(now - heard_at)
 
     def _look_for_process_0(self, silent: float) -> None:
-        """End where process 0 is held, by a signal such as SIGSTOP, and this process waits: nobody else can decide."""
+        """End this process if process 0 is held, as by SIGSTOP, and this process waits: nobody else can decide."""
         is_waiting = seconds_waiting_in_jax() > self._together or (
             self._explicit and self._silence[self._me].is_too_long()
         )
@@ -274,7 +274,7 @@ class PeerWatch:
         self._over.set()
 
     def _obey(self, verdict: Message) -> None:
-        """End this process, as process 0 has decided for all."""
+        """End this process as process 0 has decided."""
         if verdict.get("but") == self._me:  # which knows itself, and ends by itself
             self._over.set()
             return
@@ -282,12 +282,12 @@ class PeerWatch:
 
 
 def leave(code: int, text: str = "", *, stacks: bool = False) -> NoReturn:
-    """End this process at once, without the ends of others in it, which would wait for other processes.
+    """End this process at once, without atexit hooks, which would wait for other processes.
 
     Args:
         code: the exit code.
-        text: what to say.
-        stacks: say where each thread is.
+        text: what to print.
+        stacks: print where each thread is.
     """
     if stacks:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What Linux says about a process, and signals that reach only processes of the job; elsewhere nothing is known.
+"""What /proc says about a process, and signals that reach only processes of the job; Linux only, else unknown.
 
 A number in a process's own words may be another process's number here: a container counts its own. And a number that
 was right may be another process's by now. So processes are known by a mark in their environment, which what they start
@@ -29,18 +29,18 @@ _ACCELERATED = ("jaxlib", "jax_plugins", "libjax", "xla", "libtpu", "cuda", "ncc
 
 
 def is_idle(pid: int) -> bool:
-    """Whether every thread of a process waits for something other than a core or a disk; False where unknown."""
+    """Return whether every thread of a process waits for something other than a core or a disk; False if unknown."""
     states = [_state(stat) for stat in (_PROC / str(pid) / "task").glob("*/stat")]
     return bool(states) and not _RUNNING & set(states)
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal such as SIGSTOP holds a process."""
+    """Return whether a signal such as SIGSTOP holds a process."""
     return _state(_PROC / str(pid) / "stat") == "T"
 
 
 def waits_at(pid: int) -> str:
-    """The call of the system in which the main thread of a process waits, with its arguments and where in the program.
+    """Return the system call in which the main thread of a process waits, with its arguments and the program counter.
 
     The same text twice means the same wait; empty where unknown.
     """
@@ -50,7 +50,7 @@ def waits_at(pid: int) -> str:
 
 
 def waits_in_jax(pid: int) -> bool | None:
-    """Whether the main thread of a process waits for another thread in JAX's compiled code; None where unknown.
+    """Return whether the main thread of a process waits for another thread in JAX's compiled code; None if unknown.
 
     Its stack tells: of the addresses of code between the wait and Python, most are in JAX's library. Not the innermost
     one alone: what was left there by an earlier call, or half of it beside another value, may look like an address. A
@@ -81,7 +81,7 @@ def waits_in_jax(pid: int) -> bool | None:
 
 
 def _most_are_in_jax(files: Iterable[str]) -> bool | None:
-    """Whether most addresses before the first frames of Python are in JAX's library; None where there are none at all.
+    """Return whether most addresses before the first frames of Python are in JAX's library; None if there are none.
 
     Args:
         files: what each address of the stack is in, innermost first.
@@ -103,11 +103,11 @@ def _is_python(file: str) -> bool:
 
 
 def find(mark: str, number_inside: int) -> int | None:
-    """The process of a job that calls itself by a number, by its number here; None where there is none.
+    """Return the pid here of a process of a job that has another pid in its container; None where there is none.
 
     Args:
         mark: of the job.
-        number_inside: its number in its own words, such as in a container.
+        number_inside: its pid as it sees it itself, such as in a container.
     """
     if not _PROC.joinpath("self").exists():  # not Linux, where nobody counts otherwise
         return number_inside
@@ -117,14 +117,14 @@ def find(mark: str, number_inside: int) -> int | None:
 
 
 def marked(mark: str) -> Iterator[int]:
-    """The numbers of all processes of a job, of those that they started too."""
+    """Yield the pids of all processes of a job, and of those that they started."""
     for folder in _PROC.glob("[0-9]*"):
         if is_marked(int(folder.name), mark):
             yield int(folder.name)
 
 
 def is_marked(pid: int, mark: str) -> bool:
-    """Whether a process belongs to a job: so says the environment that it was started with."""
+    """Return whether a process belongs to a job: the environment that it was started with holds the mark."""
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -150,7 +150,7 @@ def send(pid: int, number: int, mark: str) -> bool:
 
 
 def end_marked(mark: str) -> None:
-    """End all processes of a job with SIGKILL, wherever they are, and what they start meanwhile."""
+    """End all processes of a job with SIGKILL, and what they start meanwhile."""
     for _ in range(10):
         if not [pid for pid in marked(mark) if not _is_gone(pid) and send(pid, signal.SIGKILL, mark)]:
             return
@@ -161,7 +161,7 @@ def _is_gone(pid: int) -> bool:
 
 
 def _innermost(pid: int) -> int:
-    """The number of a process in the innermost namespace that it is in."""
+    """Return the pid of a process in the innermost namespace that it is in."""
     with contextlib.suppress(OSError):
         for line in (_PROC / str(pid) / "status").read_text().splitlines():
             if line.startswith("NSpid:"):

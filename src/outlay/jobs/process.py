@@ -56,7 +56,7 @@ class Process:
         )
 
     def look(self) -> bool:
-        """Whether it runs still. What an ended process leaves running is ended too."""
+        """Return whether it still runs; if not, end what it has left running."""
         if self.exit_code is None:
             self.exit_code = self.popen.poll()
             if self.exit_code is not None:
@@ -78,10 +78,10 @@ def die_with_parent() -> None:
 
 @contextlib.contextmanager
 def killing_leftovers(mark: str) -> Iterator[None]:
-    """Have all processes of a job end with this block, or with this process, were it killed. Linux only.
+    """Kill all processes of a job when this block ends, or when this process is killed. Linux only.
 
-    What a process started in a session of its own is not reached by a signal to its group, and nothing but another
-    process outlives SIGKILL.
+    A signal to a process group does not reach what a process has started in a session of its own, and only another
+    process can act after a SIGKILL.
 
     Args:
         mark: of the job.
@@ -110,7 +110,7 @@ def end_all(processes: Iterable[Process], folder: JobFolder) -> None:
 
     Args:
         processes: of a job.
-        folder: of the job, where it is told that they are to end, and not to save.
+        folder: of the job, in which this marks that they are to end, and not to save.
     """
     running = [process for process in processes if process.look()]
     if running:
@@ -133,7 +133,7 @@ _LAST_WORDS = 0.5  # seconds
 
 
 class Pipes:
-    """Takes lines from the processes to the merged output.
+    """Reads the pipes of all processes, without waiting for any one of them, into the merged output.
 
     Attributes:
         last_line: by process, when it last wrote something (`time.monotonic`).
@@ -158,7 +158,7 @@ class Pipes:
         return False
 
     def read(self) -> None:
-        """Take what is there now."""
+        """Read what is there now."""
         for key, _ in self._selector.select(0):
             process, stream, lines = key.data
             piece = os.read(key.fd, _PIECE)
@@ -169,7 +169,7 @@ class Pipes:
                 self._selector.unregister(key.fileobj)
 
     def read_rest(self) -> None:
-        """Take what ended processes have left behind, and close the pipes; a second call changes nothing."""
+        """Read what ended processes have left, and close the pipes; a second call changes nothing."""
         if not self._pipes:
             return
         deadline = time.monotonic() + _LAST_WORDS
@@ -186,20 +186,20 @@ class Pipes:
 
 
 LONGEST = 1 << 20
-"""Bytes of a line that are held until its end comes; a longer one is shown in pieces."""
+"""Bytes of a line that are held until its end comes; a longer line is shown in pieces."""
 
 _ENDS = re.compile(rb"(\r\n|\n|\r(?=.))", re.DOTALL)
 
 
 class Lines:
-    """Collects what comes from a pipe and gives back the lines that are whole."""
+    """Splits what comes from a pipe into lines."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
         self._size = 0
 
     def add(self, piece: bytes) -> list[str]:
-        """Add what came; returns the lines that are whole now, without their ends.
+        """Add what came; return the lines that are complete now, without their ends.
 
         A carriage return ends a line too: progress bars write one instead of a newline.
         """
@@ -213,7 +213,7 @@ class Lines:
         return whole + self._begin(rest)
 
     def finish(self) -> list[str]:
-        """What is left when the pipe has closed."""
+        """Return what is left when the pipe has closed."""
         rest, self._begun, self._size = b"".join(self._begun), [], 0
         return [rest.decode(errors="replace").rstrip("\r")] if rest else []
 

@@ -110,7 +110,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     """Return a variable as a number.
 
     Raises:
-        JoinError: it is none.
+        JoinError: it is not one.
     """
     try:
         return int(environment[name])
@@ -142,7 +142,7 @@ def read_process_info(environment: Environment) -> ProcessInfo | None:
     """Return which process this is; None where nobody has started several processes.
 
     Raises:
-        JoinError: variables are set by half, or cannot be.
+        JoinError: variables are missing, or their values cannot be right.
     """
     for find in (_from_outlay, _from_slurm, _from_open_mpi):
         if info := find(environment):
@@ -156,7 +156,7 @@ def _from_outlay(environment: Environment) -> ProcessInfo | None:
         NUM_PROCESSES: "how many there are",
         COORDINATOR: "host:port of process 0",
     }
-    if not any(name in environment for name in own) or _is_other(environment):
+    if not any(name in environment for name in own) or _is_numbered_by_others(environment):
         return None
     # In the pods of an Indexed Job, Kubernetes counts; the rest is the same in all pods and stands in the Job.
     process = _POD if _POD in environment and PROCESS_ID not in environment else PROCESS_ID
@@ -177,8 +177,8 @@ def _from_outlay(environment: Environment) -> ProcessInfo | None:
     )
 
 
-def _is_other(environment: Environment) -> bool:
-    """Whether only the coordinator is set, for processes that SLURM or Open MPI counts."""
+def _is_numbered_by_others(environment: Environment) -> bool:
+    """Return whether only the coordinator is set, for processes that SLURM or Open MPI numbers."""
     counted = "SLURM_STEP_ID" in environment or "OMPI_COMM_WORLD_RANK" in environment
     return counted and not {PROCESS_ID, NUM_PROCESSES} & set(environment)
 
@@ -218,7 +218,7 @@ def _from_slurm(environment: Environment) -> ProcessInfo | None:
 
 
 def _tasks_here(environment: Environment) -> int | None:
-    """How many tasks this node has: of `4(x2),3`, which is 4 on the first two nodes and 3 on the next."""
+    """Return how many tasks this node has: `4(x2),3` says 4 on the first two nodes and 3 on the next."""
     text, node = environment.get("SLURM_STEP_TASKS_PER_NODE", ""), environment.get("SLURM_NODEID", "")
     counts: list[int] = []
     for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
@@ -251,11 +251,11 @@ def _from_open_mpi(environment: Environment) -> ProcessInfo | None:
 
 
 def _open_mpi_coordinator(environment: Environment, *, alone: bool) -> tuple[str, str, tuple[int, ...]]:
-    """Where to meet, where that is from, and other ports there; Open MPI does not say on which machine process 0 is.
+    """Return the coordinator, where that is from, and its other ports; Open MPI does not say where process 0 runs.
 
     Args:
-        environment: the
-        alone: all processes are on this machine.
+        environment: the variables.
+        alone: whether all processes are on this machine.
     """
     if given := environment.get(COORDINATOR):
         return given, COORDINATOR, ()
@@ -273,7 +273,7 @@ def _open_mpi_coordinator(environment: Environment, *, alone: bool) -> tuple[str
 
 
 def _ports(job: str) -> list[int]:
-    """The ports that belong to a job, in the order in which they are tried."""
+    """Return the ports of a job, in the order in which they are tried."""
     first = zlib.crc32(job.encode())
     return [_FIRST_PORT + (first + 509 * number) % _NUM_PORTS for number in range(_NUM_TRIES)]
 

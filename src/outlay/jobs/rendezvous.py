@@ -1,4 +1,4 @@
-"""All processes of a job meet before JAX connects them: nobody else gets in, and whoever is missing is named.
+"""The rendezvous of all processes of a job before JAX connects them: strangers are kept out, missing ones named.
 
 JAX ends a process with an abort where another one is missing, and lets in whoever comes first. Here process 0 listens
 for a moment at the address that JAX will use, and the others come to it. Both sides show that they know the job's token
@@ -36,11 +36,11 @@ _NOTE_AFTER, _NOTE_EVERY = 5.0, 60.0  # seconds
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """What the processes of a job know once they have met.
+    """What each process of a job knows once all have met.
 
     Attributes:
-        info: this process's, with the port at which they met.
-        hosts: the host of each, by process.
+        info: of this process, with the port at which they met.
+        hosts: the host name of each process.
         connections: process 0's to all others; of another process, its own to process 0.
         bind: where JAX's service is to listen; empty but in process 0.
         nonce: a random text that only those who have met know.
@@ -54,10 +54,10 @@ class Rendezvous:
 
 
 def meet(info: ProcessInfo, timeout: float, lost_after: float = 100.0) -> Rendezvous:
-    """Wait for all processes.
+    """Wait until all processes of the job have met.
 
     Args:
-        info: this process's info.
+        info: of this process.
         timeout: seconds to wait.
         lost_after: seconds without an answer after which the machine of another process is lost.
 
@@ -81,7 +81,7 @@ def _digest(info: ProcessInfo) -> str:
 
 @dataclass(eq=False)
 class _Guest:
-    """Somebody at process 0: a process of the job once it has proven that."""
+    """Whoever has connected to process 0: a process of the job once it has proven that."""
 
     connection: Connection
     peer: str
@@ -145,7 +145,7 @@ class _Host:
             self._drop(guest, "silent")
 
     def _drop(self, guest: _Guest, why: str) -> None:
-        """A stranger, or a process that has ended meanwhile and may come again."""
+        """Close the connection of a stranger, or of a process that has ended meanwhile and may come again."""
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(guest.connection)
         guest.connection.close()
@@ -162,7 +162,7 @@ class _Host:
                 known.pop(guest.process, None)
 
     def _hear(self, guest: _Guest) -> None:
-        """Take what somebody has sent."""
+        """Read what a guest has sent."""
         try:
             for message in guest.connection.read():
                 if guest not in self._unknown:
@@ -215,7 +215,7 @@ class _Host:
             self._loopbacks[process] = _shown(loopback) if isinstance(loopback, str) else None
 
     def _refuse(self, guest: _Guest, why: str) -> None:
-        """Tell a process that cannot be right; with a token it is surely one of ours, and so the job cannot be."""
+        """Refuse a process that contradicts the job; with a token it is surely one of ours, so the job fails."""
         guest.connection.send({"problem": why})
         if self._info.secret:
             raise JoinError(why)
@@ -247,12 +247,12 @@ class _Host:
 
 
 def _shown(text: str) -> str:
-    """A name of another machine, fit to be printed."""
+    """Return the name of another machine, fit to be printed."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:255])
 
 
 class _NotYet(Exception):
-    """Process 0 is not there, or somebody else is."""
+    """Process 0 does not listen yet, or somebody else does."""
 
 
 def _visit(info: ProcessInfo, timeout: float, lost_after: float) -> Rendezvous:
@@ -304,7 +304,7 @@ def _visit_at(info: ProcessInfo, deadline: float, timeout: float, lost_after: fl
 
 
 def _introduce(connection: Connection, info: ProcessInfo) -> Message | None:
-    """Show that this process belongs to the job, and that the other one does; returns an answer that came at once."""
+    """Prove that this process belongs to the job, and check that the other one does."""
     own = secrets.token_hex(16)
     hello = {"process": info.process, "num_processes": info.num_processes, "host": socket.gethostname()}
     connection.send(hello | {"job": _digest(info), "nonce": own, "loopback": own_loopback()})

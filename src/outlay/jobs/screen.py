@@ -1,4 +1,4 @@
-"""What a launcher shows on stdout and stderr, without waiting for whoever reads them.
+"""The launcher's stdout and stderr, written without waiting for whoever reads them.
 
 A terminal that Ctrl-S holds, or a `tee` that hangs, must not keep the launcher from seeing that a process has died. So
 text waits here, and goes out as it is taken.
@@ -22,7 +22,7 @@ _PIECE = 1024  # characters; up to 4096 bytes, which a pipe takes as a whole or 
 
 
 class NobodyReads(BaseException):
-    """Whoever read stdout has gone, as after `| head`."""
+    """Raised when whoever read stdout has gone, as after `| head`."""
 
 
 class Screen:
@@ -60,14 +60,14 @@ class Screen:
         self._later.append(text)
 
     def drop(self, why: str) -> None:
-        """Forget what waits, and say why, where that can be read."""
+        """Drop what waits, and print why, if anybody reads it."""
         for waiting in self._waiting.values():
             waiting.clear()
         self._size = 0
         self.write("stderr", f"{why}\n")
 
     def flush(self) -> int:
-        """Show what is taken now, and say how many characters that are.
+        """Show what can be written now; return how many characters that were.
 
         Raises:
             NobodyReads: whoever read stdout has gone.
@@ -87,7 +87,7 @@ class Screen:
         return before - self._size
 
     def finish(self, patience: float | None = None) -> bool:
-        """Show what is left, and wait until it is taken; whether all was.
+        """Show what is left, and wait until it is written; return whether all was.
 
         Args:
             patience: seconds after which the rest is dropped, if nothing was taken in them; None to wait for ever.
@@ -118,7 +118,7 @@ class Screen:
 
 
 def is_writable(to: IO[str]) -> bool:
-    """Whether a stream takes a piece of text now."""
+    """Return whether a stream takes a piece of text now."""
     try:
         asked = select.poll()
         asked.register(to.fileno(), select.POLLOUT)

@@ -49,7 +49,7 @@ class Script:
         requeue: go back into the queue when preempted or out of time, and continue from the last checkpoint.
 
     Raises:
-        LaunchError: there cannot be such a job; all reasons are listed.
+        LaunchError: the values are wrong or contradict each other; all problems are listed.
 
     >>> script = Script("digits", ("--layout", "fsdp"), nodes=2, gpus_per_node=4, tasks_per_node=4)
     >>> script.num_tasks, script.gpus_per_task, script.command
@@ -169,7 +169,7 @@ def _continues(script: Script) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Preset:
-    """What a preset says; None where it says nothing.
+    """Values of a script that a preset sets; None where it leaves them open.
 
     Attributes:
         nodes: how many nodes.
@@ -197,7 +197,7 @@ PRESETS = {
 
 
 def combined(names: Iterable[str]) -> Preset:
-    """Several presets as one; of two that say something of the same thing, the later one counts.
+    """Combine presets; where two set the same value, the later one counts.
 
     Raises:
         LaunchError: there is no such preset.
@@ -218,7 +218,7 @@ OURS = "slurm.sh.j2"
 
 
 def render(script: Script, template: Path | None = None) -> str:
-    """The batch script.
+    """Return the text of the batch script.
 
     Args:
         script: its values.
@@ -251,13 +251,13 @@ def render(script: Script, template: Path | None = None) -> str:
 
 
 def _line_of(error: Exception) -> str:
-    """The line of the template that an error passed through."""
+    """Return the line of the template that an error passed through."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
     return f":{lines[-1]}" if lines else ""
 
 
 def site_template(environment: Mapping[str, str]) -> Path | None:
-    """The template that stands in the user's configuration; None where there is none."""
+    """Return the template in the user's configuration; None where there is none."""
     config = environment.get("XDG_CONFIG_HOME")
     file = (Path(config) if config else Path.home() / ".config") / "outlay" / OURS
     return file if file.is_file() else None
@@ -278,16 +278,18 @@ def _check_names(file: Path, parsed: jinja2.nodes.Template, values: Mapping[str,
     used = [name for name in parsed.find_all(jinja2.nodes.Name) if name.name in unknown]
     fix = f"use one of {', '.join(values)}; or give it a value there: {{% set {min(unknown)} = ... %}}"
     raise LaunchError(
-        "\n  ".join(["the template uses what no script has a value for:", *_places(file, used, values), f"fix: {fix}"])
+        "\n  ".join(
+            ["the template uses what no script has a value for:", *_positions(file, used, values), f"fix: {fix}"]
+        )
     )
 
 
-def _places(file: Path, used: Iterable[jinja2.nodes.Name], values: Mapping[str, Any]) -> list[str]:
+def _positions(file: Path, used: Iterable[jinja2.nodes.Name], values: Mapping[str, Any]) -> list[str]:
     return [f"{file}:{name.lineno}: {name.name!r}; {did_you_mean(name.name, values)}" for name in used]
 
 
 def submit(text: str) -> str:
-    """Put a batch script into the queue; what `sbatch` answers.
+    """Put a batch script into the queue; return what `sbatch` answers.
 
     Raises:
         LaunchError: there is no `sbatch` here, or it refuses the script.

@@ -1,4 +1,4 @@
-"""Which processes have been silent for too long."""
+"""Whether a process has stalled: the limits of silence, and for how long each process has been silent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REMEMBERED = 100
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a process may give no sign of life, neither a beat nor a line of output.
+    """Limits of how long a process may give no sign of life, neither a heartbeat nor a line of output.
 
     Attributes:
         stuck_after: seconds, whatever it does; None for limits by what it does, and by its own steps.
@@ -39,18 +39,18 @@ class Limits:
     start_within: float | None = None
 
     def before_the_first(self) -> float | None:
-        """What the user says about the time before the first step; None where nothing is said."""
+        """Return the user's limit for the time before the first step; None where there is none."""
         return self.stuck_after if self.start_within is None else self.start_within
 
     def together(self) -> float:
-        """Seconds for a job that nothing but a signal from outside could move."""
+        """Return the limit in seconds for a job that only a signal from outside could move."""
         if self.stuck_after is None:
             return TOGETHER
         return self.stuck_after if self.stuck_after == OFF else min(TOGETHER, self.stuck_after)
 
 
 class Silence:
-    """Follows the beats of one process.
+    """The silence of one process: the time since its last sign of life.
 
     Args:
         limits: how long it may be silent.
@@ -64,7 +64,7 @@ class Silence:
         self.alive_at = time.monotonic()
 
     def see(self, beat: Beat | None, last_line: float | None) -> None:
-        """Take in the last beat, and when the process last wrote something."""
+        """Take note of the last heartbeat, and of when the process last wrote something."""
         self.alive_at = max(self.alive_at, last_line or 0.0)
         if beat is None or beat == self._beat:
             return
@@ -78,7 +78,7 @@ class Silence:
         self.alive_at = now
 
     def pause(self, seconds: float) -> None:
-        """Nobody could be seen for so long, or nobody could work: the job was suspended, or the machine asleep."""
+        """Leave out these seconds, in which nobody could work or be seen: the job or the machine was suspended."""
         self.alive_at = min(self.alive_at + seconds, time.monotonic())
 
     @property
@@ -88,16 +88,16 @@ class Silence:
 
     @property
     def seconds_a_step(self) -> float | None:
-        """What its steps take; None before the second."""
+        """The median seconds of its last steps; None before the second."""
         return sorted(self._step_seconds)[len(self._step_seconds) // 2] if self._step_seconds else None
 
     @property
     def seconds(self) -> float:
-        """For how long it has been silent."""
+        """For how many seconds it has been silent."""
         return time.monotonic() - self.alive_at
 
     def is_too_long(self) -> bool:
-        """Whether it is stuck."""
+        """Return whether it has been silent for longer than its limit."""
         limit = self._limit()
         return limit is not None and self.seconds > limit
 
@@ -108,7 +108,7 @@ class Silence:
         return f"{steps} finished, in {self._beat.doing!r} for {self.seconds:.1f} s"
 
     def _limit(self) -> float | None:
-        """For how many seconds it may be silent; None where nothing is known."""
+        """Return for how many seconds it may be silent; None for any time."""
         beat = self._beat
         if beat is None or beat.step is None:
             asked = self._limits.before_the_first()

@@ -1,4 +1,4 @@
-"""A signal asks a run to save and to end: SIGUSR1, as of SLURM shortly before the time limit, or SIGTERM."""
+"""Requests to save and to end, by a signal: SIGUSR1, as SLURM sends it before the time limit, or SIGTERM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Stopped(SystemExit):
     """Ends a program, unless it is caught: on request, after its state was saved.
 
     Args:
-        message: what to say.
+        message: what to print.
         exit_code: `STOPPED` or `TERMINATED`.
     """
 
@@ -36,7 +36,7 @@ class Stopped(SystemExit):
 
 
 def listen() -> None:
-    """From now on, SIGUSR1 asks this process to stop; under `outlay launch`, the same signal to the launcher."""
+    """From now on, SIGUSR1 asks this process to stop; under `outlay launch`, SIGUSR1 to the launcher does."""
     global _folder
     if path := os.environ.get(process_info.JOB_DIR):
         _folder = JobFolder(Path(path))
@@ -47,10 +47,10 @@ def listen() -> None:
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-    """Within this, SIGTERM asks too: a second one ends the process at once, as the first does before and after.
+    """Within this, SIGTERM is a request too; a second one ends the process at once, as the first does outside.
 
-    It may come to all processes of a job step together, launcher and all, as from `scancel`; from the launcher itself,
-    which ends the job, it is no request. Where the program has a handler already, that stays.
+    `scancel` sends it to all processes of a job step, the launcher included. SIGTERM from a launcher that ends the job
+    is not a request. A handler that the program has set already stays.
     """
     listen()
     can = threading.current_thread() is threading.main_thread()
@@ -65,17 +65,17 @@ def listening() -> Iterator[None]:
 
 
 def is_requested() -> bool:
-    """Whether this process was asked to stop."""
+    """Return whether this process was asked to stop."""
     return _is_requested or (_folder is not None and _folder.is_asked_to_stop())
 
 
 def exit_code() -> int:
-    """With what a run ends that stops: as the signal asks, or as all processes have agreed."""
+    """Return the exit code of a run that stops: as the signal asks, or as all processes have agreed."""
     return _exit_code
 
 
 def agree_on(exit_code: int) -> None:
-    """End with an exit code, whatever signal this process itself has had."""
+    """Set the exit code of a run that stops, whatever signal this process itself has received."""
     global _exit_code
     _exit_code = exit_code
 

@@ -29,7 +29,7 @@ _OTHERS_TOO = 0.4  # seconds after a failure in which others may fail, so that t
 
 
 class Supervisor:
-    """Watches processes that have been started.
+    """Watches the running processes of a job.
 
     Args:
         processes: of the job.
@@ -38,7 +38,7 @@ class Supervisor:
         limits: how long they may be silent.
 
     Attributes:
-        best: the last step that a process has finished; None where none has.
+        best: the last step that any process has finished; None where none has.
     """
 
     def __init__(self, processes: Sequence[Process], folder: JobFolder, output: MergedOutput, limits: Limits) -> None:
@@ -55,7 +55,7 @@ class Supervisor:
         self.best: int | None = None
 
     def watch(self) -> JobResult:
-        """Wait until the job has ended. All processes have ended then, however this returns."""
+        """Wait until the job has ended; all processes have ended then, even if this raises."""
         try:
             with JobProgress() as progress:
                 return self._watch(progress)
@@ -82,7 +82,7 @@ class Supervisor:
                 return ended
 
     def _wait(self, seconds: float) -> None:
-        """Wait for output; while nobody takes what there is already, the processes have to wait with theirs."""
+        """Wait for output; while nobody reads what is there already, the processes have to wait with theirs."""
         screen = self._output.screen
         if screen.is_full:
             time.sleep(seconds)
@@ -110,7 +110,7 @@ class Supervisor:
             self._introduce()
 
     def _look_for_stopped(self, since_last: float) -> None:
-        """See who is held by a signal; time in which nobody could work is no silence."""
+        """Note which processes a signal holds; time in which nobody could work does not count as silence."""
         running = [process.number for process in self._processes if process.exit_code is None]
         held = [number for number in running if is_stopped(self._pid(number))]
         now = time.monotonic()
@@ -173,7 +173,7 @@ class Supervisor:
         return bool(is_for_sure) or any(self._silence[number].seconds > BEFORE_THE_FIRST for number in running)
 
     def _never_joined(self, beats: Mapping[int, Beat | None]) -> JobResult | None:
-        """The ending of a job of which some have ended well before they joined, while others wait for them there."""
+        """Return a result if processes have ended well before they joined, while others wait for them there."""
         came = {number for number, beat in beats.items() if beat}
         joining = {number for number in came if _is(beats[number], *JOINING)}
         ended = {process.number for process in self._processes if process.exit_code is not None}
@@ -208,7 +208,7 @@ _WIDTH = 160
 
 
 def process_table(joined: Sequence[JoinedProcess]) -> str:
-    """One row a process; below, where each value came from, said once for processes that agree."""
+    """Return a table with one row a process, and below it where the values came from."""
     rows = [[str(one.process), one.host, str(one.pid), _devices(one), one.coordinator] for one in joined]
     columns = ("process", "host", "pid", "devices", "coordinator")
     lines = [to_text(table(columns, rows, right=("process", "pid")), width=_WIDTH)]
@@ -288,5 +288,5 @@ class JobProgress:
 
 
 def slowest(beats: Mapping[int, Beat]) -> int:
-    """The process that has finished the fewest steps; of several, the one that has finished its last one last."""
+    """Return the process that has finished the fewest steps; of several, the one that finished its last step last."""
     return min(beats, key=lambda number: (beats[number].step or 0, -beats[number].time))
