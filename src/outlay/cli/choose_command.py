@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outlay.cli.options import ForceOption, HtmlOption, JsonOption, ModeOption, RecipeArgument, own_options
-from outlay.cli.output import check_output, print_json, print_picture, say, write_page
+from outlay.cli.output import check_output, print_facts, say, write_page
 from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
 
 if TYPE_CHECKING:
@@ -85,10 +85,7 @@ def choose(
             num_processes=processes or default_processes(),
             timeout=timeout,
         )
-    if as_json:
-        print_json(selection.to_dict())
-    else:
-        print_picture(selection)
+    print_facts(selection, as_json=as_json)
     if html is not None:
         write_page(html, selection.to_html(), force=force)
     file = _write(output, selection, force=force)

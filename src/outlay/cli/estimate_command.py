@@ -4,45 +4,29 @@ from __future__ import annotations
 
 import typer
 
-from outlay.cli.options import (
-    DevicesOption,
-    JsonOption,
-    LayoutOption,
-    MeshOption,
-    ModeOption,
-    RecipeArgument,
-    TargetOption,
-    XlaOption,
-    prepare_program,
-)
+from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, prepare_program, with_program_options
 from outlay.cli.output import print_json, say
 
 
+@with_program_options()
 def estimate(
     context: typer.Context,
     recipe: RecipeArgument,
-    devices: DevicesOption = None,
-    target: TargetOption = None,
-    mesh: MeshOption = None,
-    layout: LayoutOption = None,
-    mode: ModeOption = None,
-    xla: XlaOption = "preset",
+    options: ProgramOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate the time of a step as a range, with all that it assumes; `outlay explain` says where it goes.
 
     Of what does not fit on the target it ends with changes that should.
     """
-    prepared = prepare_program(
-        context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode, xla=xla
-    )
+    prepared = prepare_program(context, recipe, options)
     from outlay.recipes.ways_to_fit import ways_for, what_would_fit
     from outlay.report.explain.explain import explain as explain_program
     from outlay.report.step_time import estimate as estimate_program
 
     explained = explain_program(prepared.program)
-    ways = ways_for(prepared, explained, recipe, context.args, target, xla)
-    for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, target):
+    ways = ways_for(prepared, explained, recipe, context.args, options.target, options.xla)
+    for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, options.target):
         say(line, err=True)
     estimated = estimate_program(explained)
     if as_json:

@@ -9,19 +9,15 @@ import typer
 
 from outlay.cli.failures import CHECK_FAILED
 from outlay.cli.options import (
-    DevicesOption,
     ForceOption,
     HtmlOption,
     JsonOption,
-    LayoutOption,
-    MeshOption,
-    ModeOption,
-    TargetOption,
+    ProgramOptions,
     TraceOption,
-    XlaOption,
     prepare_program,
+    with_program_options,
 )
-from outlay.cli.output import check_output, print_json, print_picture, say, write_page, write_trace
+from outlay.cli.output import check_output, print_facts, print_picture, say, write_page, write_trace
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
@@ -32,6 +28,7 @@ if TYPE_CHECKING:
     from outlay.search.fix_activations import Fix
 
 
+@with_program_options()
 def explain(
     context: typer.Context,
     recipe: Annotated[
@@ -41,12 +38,7 @@ def explain(
             help="A recipe by name (digits), path/to/file.py:function, or the saved text of a compiled program.",
         ),
     ],
-    devices: DevicesOption = None,
-    target: TargetOption = None,
-    mesh: MeshOption = None,
-    layout: LayoutOption = None,
-    mode: ModeOption = None,
-    xla: XlaOption = "preset",
+    options: ProgramOptions,
     html: HtmlOption = None,
     trace: TraceOption = None,
     force: ForceOption = False,
@@ -83,31 +75,28 @@ def explain(
     if fix and recipe.endswith((".hlo", ".txt")):
         raise typer.BadParameter(f"{recipe} is compiled already, and has no layout to mend", param_hint="--fix")
     if recipe.endswith((".hlo", ".txt")):
-        explanation = _of_file(context, recipe, devices, target, mesh, layout, mode, xla)
+        explanation = _of_file(context, recipe, options)
     else:
         from outlay.cli.interrupt import watch
         from outlay.recipes.ways_to_fit import ways_for
         from outlay.report.explain.explain import explain as explain_program
 
-        choices = {"mesh": mesh, "layout": layout, "mode": mode}
-        prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
+        prepared = prepare_program(context, recipe, options)
         watch(patience=0.5)  # nothing is run, and nothing lost
         explanation = explain_program(prepared.program)
-        ways = ways_for(prepared, explanation, recipe, context.args, target, xla)
+        ways = ways_for(prepared, explanation, recipe, context.args, options.target, options.xla)
         if fix:
             from outlay.search.fix_activations import fix as fix_activations
 
             fixed = fix_activations(prepared.program, explanation=explanation)
-    if as_json:
-        with_fix = {"fix": fixed.to_dict()} if fixed else {}
-        print_json({**explanation.to_dict(), "ways_to_fit": [way.to_dict() for way in ways], **with_fix})
-    else:
-        print_picture(explanation)
+    with_fix = {"fix": fixed.to_dict()} if fixed else {}
+    print_facts(explanation, as_json=as_json, ways_to_fit=[way.to_dict() for way in ways], **with_fix)
+    if not as_json:
         if fixed:
             print_picture(fixed)
         from outlay.recipes.ways_to_fit import what_would_fit
 
-        for line in what_would_fit(explanation, ways, recipe, context.args, target):
+        for line in what_would_fit(explanation, ways, recipe, context.args, options.target):
             say(line, err=True)
     if html is not None:
         write_page(html, explanation.to_html(), force=force)
@@ -122,23 +111,15 @@ def explain(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _of_file(
-    context: typer.Context,
-    file: str,
-    devices: int | None,
-    target: str | None,
-    mesh: str | None,
-    layout: str | None,
-    mode: str | None,
-    xla: str,
-) -> Explanation:
-    given = {"--devices": devices, "--layout": layout, "--mode": mode, "--xla": None if xla == "preset" else xla}
+def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Explanation:
+    xla = None if options.xla == "preset" else options.xla
+    given = {"--devices": options.devices, "--layout": options.layout, "--mode": options.mode, "--xla": xla}
     extra = [option for option, value in given.items() if value is not None] + list(context.args)
     if extra:
         raise typer.BadParameter(f"{file} is compiled already: {extra[0]} is for recipes", param_hint=extra[0])
     from outlay.report.explain.explain import explain as explain_text
 
-    return explain_text(Path(file), target=target, mesh=_abstract(mesh) if mesh else None)
+    return explain_text(Path(file), target=options.target, mesh=_abstract(options.mesh) if options.mesh else None)
 
 
 def _abstract(axes: str) -> AbstractMesh:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -78,49 +83,90 @@ def command_group(name: str, *, help: str, epilog: str) -> typer.Typer:
     return typer.Typer(name=name, no_args_is_help=True, rich_markup_mode=None, help=help, epilog=epilog)
 
 
-def prepare_program(
-    context: typer.Context,
-    recipe: str,
-    *,
-    devices: int | None,
-    target: str | None,
-    mesh: str | None,
-    layout: str | None,
-    mode: str | None,
-    xla: str = "preset",
-) -> Prepared:
-    """The program that the shared options ask for: planned, not yet compiled.
+@dataclass(frozen=True)
+class ProgramOptions:
+    """The options that ask for a program, which most commands have in this order."""
+
+    devices: DevicesOption = None
+    target: TargetOption = None
+    mesh: MeshOption = None
+    layout: LayoutOption = None
+    mode: ModeOption = None
+    xla: XlaOption = "preset"
+
+    def prepare(self, recipe: Recipe) -> Prepared:
+        """Return the program of a recipe that is asked for: planned, not yet compiled.
+
+        Raises:
+            OutlayError: something that was asked for does not exist or does not fit.
+        """
+        from outlay.recipes.prepare import prepare
+
+        return prepare(
+            recipe,
+            layout=self.layout,
+            mesh=self.mesh,
+            mode=self.mode,
+            target=self.target,
+            compiler_options=self.xla if self.xla in ("preset", "none") else Path(self.xla),
+        )
+
+
+def with_program_options(*, without: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `ProgramOptions`, in place of its parameter `options`, which holds their values.
+
+    Args:
+        without: an option that makes no sense for this command.
+    """
+    hints = get_type_hints(ProgramOptions, include_extras=True)
+    shared = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+        for field in fields(ProgramOptions)
+        if field.name != without
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [one for each in own for one in (shared if each.name == "options" else [each])]
+
+        @functools.wraps(command)
+        def with_options(**values: Any) -> None:
+            options = ProgramOptions(**{one.name: values.pop(one.name) for one in shared})
+            command(options=options, **values)
+
+        # typer makes a command's options of its signature.
+        keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters]
+        with_options.__signature__ = inspect.Signature(keywords)  # pyright: ignore[reportAttributeAccessIssue]
+        with_options.__annotations__ = {one.name: one.annotation for one in keywords}
+        return with_options
+
+    return decorate
+
+
+def prepare_program(context: typer.Context, recipe: str, options: ProgramOptions) -> Prepared:
+    """Return the program that a command asks for: planned, not yet compiled.
 
     Raises:
         OutlayError: something that was asked for does not exist or does not fit.
     """
-    from outlay.recipes.prepare import prepare
-
-    loaded = load_recipe(context, recipe, devices, target)
-    options = compiler_options_of(xla)
-    return prepare(loaded, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=options)
+    return options.prepare(load_recipe(context, recipe, options))
 
 
-def compiler_options_of(xla: str) -> Path | str:
-    """What `--xla` asks for: a name of what is built in, or else a file."""
-    return xla if xla in ("preset", "none") else Path(xla)
-
-
-def load_recipe(context: typer.Context, recipe: str, devices: int | None, target: str | None) -> Recipe:
-    """The recipe that was asked for, with so many simulated devices where a number is given.
+def load_recipe(context: typer.Context, recipe: str, options: ProgramOptions) -> Recipe:
+    """Return the recipe that a command asks for, with so many simulated devices where a number is given.
 
     Args:
         context: of the command; what it did not understand are the recipe's options.
         recipe: what the user typed for it.
-        devices: how many devices to simulate.
-        target: hardware to plan for; excludes `devices`.
+        options: of which `--devices` and `--target` exclude each other.
 
     Raises:
         OutlayError: there is no such recipe or option, or JAX has started with other devices.
     """
     from outlay.recipes.find import find_recipe
 
-    if devices is not None and target is not None:
+    devices = options.devices
+    if devices is not None and options.target is not None:
         raise typer.BadParameter(
             f"with --devices {devices} there are two answers to what it runs on", param_hint="--target"
         )

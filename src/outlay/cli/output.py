@@ -221,6 +221,14 @@ def print_json(facts: Any) -> None:
         typer.echo(text, file=_answer.stream)
 
 
+def print_facts(facts: Any, *, as_json: bool, **more: Any) -> None:
+    """Print what a command has found out: with `--json` its `to_dict()`, and more beside it, else a picture of it."""
+    if as_json:
+        print_json({**facts.to_dict(), **more})
+    else:
+        print_picture(facts)
+
+
 def print_answer(folder: Path) -> None:
     """Print the document of a job's last start, or that it ended without one."""
     documents = sorted(folder.glob("*.json"))

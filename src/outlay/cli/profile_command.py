@@ -8,30 +8,22 @@ from typing import Annotated
 import typer
 
 from outlay.cli.options import (
-    DevicesOption,
     ForceOption,
     JsonOption,
-    LayoutOption,
-    MeshOption,
-    ModeOption,
+    ProgramOptions,
     RecipeArgument,
-    TargetOption,
     TraceOption,
-    XlaOption,
     prepare_program,
+    with_program_options,
 )
-from outlay.cli.output import check_output, print_json, print_picture, write_trace
+from outlay.cli.output import check_output, print_facts, write_trace
 
 
+@with_program_options()
 def profile(
     context: typer.Context,
     recipe: RecipeArgument,
-    devices: DevicesOption = None,
-    target: TargetOption = None,
-    mesh: MeshOption = None,
-    layout: LayoutOption = None,
-    mode: ModeOption = None,
-    xla: XlaOption = "preset",
+    options: ProgramOptions,
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Steps to measure.")] = 3,
     read: Annotated[
         Path | None,
@@ -48,12 +40,8 @@ def profile(
     from outlay.report.profile.profile import profile as profile_program
 
     check_output(trace, force=force)
-    choices = {"mesh": mesh, "layout": layout, "mode": mode}
-    prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
+    prepared = prepare_program(context, recipe, options)
     measured = profile_program(prepared.program, prepared.recipe.data, steps=steps, trace=read)
-    if as_json:
-        print_json(measured.to_dict())
-    else:
-        print_picture(measured)
+    print_facts(measured, as_json=as_json)
     if trace is not None:
         write_trace(trace, measured.to_trace(), force=force)

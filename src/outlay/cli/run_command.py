@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outlay.cli.launch_command import InOrderOption, StartWithinOption, StuckAfterOption
-from outlay.cli.options import (
-    DevicesOption,
-    JsonOption,
-    LayoutOption,
-    MeshOption,
-    ModeOption,
-    RecipeArgument,
-    TargetOption,
-    XlaOption,
-    prepare_program,
-)
+from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, prepare_program, with_program_options
 from outlay.cli.output import ANSWERS, print_answer, print_json, print_picture, say, warn_unread
 from outlay.jobs.job_folder import JobFolder
 from outlay.jobs.stall import Limits
@@ -30,15 +21,11 @@ if TYPE_CHECKING:
     from outlay.recipes.result import Result
 
 
+@with_program_options()
 def run(
     context: typer.Context,
     recipe: RecipeArgument,
-    devices: DevicesOption = None,
-    target: TargetOption = None,
-    mesh: MeshOption = None,
-    layout: LayoutOption = None,
-    mode: ModeOption = None,
-    xla: XlaOption = "preset",
+    options: ProgramOptions,
     steps: Annotated[
         int | None, typer.Option("--steps", min=1, metavar="N", help="Steps to take; the recipe's own number without.")
     ] = None,
@@ -83,8 +70,8 @@ def run(
         )
     if processes is not None and not is_launched():
         limits = Limits(stuck_after, start_within)
-        options = {"max_restarts": max_restarts, "in_order": in_order, "limits": limits, "as_json": as_json}
-        raise typer.Exit(run_in_processes(processes, devices, **options))
+        of_job = {"max_restarts": max_restarts, "in_order": in_order, "limits": limits, "as_json": as_json}
+        raise typer.Exit(run_in_processes(processes, options.devices, **of_job))
     of_jobs = {
         "--max-restarts": max_restarts,
         "--in-order": in_order,
@@ -96,9 +83,8 @@ def run(
         raise typer.BadParameter("it goes with --processes P; P may be 1", param_hint=hint)
     if checkpoint_every or resume:
         listen()  # from the start: what comes while the program is compiled counts too
-    devices = own_devices(devices, is_shared=processes is not None)
-    choices = {"mesh": mesh, "layout": layout, "mode": mode}
-    prepared = prepare_program(context, recipe, devices=devices, target=target, xla=xla, **choices)
+    devices = own_devices(options.devices, is_shared=processes is not None)
+    prepared = prepare_program(context, recipe, replace(options, devices=devices))
     from outlay.recipes.result import ResultNotWritten
     from outlay.recipes.run import own_folder_of, run_prepared
     from outlay.report.show import show

@@ -5,41 +5,32 @@ from __future__ import annotations
 import typer
 
 from outlay.cli.options import (
-    DevicesOption,
     ForceOption,
     HtmlOption,
     JsonOption,
-    LayoutOption,
-    MeshOption,
-    ModeOption,
+    ProgramOptions,
     RecipeArgument,
-    TargetOption,
     prepare_program,
+    with_program_options,
 )
-from outlay.cli.output import check_output, print_json, print_picture, write_page
+from outlay.cli.output import check_output, print_facts, write_page
 
 
+@with_program_options(without="xla")
 def show(
     context: typer.Context,
     recipe: RecipeArgument,
-    devices: DevicesOption = None,
-    target: TargetOption = None,
-    mesh: MeshOption = None,
-    layout: LayoutOption = None,
-    mode: ModeOption = None,
+    options: ProgramOptions,
     html: HtmlOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show where every array of a recipe lives, and why, without running it."""
     check_output(html, force=force)
-    prepared = prepare_program(context, recipe, devices=devices, target=target, mesh=mesh, layout=layout, mode=mode)
+    prepared = prepare_program(context, recipe, options)
     from outlay.report.show import show as show_plan
 
     shown = show_plan(prepared.program.plan)
-    if as_json:
-        print_json(shown.to_dict())
-    else:
-        print_picture(shown)
+    print_facts(shown, as_json=as_json)
     if html is not None:
         write_page(html, shown.to_html(), force=force)

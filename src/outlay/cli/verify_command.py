@@ -9,33 +9,18 @@ from typing import Annotated, Any, cast
 import typer
 
 from outlay.cli.failures import CHECK_FAILED, UNKNOWN
-from outlay.cli.options import (
-    DevicesOption,
-    JsonOption,
-    LayoutOption,
-    MeshOption,
-    ModeOption,
-    RecipeArgument,
-    TargetOption,
-    XlaOption,
-    compiler_options_of,
-    load_recipe,
-)
-from outlay.cli.output import give_back, print_json, print_picture, say
+from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, load_recipe, with_program_options
+from outlay.cli.output import give_back, print_facts, say
 
 EXIT_CODES = {"same": 0, "different": CHECK_FAILED, "unknown": UNKNOWN}
 ENOUGH = 8
 
 
+@with_program_options()
 def verify(
     context: typer.Context,
     recipe: RecipeArgument,
-    devices: DevicesOption = None,
-    target: TargetOption = None,
-    mesh: MeshOption = None,
-    layout: LayoutOption = None,
-    mode: ModeOption = None,
-    xla: XlaOption = "preset",
+    options: ProgramOptions,
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Steps to compare.")] = 3,
     against: Annotated[
         str, typer.Option("--against", metavar="one-device|auto|manual", help="What to compare with.")
@@ -51,21 +36,16 @@ def verify(
     Where a single device is attached, 8 are simulated.
     """
     from outlay.analysis.verify.verify import verify as verify_program
-    from outlay.recipes.prepare import prepare
 
-    loaded = load_recipe(context, recipe, devices, target)
-    if devices is None and target is None:
+    loaded = load_recipe(context, recipe, options)
+    if options.devices is None and options.target is None:
         _start_again_with_several_devices()
     import jax
 
-    options = compiler_options_of(xla)
-    program = prepare(loaded, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=options).program
+    program = options.prepare(loaded).program
     key = jax.random.key(loaded.seed)
     verification = verify_program(program, steps, cast(Any, against), batches=loaded.data, key=key, tolerance=tolerance)
-    if as_json:
-        print_json(verification.to_dict())
-    else:
-        print_picture(verification)
+    print_facts(verification, as_json=as_json)
     if code := EXIT_CODES[verification.verdict]:
         raise typer.Exit(code)
 
