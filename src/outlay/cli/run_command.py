@@ -13,7 +13,7 @@ import typer
 from outlay.cli.launch_command import InOrderOption, StartWithinOption, StuckAfterOption
 from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, prepare_program, with_program_options
 from outlay.cli.output import ANSWERS, print_answer, print_json, print_picture, say, warn_unread
-from outlay.jobs.job_folder import JobFolder
+from outlay.jobs.job_folder import Flag, JobFolder
 from outlay.jobs.stall import Limits
 from outlay.jobs.stop_request import listen
 
@@ -178,13 +178,13 @@ def run_in_processes(
 def has_begun() -> bool:
     """Whether an earlier start of this job has taken the run folder, so that it is to be continued."""
     folder = _job_folder()
-    return folder is not None and folder.has_begun()
+    return folder is not None and folder.has(Flag.BEGUN)
 
 
 def mark_begun() -> None:
     """Tell later starts of this job that the run folder is its own."""
     if folder := _job_folder():
-        folder.mark_begun()
+        folder.set(Flag.BEGUN)
 
 
 def _job_folder() -> JobFolder | None:

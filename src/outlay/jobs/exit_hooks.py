@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn
@@ -47,25 +48,23 @@ class ExitHooks:
         shown, shown_in_thread = sys.excepthook, threading.excepthook
         own = os.getpid()  # a worker that this process forks inherits the hooks, but does not fail for it
 
-        def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        def fail_with(error: BaseException, show: Callable[[], object]) -> None:
             if os.getpid() != own:
-                shown(kind, error, trace)
+                show()
                 return
-            text = "".join(traceback.format_exception(kind, error, trace))
-            failed = ExitReason(kind.__name__, str(error), text, _code_for(error))
-            self._record(failed)
-            shown(kind, error, trace)
-            self._fail(failed)
+            reason = _reason_of(error)
+            self._record(reason)  # before it is printed: the launcher may end this process meanwhile
+            show()
+            self._fail(reason)
+
+        def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            fail_with(error, lambda: shown(kind, error, trace))
 
         def on_thread_exception(args: threading.ExceptHookArgs) -> None:
-            if os.getpid() != own or issubclass(args.exc_type, SystemExit):  # which ends a thread as it should
+            if args.exc_value is None or issubclass(args.exc_type, SystemExit):  # which ends a thread as it should
                 shown_in_thread(args)
-                return
-            text = "".join(traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback))
-            failed = ExitReason(args.exc_type.__name__, str(args.exc_value), text)
-            self._record(failed)
-            shown_in_thread(args)
-            self._fail(failed)
+            else:
+                fail_with(args.exc_value, lambda: shown_in_thread(args))
 
         def on_end() -> None:
             if os.getpid() != own:
@@ -166,13 +165,13 @@ def end_of_program() -> ExitReason | None:
         return ExitReason("SystemExit", str(_ending), text, code) if code else None
     error = getattr(sys, "last_value", None)  # set by Python before it calls an excepthook, also one that is not ours
     if isinstance(error, BaseException) and not isinstance(error, SystemExit) and not hasattr(sys, "ps1"):
-        text = "".join(traceback.format_exception(error))
-        return ExitReason(type(error).__name__, str(error), text, _code_for(error))
+        return _reason_of(error)
     return None
 
 
-def _code_for(error: BaseException) -> int:
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else UNCAUGHT
+def _reason_of(error: BaseException) -> ExitReason:
+    code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else UNCAUGHT
+    return ExitReason(type(error).__name__, str(error), "".join(traceback.format_exception(error)), code)
 
 
 def _exit(status: Any = None, /) -> NoReturn:

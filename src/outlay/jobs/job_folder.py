@@ -1,9 +1,8 @@
 """The job's folder: the files that processes write for the launcher, and that it writes for them.
 
 Every process has up to four files: `0.who.json` once it has joined, `0.beat` while it works, `0.error.json` when it
-fails, and `0.stacks` when it is asked for its stacks. `begun` says that the job has taken the run folder that a restart
-continues, `listens` that the program saves and stops once there is a file `stop`, and `ending` that SIGTERM comes from
-the launcher. The folder is private to the user, and `launcher` is locked as long as its launcher lives.
+fails, and `0.stacks` when it is asked for its stacks. Flags are empty files. The folder is private to the user, and
+`launcher` is locked as long as its launcher lives.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,15 @@ class Failure:
     exit_code: int
 
 
+class Flag(StrEnum):
+    """What a job or its launcher says by an empty file."""
+
+    BEGUN = "begun"  # the job has taken the run folder that a restart is to continue
+    LISTENS = "listens"  # the program looks for a request to stop, and saves its state before it stops
+    STOP = "stop"  # the launcher asks the program to stop
+    ENDING = "ending"  # the launcher ends the processes, so that its SIGTERM is no request to save
+
+
 @dataclass(frozen=True)
 class JobFolder:
     """Reads and writes the files of a job.
@@ -127,47 +136,13 @@ class JobFolder:
         """All output of all processes."""
         return self.path / "output.log"
 
-    @property
-    def _stop(self) -> Path:
-        return self.path / "stop"
+    def set(self, flag: Flag) -> None:
+        """Set a flag, for all processes of the job and their launcher."""
+        (self.path / flag).touch()
 
-    @property
-    def _ending(self) -> Path:
-        return self.path / "ending"
-
-    def listen(self) -> None:
-        """Mark that the program looks for a request to stop, and saves its state before it stops."""
-        with contextlib.suppress(OSError):
-            (self.path / "listens").touch()
-
-    def has_listeners(self) -> bool:
-        """Whether the program looks for a request to stop."""
-        return (self.path / "listens").exists()
-
-    def ask_to_stop(self) -> None:
-        """Ask the program to save its state and to end."""
-        self._stop.touch()
-
-    def is_asked_to_stop(self) -> bool:
-        """Whether the launcher asks the program to stop."""
-        return self._stop.exists()
-
-    def mark_ending(self) -> None:
-        """Mark that the launcher ends the processes, so that its SIGTERM is no request to save."""
-        with contextlib.suppress(OSError):
-            self._ending.touch()
-
-    def is_ending(self) -> bool:
-        """Whether the launcher ends the processes."""
-        return self._ending.exists()
-
-    def mark_begun(self) -> None:
-        """Mark that the job has taken the run folder that a restart is to continue."""
-        self._begun.touch()
-
-    def has_begun(self) -> bool:
-        """Return whether an earlier start of the job has taken the run folder."""
-        return self._begun.exists()
+    def has(self, flag: Flag) -> bool:
+        """Return whether a flag is set."""
+        return (self.path / flag).exists()
 
     def write_joined(self, process: JoinedProcess) -> None:
         """Write that a process has joined, and what it is."""
@@ -203,17 +178,15 @@ class JobFolder:
         """Remove what the processes wrote of themselves; the output stays, and that the job has begun."""
         self._read.clear()
         for file in self.path.iterdir():
-            if file not in (self._begun, self.launcher_path) and not file.name.startswith(self.output_path.name):
+            if file not in (self.path / Flag.BEGUN, self.launcher_path) and not file.name.startswith(
+                self.output_path.name
+            ):
                 file.unlink()
 
     @property
     def launcher_path(self) -> Path:
         """The file that the launcher has locked."""
         return self.path / _LAUNCHER
-
-    @property
-    def _begun(self) -> Path:
-        return self.path / "begun"
 
     def _write(self, name: str, facts: dict[str, Any]) -> None:
         unfinished = self.path / f"{name}.unfinished"

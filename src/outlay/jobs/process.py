@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO
 
 from outlay.jobs import proc_files
-from outlay.jobs.job_folder import JobFolder
+from outlay.jobs.job_folder import Flag, JobFolder
 from outlay.jobs.merged_output import MergedOutput
 
 _PR_SET_PDEATHSIG = 1  # prctl.h
@@ -114,7 +114,8 @@ def end_all(processes: Iterable[Process], folder: JobFolder) -> None:
     """
     running = [process for process in processes if process.look()]
     if running:
-        folder.mark_ending()
+        with contextlib.suppress(OSError):  # a full disk: they may save first
+            folder.set(Flag.ENDING)
     for process in running:
         process.signal(signal.SIGTERM)
         process.signal(signal.SIGCONT)  # a stopped process takes note of SIGTERM only when it goes on

@@ -16,7 +16,7 @@ from outlay.core.error_types import JoinError, LaunchError
 from outlay.core.quantities import counted
 from outlay.jobs.exit_codes import STOPPING, TERMINATED
 from outlay.jobs.job import Job, free_port
-from outlay.jobs.job_folder import JobFolder, new_job_folder
+from outlay.jobs.job_folder import Flag, JobFolder, new_job_folder
 from outlay.jobs.job_result import JobResult
 from outlay.jobs.merged_output import MergedOutput
 from outlay.jobs.process import Process, end_all, killing_leftovers
@@ -208,10 +208,10 @@ def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
 
     def stop(number: int, _: object) -> None:
         beats = (folder.beat(process) for process in range(job.num_processes))
-        can_save = folder.has_listeners() and any(beat and beat.step is not None for beat in beats)
+        can_save = folder.has(Flag.LISTENS) and any(beat and beat.step is not None for beat in beats)
         if number == signal.SIGTERM and can_save and signals.asked != signal.SIGTERM:
             signals.asked = signal.SIGTERM
-            folder.ask_to_stop()
+            folder.set(Flag.STOP)
             screen.later(f"SIGTERM: the program has {_TO_SAVE} s to save its state\n")
             signal.alarm(_TO_SAVE)
             return
@@ -221,8 +221,8 @@ def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
 
     def ask(number: int, _: object) -> None:
         signals.asked = signals.asked or number
-        folder.ask_to_stop()
-        when = "" if folder.has_listeners() else ", as soon as it trains with checkpoints"
+        folder.set(Flag.STOP)
+        when = "" if folder.has(Flag.LISTENS) else ", as soon as it trains with checkpoints"
         screen.later(f"SIGUSR1: the program is asked to save its state and to end{when}\n")
 
     for number in ours:

@@ -12,7 +12,7 @@ from types import FrameType
 
 from outlay.jobs import process_info
 from outlay.jobs.exit_codes import STOPPED, TERMINATED
-from outlay.jobs.job_folder import JobFolder
+from outlay.jobs.job_folder import Flag, JobFolder
 
 _is_requested = False
 _folder: JobFolder | None = None
@@ -40,7 +40,8 @@ def listen() -> None:
     global _folder
     if path := os.environ.get(process_info.JOB_DIR):
         _folder = JobFolder(Path(path))
-        _folder.listen()
+        with contextlib.suppress(OSError):  # a full disk: the launcher does not know that this process could save
+            _folder.set(Flag.LISTENS)
     elif threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGUSR1, _request)
 
@@ -66,7 +67,7 @@ def listening() -> Iterator[None]:
 
 def is_requested() -> bool:
     """Return whether this process was asked to stop."""
-    return _is_requested or (_folder is not None and _folder.is_asked_to_stop())
+    return _is_requested or (_folder is not None and _folder.has(Flag.STOP))
 
 
 def exit_code() -> int:
@@ -83,7 +84,7 @@ def agree_on(exit_code: int) -> None:
 def _request(number: int, frame: FrameType | None) -> None:
     global _is_requested
     if number == signal.SIGTERM:
-        if (_is_requested and _exit_code == TERMINATED) or (_folder is not None and _folder.is_ending()):
+        if (_is_requested and _exit_code == TERMINATED) or (_folder is not None and _folder.has(Flag.ENDING)):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         agree_on(TERMINATED)

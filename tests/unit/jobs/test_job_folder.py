@@ -6,7 +6,7 @@ import pytest
 
 from outlay.jobs import heartbeat
 from outlay.jobs.heartbeat import beat
-from outlay.jobs.job_folder import BEAT_SIZE, Beat, Failure, JobFolder, JoinedProcess, new_job_folder, padded
+from outlay.jobs.job_folder import BEAT_SIZE, Beat, Failure, Flag, JobFolder, JoinedProcess, new_job_folder, padded
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -72,10 +72,10 @@ def test_a_restart_begins_with_nothing_but_the_output(tmp_path):
 
 def test_a_restart_remembers_that_the_job_has_begun(tmp_path):
     folder = JobFolder(tmp_path)
-    assert not folder.has_begun()
-    folder.mark_begun()
+    assert not folder.has(Flag.BEGUN)
+    folder.set(Flag.BEGUN)
     folder.clear()
-    assert folder.has_begun()
+    assert folder.has(Flag.BEGUN)
 
 
 def test_a_beat_keeps_what_it_is_not_told(tmp_path, monkeypatch):

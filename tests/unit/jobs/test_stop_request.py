@@ -7,7 +7,7 @@ import pytest
 
 from outlay.jobs import exit_hooks as exits
 from outlay.jobs import process_info, stop_request
-from outlay.jobs.job_folder import JobFolder
+from outlay.jobs.job_folder import Flag, JobFolder
 from outlay.jobs.stop_request import Stopped, agree_on, exit_code, is_requested, listen, listening
 
 
@@ -34,12 +34,12 @@ def test_the_signal_asks_for_a_stop():
 def test_under_the_launcher_the_signal_asks_for_stacks_and_the_launcher_for_a_stop(monkeypatch, tmp_path):
     monkeypatch.setenv(process_info.JOB_DIR, str(tmp_path))
     folder = JobFolder(tmp_path)
-    assert not folder.has_listeners()
+    assert not folder.has(Flag.LISTENS)
     listen()
     os.kill(os.getpid(), signal.SIGUSR1)
-    assert folder.has_listeners()
+    assert folder.has(Flag.LISTENS)
     assert not is_requested()
-    folder.ask_to_stop()
+    folder.set(Flag.STOP)
     assert is_requested()
 
 
@@ -103,7 +103,7 @@ def test_sigterm_of_all_processes_of_a_job_asks_too_and_that_of_their_launcher_e
 
 def ending(path):
     path.mkdir()
-    JobFolder(path).mark_ending()
+    JobFolder(path).set(Flag.ENDING)
     return path
 
 
