@@ -129,7 +129,6 @@ def check_flags() -> None:
         return
     from outlay.core.quantities import counted
     from outlay.core.suggest import did_you_mean
-    from outlay.core.versions import versions
 
     library = xla_library()
     known = sorted(flags_of_library(library)) if library else []
