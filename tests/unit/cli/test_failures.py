@@ -70,7 +70,6 @@ def test_a_fault_of_our_own_says_how_to_report_it(tmp_path, monkeypatch):
         raise KeyError("no such thing")
 
     monkeypatch.setattr(output, "print_picture", fault)
-    monkeypatch.setattr("outlay.cli.show_command.print_picture", fault)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     # The frames of a test are as little Outlay's own as those of a recipe.
     monkeypatch.setattr(failures, "users_traceback", lambda error, files: None)
