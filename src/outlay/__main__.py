@@ -1,4 +1,4 @@
-"""`outlay` and `python -m outlay`: Ctrl-C has its answer before anything that takes time is imported."""
+"""`outlay` and `python -m outlay`: Ctrl-C is answered before anything that takes time is imported."""
 
 from __future__ import annotations
 

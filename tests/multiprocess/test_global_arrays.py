@@ -1,4 +1,4 @@
-"""Global arrays over two real processes of four devices each: S3, items 5, 9, 10, 13-18, 20, 21, and more."""
+"""Global arrays over two real processes of four devices each."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ def write_zarr(path: Path) -> None:
     store.write(np.arange(32, dtype=np.int32).reshape(4, 8)).result()
 
 
-def test_s3_05_shard_shapes_of_three_meshes(seen: Any) -> None:
+def test_shard_shapes_of_three_meshes(seen: Any) -> None:
     assert seen("shard_shapes") == 2 * [[2 * [[2048, 2048]], 2 * [[4096, 1024]], 2 * [[1024, 4096]]]]
 
 
-def test_s3_09_devices_in_all_and_local_are_said_once(seen: Any) -> None:
+def test_devices_in_all_and_local_are_said_once(seen: Any) -> None:
     first, second = seen("devices_said")
     assert first["local"] == second["local"] == 4
     assert first["text"] == second["text"]
     assert first["text"].count("8 simulated devices in 2 processes") == 1
 
 
-def test_s3_10_an_array_of_one_process_is_shown_as_its_own(seen: Any) -> None:
+def test_an_array_of_one_process_is_shown_as_its_own(seen: Any) -> None:
     for process, text in enumerate(seen("local_array")):
         assert f"whole, on device {process}:0" in text
         assert f"local to process {process}" in text
         assert "2048" not in text
 
 
-def test_s3_13_numpy_is_put_without_comparing(seen: Any) -> None:
+def test_numpy_is_put_without_comparing(seen: Any) -> None:
     for process, one in enumerate(seen("put_without_comparing")):
         assert one["mine"] == 4 * [process]  # each keeps its own; jax.device_put compares, and refuses them
         assert "device_put" in one["device_put"]
 
 
-def test_s3_13_what_processes_put_is_compared_on_request(seen: Any) -> None:
+def test_what_processes_put_is_compared_on_request(seen: Any) -> None:
     first, second = (one["checked"] for one in seen("put_without_comparing"))
     assert first == second
     assert re.search(r"PlaceError: 1 of 2 arrays are not the same in all 2 processes\n  differs: w\n", first)
@@ -68,7 +68,7 @@ def test_s3_13_what_processes_put_is_compared_on_request(seen: Any) -> None:
     assert all(one["equal"] == [8] for one in seen("put_without_comparing"))
 
 
-def test_s3_13_a_plan_puts_numbers_and_keys_too(seen: Any) -> None:
+def test_a_plan_puts_numbers_and_keys_too(seen: Any) -> None:
     assert seen("put_a_plan") == 2 * [{"w": list(range(16)), "b": 3.0, "key": True}]
 
 
@@ -76,7 +76,7 @@ def test_an_array_does_not_see_what_is_written_to_the_numpy_array_later(seen: An
     assert seen("written_later") == [0.0, 0.0]
 
 
-def test_s3_14_global_array_from_local_pieces(seen: Any) -> None:
+def test_global_array_from_local_pieces(seen: Any) -> None:
     first, second = seen("pieces")
     assert np.shape(first["first"]) == (4, 2)
     assert np.ravel(first["first"])[:4].tolist() == [0, 1, 8, 9]
@@ -95,48 +95,48 @@ def test_s3_14_global_array_from_local_pieces(seen: Any) -> None:
         ("apart", r"what process 0 holds under P\('x'\) is 4 blocks with others' between them"),
     ],
 )
-def test_s3_14_pieces_that_do_not_fit_are_the_same_error_everywhere(seen: Any, case: str, said: str) -> None:
+def test_pieces_that_do_not_fit_are_the_same_error_everywhere(seen: Any, case: str, said: str) -> None:
     first, second = (one[case] for one in seen("pieces_of_wrong_shapes"))
     assert first == second
     assert re.search(said, first), first
 
 
-def test_s3_15_of_a_file_a_process_reads_and_holds_only_its_part(seen: Any) -> None:
+def test_of_a_file_a_process_reads_and_holds_only_its_part(seen: Any) -> None:
     for process, one in enumerate(seen("file_by_slices")):
         assert one["first"] == [32 * process + 8 * i for i in range(4)]
         assert one["grown"] < 0.9 * one["bytes"]  # its half of the array, and one slice on the way
 
 
-def test_s3_15_zarr_is_read_by_slices(seen: Any) -> None:
+def test_zarr_is_read_by_slices(seen: Any) -> None:
     whole = np.arange(32).reshape(4, 8)
     for process, blocks in enumerate(seen("zarr_by_slices")):
         rows = whole[2 * process : 2 * process + 2]
         assert blocks == [rows[:, 2 * i : 2 * i + 2].tolist() for i in range(4)]
 
 
-def test_s3_15_a_file_that_one_process_lacks_is_an_error_in_all(seen: Any) -> None:
+def test_a_file_that_one_process_lacks_is_an_error_in_all(seen: Any) -> None:
     for text in seen("file_missing_in_one"):
         assert "cannot be read by 1 of 2 processes\n  cannot read: process 1\n    there is no such file" in text
 
 
-def test_s3_16_one_global_array_the_same_picture_everywhere(seen: Any) -> None:
+def test_one_global_array_the_same_picture_everywhere(seen: Any) -> None:
     first, second = seen("pieces")
     assert first["line"] == second["line"] == list(range(8))
     assert first["picture"] == second["picture"]
     assert re.search(r"0:0 +│ +0:1 +│ +0:2 +│ +0:3 +│ +1:0 +│ +1:1 +│ +1:2 +│ +1:3", first["picture"])
 
 
-def test_s3_17_fetching_says_what_to_do(seen: Any) -> None:
+def test_fetching_says_what_to_do(seen: Any) -> None:
     for one in seen("fetching"):
         assert one["asarray"].startswith("RuntimeError")  # JAX's own
         assert "np.asarray fails there, outlay.arrays.gather(x) in every process fetches the whole" in one["show"]
 
 
-def test_s3_18_gather_everywhere(seen: Any) -> None:
+def test_gather_everywhere(seen: Any) -> None:
     assert [one["ones"] for one in seen("gathered")] == 2 * [8 * [1.0]]
 
 
-def test_s3_18_gather_to_one_process(seen: Any) -> None:
+def test_gather_to_one_process(seen: Any) -> None:
     assert [one["to one"] for one in seen("gathered")] == [None, 8 * [1.0]]
     for one in seen("gathered"):
         assert "there are 2 processes, numbers 0 to 1" in one["nobody"]
@@ -152,7 +152,7 @@ def test_gather_keeps_every_bit_by_slabs_and_on_explicit_meshes(seen: Any) -> No
         assert one["slabs"] == [True, True, True]
 
 
-def test_s3_20_pencils_and_their_transpose(seen: Any) -> None:
+def test_pencils_and_their_transpose(seen: Any) -> None:
     for one in seen("pencils"):
         devices = np.array([0, 1, 2, 3, 2048, 2049, 2050, 2051])
         assert np.squeeze(one["ab"]).tolist() == devices.reshape(4, 2).tolist()
@@ -160,17 +160,17 @@ def test_s3_20_pencils_and_their_transpose(seen: Any) -> None:
         assert "2048" not in one["text"]
 
 
-def test_s3_20_redistribution_keeps_the_values(seen: Any) -> None:
+def test_redistribution_keeps_the_values(seen: Any) -> None:
     for one in seen("pencils"):
         assert one["own"] == 4 * [True]
         assert one["same"]
 
 
-def test_s3_20_fft_by_pencils_equals_numpys(seen: Any) -> None:
+def test_fft_by_pencils_equals_numpys(seen: Any) -> None:
     assert max(seen("fft")) < 1e-5
 
 
-def test_s3_21_pieces_and_slices(seen: Any) -> None:
+def test_pieces_and_slices(seen: Any) -> None:
     whole = np.arange(64).reshape(16, 4)
     for one in seen("sliced"):
         assert one["piece"] == [256, 64]
@@ -179,7 +179,7 @@ def test_s3_21_pieces_and_slices(seen: Any) -> None:
         assert one["explicit"] == [3, 4, 5, 6, 7, 8]
 
 
-def test_s3_21_scatter_and_broadcast_from_one_process(seen: Any) -> None:
+def test_scatter_and_broadcast_from_one_process(seen: Any) -> None:
     for process, one in enumerate(seen("from_one")):
         assert one["scattered"] == [[8 * process + 2 * i, 8 * process + 2 * i + 1] for i in range(4)]
         assert one["slabs"]
@@ -196,7 +196,7 @@ def test_s3_21_scatter_and_broadcast_from_one_process(seen: Any) -> None:
         ("does not divide", "dim 0 of (12,) has size 12, which does not divide by x=8\n    fix: pad it to 16"),
     ],
 )
-def test_s3_21_a_wrong_source_is_the_same_error_everywhere(seen: Any, case: str, said: str) -> None:
+def test_a_wrong_source_is_the_same_error_everywhere(seen: Any, case: str, said: str) -> None:
     first, second = (one[case] for one in seen("from_one"))
     assert first == second
     assert said in first

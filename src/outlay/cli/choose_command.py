@@ -94,7 +94,7 @@ def choose(
 
 
 def _write(path: Path, selection: Selection | PlacementChoice, *, force: bool) -> str | None:
-    """Write the layout; its name, or None where no file can say it."""
+    """Write the layout; return its name, or None if it holds what no file can."""
     if selection.toml is None:
         say(f"{path} is not written: the layout holds a function of Python, which no file can say", err=True)
         return None

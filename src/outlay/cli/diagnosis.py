@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a text says.
+    """The known messages in a text, and the errors in it that are not known.
 
     Attributes:
         findings: the known messages in it: errors and then warnings in the order of the text, then consequences.
@@ -70,7 +70,7 @@ class Diagnosis:
     raised: tuple[tuple[int, str], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return it as JSON-ready data."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ def diagnose_text(text: str) -> Diagnosis:
 
 
 def _unknown(text: str, spans: list[tuple[int, int]], line: Callable[[int], int]) -> Iterator[tuple[int, str]]:
-    """The ends of tracebacks that no known message touches."""
+    """Yield the last lines of tracebacks in which no known message stands, with their line numbers."""
     firsts = sorted(first for first, _ in spans)
     lasts = list(itertools.accumulate((last for _, last in sorted(spans)), max))
     for match in _RAISED.finditer(text):
@@ -143,7 +143,7 @@ def _unknown(text: str, spans: list[tuple[int, int]], line: Callable[[int], int]
 
 
 def _lines_of(text: str) -> Callable[[int], int]:
-    """From a position in a text to its line, counted from 1."""
+    """Return the function from a position in a text to its line, counted from 1."""
     ends = [match.start() for match in re.finditer("\n", text)]
     return lambda position: bisect.bisect_left(ends, position) + 1
 

@@ -59,7 +59,7 @@ _OPTIONAL = ("flax", "grain", "matplotlib", "scikit-learn", "equinox", "dm-haiku
 
 @dataclass(frozen=True)
 class Doctor:
-    """What is here.
+    """The state of this environment.
 
     Attributes:
         versions: of Python and of the packages that Outlay needs; None for one that runs without being installed.
@@ -82,7 +82,7 @@ class Doctor:
     problems: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return it as JSON-ready data."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class Doctor:
 
 
 def examine() -> Doctor:
-    """Look at everything; starts JAX's backend to list the devices."""
+    """Collect the facts; starts JAX's backend to list the devices."""
     import platform
 
     from outlay.core.runtime_flags import versions
@@ -150,7 +150,7 @@ def _devices() -> tuple[list[Any], str]:
 
 
 def _flags_failure() -> str:
-    """Why XLA would end the process that starts it; empty where it would not."""
+    """Return why XLA would end the process that starts it; empty where it would not."""
     if not os.environ.get("XLA_FLAGS"):
         return ""
     from outlay.core.runtime_flags import refusal_of_flags
@@ -160,7 +160,7 @@ def _flags_failure() -> str:
 
 
 def _import_failure() -> str:
-    """Why JAX cannot be imported; empty where it can."""
+    """Return why JAX cannot be imported; empty where it can."""
     try:
         import jax  # noqa: F401  its import is also what could start the backend
     except Exception as error:  # a variable that it cannot read, a broken installation
@@ -182,7 +182,7 @@ _GPU = Path("/dev/nvidia0")
 def known_problems(
     devices: Sequence[Any], environment: Mapping[str, str], versions: Mapping[str, str | None], failure: str = ""
 ) -> Iterator[str]:
-    """Each problem that applies here, in words, with what to do.
+    """Yield each known problem that applies here, with its fix.
 
     Args:
         devices: the devices that JAX found; empty if it did not start.
@@ -243,7 +243,7 @@ _FAMILIES = {"JAX_": "a JAX setting, read when jax is imported", "SLURM_": "set 
 
 
 def meaning_of(variable: str) -> str:
-    """What a variable does; empty for one that does not matter here.
+    """Return what a variable does; empty for one that does not matter to JAX or Outlay.
 
     >>> meaning_of("JAX_LOG_COMPILES"), meaning_of("HOME")
     ('a JAX setting, read when jax is imported', '')

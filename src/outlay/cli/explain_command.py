@@ -123,7 +123,7 @@ def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Expl
 
 
 def _abstract(axes: str) -> AbstractMesh:
-    """The mesh that a saved program was compiled for, by its axes alone."""
+    """Return the mesh that a saved program was compiled for, without devices."""
     from jax.sharding import AbstractMesh, AxisType
 
     from outlay.devices.spec import MeshSpec

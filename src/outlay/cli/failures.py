@@ -64,7 +64,7 @@ class Failure:
     text: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data, what `--json` prints in place of facts."""
+        """Return what `--json` prints in place of facts."""
         return {"error": {"kind": self.kind, "message": self.message, "exit_code": self.exit_code}}
 
 
@@ -73,7 +73,7 @@ class _Ended(Exception):
 
 
 class Commands(TyperGroup):
-    """The group of all commands: runs one, and gives every way in which it can end a message and an exit code."""
+    """The group of all commands; however one ends, there is a message and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> Any:
         """Run the command that the arguments name, and end with its exit code; without `standalone_mode`, return it."""
@@ -98,7 +98,7 @@ class Commands(TyperGroup):
         return code
 
     def invoke(self, ctx: typer.Context) -> Any:
-        """Run the command that was found; typer would answer some errors itself, and not say what they are."""
+        """Run the command; its errors pass typer, which would print some itself and hide what they are."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, SystemExit):
@@ -126,7 +126,7 @@ class Commands(TyperGroup):
 
 
 def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
-    """What an error that ended a command means.
+    """Return exit code and message for an error that ended a command.
 
     Args:
         error: the error.
@@ -156,7 +156,7 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
 
 
 def _of_environment(error: BaseException) -> str | None:
-    """In words, an error that comes from the machine or the settings; None for others."""
+    """Return the message for an error that comes from the machine or the settings; None for others."""
     if isinstance(error, OSError) and error.errno is not None:
         of = f"{error.filename}: " if error.filename is not None else ""
         return f"{of}{os.strerror(error.errno)}" + (_room(error.errno))
@@ -177,7 +177,7 @@ def _room(number: int) -> str:
 
 
 def _report(error: BaseException, words: Sequence[str]) -> str:
-    """What to send with the report of a bug; the traceback goes to a file."""
+    """Return what to send with the report of a bug; the traceback goes to a file."""
     import tempfile  # with all that it imports, the help would take longer
 
     from outlay.core.runtime_flags import versions

@@ -1,4 +1,4 @@
-"""Ctrl-C, at any time: one line, exit code 130, and no traceback.
+"""The answer to Ctrl-C at any time: one line, exit code 130, and no traceback.
 
 Nothing heavy is imported here, so that Ctrl-C is answered while everything else is.
 """
@@ -56,7 +56,7 @@ def answer() -> None:
 
 
 def watch(patience: float = 10.0) -> None:
-    """From now on, end the process where native code, such as a compiler, keeps Python from hearing of Ctrl-C.
+    """From now on, end the process if native code, such as a compiler, keeps Python from seeing Ctrl-C.
 
     It takes a thread, which a process that only starts others is better without.
 
@@ -75,17 +75,17 @@ def watch(patience: float = 10.0) -> None:
 
 
 def answers() -> bool:
-    """Whether Ctrl-C is answered here."""
+    """Return whether Ctrl-C is answered here."""
     return signal.getsignal(signal.SIGINT) is _interrupt
 
 
 def has_come() -> bool:
-    """Whether Ctrl-C has come; whatever fails after it fails because of it."""
+    """Return whether Ctrl-C has come; whatever fails after it fails because of it."""
     return _first is not None
 
 
 def leave(code: int) -> NoReturn:
-    """End the process now, after what was printed has come through.
+    """Flush stdout and stderr, and end the process now.
 
     Python's own end would wait for compilers and crash in some of them (JAX 0.10.2).
     """
@@ -117,7 +117,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether an import runs, or JAX loads its plugins, which goes on whatever they raise."""
+    """Return whether an import runs, or JAX loads its plugins, which goes on whatever they raise."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith("<frozen importlib") or code.co_name == "discover_pjrt_plugins":

@@ -70,7 +70,7 @@ class KnownMessage:
         return tuple((longest_word(pattern), _compiled(pattern)) for pattern in self.patterns)
 
     def find(self, text: str) -> Iterator[tuple[tuple[int, int], str, str]]:
-        """Each place in a text where this stands: from and to, and there its meaning and the fix.
+        """Yield each match in a text: its start and end, its meaning and its fix.
 
         It takes time in proportion to the text: only around a word that the message cannot do without is anything
         matched, and there nothing is repeated without a bound.
@@ -89,7 +89,7 @@ class KnownMessage:
 
 
 def longest_word(pattern: str) -> str:
-    r"""The longest text without white space that every match of a pattern holds.
+    r"""Return the longest text without white space that every match of a pattern holds.
 
     >>> longest_word(r"Resource axis: (?P<axis>\S+) is not found(?:, sorry)?")
     'Resource'
@@ -116,7 +116,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _around(word: str, text: str) -> Iterator[tuple[int, int]]:
-    """The stretches of a text in which a word stands or is near; none overlaps another."""
+    """Yield the stretches of a text around each occurrence of a word; none overlaps another."""
     start = end = 0
     at = text.find(word)
     while at >= 0:
@@ -164,7 +164,7 @@ def _suggested(values: Values) -> Values:
 
 
 def _compared(values: Values) -> Values:
-    """What a reader must find out by comparing two lists of numbers."""
+    """Add how two lists of devices differ, which readers would have to find out number by number."""
     first, second = _ids(values["ids"]), _ids(values["other_ids"])
     words = {**values, "on": _on(first), "other_on": _on(second)}
     if first != second and sorted(first) == sorted(second):
@@ -193,7 +193,7 @@ def _difference(values: Values) -> Values:
 
 
 def _named(values: Values) -> Values:
-    """The axes out of the set that JAX prints, with the old wording's quotes and without."""
+    """Add the names of axes in the set that JAX prints, with quotes in the old wording and without in the new."""
     names = [name.strip(" '\"") for name in values["axes"].split(",") if name.strip(" '\"")]
     return {**values, "axes": ", ".join(map(repr, names)) or "an axis", "tuple": repr(tuple(names))}
 
@@ -206,7 +206,7 @@ def _amount(values: Values) -> Values:
 
 
 def _remedy(values: Values) -> Values:
-    """`jax.debug.print` of a split array makes the same warning, and is harmless."""
+    """Add the fix: `jax.debug.print` of a split array makes the same warning, and is harmless."""
     one_device = "maximal device" in values["after"]
     return {
         **values,
@@ -236,7 +236,7 @@ def _listed(values: Values) -> Values:
 
 
 def axes_of(spec: str, dim: int) -> str:
-    """The mesh axes of one dim of a spec as JAX prints it, quoted; empty where that cannot be read.
+    """Return the mesh axes of one dim of a spec as JAX prints it, quoted; empty where that cannot be read.
 
     >>> axes_of("(None, ('data', 'model'))", 1)
     "'data', 'model'"
@@ -253,7 +253,7 @@ def _ids(text: str) -> list[str]:
 
 
 def _on(ids: list[str]) -> str:
-    """The devices in words, as short as they can be."""
+    """Return the devices in words, as short as possible."""
     if len(ids) > 2 and ids == [str(int(ids[0]) + i) for i in range(len(ids))]:
         return f"devices {ids[0]} to {ids[-1]}"
     shown = ", ".join(ids[:_SHOWN]) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")

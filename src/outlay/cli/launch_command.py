@@ -11,7 +11,7 @@ from outlay.cli.output import raise_when_unread
 
 
 def _seconds(text: str) -> float:
-    """Seconds, or infinitely many."""
+    """Return a number of seconds; infinity for `off`."""
     if text == "off":
         return float("inf")
     try:
@@ -50,12 +50,12 @@ StartWithinOption = Annotated[
 
 
 class LaunchCommand(TyperCommand):
-    """Wants two dashes before the command, so that nobody's option goes to the wrong program."""
+    """Requires two dashes before the command, so that no option goes to the wrong program."""
 
     allow_interspersed_args = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Look for the dashes first."""
+        """Check for the dashes, then parse."""
         if "--" not in args and not {"-h", "--help"} & set(args):
             raise typer.BadParameter(
                 "the command to run belongs behind two dashes, as in: outlay launch -n 2 -- python train.py",

@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _has_others() -> bool:
-    """Whether this process is in a job of several, which must hear how it ended."""
+    """Return whether this process is in a job of several, which must hear how it ended."""
     joined = sys.modules.get("outlay.jobs.joined")
     place = joined.joined() if joined else None
     return place is not None and place.num_processes > 1

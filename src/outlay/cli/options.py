@@ -79,7 +79,7 @@ RECIPE_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def command_group(name: str, *, help: str, epilog: str) -> typer.Typer:
-    """A command that only holds others, such as `outlay slurm`; alone it shows its help."""
+    """Return a command that only holds others, such as `outlay slurm`; alone it shows its help."""
     return typer.Typer(name=name, no_args_is_help=True, rich_markup_mode=None, help=help, epilog=epilog)
 
 
@@ -179,7 +179,7 @@ def load_recipe(context: typer.Context, recipe: str, options: ProgramOptions) ->
 
 
 def own_options(context: typer.Context, recipe: str) -> list[str]:
-    """The options of a command itself, beside which all others are the recipe's.
+    """Return the options of a command itself; all others go to the recipe.
 
     Args:
         context: of the command.

@@ -41,21 +41,21 @@ class Lasting(io.RawIOBase):
         )
 
     def writable(self) -> bool:
-        """It is written to, and not read."""
+        """Return True: it is written to, and not read."""
         return True
 
     def fileno(self) -> int:
-        """The descriptor, for those who ask whether it is a terminal."""
+        """Return the file descriptor."""
         if self._descriptor is None:
             raise _closed()
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Whether somebody looks at it."""
+        """Return whether it is a terminal."""
         return self._descriptor is not None and os.isatty(self._descriptor)
 
     def write(self, data: Any, /) -> int:
-        """Write, or drop it."""
+        """Write data, or drop it once a write has failed."""
         if self.failure is None and self._descriptor is not None:
             try:
                 return os.write(self._descriptor, data)
@@ -71,13 +71,13 @@ def _closed() -> OSError:
 
 
 def last() -> None:
-    """Make stdout and stderr of this process last longer than their readers."""
+    """Have stdout and stderr of this process outlive their readers."""
     sys.stdout = _lasting(sys.stdout, 1)
     sys.stderr = _lasting(sys.stderr, 2)
 
 
 def raise_when_unread() -> None:
-    """For a launcher, which has to know that nobody reads what its job prints."""
+    """Have stdout and stderr raise once nobody reads them: a launcher has to know."""
     for stream in (sys.stdout, sys.stderr):
         raw = getattr(getattr(stream, "buffer", None), "raw", None)
         if isinstance(raw, Lasting):
@@ -92,7 +92,7 @@ def _lasting(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 class _Answer:
-    """Where the facts of the command that runs go."""
+    """The state of what the running command prints as its facts."""
 
     def __init__(self) -> None:
         self.stream: TextIO | None = None
@@ -128,7 +128,7 @@ def answering(*, as_json: bool) -> Iterator[None]:
 
 
 def _give_stdout_to_stderr() -> int | None:
-    """What children and native code print, too; the descriptor that facts go to from now on."""
+    """Send what children and native code print to stderr, too; return the descriptor for facts from now on."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if not isinstance(raw, Lasting) or raw._descriptor is None:
         return None
@@ -139,14 +139,14 @@ def _give_stdout_to_stderr() -> int | None:
 
 
 def give_back() -> None:
-    """Before this process becomes another one: stdout is stdout again."""
+    """Restore stdout, before this process becomes another program."""
     raw = getattr(getattr(_answer.stream, "buffer", None), "raw", None)
     if _answer.as_json and isinstance(raw, Lasting) and raw._descriptor is not None:
         os.dup2(raw._descriptor, 1)
 
 
 def finish(code: int, *, closed_pipe: int, unwritten: int) -> int:
-    """The exit code of a command, once everything is written that can be.
+    """Return the exit code of a command, once everything is written that can be.
 
     Args:
         code: what it would end with.
@@ -163,10 +163,10 @@ def finish(code: int, *, closed_pipe: int, unwritten: int) -> int:
 
 
 def warn_unread(instead: str) -> None:
-    """Say on stderr that stdout comes through no more, where it does not; the work goes on.
+    """Print a note on stderr if stdout cannot be written any more; the work goes on.
 
     Args:
-        instead: what happens all the same.
+        instead: what goes on all the same.
     """
     failure = _failure()
     if failure is not None:
@@ -176,7 +176,7 @@ def warn_unread(instead: str) -> None:
 
 
 def _failure() -> OSError | None:
-    """Why what was written to stdout did not come through; None where it did, so far."""
+    """Return the first error of writing to stdout; None if all was written so far."""
     if _answer.stream is None:
         return None
     _answer.stream.flush()
@@ -184,7 +184,7 @@ def _failure() -> OSError | None:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print lines; nothing in them is obeyed by a terminal."""
+    """Print lines, with control characters escaped."""
     typer.echo(visible(text), err=err)
 
 
@@ -230,7 +230,7 @@ def print_facts(facts: Any, *, as_json: bool, **more: Any) -> None:
 
 
 def print_answer(folder: Path) -> None:
-    """Print the document of a job's last start, or that it ended without one."""
+    """Print the JSON document of a job's last start, or that it ended without one."""
     documents = sorted(folder.glob("*.json"))
     text = documents[-1].read_text(encoding="utf-8") if documents else json.dumps(_NO_ANSWER, indent=1)
     _answer.is_printed = True
@@ -241,13 +241,13 @@ _NO_ANSWER = {"error": {"kind": "LaunchError", "message": "the job ended without
 
 
 def print_failure(facts: Mapping[str, Any]) -> None:
-    """Print why there are no facts, where JSON was asked for; nothing where the facts are printed already."""
+    """Print why there are no facts, if JSON was asked for and the facts are not printed already."""
     if _answer.as_json and not _answer.is_printed:
         print_json(facts)
 
 
 def check_output(path: Path | None, *, force: bool) -> None:
-    """Raise where a file that a command is to write at its end would replace one that Outlay did not make.
+    """Raise OutputError if a file that a command writes at its end would replace one that Outlay did not make.
 
     Raises:
         OutputError: it would, or cannot be written.
@@ -259,7 +259,7 @@ def check_output(path: Path | None, *, force: bool) -> None:
 
 
 def write_trace(path: Path, trace: Mapping[str, Any], *, force: bool) -> None:
-    """Write a trace where `--trace` asks for it, and say so.
+    """Write a trace to the file of `--trace`, and print its name.
 
     Raises:
         OutputError: it would replace a file that Outlay did not make, or cannot be written.
@@ -271,7 +271,7 @@ def write_trace(path: Path, trace: Mapping[str, Any], *, force: bool) -> None:
 
 
 def write_page(path: Path, page: str, *, force: bool) -> None:
-    """Write a page where `--html` asks for it, and say so.
+    """Write a page to the file of `--html`, and print its name.
 
     Raises:
         OutputError: it would replace a file that Outlay did not make, or cannot be written.

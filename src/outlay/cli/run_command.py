@@ -125,7 +125,7 @@ def _print(result: Result, as_json: bool) -> None:
 
 
 def is_launched() -> bool:
-    """Whether a launcher of ours started this process."""
+    """Return whether `outlay launch` or `outlay run --processes` started this process."""
     from outlay.jobs import process_info
 
     return process_info.NUM_PROCESSES in os.environ
@@ -140,7 +140,7 @@ def run_in_processes(
     limits: Limits,
     as_json: bool,
 ) -> int:
-    """This very command in several processes; what it ends with.
+    """Run this very command in several processes; return the exit code.
 
     Args:
         num_processes: how many.
@@ -176,13 +176,13 @@ def run_in_processes(
 
 
 def has_begun() -> bool:
-    """Whether an earlier start of this job has taken the run folder, so that it is to be continued."""
+    """Return whether an earlier start of this job has taken the run folder, so that this one continues it."""
     folder = _job_folder()
     return folder is not None and folder.has(Flag.BEGUN)
 
 
 def mark_begun() -> None:
-    """Tell later starts of this job that the run folder is its own."""
+    """Mark that this job has taken the run folder, for later starts of it."""
     if folder := _job_folder():
         folder.set(Flag.BEGUN)
 
@@ -195,7 +195,7 @@ def _job_folder() -> JobFolder | None:
 
 
 def own_devices(devices: int | None, *, is_shared: bool) -> int | None:
-    """Enter the job, if this process is in one; how many devices to simulate after that.
+    """Join the job, if this process is in one; return how many devices to simulate after that.
 
     Args:
         devices: what `--devices` says.

@@ -116,7 +116,7 @@ def _variables(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _check_typos(words: Sequence[str], own: Sequence[str]) -> None:
-    """What is not ours is the recipe's, and would be refused only when the job starts, perhaps after days."""
+    """Raise LaunchError for options that look misspelt: they go to the recipe, which refuses them only days later."""
     problems: list[str] = []
     for option in (word.partition("=")[0] for word in words if word.startswith("--")):
         close = difflib.get_close_matches(option, own, n=1, cutoff=TYPO)

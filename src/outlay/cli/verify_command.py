@@ -51,7 +51,7 @@ def verify(
 
 
 def _start_again_with_several_devices() -> None:
-    """Replace this process by one with simulated devices, where a single device leaves nothing to compare.
+    """Replace this process by one with simulated devices, if a single device leaves nothing to compare.
 
     Only a started JAX tells how many devices there are, and then their number is fixed.
     """

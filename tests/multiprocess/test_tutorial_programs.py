@@ -1,4 +1,4 @@
-"""Acceptance, document 3: what starts processes, and what they print. Global arrays: test_global_arrays.py.
+"""What starts processes, and what they print. Global arrays: test_global_arrays.py.
 
 The programs are those of the tutorials.
 """
@@ -37,7 +37,7 @@ def started(tmp_path_factory):
     return launch(tmp_path_factory.mktemp("who"), "-n", "2", "--devices-per-process", "4", command=command)
 
 
-def test_s3_01_one_command_starts_processes_with_devices_each(started):
+def test_one_command_starts_processes_with_devices_each(started):
     rows = re.findall(r"^ +(\d)  \S+ +(\d+)  (\d) x cpu", started.stderr, re.MULTILINE)
     assert [(process, devices) for process, _, devices in rows] == [("0", "4"), ("1", "4")]
     assert len({pid for _, pid, _ in rows}) == 2
@@ -45,7 +45,7 @@ def test_s3_01_one_command_starts_processes_with_devices_each(started):
         assert f"[{process}] I am process {process} of 2\n" in started.stdout
 
 
-def test_s3_02_who_holds_a_global_array_and_which_shards_is_shown(started):
+def test_who_holds_a_global_array_and_which_shards_is_shown(started):
     for process, mine in enumerate(["[[0], [1], [2], [3]]", "[[4], [5], [6], [7]]"]):
         assert f"[{process}] 8 devices hold x, 4 of them are mine\n" in started.stdout
         assert f"[{process}] fully addressable: False, fully replicated: False\n" in started.stdout
@@ -61,7 +61,7 @@ def test_s3_02_who_holds_a_global_array_and_which_shards_is_shown(started):
         (["--nodes", "2"], 2, 4, "8 processes in all, each with 1 GPU."),
     ],
 )
-def test_s3_04_07_scripts_of_one_task_and_of_eight(tmp_path, options, nodes, tasks, says):
+def test_scripts_of_one_task_and_of_eight(tmp_path, options, nodes, tasks, says):
     done = outlay_command(
         *("slurm", "run", "digits", "--gpus-per-node", "4", *options), cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path)
     )
@@ -71,7 +71,7 @@ def test_s3_04_07_scripts_of_one_task_and_of_eight(tmp_path, options, nodes, tas
     assert lines[-1] == "srun --label --kill-on-bad-exit=1 outlay run digits"
 
 
-def test_s3_04_07_under_srun_no_arguments_are_needed():
+def test_under_srun_no_arguments_are_needed():
     simulated = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     command = [PROGRAMS / "srun", "--label", sys.executable, PROGRAMS / "who.py"]
     done = subprocess.run(command, env=os.environ | simulated, capture_output=True, text=True, timeout=280, check=False)
@@ -81,14 +81,14 @@ def test_s3_04_07_under_srun_no_arguments_are_needed():
         assert f"{task}: 8 devices hold x, 4 of them are mine\n" in done.stdout
 
 
-def test_s3_11_output_can_be_read_in_step_order(tmp_path):
+def test_output_can_be_read_in_step_order(tmp_path):
     options = ("-n", "3", "--devices-per-process", "1", "--in-order")
     printed = launch(tmp_path, *options, command=[str(PROGRAMS / "turns.py")]).stdout
     steps = re.findall(r"^\[\d\] (step.*)$", printed, re.MULTILINE)
     assert steps == [f"step {step} of process {process}" for step in (1, 2, 3) for process in (0, 1, 2)]
 
 
-def test_s3_11_a_barrier_lets_nobody_go_before_all_have_come(tmp_path):
+def test_a_barrier_lets_nobody_go_before_all_have_come(tmp_path):
     printed = launch(tmp_path, "-n", "2", "--devices-per-process", "1", command=["-c", BARRIER]).stdout
     times = [(float(came), float(left)) for came, left in re.findall(r"came (\S+) left (\S+)", printed)]
     assert len(times) == 2
