@@ -133,6 +133,7 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
         words: the command's arguments.
     """
     kind = type(error).__name__
+    # Before all others: an import or JAX may turn Ctrl-C into any other error.
     if isinstance(error, KeyboardInterrupt) or interrupt.has_come():
         message = (str(error) if isinstance(error, KeyboardInterrupt) else "") or "stopped"
         return Failure(interrupt.STOPPED, "KeyboardInterrupt", message, text=message)

@@ -162,6 +162,7 @@ def run_in_processes(
             param_hint="--processes",
         )
     each = devices // num_processes if devices is not None else None
+    # Not sys.argv: that lacks `-m outlay` and the options of Python itself.
     command = [sys.executable, *sys.orig_argv[1:]]
     job = Job(command, num_processes, each, limits=limits, max_restarts=max_restarts, in_order=in_order)
     if not as_json:

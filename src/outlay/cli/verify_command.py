@@ -60,6 +60,7 @@ def _start_again_with_several_devices() -> None:
     if len(attached_devices()) > 1:
         return
     say(f"a single device is attached: verifying on {ENOUGH} simulated ones, as with --devices {ENOUGH}", err=True)
+    # exec drops what is still in the buffers of this process.
     sys.stdout.flush()
     sys.stderr.flush()
     give_back()

@@ -49,6 +49,7 @@ class Connection:
         self._lock = threading.Lock()
         self.longest = LONGEST
         self.opened = time.monotonic()
+        # A process at the other end that does not read must not hold this one.
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -67,6 +68,7 @@ class Connection:
     def send(self, message: Message) -> bool:
         """Send a message; return whether the other end took it. Never raises."""
         data, deadline = json.dumps(message).encode() + b"\n", time.monotonic() + _SEND_WITHIN
+        # The thread that watches and the program itself both send.
         with self._lock, contextlib.suppress(OSError):
             while data and time.monotonic() < deadline:
                 try:

@@ -45,6 +45,7 @@ class DeadlockDetector:
         """
         pids = {number: self._folder.pid(number) for number in running}
         waits = {number: (self._folder.beat(number), waits_at(pid)) for number, pid in pids.items() if pid}
+        # A heartbeat, a wait at another place, or a thread on a core starts the count anew.
         if not running or waits != self._waits or not all(pid and is_idle(pid) for pid in pids.values()):
             self._idle_since, self._waits = time.monotonic(), waits
             return {}

@@ -167,6 +167,7 @@ def check_limits(num_processes: int, ports: Path = _PORTS) -> None:
             f"{num_processes} processes need {needed} open files in the launcher, and {most} are allowed"
             f"\n  fix: {fit} processes at most, or a higher limit: ulimit -Hn {needed}"
         )
+    # The soft limit is for this process to raise, up to the hard one.
     if soft != resource.RLIM_INFINITY and needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 

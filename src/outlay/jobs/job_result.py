@@ -132,6 +132,7 @@ def _first(processes: Sequence[Process], failed: Mapping[int, float], folder: Jo
     """Return the process that failed first, without those whose errors only say that another one has gone."""
 
     def is_cause(number: int) -> bool:
+        # A signal is a cause of its own, but for SIGABRT: so JAX ends a process that has lost another one.
         if (processes[number].exit_code or 0) < 0 and processes[number].exit_code != -signal.SIGABRT:
             return True
         failure = folder.failure(number)

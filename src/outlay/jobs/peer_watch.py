@@ -49,6 +49,7 @@ class PeerWatch:
         self._connections = dict(met.connections)
         self._num = met.info.num_processes
         self._acts, self._pid = acts, os.getpid()
+        # With many processes each reports less often, so that process 0 keeps up.
         self._every = max(_EVERY, self._num / _AT_MOST_A_SECOND)
         self._over = threading.Event()  # all have finished, or nobody waits for anybody
         self._finished: set[int] = set()
@@ -168,6 +169,7 @@ class PeerWatch:
             self._obey(verdict)
 
     def _verdict(self, gone: set[int], running: set[int]) -> Message | None:
+        # Causes before echoes: one that lost another process may have reported before that one did.
         causes = {process: failed for process, failed in self._failed.items() if not failed["echo"]}
         if causes:
             process, failed = next(iter(causes.items()))
@@ -175,6 +177,7 @@ class PeerWatch:
             return {"code": failed["code"], "text": text, "stacks": [], "but": process}
         for process in gone:
             since, why = self._gone[process]
+            # One that hung up may be about to end well; one whose machine does not answer is not.
             if self._failed or "hung up" not in why or time.monotonic() - since > _GRACE:
                 text = f"{self._named(process)} has gone without a word, or its machine has: {why}"
                 return {"code": LOST, "text": text, "stacks": []}

@@ -61,6 +61,7 @@ class Process:
             self.exit_code = self.popen.poll()
             if self.exit_code is not None:
                 self.ended = time.time()
+                # Its group may still hold its devices and ports, which a restart needs.
                 self.signal(signal.SIGKILL)
         return self.exit_code is None
 

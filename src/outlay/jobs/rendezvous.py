@@ -108,6 +108,7 @@ class _Host:
         deadline = time.monotonic() + self._timeout
         nonce = secrets.token_hex(16)
         try:
+            # The server is closed at the end of this block: JAX listens at the same address next.
             with self._listening.server as server, self._selector:
                 self._selector.register(server, selectors.EVENT_READ)
                 while len(self._hosts) < self._info.num_processes and time.monotonic() < deadline:
@@ -190,6 +191,7 @@ class _Host:
     def _admit(self, guest: _Guest, message: Message) -> None:
         process, num = guest.hello["process"], guest.hello["num_processes"]
         proof = _proof(self._info, "guest", guest.nonce, guest.hello["nonce"], process, num)
+        # Compared in constant time: how long it takes must not tell a stranger how much of it is right.
         if not hmac.compare_digest(proof.encode(), str(message.get("proof")).encode()):
             guest.connection.send({"other_job": True})
             raise Disconnected("another token")

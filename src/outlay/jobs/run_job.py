@@ -153,6 +153,7 @@ def _with_restarts(job: Job, folder: JobFolder, screen: Screen, signals: _Signal
         after = f", in {pause:g} s" if pause else ""
         screen.write("stderr", f"\nrestart {restart + 1} of {job.max_restarts}{after}\n")
         time.sleep(pause)
+        # What the failed start wrote of itself would be taken for what the next one writes.
         folder.clear()
     return result, result.is_failure or restart > 0
 
@@ -209,10 +210,12 @@ def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
     def stop(number: int, _: object) -> None:
         beats = (folder.beat(process) for process in range(job.num_processes))
         can_save = folder.has(Flag.LISTENS) and any(beat and beat.step is not None for beat in beats)
+        # A second SIGTERM means now; so does the first where nothing can be saved yet.
         if number == signal.SIGTERM and can_save and signals.asked != signal.SIGTERM:
             signals.asked = signal.SIGTERM
             folder.set(Flag.STOP)
             screen.later(f"SIGTERM: the program has {_TO_SAVE} s to save its state\n")
+            # Whoever sent SIGTERM sends SIGKILL soon, which would leave the processes of the job behind.
             signal.alarm(_TO_SAVE)
             return
         for other in ours:

@@ -75,6 +75,7 @@ class Supervisor:
                 return job_result.succeeded(self._processes)
             beats = {process.number: self._folder.beat(process.number) for process in self._processes}
             self.best = max((beat.step for beat in beats.values() if beat and beat.step is not None), default=self.best)
+            # The slowest process decides how long a step of the job takes.
             progress.show(beats, max((s for one in self._silence if (s := one.seconds_a_step)), default=None))
             if time.monotonic() - looked > _SUSPENDED:
                 continue  # held in the middle of a look: what it saw is old, and silence since then is its own
