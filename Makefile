@@ -10,8 +10,11 @@ VENV := .venv/.installed
 NEWEST_VENV := .venv-newest/.installed
 # Three workers for two cores: many tests wait for processes that they have started.
 PYTEST := python -m pytest -q -n 3
-# What depends on JAX: the newest one runs these, and Python 3.11 everything. Brains and models are in the contracts.
-ON_NEWEST_JAX := tests/contract tests/multiprocess $(addprefix tests/unit/,analysis arrays devices program report train)
+# Python 3.11 runs everything, and the newest JAX what another JAX could break: contracts of every model and layout, processes
+# that join, agree and fail, and the parts that trace, compile, hold arrays or read the compiler's text.
+ON_NEWEST_JAX := tests/contract $(addprefix tests/multiprocess/test_,faults.py global_arrays.py same_result.py) \
+  $(addprefix tests/unit/,arrays devices program report/explain train) \
+  $(addprefix tests/unit/analysis/,attribution findings hlo work)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test lint bench docs lock snapshots clean
