@@ -35,12 +35,12 @@ def large_brain():
 
 
 brain = large_brain()
-rollout = outlay.graph.Rollout(brain.graph)
+graph_loop = outlay.graph.GraphLoop(brain.graph)
 inputs = {"drive": np.sin(np.arange(NUM_STEPS)[:, None] / 20 + np.arange(4)).astype(np.float32)}
 whole = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
-one = outlay.program(rollout, brain.init, inputs, layout=whole, mesh=outlay.mesh("one=1", devices=jax.devices()[:1]))
+one = outlay.program(graph_loop, brain.init, inputs, layout=whole, mesh=outlay.mesh("one=1", devices=jax.devices()[:1]))
 mesh = outlay.mesh("places=6")
-placed = outlay.program(rollout, brain.init, inputs, layout=outlay.by_module(PLACES), mesh=mesh, mode="placed")
+placed = outlay.program(graph_loop, brain.init, inputs, layout=outlay.by_module(PLACES), mesh=mesh, mode="placed")
 states = {"one": one.init(jax.random.key(0)), "placed": placed.init(jax.random.key(0))}
 spikes = {}
 

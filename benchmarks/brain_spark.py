@@ -61,7 +61,7 @@ class Spark:
 
 
 class Ours:
-    """Our side: a rollout of many steps is one call."""
+    """Our side: a graph loop of many steps is one call."""
 
     def __init__(self, dtype: str = "float16") -> None:
         brain = dataclasses.replace(outlay.brain.read_brain(MODEL), dtype=dtype)
@@ -69,7 +69,7 @@ class Ours:
         layout = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
         mesh = outlay.mesh("one=1")
         self._program = outlay.program(
-            outlay.graph.Rollout(brain.graph), brain.init, self._inputs, layout=layout, mesh=mesh
+            outlay.graph.GraphLoop(brain.graph), brain.init, self._inputs, layout=layout, mesh=mesh
         )
         self.state = self._program.init(jax.random.key(0))
         self.seconds()  # which compiles

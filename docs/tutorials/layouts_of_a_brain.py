@@ -83,16 +83,16 @@ assert {leaf.devices().pop().id for leaf in jax.tree.leaves(state)} == {0}
 # A step reads what the modules produced in the step *before*. That is what `cache` holds, and it is why the modules of
 # one step do not depend on each other, wherever they run.
 #
-# A *rollout* runs many steps in one compiled loop. It is what is laid out:
+# A *graph loop* runs many steps in one compiled loop. It is what is laid out:
 
 # %%
 NUM_STEPS = 140
 drive = np.sin(np.arange(NUM_STEPS)[:, None] / 9 + np.arange(4)).astype(np.float32)
-rollout = outlay.graph.Rollout(brain.graph, record=[f"{name}:out_spikes" for name in populations])
+graph_loop = outlay.graph.GraphLoop(brain.graph, record=[f"{name}:out_spikes" for name in populations])
 
 
 def program(layout, mesh, mode="auto"):
-    return outlay.program(rollout, brain.init, {"drive": drive}, layout=layout, mesh=mesh, mode=mode)
+    return outlay.program(graph_loop, brain.init, {"drive": drive}, layout=layout, mesh=mesh, mode=mode)
 
 
 def run(made):
@@ -220,7 +220,7 @@ assert cached["cache.spiker.spikes"].sent_to == (2, 4)
 # run:
 
 # %%
-times = outlay.measure_parts(rollout, brain.init, {"drive": drive}, num_rounds=3)
+times = outlay.measure_parts(graph_loop, brain.init, {"drive": drive}, num_rounds=3)
 print(times)
 
 # %% [markdown]

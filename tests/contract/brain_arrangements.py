@@ -31,10 +31,10 @@ def drive() -> dict[str, np.ndarray]:
 
 def program(layout, num_devices, axis, mode):
     spikes = (*(f"{name}:out_spikes" for name in POPULATIONS), "spiker:spikes")
-    rollout = outlay.graph.Rollout(model().graph, record=(*spikes, "A_ex.soma.potential"))
+    graph_loop = outlay.graph.GraphLoop(model().graph, record=(*spikes, "A_ex.soma.potential"))
     mesh = outlay.mesh(f"{axis}={num_devices}", devices=jax.devices()[:num_devices])
     start = functools.partial(recorded_start, model(), recorded())
-    return outlay.program(rollout, lambda key: start(), drive(), layout=layout, mesh=mesh, mode=mode)
+    return outlay.program(graph_loop, lambda key: start(), drive(), layout=layout, mesh=mesh, mode=mode)
 
 
 def run(program):

@@ -97,10 +97,10 @@ def stimulus(brain: Brain) -> dict[str, np.ndarray]:
 def run(brain: Brain, layout, num_devices, axis, mode):
     neurons = [name for name, module in brain.modules.items() if isinstance(module, Neuron)]
     record = tuple(f"{name}:out_spikes" for name in neurons)
-    rollout = outlay.graph.Rollout(brain.graph, record=record)
+    graph_loop = outlay.graph.GraphLoop(brain.graph, record=record)
     mesh = outlay.mesh(f"{axis}={num_devices}", devices=jax.devices()[:num_devices])
     inputs = stimulus(brain)
-    program = outlay.program(rollout, brain.init, inputs, layout=layout, mesh=mesh, mode=mode)
+    program = outlay.program(graph_loop, brain.init, inputs, layout=layout, mesh=mesh, mode=mode)
     state, found = program(program.init(jax.random.key(0)), inputs)
     return jax.device_get((program.crop(state), found))
 

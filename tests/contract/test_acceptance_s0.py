@@ -11,7 +11,7 @@ from tests.contract.ab_reference import ab_brain, recorded, recorded_start
 from tests.contract.placed_as_planned import blocks
 
 import outlay
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 
 BRAIN = {
     "A_ex": {"soma": {"potential": (256,)}},
@@ -67,7 +67,7 @@ def placed_brain():
     drive = {"drive": np.asarray(recorded()["drive"][:10], np.float32)}
     layout = outlay.by_module(MODULES)
     start = functools.partial(recorded_start, model, recorded())
-    return outlay.program(Rollout(model.graph), lambda key: start(), drive, layout=layout, mesh=six(), mode="placed")
+    return outlay.program(GraphLoop(model.graph), lambda key: start(), drive, layout=layout, mesh=six(), mode="placed")
 
 
 def test_s0_14_the_placed_brain_is_where_the_layout_says() -> None:

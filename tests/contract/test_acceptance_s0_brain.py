@@ -16,7 +16,7 @@ from tests.contract.placed_as_planned import blocks
 import outlay
 from outlay.analysis.parts.measure_parts import measure_parts
 from outlay.brain.files.read_brain import read_brain
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.strategies import by_rows
 
 MODEL = Path(__file__).parents[1] / "data/example_ab_model.scfg"
@@ -38,7 +38,7 @@ def state(brain):
 def placed(brain):
     mesh = outlay.mesh(devices=jax.devices()[:6], modules=6)
     return outlay.program(
-        Rollout(brain.graph), brain.init, INPUTS, layout=outlay.by_module(PLACES), mesh=mesh, mode="placed"
+        GraphLoop(brain.graph), brain.init, INPUTS, layout=outlay.by_module(PLACES), mesh=mesh, mode="placed"
     )
 
 
@@ -115,7 +115,7 @@ def test_s0_16_the_best_possible_gain_of_the_placement_is_printed(explained) -> 
 
 
 def test_s0_16_the_cost_of_each_module_is_measured_and_shown(brain) -> None:
-    times = measure_parts(Rollout(brain.graph), brain.init, {"drive": INPUTS["drive"][:10]}, num_rounds=3)
+    times = measure_parts(GraphLoop(brain.graph), brain.init, {"drive": INPUTS["drive"][:10]}, num_rounds=3)
     assert all(seconds > 0 for seconds in times.seconds.values())
     assert times.largest == max(times.seconds, key=times.seconds.__getitem__)
     assert times.best_gain == pytest.approx(times.sum / max(times.seconds.values()))
@@ -141,7 +141,7 @@ def test_by_neuron_one_all_gather_a_step(brain) -> None:
     mesh = outlay.mesh(devices=jax.devices()[:6], neurons=6)
     layout = by_rows("neurons")
     found = outlay.explain(
-        outlay.program(Rollout(brain.graph), brain.init, INPUTS, layout=layout, mesh=mesh, mode="manual")
+        outlay.program(GraphLoop(brain.graph), brain.init, INPUTS, layout=layout, mesh=mesh, mode="manual")
     )
     (gather,) = [one for one in found.collectives if one.count >= 40]
     assert (gather.kind, gather.count, gather.axes) == ("all-gather", 40, ("neurons",))

@@ -1,4 +1,4 @@
-"""A rollout split by rows computes what one device computes, bit for bit, on any number of devices."""
+"""A graph loop split by rows computes what one device computes, bit for bit, on any number of devices."""
 
 import functools
 
@@ -6,17 +6,17 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from tests.unit.program.waves import NUM_STEPS, assert_same, graph, init_of, inputs, on_one_device, rollout
+from tests.unit.program.waves import NUM_STEPS, assert_same, graph, graph_loop, init_of, inputs, on_one_device
 
 import outlay
 from outlay.core.error_types import LayoutError, ProgramError
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.strategies import by_rows
 
 
 @functools.cache
 def alone(near, far):
-    return jax.device_get(on_one_device(rollout(near=near, far=far)))
+    return jax.device_get(on_one_device(graph_loop(near=near, far=far)))
 
 
 @functools.cache
@@ -26,7 +26,7 @@ def program_on(num, near=1, far=1):
 
 
 def new_program_on(num, near=1, far=1, layout=None, mode="manual"):
-    step = rollout(near=near, far=far)
+    step = graph_loop(near=near, far=far)
     mesh = outlay.mesh(devices=jax.devices()[:num], n=num)
     return outlay.program(step, init_of(step.graph), inputs(), layout=layout or by_rows("n"), mesh=mesh, mode=mode)
 
@@ -91,7 +91,7 @@ def test_a_difference_is_found(monkeypatch):
 
 
 def test_what_fits_together_only_by_half_is_refused():
-    with pytest.raises(ProgramError, match="by_rows lays out a rollout in mode manual"):
+    with pytest.raises(ProgramError, match="by_rows lays out a graph loop in mode manual"):
         new_program_on(2, mode="auto")
     with pytest.raises(ProgramError, match="is split by the rows of its parts"):
         new_program_on(2, layout=[("**", P()), ("batch.**", P())])
@@ -108,7 +108,7 @@ def test_leaves_by_rows_have_the_same_number_of_rows():
 
     whole = graph()
     wrong = dataclasses.replace(whole.parts["a"], by_rows=("kernel", "seen"))
-    step = Rollout(type(whole)({**whole.parts, "a": wrong}, whole.outputs))
+    step = GraphLoop(type(whole)({**whole.parts, "a": wrong}, whole.outputs))
     mesh = outlay.mesh(devices=jax.devices()[:2], n=2)
     with pytest.raises(ProgramError, match=r"a that are said to be by rows differ in their rows: \[7, 15\]"):
         outlay.program(step, init_of(whole), inputs(), layout=by_rows("n"), mesh=mesh, mode="manual")

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 from tests.contract.placed_as_planned import assert_placed_as_planned, blocks
-from tests.unit.program.waves import assert_same, graph, init_of, inputs, on_one_device, rollout
+from tests.unit.program.waves import assert_same, graph, graph_loop, init_of, inputs, on_one_device
 
 import outlay
 from outlay.core.error_types import LayoutError, ProgramError
-from outlay.program.placed.dispatch import routes
+from outlay.program.device_group import routes
 
 PLACES = {
     "each alone": {"source": 0, "a": 1, "b": 2, "sum": 3},
@@ -24,7 +24,7 @@ LATENCIES = [(1, 1), (2, 3), (3, 4)]
 
 @functools.cache
 def alone(near, far):
-    return jax.device_get(on_one_device(rollout(near=near, far=far)))
+    return jax.device_get(on_one_device(graph_loop(near=near, far=far)))
 
 
 @functools.cache
@@ -34,7 +34,7 @@ def program_at(name, near=1, far=1):
 
 
 def new_program_at(places, near=1, far=1, mode="placed"):
-    step = rollout(near=near, far=far)
+    step = graph_loop(near=near, far=far)
     mesh = outlay.mesh(devices=jax.devices()[:6], all=6)
     layout = outlay.by_module(places)
     return outlay.program(step, init_of(step.graph), inputs(), layout=layout, mesh=mesh, mode=mode)
@@ -61,10 +61,10 @@ def test_it_is_what_one_device_computes(places, near, far):
     assert_placed_as_planned(state, program.plan)
 
 
-def test_a_rollout_goes_on_where_the_last_one_ended():
+def test_a_graph_loop_goes_on_where_the_last_one_ended():
     program = program_at("each alone")
     state, _ = program(program.init(jax.random.key(0)), inputs())
-    assert_same(program(state, inputs()), on_one_device(rollout(), num_calls=2))
+    assert_same(program(state, inputs()), on_one_device(graph_loop(), num_calls=2))
 
 
 def test_a_dispatch_runs_as_many_steps_as_what_crosses_is_old():
@@ -84,7 +84,7 @@ def test_state_is_born_on_its_device_and_nothing_of_it_elsewhere():
 
 
 def test_outputs_are_sent_only_to_where_they_are_read():
-    sent = {(route.part, route.port, route.device.id) for route in routes(program_at("each alone").places)}
+    sent = {(route.part, route.port, route.device.id) for route in routes(program_at("each alone").device_groups)}
     assert sent == {
         ("source", "tops", 1),
         ("b", "tops", 1),
@@ -92,7 +92,7 @@ def test_outputs_are_sent_only_to_where_they_are_read():
         ("a", "height", 2),
         ("b", "height", 3),
     }
-    assert routes(program_at("all together").places) == []
+    assert routes(program_at("all together").device_groups) == []
 
 
 def test_the_plan_shows_parts_caches_and_inputs_where_they_are():
@@ -123,7 +123,7 @@ def test_the_proof_allows_no_rounding():
 
 def test_there_is_one_compiled_step_for_each_place():
     assert len(program_at("each alone").compiled_parts) == 4
-    assert [place.names for place in program_at("two together").places] == [("source", "b"), ("a", "sum")]
+    assert [place.names for place in program_at("two together").device_groups] == [("source", "b"), ("a", "sum")]
     with pytest.raises(ProgramError, match=r"2 compiled steps.*\n  fix: program.lowered_parts"):
         program_at("two together").lowered  # noqa: B018 - a property that refuses
     together = program_at("all together")
@@ -175,11 +175,11 @@ PLACED_REST = [(f"{root}{name}.**", outlay.on(0)) for name in ("source", "b", "s
 
 
 def program_at_rules(rules):
-    step, mesh = rollout(), outlay.mesh(devices=jax.devices()[:6], all=6)
+    step, mesh = graph_loop(), outlay.mesh(devices=jax.devices()[:6], all=6)
     return outlay.program(step, init_of(step.graph), inputs(), layout=rules, mesh=mesh, mode="placed")
 
 
-def test_only_a_rollout_is_placed():
+def test_only_a_graph_loop_is_placed():
     waves, mesh = graph(), outlay.mesh(devices=jax.devices()[:6], all=6)
     layout = outlay.by_module(PLACES["each alone"])
     with pytest.raises(ProgramError, match=r"runs a graph of parts, and the step StepGraph is none"):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from tests.unit.program.waves import graph, init_of, inputs
 
 import outlay
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.strategies import by_rows
 
 
@@ -24,11 +24,11 @@ def test_a_part_that_draws_for_all_its_rows_at_once_is_named():
         return {**after, "height": height}, {**produced, "height": jnp.asarray(height)}
 
     parts = {**whole.parts, "b": dataclasses.replace(whole.parts["b"], step=noisy)}
-    step = Rollout(type(whole)(parts, whole.outputs))
+    step = GraphLoop(type(whole)(parts, whole.outputs))
     mesh = outlay.mesh(devices=jax.devices()[:2], n=2)
     program = outlay.program(step, init_of(step.graph), inputs(), layout=by_rows("n"), mesh=mesh, mode="manual")
     found = outlay.verify(program, steps=1, batches=[inputs()])
     assert found.verdict == "different"
     (cause,) = found.causes
-    assert cause.startswith("'b' is the first to differ, in step 1 of the rollout, from the same state and inputs: ")
+    assert cause.startswith("'b' is the first to differ, in step 1 of the graph loop, from the same state and inputs: ")
     assert "random numbers must be drawn for each row by the row's number" in cause

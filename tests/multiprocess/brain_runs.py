@@ -20,16 +20,16 @@ from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.neuron import Neuron
 from outlay.brain.somas.leaky import AdaptiveLeakySoma
 from outlay.brain.synapses import LinearSynapses
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.strategies import by_rows
 
-Run = tuple[Rollout, Callable[[Any], Any], dict[str, np.ndarray]]
+Run = tuple[GraphLoop, Callable[[Any], Any], dict[str, np.ndarray]]
 NUM_STEPS = 100
 
 
 def _waves() -> Run:
-    rollout = waves.rollout(far=3)
-    return rollout, waves.init_of(rollout.graph), waves.inputs()
+    graph_loop = waves.graph_loop(far=3)
+    return graph_loop, waves.init_of(graph_loop.graph), waves.inputs()
 
 
 def _brain() -> Run:
@@ -56,8 +56,8 @@ def _brain() -> Run:
         outputs={"action": "integrator:signal"},
     )
     drive = np.random.default_rng(0).uniform(-1, 1, (NUM_STEPS, 4)).astype(np.float32)
-    rollout = Rollout(brain.graph, record=("excite:out_spikes", "inhibit:out_spikes"))
-    return rollout, brain.init, {"drive": drive}
+    graph_loop = GraphLoop(brain.graph, record=("excite:out_spikes", "inhibit:out_spikes"))
+    return graph_loop, brain.init, {"drive": drive}
 
 
 def _population(num: int, *, inhibitory: float) -> Neuron:
@@ -70,14 +70,14 @@ RUNS: dict[str, Callable[[], Run]] = {"waves": _waves, "brain": _brain}
 
 def by_neuron_program(run: Run) -> tuple[outlay.Program, dict[str, np.ndarray]]:
     """Over all devices of the job."""
-    rollout, init, inputs = run
+    graph_loop, init, inputs = run
     mesh = outlay.mesh(neurons=jax.device_count())
-    return outlay.program(rollout, init, inputs, layout=by_rows("neurons"), mesh=mesh, mode="manual"), inputs
+    return outlay.program(graph_loop, init, inputs, layout=by_rows("neurons"), mesh=mesh, mode="manual"), inputs
 
 
 def on_one_device(run: Run) -> Any:
     """State and outputs on one device, on the host."""
-    rollout, init, inputs = run
+    graph_loop, init, inputs = run
     mesh = outlay.mesh(devices=jax.devices()[:1], all=1)
-    program = outlay.program(rollout, init, inputs, layout=waves.WHOLE, mesh=mesh)
+    program = outlay.program(graph_loop, init, inputs, layout=waves.WHOLE, mesh=mesh)
     return jax.device_get(program(program.init(jax.random.key(0)), inputs))

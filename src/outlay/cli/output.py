@@ -253,9 +253,9 @@ def check_output(path: Path | None, *, force: bool) -> None:
         OutputError: it would, or cannot be written.
     """
     if path is not None:
-        from outlay.core.output_file import refuse_to_replace
+        from outlay.core.output_file import check_writable
 
-        refuse_to_replace(path, force=force)
+        check_writable(path, force=force)
 
 
 def write_trace(path: Path, trace: Mapping[str, Any], *, force: bool) -> None:

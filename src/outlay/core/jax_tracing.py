@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -68,12 +69,52 @@ def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[An
     return [read(atom) for atom in jaxpr.outvars]
 
 
+SCAN, CHECKPOINTS, CALLS = "scan", ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
+"""Names of operations that hold programs: a `lax.scan`, a `jax.checkpoint`, a call of a jitted function."""
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Some operations of a traced program, as a program of their own that `run_jaxpr` runs."""
+
+    eqns: Sequence[Any]
+    invars: Sequence[Any]
+    outvars: Sequence[Any]
+    constvars: Sequence[Any] = ()
+
+
 def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
     """Of the operands of a `lax.scan`, how many are constants and how many are carried; the rest are scanned."""
     if "ft_in" not in params:
         return params["num_consts"], params["num_carry"]
     consts, carried, _ = params["ft_in"].unpack()
     return len(consts), len(carried)
+
+
+def rerun_scan(
+    params: Mapping[str, Any],
+    values: Sequence[Any],
+    run: Callable[[list[Any]], list[Any]],
+    wrap: Callable[[Any], Any] = lambda turn: turn,
+) -> list[Any]:
+    """Run a traced `lax.scan` again, each turn of it in another way.
+
+    Args:
+        params: the parameters of the operation.
+        values: its operands.
+        run: what a turn does with its constants, what is carried, and its slices.
+        wrap: a transformation of the whole turn, such as `jax.checkpoint`.
+    """
+    num_consts, num_carried = scan_operands(params)
+    consts, start, stacked = values[:num_consts], values[num_consts:][:num_carried], values[num_consts + num_carried :]
+
+    def turn(carried: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = run([*consts, *carried, *slices])
+        return results[:num_carried], results[num_carried:]
+
+    how = {name: params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in params}
+    carried, results = jax.lax.scan(wrap(turn), list(start), list(stacked), **how)
+    return [*carried, *results]
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ _PICTURES = {".png": {"Software": "outlay"}, ".svg": {"Creator": "outlay"}}
 """What pictures say of who made them, by the ending of their file; of others matplotlib cannot tell it."""
 
 
-def refuse_to_replace(path: Path, *, force: bool = False) -> None:
+def check_writable(path: Path, *, force: bool = False) -> None:
     """Raise where a file cannot be written, or would replace one that Outlay did not make. Nothing is touched.
 
     To be asked before long work whose result goes to the file; `write_output` asks again.
@@ -77,7 +77,7 @@ def write_output(path: Path, content: str | bytes, *, force: bool = False) -> No
     Raises:
         OutputError: it would replace a file that Outlay did not make, or cannot be written. What was there is there.
     """
-    refuse_to_replace(path, force=force)
+    check_writable(path, force=force)
     with _as_output_error(path):
         write_whole(path, content)
 
@@ -94,7 +94,7 @@ def write_picture(path: Path, figure: Figure, *, force: bool = False) -> None:
             f"{path} ends in {path.suffix!r}, which is no format of pictures"
             f"\n  fix: a name that ends in {', '.join(f'.{name}' for name in sorted(formats))}"
         )
-    refuse_to_replace(path, force=force)
+    check_writable(path, force=force)
     write_output(path, picture_bytes(figure, path.suffix.lower()), force=force)
 
 

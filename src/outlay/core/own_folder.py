@@ -52,7 +52,7 @@ class OwnFolder:
         """What tells it from other folders; None where it is not marked as one of this kind."""
         return folder_id(self.path, self._kind)
 
-    def refuse_foreign(self) -> None:
+    def check_owned(self) -> None:
         """Raise unless it may be written to: marked as one of this kind, empty, or not there yet.
 
         Raises:
@@ -82,7 +82,7 @@ class OwnFolder:
         """
         if self._descriptor is not None:
             return
-        self.refuse_foreign()
+        self.check_owned()
         with self.as_error():
             self.path.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW

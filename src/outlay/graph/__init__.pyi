@@ -1,4 +1,4 @@
 from .step_graph import StepGraph as StepGraph
 from .step_graph import Part as Part
 from .step_graph import Source as Source
-from .rollout import Rollout as Rollout
+from .graph_loop import GraphLoop as GraphLoop

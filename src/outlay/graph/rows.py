@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths, map_with_paths, matches
-from outlay.graph.kept import Kept
+from outlay.graph.recorded_outputs import RecordedOutput
 from outlay.graph.step_graph import StepGraph
 
 
@@ -97,17 +97,17 @@ class Rows:
 
         return map_with_paths(piece, state)
 
-    def kept_spec(self, one: Kept) -> P:
+    def buffer_spec(self, one: RecordedOutput) -> P:
         """How what a device keeps is a part of the whole."""
-        return P(None, self.axis) if self.are_kept(one) else P()
+        return P(None, self.axis) if self.has_rows(one) else P()
 
-    def are_kept(self, one: Kept) -> bool:
+    def has_rows(self, one: RecordedOutput) -> bool:
         """Whether rows are kept of this."""
         return one.part in self.num and (one.is_port or self.has(one.address))
 
-    def crop_kept(self, kept: tuple[Kept, ...], buffers: Any) -> Any:
+    def crop_buffers(self, kept: tuple[RecordedOutput, ...], buffers: Any) -> Any:
         """What was kept, without the rows that `pad` has added."""
         return {
-            one.key: buffers[one.key][:, : self.num[one.part]] if self.are_kept(one) else buffers[one.key]
+            one.key: buffers[one.key][:, : self.num[one.part]] if self.has_rows(one) else buffers[one.key]
             for one in kept
         }

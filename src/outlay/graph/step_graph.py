@@ -85,7 +85,7 @@ class StepGraph:
         """One step of all parts."""
         cache, after, produced = state[CACHE], {}, {}
         for name, part in self.parts.items():
-            after[name], produced[name] = alone(part.step, state[name], self.read(name, cache, inputs))
+            after[name], produced[name] = isolated_step(part.step, state[name], self.read(name, cache, inputs))
         after[CACHE] = {name: self.push(name, cache[name], outputs) for name, outputs in produced.items()}
         return after, {name: produced[part][port] for name, (part, port) in self.outputs.items()}
 
@@ -131,7 +131,7 @@ class StepGraph:
         return cached[source.latency - 1] if self.depth(source.part, source.port) > 1 else cached
 
 
-def alone(step: PartStep, state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
+def isolated_step(step: PartStep, state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
     """A part's step as it would be compiled in a program of its own, and so rounded.
 
     Fused with what stands around it, a step rounds differently: where a product and a sum become one operation depends

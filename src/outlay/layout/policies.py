@@ -111,7 +111,7 @@ class SplitRows:
         if self.rows is None:
             raise CannotPlace(
                 "only a graph knows which leaves have rows to split",
-                'outlay.program(outlay.graph.Rollout(graph), init, inputs, layout=..., mesh=mesh, mode="manual")',
+                'outlay.program(outlay.graph.GraphLoop(graph), init, inputs, layout=..., mesh=mesh, mode="manual")',
             )
         num = next((num for pattern, num in self.rows if matches(pattern, leaf.path)), None)
         if num is None:

@@ -157,7 +157,7 @@ def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
 def by_rows(axis: str = "rows") -> Layout:
     """Split the rows of a graph's parts over an axis; parts without rows run on every device.
 
-    For a `Rollout` in mode manual. Each device computes some rows, of every part the same number, and what a part
+    For a `GraphLoop` in mode manual. Each device computes some rows, of every part the same number, and what a part
     sends is gathered. Where the devices do not divide a part's rows, rows that do nothing fill it up.
 
     Args:

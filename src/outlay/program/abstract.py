@@ -26,7 +26,7 @@ from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS
 
 
-def refuse_other_arguments(step: Any, init: Any, mesh: Any) -> None:
+def check_arguments(step: Any, init: Any, mesh: Any) -> None:
     """Raise where something else was passed as step, init or mesh, or step and init the other way round.
 
     Raises:
@@ -217,7 +217,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
     def checked(state: Any, batch: Any) -> Any:
         with resolving(record), summing(run):
             result = step(state, batch)
-        refuse_other_results(step, result)
+        check_results(step, result)
         if jax.tree.leaves(result[1]):
             record(OUTPUTS, result[1], True)
         return result
@@ -242,7 +242,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
             "whole arrays"
         ) from error
     if not isinstance(step, OnlyReads):
-        refuse_drift(step, state, new_state)
+        check_state_type(step, state, new_state)
     return dataclasses.replace(seen, sums_over_batch=num_sums > 0, jaxpr=jaxpr)
 
 
@@ -259,7 +259,7 @@ def _refuse_non_arrays(tree: Any, what: str) -> None:
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 
-def refuse_other_results(step: Callable[..., Any], result: Any) -> None:
+def check_results(step: Callable[..., Any], result: Any) -> None:
     """Raise when a step returned something else than a pair of state and arrays."""
     if not (isinstance(result, tuple) and len(result) == 2):
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
@@ -270,7 +270,7 @@ def refuse_other_results(step: Callable[..., Any], result: Any) -> None:
     _refuse_non_arrays(result[1], f"the outputs of {named(step)}")
 
 
-def refuse_drift(step: Callable[..., Any], before: Any, after: Any) -> None:
+def check_state_type(step: Callable[..., Any], before: Any, after: Any) -> None:
     """A state that changes its type in a step could be donated once and never run again."""
     old, new = (
         {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(as_shapes(tree))[0]}

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -23,11 +22,11 @@ from jax.sharding import Mesh
 
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_source import source_line
-from outlay.core.jax_tracing import run_jaxpr, scan_operands
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, Operations, rerun_scan, run_jaxpr
 from outlay.core.whole_batch import gathering
-from outlay.program import between_processes
-from outlay.program.between_processes import are_apart
-from outlay.program.sample_dims import CALLS, LOOP, RECOMPUTED, WHOLE, is_local, sample_dim, sums_samples
+from outlay.program import cpu_collectives
+from outlay.program.cpu_collectives import are_apart
+from outlay.program.sample_dims import WHOLE, is_local, sample_dim, sums_samples
 
 
 class NeedsOneBatch(Exception):
@@ -76,7 +75,7 @@ class SpreadBatch:
             bits = self.whole(jax.random.key_data(x), dim)
             return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
         if are_apart(self._mesh, self._axes):
-            return between_processes.gather(x, self._axes, dim)
+            return cpu_collectives.gather(x, self._axes, dim)
         return jax.lax.all_gather(x, self._axes, axis=dim, tiled=True)
 
     def own(self, x: jax.Array, dim: int) -> jax.Array:
@@ -138,12 +137,12 @@ class SpreadBatch:
             return bind(*values)
         if name in CALLS:
             return self._run(inner[0][0], inner[0][1], values)
-        if name in RECOMPUTED and not own.params["differentiated"]:
+        if name in CHECKPOINTS and not own.params["differentiated"]:
             inside = functools.partial(self._run_flat, *inner[0])
             how = {"policy": own.params["policy"], "prevent_cse": own.params["prevent_cse"]}
             return jax.checkpoint(inside, **how)(*values)
-        if name == LOOP and all_.params["length"] == own.params["length"]:
-            return self._loop(inner[0], own.params, values)
+        if name == SCAN and all_.params["length"] == own.params["length"]:
+            return rerun_scan(own.params, values, lambda turn: self._run(inner[0][0], inner[0][1], turn))
         if sums_samples(all_, own):
             return [self.total(x) for x in bind(*values)]
         return self._done_whole(all_, own, values)
@@ -151,38 +150,15 @@ class SpreadBatch:
     def _run_flat(self, of_all: Any, of_own: Any, *values: Any) -> list[Any]:
         return self._run(of_all, of_own, values)
 
-    def _loop(self, bodies: Any, params: Any, values: Sequence[Any]) -> list[Any]:
-        num_consts, num_carried = scan_operands(params)
-        consts, stacked = values[:num_consts], values[num_consts + num_carried :]
-
-        def turn(carried: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
-            results = self._run(bodies[0], bodies[1], [*consts, *carried, *slices])
-            return results[:num_carried], results[num_carried:]
-
-        how = {name: params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in params}
-        first = list(values[num_consts : num_consts + num_carried])
-        carried, results = jax.lax.scan(turn, first, list(stacked), **how)
-        return [*carried, *results]
-
     def _done_whole(self, all_: Any, own: Any, values: Sequence[Any]) -> list[Any]:
         """An operation on all samples, as one device would do it."""
         dims = [sample_dim(*atoms) for atoms in zip(all_.invars, own.invars, strict=True)]
         whole = [x if dim is None else self.whole(x, dim) for x, dim in zip(values, dims, strict=True)]
         read = {atom: x for atom, x in zip(all_.invars, whole, strict=True) if not isinstance(atom, Literal)}
-        alone = _Alone([all_], list(read), all_.outvars)
+        alone = Operations([all_], list(read), all_.outvars)
         results = run_jaxpr(alone, [*read.values()], lambda eqn, values, bind: bind(*values))
         after = [sample_dim(*atoms) for atoms in zip(all_.outvars, own.outvars, strict=True)]
         return [x if dim is None else self.own(x, dim) for x, dim in zip(results, after, strict=True)]
-
-
-@dataclass(frozen=True)
-class _Alone:
-    """One operation as a program."""
-
-    eqns: Sequence[Any]
-    invars: Sequence[Any]
-    outvars: Sequence[Any]
-    constvars: Sequence[Any] = ()
 
 
 def _numbers_of(atoms: Sequence[Any], values: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A rollout by rows: each device computes some rows of the parts that can be computed so, and all of the others."""
+"""A graph loop by rows: each device computes some rows of the parts that can be computed so, and all of the others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import map_with_paths
-from outlay.graph.rollout import Rollout, count_steps, results
+from outlay.graph.graph_loop import GraphLoop, count_steps, results
 from outlay.graph.rows import Rows
-from outlay.graph.section import Section
 from outlay.graph.step_graph import CACHE
+from outlay.graph.subgraph import Subgraph
 from outlay.layout.layout import Layout
 from outlay.layout.placement import On
 from outlay.layout.policies import SplitRows
@@ -24,17 +24,17 @@ from outlay.layout.policies import SplitRows
 
 @dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for
 class ByRows:
-    """A rollout laid out by rows over an axis of a mesh: what a program runs instead of it.
+    """A graph loop laid out by rows over an axis of a mesh: what a program runs instead of it.
 
     Attributes:
-        rollout: what the user wrote.
+        graph_loop: what the user wrote.
         rows: which leaves are split.
         mesh: the mesh.
         user_init: what makes the state, of the sizes that the user knows.
         user_layout: the user's rules.
     """
 
-    rollout: Rollout
+    graph_loop: GraphLoop
     rows: Rows
     mesh: Mesh
     user_init: Callable[[Any], Any]
@@ -70,29 +70,29 @@ class ByRows:
 
     def __call__(self, state: Any, inputs: Any) -> tuple[Any, Any]:
         """All steps, of a padded state."""
-        num_steps, rows, kept = count_steps(inputs), self.rows, self.rollout.kept
-        section = Section(rows.graph, tuple(rows.graph.parts), kept, rows.num, rows.axis)
+        num_steps, rows, kept = count_steps(inputs), self.rows, self.graph_loop.kept
+        section = Subgraph(rows.graph, tuple(rows.graph.parts), kept, rows.num, rows.axis)
 
         def run(state: Any, inputs: Any) -> Any:
             carry = section.end(section.run(section.begin(state, num_steps), {}, inputs, num_steps), num_steps)
             return {**carry["own"], CACHE: carry["cache"]}, carry["kept"], carry["not_finite"]
 
         specs = map_with_paths(lambda path, _: rows.spec(path), state)
-        out_specs = specs, {one.key: rows.kept_spec(one) for one in kept}, P()
+        out_specs = specs, {one.key: rows.buffer_spec(one) for one in kept}, P()
         mapped = jax.shard_map(run, mesh=self.mesh, in_specs=(specs, P()), out_specs=out_specs, check_vma=False)
         state, buffers, not_finite = mapped(state, inputs)
-        return state, results(rows.crop_kept(kept, buffers), not_finite)
+        return state, results(rows.crop_buffers(kept, buffers), not_finite)
 
 
 def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, mode: str) -> ByRows | None:
     """What a program runs where its layout splits rows; None where it does not.
 
     Raises:
-        ProgramError: rows are split, but the step is no rollout in mode manual; or it is one, and they are not; or
+        ProgramError: rows are split, but the step is no graph loop in mode manual; or it is one, and they are not; or
             the rules put its parts on devices of their own.
     """
     axes = [rule.placement.axis for rule in layout if isinstance(rule.placement, SplitRows)]
-    if not (axes and mode == "manual" and isinstance(step, Rollout)):
+    if not (axes and mode == "manual" and isinstance(step, GraphLoop)):
         _refuse_half(bool(axes), any(isinstance(rule.placement, On) for rule in layout), step, mode)
         return None
     if axes[0] not in mesh.shape:  # which the layout says better
@@ -105,18 +105,18 @@ def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, m
 
 
 def _refuse_half(splits: bool, places: bool, step: Any, mode: str) -> None:
-    if places and isinstance(step, Rollout):
+    if places and isinstance(step, GraphLoop):
         raise ProgramError(
             f"the layout puts parts of the graph on devices of their own, and mode {mode} runs all as one program\n"
             '  fix: mode="placed"'
         )
     if splits:
         raise ProgramError(
-            "outlay.by_rows lays out a rollout in mode manual: only its graph says which leaves have rows\n"
-            '  fix: outlay.program(outlay.graph.Rollout(graph), ..., layout=outlay.by_rows(), mode="manual")'
+            "outlay.by_rows lays out a graph loop in mode manual: only its graph says which leaves have rows\n"
+            '  fix: outlay.program(outlay.graph.GraphLoop(graph), ..., layout=outlay.by_rows(), mode="manual")'
         )
-    if mode == "manual" and isinstance(step, Rollout):
+    if mode == "manual" and isinstance(step, GraphLoop):
         raise ProgramError(
-            "a rollout in mode manual is split by the rows of its parts, and no rule of the layout says so\n"
+            "a graph loop in mode manual is split by the rows of its parts, and no rule of the layout says so\n"
             '  fix: layout=outlay.by_rows("rows"), or mode="auto" or mode="placed"'
         )

@@ -20,15 +20,14 @@ from jax.sharding import AxisType, Mesh
 from outlay.core.constrain import Gradient, constrain, resolving, summing
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import MARK, Instruction, calls_to, is_of_a_derivative, line_of, marking_returns
-from outlay.core.jax_tracing import differentiating, run_jaxpr, scan_operands
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, differentiating, rerun_scan, run_jaxpr
 from outlay.core.quantities import counted
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule
 from outlay.program.source_names import Line, SourceNames, is_readable, line_in
 
-_LOOP, _CALLS, _RECOMPUTED = "scan", ("jit", "pjit", "closed_call"), ("remat2", "checkpoint")
-_ENTERED = (_LOOP, "while", "cond", *_CALLS, *_RECOMPUTED)
+_ENTERED = (SCAN, "while", "cond", *CALLS, *CHECKPOINTS)
 
 
 def by_source(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
@@ -53,7 +52,7 @@ def by_source(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
     return placed
 
 
-def refuse_elsewhere(layout: Layout, step: Any, mode: str, mesh: Mesh) -> None:
+def check_source_rules(layout: Layout, step: Any, mode: str, mesh: Mesh) -> None:
     """Raise for rules that name values by their source where the compiler does not place what is inside the step."""
     rules = [rule for rule in layout if rule.is_by_source and not rule.optional]
     where = (
@@ -63,7 +62,7 @@ def refuse_elsewhere(layout: Layout, step: Any, mode: str, mesh: Mesh) -> None:
         if AxisType.Explicit in mesh.axis_types
         else ""
     )
-    where = where or ("a graph of parts" if isinstance(step, Rollout) else "")
+    where = where or ("a graph of parts" if isinstance(step, GraphLoop) else "")
     if rules and where:
         fix = "delete the rule" + (', or mode="auto"' if mode != "auto" else "")
         what = f"it names a value by its source, which is for mode auto on automatic axes; this is {where}"
@@ -240,15 +239,15 @@ class _BySource:
         params, name = eqn.params, eqn.primitive.name
         around, self.lines = self.lines, self._lines_inside(eqn)
         try:
-            if name == _LOOP:
-                return self._loop(params, values)
+            if name == SCAN:
+                return rerun_scan(params, values, lambda turn: self._run(params["jaxpr"], turn))
             if name == "while":
                 return self._while(params, values)
             if name == "cond":
                 branches = [functools.partial(self._branch, branch) for branch in params["branches"]]
                 return jax.lax.switch(values[0], branches, *values[1:])
             inner = next(iter(jaxprs_in_params(params)))
-            if name in _CALLS:
+            if name in CALLS:
                 return self._run(inner, values)
             run = functools.partial(self._branch, inner)
             return jax.checkpoint(run, policy=params["policy"], prevent_cse=params["prevent_cse"])(*values)
@@ -257,18 +256,6 @@ class _BySource:
 
     def _branch(self, jaxpr: Any, *values: Any) -> list[Any]:
         return self._run(jaxpr, values)
-
-    def _loop(self, params: Mapping[str, Any], values: list[Any]) -> list[Any]:
-        num_consts, num_carried = scan_operands(params)
-        num = num_consts + num_carried
-
-        def turn(carried: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
-            results = self._run(params["jaxpr"], [*values[:num_consts], *carried, *slices])
-            return results[:num_carried], results[num_carried:]
-
-        how = {name: params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in params}
-        carried, results = jax.lax.scan(turn, values[num_consts:num], values[num:], **how)
-        return [*carried, *results]
 
     def _while(self, params: Mapping[str, Any], values: list[Any]) -> list[Any]:
         first, second = params["cond_nconsts"], params["body_nconsts"]

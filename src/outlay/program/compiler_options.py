@@ -23,7 +23,7 @@ from outlay.core.quantities import counted
 from outlay.core.runtime_flags import Value, flags_of_library, read_flags, typed_flags, xla_library
 from outlay.core.suggest import did_you_mean
 
-Wanted = Mapping[str, Value] | Path | str
+RequestedOptions = Mapping[str, Value] | Path | str
 """`preset`, `none`, options by name, or a file of them, one `--name=value` after another."""
 
 MICROBATCHES = "microbatches"
@@ -61,7 +61,7 @@ class CompilerOptions:
         return f"{self.source}{': ' if names else ''}{names}"
 
 
-def compiler_options(wanted: Wanted, mesh: Mesh | None) -> CompilerOptions:
+def compiler_options(wanted: RequestedOptions, mesh: Mesh | None) -> CompilerOptions:
     """What was asked for, for the devices of a mesh.
 
     What `XLA_FLAGS` or `LIBTPU_INIT_ARGS` set already is left out of a preset.

@@ -42,7 +42,7 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
     )
 
 
-def used_up(state: Any, batch: Any) -> ProgramError:
+def donated_error(state: Any, batch: Any) -> ProgramError:
     """The error for arrays that an earlier step was given for good."""
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
     gone = [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]
@@ -54,7 +54,7 @@ def used_up(state: Any, batch: Any) -> ProgramError:
     )
 
 
-def under_trace(what: str) -> ProgramError:
+def traced_call_error(what: str) -> ProgramError:
     """The error for a program that is called while JAX traces."""
     return ProgramError(
         f"{what} cannot be called under jax.jit, grad, vmap, scan or eval_shape: it is compiled already, for its own "
@@ -76,7 +76,7 @@ def check_outputs(state: Any, plan: Plan, mesh: Mesh) -> None:
         raise problem
 
 
-def refuse_unplaceable(plan: Plan) -> None:
+def check_devices(plan: Plan) -> None:
     """A program spans its whole mesh: leaves put on a part of it by `on` cannot enter one compiled step.
 
     Raises:
@@ -91,7 +91,7 @@ def refuse_unplaceable(plan: Plan) -> None:
         )
         fix = (
             "  fix: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays\n"
-            "  or, for the parts of a graph, an outlay.graph.Rollout in mode placed"
+            "  or, for the parts of a graph, an outlay.graph.GraphLoop in mode placed"
         )
         raise ProgramError("\n".join([head, *lines, fix]))
 

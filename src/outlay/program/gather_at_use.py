@@ -19,12 +19,11 @@ import jax
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh
 
-from outlay.core.jax_tracing import run_jaxpr, scan_operands
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, rerun_scan, run_jaxpr, scan_operands
 from outlay.layout.placement import Dims
-from outlay.program import between_processes
-from outlay.program.between_processes import are_apart
+from outlay.program import cpu_collectives
+from outlay.program.cpu_collectives import are_apart
 
-_LOOP, _RECOMPUTED, _CALLS = "scan", ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
 _CHEAP = {"convert_element_type", "copy", "reshape", "reduce_precision", "squeeze", "transpose"}
 """Operations on a gathered parameter whose result is not worth keeping for the backward pass."""
 
@@ -78,7 +77,7 @@ class Piece:
         whole: Any = self.array
         for dim, axes in enumerate(self.dims):
             if axes and are_apart(self.mesh, axes):
-                whole = between_processes.gather(whole, axes, dim)
+                whole = cpu_collectives.gather(whole, axes, dim)
             elif axes:
                 whole = jax.lax.all_gather(whole, axes, axis=dim, tiled=True)
         return whole if self.dtype is None else whole.astype(self.dtype)
@@ -107,11 +106,11 @@ def _evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> li
     """One operation, of whose operands some may be pieces."""
     if any(isinstance(value, Piece) for value in values):
         name, results = eqn.primitive.name, None
-        if name == _LOOP:
+        if name == SCAN:
             results = _loop(eqn.params, values)
-        elif name in _RECOMPUTED and not eqn.params["differentiated"]:
+        elif name in CHECKPOINTS and not eqn.params["differentiated"]:
             results = _recomputed(eqn.params, values)
-        elif name in _CALLS and any(_contains(each, (_LOOP, *_RECOMPUTED)) for each in jaxprs_in_params(eqn.params)):
+        elif name in CALLS and any(_contains(each, (SCAN, *CHECKPOINTS)) for each in jaxprs_in_params(eqn.params)):
             return run_jaxpr(next(iter(jaxprs_in_params(eqn.params))), values, _evaluate)
         elif name in _ON_PIECES and isinstance(values[0], Piece):
             moved = _ON_PIECES[name](values[0], values[1:], eqn.params)
@@ -137,21 +136,22 @@ def _loop(params: Any, values: list[Any]) -> list[Any] | None:
     if not pieces:
         return None
 
-    def turn(carried: list[Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-        again = [_with(one, _array(one)) for one in consts]  # what a turn gathers is its own
-        slices = [
+    def turn(arrays: list[Any]) -> list[Any]:
+        arrays, slices = arrays[: num_consts + num_carried], arrays[num_consts + num_carried :]
+        again = list(map(_with, consts, arrays))  # anew, so that what a turn gathers is its own
+        layers = [
             _with(like, array, like.dims[1:] if isinstance(like, Piece) else None)
-            for like, array in zip(stacked, arrays, strict=True)
+            for like, array in zip(stacked, slices, strict=True)
         ]
-        results = _run(body, [*again, *carried, *slices])
-        return results[:num_carried], results[num_carried:]
+        return _run(body, [*again, *arrays[num_consts:], *layers])
 
-    if not _contains(body, _RECOMPUTED):  # a step that recomputes says itself what is kept
+    def forgetting(turn: Callable[..., Any]) -> Callable[..., Any]:
+        if _contains(body, CHECKPOINTS):  # a step that recomputes says itself what is kept
+            return turn
         shapes = {shape for one in pieces for shape in (one.shape[1:], (1, *one.shape[1:]))}
-        turn = jax.checkpoint(turn, policy=_all_but_gathered(None, shapes), prevent_cse=False)
-    how = {name: params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in params}
-    carried, results = jax.lax.scan(turn, carried, [_array(one) for one in stacked], **how)
-    return [*carried, *results]
+        return jax.checkpoint(turn, policy=_all_but_gathered(None, shapes), prevent_cse=False)
+
+    return rerun_scan(params, [*map(_array, consts), *carried, *map(_array, stacked)], turn, forgetting)
 
 
 def _recomputed(params: Any, values: list[Any]) -> list[Any]:

@@ -11,11 +11,11 @@ from jax.sharding import Mesh
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
 from outlay.devices.build import mesh as make_mesh
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.program.abstract import over_arrays
-from outlay.program.compiler_options import Wanted
-from outlay.program.modes import Mode, Step
+from outlay.program.compiler_options import RequestedOptions
+from outlay.program.execution import Mode, Step
 from outlay.program.program import Program
 
 
@@ -27,7 +27,7 @@ def program(
     layout: Any,
     mesh: Mesh | str,
     mode: Mode = "auto",
-    compiler_options: Wanted = "preset",
+    compiler_options: RequestedOptions = "preset",
     donate: bool = True,
     parts: Sequence[str] = (),
 ) -> Program:
@@ -41,9 +41,9 @@ def program(
         mesh: the mesh, as from `outlay.mesh`, or its text, such as `data=4,model=2`.
         mode: `auto` lets XLA partition the step. `manual` uses collectives written by hand: Outlay's, for a step from
             `outlay.train_step`; for any other step its own, since it then runs as a whole on each device's pieces. Its
-            outputs are the same on every device, unless a rule for `outputs.**` says how they are split. A `Rollout` in
-            mode manual is split by rows (`outlay.by_rows`). In mode `placed` the parts of a `Rollout` are programs
-            of their own, each on its devices (`outlay.by_module`).
+            outputs are the same on every device, unless a rule for `outputs.**` says how they are split. A graph loop
+            (`outlay.graph.GraphLoop`) in mode manual is split by rows (`outlay.by_rows`). In mode `placed` its parts
+            are programs of their own, each on its devices (`outlay.by_module`).
         compiler_options: what the compiler is asked for besides its defaults: `preset` is what published recipes set on
             such devices, `none` nothing; or options by name, or the `Path` of a file with one `--name=value` a line.
         donate: whether a call uses up the state and returns the next one. With False the step only reads the state and
@@ -87,7 +87,7 @@ def program(
     mesh = make_mesh(mesh) if isinstance(mesh, str) else mesh
     if parts:
         step, init = _of_parts(step, init, parts)
-    if not isinstance(step, Rollout):
+    if not isinstance(step, GraphLoop):
         step, init = over_arrays(step, init)
     return Program(step, init, inputs, Layout.of(layout), mesh, mode, compiler_options, donate=donate)
 

@@ -17,29 +17,29 @@ from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.jax_tracing import fresh_traces
-from outlay.graph.rollout import Rollout, count_steps
+from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.rows import Rows
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.program.abstract import OnlyReads, abstract_init, abstract_inputs, abstract_step, named
 from outlay.program.by_rows import by_rows
-from outlay.program.by_source import by_source, refuse_elsewhere
-from outlay.program.compiler_options import Wanted, compile_with, compiler_options
-from outlay.program.diagnose import refuse_unplaceable
+from outlay.program.by_source import by_source, check_source_rules
+from outlay.program.compiler_options import RequestedOptions, compile_with, compiler_options
+from outlay.program.device_group import DeviceGroup
+from outlay.program.diagnose import check_devices
+from outlay.program.execution import Step
 from outlay.program.explicit import is_explicit, lowered_with_types, state_shapes
-from outlay.program.host_memory import out_shardings, refuse_without_host_memory, sending_back, typed
-from outlay.program.intermediates import refuse_unplaceable_values
-from outlay.program.modes import Step, in_mode
-from outlay.program.outputs import plan_by_hand
-from outlay.program.own_meshes import in_context, refuse_other_devices, refusing_in_words
-from outlay.program.placed.place import Place
+from outlay.program.manual_step import plan_on_pieces
+from outlay.program.modes import check_constraints, in_mode
+from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context
+from outlay.program.storing import check_host_memory, out_shardings, send_to_host, typed
 
 
 class OneStep:
     """How a program is executed in modes auto and manual; `Execution` says what of."""
 
-    places: tuple[Place, ...] = ()
+    device_groups: tuple[DeviceGroup, ...] = ()
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class OneStep:
         layout: Layout,
         mesh: Mesh,
         mode: Literal["auto", "manual"],
-        options: Wanted,
+        options: RequestedOptions,
         *,
         donate: bool,
     ) -> None:
         self.compiler_options = compiler_options(options, mesh)
-        refuse_elsewhere(layout, step, mode, mesh)
+        check_source_rules(layout, step, mode, mesh)
         step = by_source(step, layout)
         user_step = step if donate else OnlyReads(step)
         split = by_rows(user_step, init, layout, mesh, mode)
@@ -66,28 +66,28 @@ class OneStep:
             init, layout = split.init, split.layout
         # In the context of the mesh, models may name its axes in their own constraints.
         enter = functools.partial(jax.set_mesh, mesh)
-        with refusing_in_words(f"init {getattr(init, '__name__', type(init).__name__)}", mesh):
+        with explaining_mesh_errors(f"init {getattr(init, '__name__', type(init).__name__)}", mesh):
             self.state_shapes, self._inits_in_mesh = in_context(enter, lambda: state_shapes(init, mesh))
         self.batch_shapes = abstract_inputs(inputs)
-        self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, Rollout) else 1
+        self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
         by_hand = mode == "manual"
-        with refusing_in_words(named(self.step), mesh, mode):
+        with explaining_mesh_errors(named(self.step), mesh, mode):
             traced, self.steps_in_mesh = in_context(
                 enter, lambda: abstract_step(self.step, self.state_shapes, self.batch_shapes, by_hand=by_hand)
             )
-        refuse_other_devices(traced.jaxpr, named(self.step), mesh)
+        check_named_devices(traced.jaxpr, named(self.step), mesh)
         self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
         shapes = (self.state_shapes, self.batch_shapes)
         self._sums_over_batch = traced.sums_over_batch
         self.on_pieces = by_hand and not split and not traced.sums_over_batch
         if by_hand and not traced.sums_over_batch:
-            self.plan: Plan = plan_by_hand(layout, self.step, *shapes, mesh)
+            self.plan: Plan = plan_on_pieces(layout, self.step, *shapes, mesh)
         else:
             self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
-        refuse_unplaceable(self.plan)
+        check_devices(self.plan)
         reached = [memory.kind for memory in mesh.devices.flat[0].addressable_memories()]
-        refuse_without_host_memory(self.plan, reached)
-        refuse_unplaceable_values(traced, layout, self.plan)
+        check_host_memory(self.plan, reached)
+        check_constraints(traced, layout, self.plan)
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
         self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
@@ -113,7 +113,7 @@ class OneStep:
         """Make the state, each leaf born where the plan puts it."""
         if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
             key = jax.device_put(key, NamedSharding(self._mesh, PartitionSpec()))
-        with refusing_in_words("init", self._mesh), self._context(self._inits_in_mesh):
+        with explaining_mesh_errors("init", self._mesh), self._context(self._inits_in_mesh):
             try:
                 return self._init(key)
             except TypeError as error:
@@ -127,7 +127,7 @@ class OneStep:
         state = shardings(plan, self.state_shapes, mesh)
         batch = shardings(plan, self.batch_shapes, mesh, root="batch")
         run = in_mode(self._mode, self.step, plan, mesh, sums_over_batch=self._sums_over_batch)
-        run = sending_back(run, plan, mesh) if self._donate else run
+        run = send_to_host(run, plan, mesh) if self._donate else run
         jitted = jax.jit(
             run,
             in_shardings=(state, batch),
@@ -140,7 +140,7 @@ class OneStep:
             with fresh_traces():
                 return (lowered_with_types(jitted, run, shapes, (state, batch), mesh),)
         callbacks = lowering_callbacks(mesh.devices.flat[0])
-        with refusing_in_words(self._name, mesh, self._mode), self.context(), callbacks, fresh_traces():
+        with explaining_mesh_errors(self._name, mesh, self._mode), self.context(), callbacks, fresh_traces():
             return (jitted.lower(*shapes),)
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:

@@ -55,7 +55,7 @@ def in_context(context: Callable[[], contextlib.AbstractContextManager[Any]], ru
 
 
 @contextlib.contextmanager
-def refusing_in_words(what: str, mesh: Mesh, mode: str = "auto") -> Iterator[None]:
+def explaining_mesh_errors(what: str, mesh: Mesh, mode: str = "auto") -> Iterator[None]:
     """Say what to write where JAX refuses a mesh that a model names itself.
 
     Args:
@@ -87,7 +87,7 @@ def refusing_in_words(what: str, mesh: Mesh, mode: str = "auto") -> Iterator[Non
         ) from error
 
 
-def refuse_other_devices(jaxpr: Any, what: str, mesh: Mesh) -> None:
+def check_named_devices(jaxpr: Any, what: str, mesh: Mesh) -> None:
     """Raise where a traced function names devices that are not the program's, or not in its order.
 
     Args:

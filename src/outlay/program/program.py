@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, TypeVar, final
 
 import jax
 from jax.core import Tracer
@@ -17,62 +17,16 @@ from outlay.core.jax_compat import memory_of
 from outlay.core.jax_tracing import is_tracing
 from outlay.core.quantities import counted
 from outlay.devices.made import refuse_to_run
-from outlay.graph.rows import Rows
 from outlay.layout.layout import Layout
-from outlay.layout.plan import Plan
-from outlay.program.abstract import OnlyReads, as_key, refuse_other_arguments
-from outlay.program.agree import agree, meet_before
-from outlay.program.compiler_options import CompilerOptions, Wanted
-from outlay.program.diagnose import check_outputs, diagnose, under_trace, used_up
-from outlay.program.fingerprint import facts_of, where_is
-from outlay.program.modes import Mode, Step, check_mode
+from outlay.program.abstract import OnlyReads, as_key, check_arguments
+from outlay.program.compiler_options import CompilerOptions, RequestedOptions
+from outlay.program.consistency import agree, facts_of, source_of, wait_for_all
+from outlay.program.diagnose import check_outputs, diagnose, donated_error, traced_call_error
+from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode
 from outlay.program.one_step import OneStep
-from outlay.program.placed.device_groups import DeviceGroups
-from outlay.program.placed.place import Place
+from outlay.program.placed_graph import PlacedGraph
 
 T = TypeVar("T")
-
-
-class Execution(Protocol):
-    """A way to execute a program: one step over the whole mesh (`OneStep`), or a graph on `DeviceGroups`.
-
-    A program asks it everything that the ways differ in; what they share, checks above all, is the program's.
-    """
-
-    plan: Plan
-    state_shapes: Any
-    batch_shapes: Any
-    output_shapes: Any
-    compiler_options: CompilerOptions
-    rows: tuple[Rows, ...]
-    places: tuple[Place, ...]
-    num_steps_at_once: int
-    on_pieces: bool
-    steps_in_mesh: bool
-
-    def check_key(self, key: Any) -> None:
-        """Raise for a key whose state would not be the planned one."""
-        ...
-
-    def init(self, key: Any) -> Any:
-        """Make the state where the plan puts it."""
-        ...
-
-    def lower(self) -> tuple[jax.stages.Lowered, ...]:
-        """What is compiled, one for each place where there are some."""
-        ...
-
-    def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
-        """The same compiled."""
-        ...
-
-    def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], Any]:
-        """What a call runs: from state and batch to the new state and outputs, or outputs alone."""
-        ...
-
-    def context(self) -> contextlib.AbstractContextManager[Any]:
-        """What the step is traced in."""
-        ...
 
 
 @final
@@ -107,13 +61,13 @@ class Program:
         layout: Layout,
         mesh: Mesh,
         mode: Mode = "auto",
-        options: Wanted = "preset",
+        options: RequestedOptions = "preset",
         *,
         donate: bool = True,
     ) -> None:
-        refuse_other_arguments(step, init, mesh)
+        check_arguments(step, init, mesh)
         check_mode(mode, mesh)
-        refuse_without_jit()
+        check_jit_enabled()
         if not donate and mode != "auto":
             raise ProgramError(
                 f"donate=False with mode {mode}: a step that only reads runs in mode auto\n  fix: leave out mode="
@@ -125,14 +79,14 @@ class Program:
         self.mode: Mode = mode
         self.by_hand = mode == "manual"
         if mode == "placed":
-            way: Execution = DeviceGroups(step, init, inputs, layout, mesh, options)
+            way: Execution = PlacedGraph(step, init, inputs, layout, mesh, options)
         else:
             way = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
         self._execution = way
         self._again = lambda layout=layout, inputs=inputs: Program(
             step, init, inputs, layout, mesh, mode, options, donate=donate
         )
-        self.plan, self.rows, self.places = way.plan, way.rows, way.places
+        self.plan, self.rows, self.device_groups = way.plan, way.rows, way.device_groups
         self.state_shapes, self.batch_shapes, self.output_shapes = way.state_shapes, way.batch_shapes, way.output_shapes
         self.num_steps_at_once, self.on_pieces, self.steps_in_mesh = (
             way.num_steps_at_once,
@@ -154,10 +108,10 @@ class Program:
         """
         refuse_to_run(self.mesh, "a state cannot be made")
         if is_tracing():
-            raise under_trace("program.init")
-        refuse_without_jit()
+            raise traced_call_error("program.init")
+        check_jit_enabled()
         key = as_key(key)
-        self.refuse_too_large()
+        self.check_memory()
         self.agree(key=key)
         self._execution.check_key(key)
         self._meet("init")
@@ -171,7 +125,7 @@ class Program:
         """The same step for batches of other shapes, such as longer sequences: it works on the same state."""
         return self._again(inputs=inputs)
 
-    def refuse_too_large(self) -> None:
+    def check_memory(self) -> None:
         """Raise where the state needs more than all memory of this machine, before any of it is made.
 
         Raises:
@@ -202,13 +156,13 @@ class Program:
             # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
             leaves = jax.tree.leaves((state, batch))
             if _any_deleted(leaves):
-                raise used_up(state, batch)
+                raise donated_error(state, batch)
             return self._run_donating(state, batch, leaves) if self.donate else self._run(state, batch)
         except ProgramError:  # it says already what is wrong
             raise
         except (RuntimeError, ValueError, TypeError) as error:
             if is_tracing():
-                raise under_trace("a program") from error
+                raise traced_call_error("a program") from error
             problem = diagnose(state, batch, (self.state_shapes, self.batch_shapes), self.plan, self.mesh)
             if problem is None:
                 raise
@@ -305,7 +259,7 @@ class Program:
     def _meet(self, first_run_of: str) -> None:
         """Let no process be minutes earlier than another: the first collective of CPU devices waits for 30 s only."""
         if processes := self._processes():
-            meet_before(first_run_of, where_is(self.step), jax.process_index(), processes)
+            wait_for_all(first_run_of, source_of(self.step), jax.process_index(), processes)
 
     def _run_donating(self, state: Any, batch: Any, leaves: list[Any]) -> Any:
         """Run a step that uses up its state, of which no memory may be donated twice, or be the batch's too.
@@ -330,7 +284,7 @@ class Program:
     def _first_run(self, state: Any, batch: Any) -> Any:
         """Compare, compile, run, and check once that the state came back where the plan says; then step aside."""
         refuse_to_run(self.mesh, "a step cannot run")
-        refuse_without_jit()
+        check_jit_enabled()
         self.agree()
         self._meet("step")
         run = self._execution.runner(self.compiled_parts)
@@ -345,21 +299,8 @@ class Program:
             return parts[0]
         raise ProgramError(
             f"in mode {self.mode} this program has {counted(len(parts), 'compiled step')}, one for each of its "
-            "program.places"
+            "program.device_groups"
             f"\n  fix: program.{what}_parts"
-        )
-
-
-def refuse_without_jit() -> None:
-    """Raise where JAX is told to compile nothing: all that a program is would silently not be.
-
-    Raises:
-        ProgramError: `jax_disable_jit` is set.
-    """
-    if jax.config.values["jax_disable_jit"]:
-        raise ProgramError(
-            "jax_disable_jit is set, and a program is a compiled step: nothing would be laid out\n"
-            "  fix: unset JAX_DISABLE_JIT; to debug line by line call the step itself: step(init(key), batch)"
         )
 
 

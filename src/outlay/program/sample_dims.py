@@ -15,7 +15,6 @@ from jax.extend.core import Literal, jaxprs_in_params
 
 from outlay.core.error_types import ProgramError
 
-LOOP, RECOMPUTED, CALLS = "scan", ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
 WHOLE = "outlay_whole_batch"
 """The name of the operation that gathers samples because the loss says so."""
 

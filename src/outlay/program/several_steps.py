@@ -14,16 +14,15 @@ from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
 from outlay.core.jax_tracing import fresh_traces
-from outlay.program.agree import meet_before
 from outlay.program.by_source import by_source
 from outlay.program.compiler_options import compile_with
+from outlay.program.consistency import source_of, wait_for_all
 from outlay.program.diagnose import diagnose
 from outlay.program.explicit import is_explicit
-from outlay.program.fingerprint import where_is
-from outlay.program.host_memory import out_shardings, sending_back, typed
 from outlay.program.modes import in_mode
-from outlay.program.own_meshes import refusing_in_words
+from outlay.program.own_meshes import explaining_mesh_errors
 from outlay.program.program import Program, without_shared_memory
+from outlay.program.storing import out_shardings, send_to_host, typed
 
 Several = Callable[[Any, Sequence[Any]], tuple[Any, Any]]
 
@@ -57,7 +56,7 @@ def several_steps(program: Program, num_steps: int) -> Several:
     in_batch = shardings(plan, program.batch_shapes, mesh, root="batch")
     by_sums = program.by_hand and not program.on_pieces
     step = in_mode(program.mode, by_source(program.step, program.layout), plan, mesh, sums_over_batch=by_sums)
-    step = sending_back(step, plan, mesh)
+    step = send_to_host(step, plan, mesh)
 
     def one(state: Any, batch: Any) -> tuple[Any, Any]:
         state, outputs = step(state, batch)
@@ -76,14 +75,19 @@ def several_steps(program: Program, num_steps: int) -> Several:
     shapes = (typed(program.state_shapes, plan, mesh), (program.batch_shapes,) * num_steps)
     device = mesh.devices.flat[0]
     name = f"{num_steps} steps of {getattr(program.step, '__name__', 'the step')}"
-    with refusing_in_words(name, mesh, program.mode), program.context(), lowering_callbacks(device), fresh_traces():
+    with (
+        explaining_mesh_errors(name, mesh, program.mode),
+        program.context(),
+        lowering_callbacks(device),
+        fresh_traces(),
+    ):
         lowered = jitted.lower(*shapes)
     with without_compilation_cache(device):
         compiled, _ = compile_with(lowered, program.compiler_options, device)
     processes = sorted({device.process_index for device in mesh.devices.flat})
     if len(processes) > 1 and jax.process_count() > 1:
         # Compiling takes minutes longer in one process than in another, and the first collective waits for seconds.
-        meet_before("several steps", where_is(program.step), jax.process_index(), processes)
+        wait_for_all("several steps", source_of(program.step), jax.process_index(), processes)
 
     def run(state: Any, batches: Sequence[Any]) -> tuple[Any, Any]:
         try:
@@ -113,7 +117,7 @@ def _check_can_repeat(program: Program) -> None:
     if not program.donate:
         reason = "it only reads the state"
     elif program.mode == "placed" or program.rows or program.num_steps_at_once > 1:
-        reason = "its step is a Rollout, which takes several steps a call by itself"
+        reason = "its step is a GraphLoop, which takes several steps a call by itself"
     elif is_explicit(program.mesh):
         reason = "its mesh has Explicit axes"
     else:

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Var, jaxprs_in_params
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from outlay.arrays.shardings import HOST, under
+from outlay.arrays.shardings import HOST, OnHost, sharding, under
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.jax_tracing import differentiating, run_jaxpr, scan_operands
+from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, Operations, differentiating, rerun_scan, run_jaxpr
 from outlay.core.paths import map_with_paths
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.plan import Plan
 from outlay.layout.storage import Stored
 
-_NAME, _LOOP, _RECOMPUTED, _CALLS = "name", "scan", ("remat2", "checkpoint"), ("jit", "pjit", "closed_call")
+_NAME = "name"
 _CHEAP = {"convert_element_type", "copy", "name", "reduce_precision", "reshape", "reshard", "sharding_constraint"}
 _CHEAP |= {"squeeze", "transpose"}
 """Operations whose result holds what their operand holds: keeping it would be keeping the operand."""
@@ -110,16 +110,6 @@ class Storing:
             raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 
-@dataclass(frozen=True)
-class _Stretch:
-    """Some operations that follow one another, as a program of its own."""
-
-    eqns: Sequence[Any]
-    invars: Sequence[Any]
-    outvars: Sequence[Any]
-    constvars: Sequence[Any] = ()
-
-
 def _run(jaxpr: Any, values: Sequence[Any], storages: Storages, *, prevent_cse: bool) -> list[Any]:
     """The results of a program, of which every stretch with a ruled value is recomputed but for what is kept."""
     consts, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
@@ -138,7 +128,7 @@ def _run(jaxpr: Any, values: Sequence[Any], storages: Storages, *, prevent_cse: 
     return [known[atom] if isinstance(atom, Var) else atom.val for atom in jaxpr.outvars]
 
 
-def _stretches(jaxpr: Any, storages: Storages) -> Iterator[_Stretch]:
+def _stretches(jaxpr: Any, storages: Storages) -> Iterator[Operations]:
     """A program cut before and after every operation that holds ruled values inside and is seen to by itself."""
     runs: list[list[Any]] = [[]]
     for eqn in jaxpr.eqns:
@@ -153,42 +143,30 @@ def _stretches(jaxpr: Any, storages: Storages) -> Iterator[_Stretch]:
         made = {variable: None for eqn in run for variable in eqn.outvars}
         read = {atom: None for eqn in run for atom in eqn.invars if isinstance(atom, Var) and atom not in made}
         if run:
-            yield _Stretch(run, list(read), [variable for variable in made if variable in later])
+            yield Operations(run, list(read), [variable for variable in made if variable in later])
 
 
 def _is_entered(eqn: Any, storages: Storages) -> bool:
-    return eqn.primitive.name in (_LOOP, *_RECOMPUTED, *_CALLS) and bool(_names_in(_Stretch([eqn], (), ()), storages))
+    return eqn.primitive.name in (SCAN, *CHECKPOINTS, *CALLS) and bool(_names_in(Operations([eqn], (), ()), storages))
 
 
-def _inside(stretch: _Stretch, operands: Sequence[Any], storages: Storages, *, prevent_cse: bool) -> list[Any]:
+def _inside(stretch: Operations, operands: Sequence[Any], storages: Storages, *, prevent_cse: bool) -> list[Any]:
     """The results of the one operation of a stretch, which holds ruled values inside."""
 
     def entered(eqn: Any, values: list[Any], _: Any) -> list[Any]:
-        if eqn.primitive.name == _LOOP:
-            body = functools.partial(_run, storages=storages, prevent_cse=False)
-            return _loop(eqn.params, values, body)
+        if eqn.primitive.name == SCAN:
+            # A loop's turns are not merged with their recomputation: the barrier of prevent_cse would only cost time.
+            return rerun_scan(
+                eqn.params, values, lambda turn: _run(eqn.params["jaxpr"], turn, storages, prevent_cse=False)
+            )
         inner = next(iter(jaxprs_in_params(eqn.params)))
-        if eqn.primitive.name in _CALLS:
+        if eqn.primitive.name in CALLS:
             return _run(inner, values, storages, prevent_cse=prevent_cse)
         policy = _policy(storages, eqn.params["policy"])
         plainly = functools.partial(_plainly, inner, storages)
         return jax.checkpoint(plainly, policy=policy, prevent_cse=eqn.params["prevent_cse"])(*values)
 
     return run_jaxpr(stretch, operands, entered)
-
-
-def _loop(params: Mapping[str, Any], values: Sequence[Any], run: Callable[..., list[Any]]) -> list[Any]:
-    """A loop whose turns are run in another way."""
-    num_consts, num_carried = scan_operands(params)
-    consts, stacked = values[:num_consts], values[num_consts + num_carried :]
-
-    def turn(carried: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = run(params["jaxpr"], [*consts, *carried, *slices])
-        return results[:num_carried], results[num_carried:]
-
-    how = {name: params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in params}
-    carried, results = jax.lax.scan(turn, list(values[num_consts : num_consts + num_carried]), list(stacked), **how)
-    return [*carried, *results]
 
 
 def _plainly(jaxpr: Any, _: Storages, *values: Any) -> list[Any]:
@@ -203,10 +181,10 @@ def _all_kept(jaxpr: Any, storages: Storages, *values: Any) -> list[Any]:
         if id(eqn) in recomputed:
             return bind(*values)
         inner = next(iter(jaxprs_in_params(eqn.params)), None)
-        if eqn.primitive.name in _CALLS:
+        if eqn.primitive.name in CALLS:
             return _all_kept(inner, storages, *values)
-        if eqn.primitive.name == _LOOP:
-            return _loop(eqn.params, values, lambda body, turn: _all_kept(body, storages, *turn))
+        if eqn.primitive.name == SCAN:
+            return rerun_scan(eqn.params, values, lambda turn: _all_kept(eqn.params["jaxpr"], storages, *turn))
         return [checkpoint_name(x, _KEPT) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in bind(*values)]
 
     return run_jaxpr(jaxpr, values, named)
@@ -259,3 +237,109 @@ def _names_in(jaxpr: Any, storages: Storages) -> set[str]:
         for inner in jaxprs_in_params(eqn.params):
             found |= _names_in(inner, storages)
     return found
+
+
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def fetch_from_host(step: Callable[..., Any], plan: Plan, mesh: Mesh) -> Callable[..., Any]:
+    """A function of a state that first copies what the state has on the host to the devices.
+
+    What it returns is on the devices; see `send_to_host`.
+
+    Args:
+        step: takes a state, and anything after it.
+        plan: the plan of the state.
+        mesh: the mesh of the plan.
+    """
+    away = _on_host(plan, mesh)
+    if not away:
+        return step
+
+    def fetch(path: str, leaf: Any) -> Any:
+        return jax.device_put(leaf, jax.memory.Space.Device) if path in away else leaf
+
+    @functools.wraps(step)
+    def fetched(state: Any, *args: Any) -> Any:
+        with jax.named_scope("from_host"):  # the name by which reports know these copies
+            state = map_with_paths(fetch, state)
+        return step(state, *args)
+
+    return fetched
+
+
+def send_to_host(step: Step, plan: Plan, mesh: Mesh) -> Step:
+    """A step that copies what its new state has on the host back there.
+
+    Args:
+        step: the step.
+        plan: the plan of the state.
+        mesh: the mesh of the plan.
+    """
+    away = _on_host(plan, mesh)
+    if not away:
+        return step
+
+    move = jax.reshard if AxisType.Explicit in mesh.axis_types else jax.lax.with_sharding_constraint
+
+    def send(path: str, leaf: Any) -> Any:
+        if path not in away:
+            return leaf
+        split = move(leaf, NamedSharding(mesh, away[path].spec))
+        return jax.device_put(split, jax.memory.Space.Host)
+
+    @functools.wraps(step)
+    def sent(state: Any, batch: Any) -> tuple[Any, Any]:
+        new_state, outputs = step(state, batch)
+        with jax.named_scope("to_host"):
+            return map_with_paths(send, new_state), outputs
+
+    return sent
+
+
+def out_shardings(state: Any) -> Any:
+    """Where a compiled step is to leave its state; open where only `send_to_host` can say it.
+
+    JAX asks a compiled program whether its results are in the right memory, and a program for GPUs that are not here
+    knows nothing of memories.
+
+    Args:
+        state: the state as shardings.
+    """
+    return jax.tree.map(lambda at: None if isinstance(at, OnHost) else at, state)
+
+
+def typed(state: Any, plan: Plan, mesh: Mesh) -> Any:
+    """A state as shapes, of which those on the host say so: JAX takes one that says nothing for one on a device."""
+    away = _on_host(plan, mesh)
+
+    def one(path: str, leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=away[path]) if path in away else leaf
+
+    return map_with_paths(one, state)
+
+
+def _on_host(plan: Plan, mesh: Mesh) -> dict[str, Any]:
+    return {leaf.path: sharding(leaf, mesh) for leaf in plan.state if leaf.stored == "host"}
+
+
+def check_host_memory(plan: Plan, memories: Sequence[str]) -> None:
+    """Raise where a plan keeps something on the host, and the devices cannot reach their host's memory.
+
+    Args:
+        plan: the plan.
+        memories: JAX's names of those that a device reaches; none where that is not known, as of a device that is only
+            compiled for.
+
+    Raises:
+        ProgramError: with every leaf.
+    """
+    leaves = [leaf for leaf in plan if leaf.stored == "host"]
+    if not leaves or not memories or HOST in memories:
+        return
+    what = f"a rule keeps it on the host, but these devices reach no {HOST} memory, only {', '.join(memories)}"
+    problems = [
+        Problem("no host memory", leaf.path, what, f"delete rule {leaf.rule}, or another target") for leaf in leaves
+    ]
+    head = f"{counted(len(problems), 'value')} cannot be kept on the host:"
+    raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))

@@ -18,10 +18,10 @@ from outlay.core.jax_compat import backend_is_started
 from outlay.devices.simulated import simulate
 from outlay.devices.spec import MeshSpec
 from outlay.devices.target import Target
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.layout.policies import SplitRows
-from outlay.program.modes import Mode
+from outlay.program.execution import Mode
 from outlay.recipes.arguments import defaults, option_sets, recipe_arguments, several_values
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import layout_names, layout_of, on_devices
@@ -66,7 +66,7 @@ def choose(
     is kept on disk: the same question is answered faster the next time, and after Ctrl-C the search goes on where it
     was. State and batch stay abstract. Progress goes to stderr.
 
-    Of a recipe whose step is a `Rollout` the question is which parts go to which devices, and whether one device is
+    Of a recipe whose step is a `GraphLoop` the question is which parts go to which devices, and whether one device is
     best. Where the target's devices are attached, as those of `cpu:6` are, the parts and the best arrangements of them
     are measured here; elsewhere they are estimated. Options that narrow a search are not for these.
 
@@ -110,7 +110,7 @@ def choose(
 def choose_for_graph(
     recipe: str, words: Sequence[str], target: Target, *, known: Sequence[str] = (), narrowed: Mapping[str, Any]
 ) -> PlacementChoice | None:
-    """Choose how to run a recipe's graph on a target; None unless the recipe's step is a `Rollout`.
+    """Choose how to run a recipe's graph on a target; None unless the recipe's step is a `GraphLoop`.
 
     Args:
         recipe: the recipe by name, as a file that is one, or as `path/to/file.py:function`.
@@ -124,7 +124,7 @@ def choose_for_graph(
     """
     several, fixed = several_values(find_function(recipe), words)
     made = find_recipe(recipe, fixed, known)
-    if not isinstance(made.step, Rollout):
+    if not isinstance(made.step, GraphLoop):
         return None
     given = [*(name for name, value in narrowed.items() if value), *(f"several values of {name}" for name in several)]
     if given:

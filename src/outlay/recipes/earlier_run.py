@@ -36,7 +36,7 @@ def refuse_before_beginning(program: Program, folder: RunFolder, *, saves: bool)
     """
     refuse_to_run(program.mesh, "a state cannot be made")
     if saves:
-        CheckpointFolder(folder.checkpoints_path).own.refuse_foreign()
+        CheckpointFolder(folder.checkpoints_path).own.check_owned()
     beat(None, "compiling")
     _ = program.compiled_parts  # asking for it compiles it
 

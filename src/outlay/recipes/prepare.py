@@ -17,9 +17,9 @@ from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule
 from outlay.layout.storage import on_host
 from outlay.layout.toml import read_layout_file
-from outlay.program.compiler_options import Wanted
+from outlay.program.compiler_options import RequestedOptions
+from outlay.program.execution import Mode
 from outlay.program.make import program as make_program
-from outlay.program.modes import Mode
 from outlay.program.program import Program
 from outlay.recipes.recipe import DEFAULT_MESH, Recipe
 from outlay.search.candidate import WITH_HOST
@@ -47,7 +47,7 @@ def prepare(
     mesh: str | Mesh | None = None,
     mode: str | None = None,
     target: str | None = None,
-    compiler_options: Wanted = "preset",
+    compiler_options: RequestedOptions = "preset",
 ) -> Prepared:
     """Plan a recipe's program. No parameters are made and nothing is compiled.
 

@@ -13,7 +13,7 @@ from outlay.devices.spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
-from outlay.program.modes import Mode
+from outlay.program.execution import Mode
 from outlay.program.program import Program
 from outlay.recipes.arguments import VARIED, defaults, option_values, recipe_arguments, without_options
 from outlay.recipes.find import find_function, find_recipe

@@ -13,8 +13,8 @@ from outlay.devices.spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
-from outlay.program.diagnose import refuse_unplaceable
-from outlay.program.intermediates import refuse_unplaceable_values
+from outlay.program.diagnose import check_devices
+from outlay.program.modes import check_constraints
 from outlay.search.candidate import Candidate
 from outlay.search.expect import certain_bytes, expect, split_axes
 from outlay.search.mesh_shapes import mesh_info
@@ -89,8 +89,8 @@ def plan_of(work: Workload, layout: Layout, mesh: MeshSpec, target: Target) -> P
         info = mesh_info(mesh, target)
         _refuse_uneven(work, layout, info)
         plan = layout.plan(work.state, info, batch=work.batch, intermediates=work.traced.intermediates)
-        refuse_unplaceable(plan)
-        refuse_unplaceable_values(work.traced, layout, plan)
+        check_devices(plan)
+        check_constraints(work.traced, layout, plan)
     except (MeshError, LayoutError, ProgramError) as error:
         raise Rejected(_in_short(error)) from error
     _refuse_too_big(plan, target)

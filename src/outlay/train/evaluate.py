@@ -16,8 +16,8 @@ from outlay.arrays.shardings import shardings
 from outlay.core.error_types import Problem, ProgramError, message
 from outlay.core.quantities import counted
 from outlay.jobs.heartbeat import beat
-from outlay.program.host_memory import fetching
 from outlay.program.program import Program
+from outlay.program.storing import fetch_from_host
 from outlay.train.contract import as_metrics, num_samples
 from outlay.train.data import eval_batches, num_of, rows_of
 from outlay.train.metrics_file import as_numbers
@@ -84,7 +84,7 @@ def evaluate(
 
     def compiled(in_batch: Any) -> Callable[..., dict[str, jax.Array]]:
         return jax.jit(
-            fetching(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole
+            fetch_from_host(sums, program.plan, mesh), in_shardings=(in_state, in_batch, whole), out_shardings=whole
         )
 
     # A smaller batch at the end may be too small to be split as the layout says, so every device takes all of it.

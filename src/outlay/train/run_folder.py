@@ -64,7 +64,7 @@ class RunFolder:
                 "\n  fix: --run-folder with the name of a folder that is for this run alone"
             )
         self._own = OwnFolder(path, "run folder", RunFolderError, lambda: f"--run-folder {_free(path)} for a new one")
-        self._own.refuse_foreign()
+        self._own.check_owned()
         with self._own.as_error():
             self.earlier: dict[str, Any] | None = _config_of(path) if resume else None
             if is_first():

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.program import between_processes
+from outlay.program import cpu_collectives
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 12, 4)).astype(np.float32)
@@ -27,14 +27,14 @@ def on_rows(function, out_specs=P(("i", "j")), **choices):
 
 
 def test_an_exchange_gives_both_of_a_pair_their_sum():
-    got = on_rows(lambda x: between_processes.exchange_and_add(x, ("j",)))
+    got = on_rows(lambda x: cpu_collectives.exchange_and_add(x, ("j",)))
     pairs = X.reshape(4, 2, 12, 4).sum(1, keepdims=True)
     np.testing.assert_allclose(got.reshape(4, 2, 12, 4), np.broadcast_to(pairs, (4, 2, 12, 4)), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("axes", "dim"), [(("j",), 0), (("j",), 1), (("i",), 0), (("i",), 1)])
 def test_scatter_is_psum_scatter(axes, dim):
-    got = on_rows(lambda x: between_processes.scatter(x, axes, dim))
+    got = on_rows(lambda x: cpu_collectives.scatter(x, axes, dim))
     want = on_rows(lambda x: jax.lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=True))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
@@ -48,14 +48,14 @@ def test_gather_is_all_gather_and_so_is_its_gradient(dim):
         return lambda x: jax.grad(lambda piece: (gather(piece, ("i", "j"), dim) ** 3 * x[0, 0]).sum())(x)
 
     for way in (lambda gather: lambda x: gather(x, ("i", "j"), dim), gradient):
-        got, want = (on_rows(way(gather)) for gather in (between_processes.gather, all_gather))
+        got, want = (on_rows(way(gather)) for gather in (cpu_collectives.gather, all_gather))
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_devices_of_one_process_are_not_apart():
     mesh = outlay.mesh(i=4, j=2)
-    assert not between_processes.are_apart(mesh, ("i", "j"))
-    assert not between_processes.are_pairs(mesh, ("j",))
+    assert not cpu_collectives.are_apart(mesh, ("i", "j"))
+    assert not cpu_collectives.are_pairs(mesh, ("j",))
 
 
 # The program says which collectives each layout uses, on meshes with one device of each process and with two.
@@ -63,7 +63,7 @@ ONE_OF_TWO = """
 import sys
 import jax, jax.numpy as jnp, numpy as np, optax, outlay
 from jax.sharding import NamedSharding, PartitionSpec as P
-from outlay.program.between_processes import are_apart, are_pairs
+from outlay.program.cpu_collectives import are_apart, are_pairs
 
 rank, port = int(sys.argv[1]), sys.argv[2]
 outlay.simulate(2)

@@ -1,5 +1,4 @@
-from outlay.program.agree import disagreement
-from outlay.program.fingerprint import Facts, same_everywhere, where_is
+from outlay.program.consistency import Facts, disagreement, same_everywhere, source_of
 
 USUAL = Facts({"mesh": "data=2", "seed": "0"}, {"batch.x": "float32[8, 4]", "batch.y": "int32[8]"}, "a\nb\nc", "f.py:3")
 
@@ -60,4 +59,4 @@ def test_a_step_of_ours_is_named_by_the_loss_in_it():
     def loss(params, batch, keys):
         return params, {}
 
-    assert where_is(train_step(loss, optax.sgd(0.1))) == f"{__file__}:{loss.__code__.co_firstlineno}"
+    assert source_of(train_step(loss, optax.sgd(0.1))) == f"{__file__}:{loss.__code__.co_firstlineno}"

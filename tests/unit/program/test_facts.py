@@ -1,9 +1,8 @@
 import jax
 import pytest
 
-from outlay.program import fingerprint as facts
-from outlay.program.agree import disagreement
-from outlay.program.fingerprint import Facts
+from outlay.program import consistency as facts
+from outlay.program.consistency import Facts, disagreement
 
 
 def of(**environment):

@@ -5,8 +5,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.program import by_hand as reduce
-from outlay.program.by_hand import sum_in_buckets
+from outlay.program import manual_gradients as reduce
+from outlay.program.manual_gradients import sum_in_buckets
 
 RNG = np.random.default_rng(0)
 BOTH, ONE, NONE = ("i", "j"), ("i",), ()

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.errors import LayoutError
 from outlay.layout.plan import Plan
-from outlay.program.host_memory import refuse_without_host_memory
+from outlay.program.storing import check_host_memory
 from outlay.train.evaluate import evaluate
 
 WIDTH, NUM_LAYERS = 64, 4
@@ -231,8 +231,8 @@ def test_devices_that_do_not_reach_the_host_are_refused_with_every_leaf():
     with pytest.raises(
         outlay.errors.ProgramError, match=r"(?s)6 values .*layer_input.*reach no pinned_host memory, only hbm"
     ):
-        refuse_without_host_memory(plan, ["hbm"])
-    refuse_without_host_memory(plan, ["hbm", "pinned_host"])
+        check_host_memory(plan, ["hbm"])
+    check_host_memory(plan, ["hbm", "pinned_host"])
 
 
 @pytest.mark.compiles

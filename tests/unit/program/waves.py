@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.graph.step_graph import Part, Source, StepGraph
 
 SIZES = {"source": 5, "a": 7, "b": 10}
@@ -57,15 +57,15 @@ def inputs(num_steps: int = NUM_STEPS) -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(0).normal(size=(num_steps, SIZES["source"])).astype(np.float32)}
 
 
-def rollout(*, near: int = 1, far: int = 1) -> Rollout:
+def graph_loop(*, near: int = 1, far: int = 1) -> GraphLoop:
     """One that records what is split, what is not, and what is put out."""
-    return Rollout(graph(near=near, far=far), record=("a.height", "b:tops", "b.kernel", "b.seen"), stride=5)
+    return GraphLoop(graph(near=near, far=far), record=("a.height", "b:tops", "b.kernel", "b.seen"), stride=5)
 
 
-def on_one_device(rollout: Rollout, key: int = 0, num_calls: int = 1):
-    """State and outputs after some rollouts, one after the other, on one device."""
+def on_one_device(graph_loop: GraphLoop, key: int = 0, num_calls: int = 1):
+    """State and outputs after some graph loops, one after the other, on one device."""
     mesh = outlay.mesh(devices=jax.devices()[:1], all=1)
-    program = outlay.program(rollout, init_of(rollout.graph), inputs(), layout=WHOLE, mesh=mesh)
+    program = outlay.program(graph_loop, init_of(graph_loop.graph), inputs(), layout=WHOLE, mesh=mesh)
     state, found = program(program.init(jax.random.key(key)), inputs())
     for _ in range(num_calls - 1):
         state, found = program(state, inputs())

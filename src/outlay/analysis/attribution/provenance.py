@@ -18,10 +18,10 @@ from typing import Any
 from outlay.analysis.attribution.program_facts import Phase
 from outlay.analysis.hlo.attributes import Frames
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
-from outlay.graph.exchange_rows import exchange_rows
+from outlay.graph.subgraph import exchange_rows
 from outlay.models.attention.kernel_rules import SCOPE
-from outlay.program.by_hand import by_hand
 from outlay.program.compiler_options import MICROBATCHES
+from outlay.program.manual_gradients import by_hand
 
 
 def _file_of(function: Callable[..., Any]) -> re.Pattern[str]:

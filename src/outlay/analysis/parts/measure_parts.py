@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import format_seconds
 from outlay.core.table import table, to_text
-from outlay.graph.rollout import Rollout, count_steps
+from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.step_graph import CACHE, INPUTS, Part, Source, StepGraph
 from outlay.layout.strategies import by_module
 from outlay.program.program import Program
@@ -84,7 +84,7 @@ class PartTimes:
 
 
 def measure_parts(
-    rollout: Rollout,
+    graph_loop: GraphLoop,
     init: Callable[[Any], Any],
     inputs: Mapping[str, Any],
     *,
@@ -98,7 +98,7 @@ def measure_parts(
     the others put out in that run: what a part costs may depend on what it reads, as a sparse one does.
 
     Args:
-        rollout: the graph's rollout.
+        graph_loop: the graph's graph loop.
         init: what makes the state from a PRNG key.
         inputs: of as many steps as are measured at a time.
         device: the device; the first that is attached if None.
@@ -120,7 +120,7 @@ def measure_parts(
         >>> def init(key):
         ...     zero = {"out": jnp.zeros(())}
         ...     return {"large": {"w": jnp.ones((200, 200))}, "small": {}, "cache": {"large": zero, "small": zero}}
-        >>> times = outlay.measure_parts(outlay.graph.Rollout(graph), init, {"step": np.arange(20)})
+        >>> times = outlay.measure_parts(outlay.graph.GraphLoop(graph), init, {"step": np.arange(20)})
         >>> times.largest, times.best_gain < 1.5
         ('large', True)
     """
@@ -130,10 +130,10 @@ def measure_parts(
             f"{where} is not attached to this process, so nothing can be measured on it\n"
             "  fix: a device of jax.local_devices(), or outlay.explain(program), which estimates"
         )
-    graph, num_steps = rollout.graph, count_steps(inputs)
+    graph, num_steps = graph_loop.graph, count_steps(inputs)
     with jax.default_device(where):
         inputs = {name: jax.device_put(value, where) for name, value in inputs.items()}
-        together = _Together(Rollout(graph, record=tuple(_ports(graph))), init, inputs, seed)
+        together = _Together(GraphLoop(graph, record=tuple(_ports(graph))), init, inputs, seed)
         seen = {tuple(port.split(":")): values for port, values in together.run()["recorded"].items()}
         alone = {name: _Alone(graph, name, together.state[name], seen, inputs) for name in graph.parts}
         for one in alone.values():
@@ -155,9 +155,9 @@ def measure_parts(
 class _Together:
     """All parts in one program."""
 
-    def __init__(self, rollout: Rollout, init: Callable[[Any], Any], inputs: Any, seed: int) -> None:
+    def __init__(self, graph_loop: GraphLoop, init: Callable[[Any], Any], inputs: Any, seed: int) -> None:
         self.state = jax.jit(init)(jax.random.key(seed))
-        self._run = jax.jit(rollout, donate_argnums=0)
+        self._run = jax.jit(graph_loop, donate_argnums=0)
         self._inputs = inputs
 
     def run(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def _step_seconds(devices: Sequence[jax.Device], num_ports: int) -> float:
 
     layout = by_module({name: number for number, name in enumerate(names)})
     inputs = {"step": np.arange(_NUM_STEPS)}
-    program = Program(Rollout(StepGraph(parts)), init, inputs, layout, _mesh(devices), "placed")
+    program = Program(GraphLoop(StepGraph(parts)), init, inputs, layout, _mesh(devices), "placed")
     state = program.init(jax.random.key(0))
 
     def run() -> Any:

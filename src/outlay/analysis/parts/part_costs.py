@@ -32,8 +32,7 @@ from outlay.devices.device_id import device_id
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
 from outlay.graph.step_graph import CACHE, StepGraph
-from outlay.program.placed.dispatch import routes
-from outlay.program.placed.place import Place
+from outlay.program.device_group import DeviceGroup, routes
 from outlay.program.program import Program
 
 _NAMED = 6
@@ -89,7 +88,7 @@ def _part(program: Program, name: str, target: Target | None, unknown: dict[str,
     estimate = _alone(schedule_of(module, done), target) if target else None
     return PartFacts(
         name=name,
-        devices=next(tuple(map(device_id, place.devices)) for place in program.places if name in place.names),
+        devices=next(tuple(map(device_id, place.devices)) for place in program.device_groups if name in place.names),
         num_bytes=sum(leaf.bytes_per_device for leaf in leaves),
         flops=alone.traced.flops,
         bytes_accessed=done.bytes_accessed,
@@ -141,7 +140,7 @@ class PartStep:
 def compile_part(program: Program, name: str) -> PartStep:
     """A part's step compiled for the first of its devices, with as many rows of its state as that one holds."""
     graph: StepGraph = program.step.graph
-    device = next(place.devices[0] for place in program.places if name in place.names)
+    device = next(place.devices[0] for place in program.device_groups if name in place.names)
     local = {leaf.path: leaf.local_shape for leaf in program.plan.state}
     state = map_with_paths(
         lambda path, leaf: jax.ShapeDtypeStruct(local[path], leaf.dtype), {name: program.state_shapes[name]}
@@ -254,7 +253,7 @@ def cached_by(program: Program, sent: tuple[SentFacts, ...]) -> tuple[CachedFact
 
 
 def _between(program: Program, target: Target | None) -> Iterator[SentFacts]:
-    graph, places = program.step.graph, program.places
+    graph, places = program.step.graph, program.device_groups
     seen = {(route.origin, route.target, route.part, route.port) for route in routes(places)}
     for origin, to, part, port in sorted(seen):
         leaf = program.state_shapes[CACHE][part][port]
@@ -279,7 +278,7 @@ def _between(program: Program, target: Target | None) -> Iterator[SentFacts]:
 
 def _within(program: Program, target: Target | None) -> Iterator[SentFacts]:
     """Rows that the devices of one place exchange, which only its compiled program knows."""
-    for place, compiled in zip(program.places, program.compiled_parts, strict=True) if program.rows else ():
+    for place, compiled in zip(program.device_groups, program.compiled_parts, strict=True) if program.rows else ():
         if place.rows is None:
             continue
         positions = _positions(program, place)
@@ -293,10 +292,10 @@ def _within(program: Program, target: Target | None) -> Iterator[SentFacts]:
         yield SentFacts("+".join(names), "rows", _ids(place), _ids(place), names, size, seconds if target else None)
 
 
-def _ids(place: Place) -> tuple[int, ...]:
+def _ids(place: DeviceGroup) -> tuple[int, ...]:
     return tuple(device_id(device) for device in place.devices)
 
 
-def _positions(program: Program, place: Place) -> list[int]:
+def _positions(program: Program, place: DeviceGroup) -> list[int]:
     devices = list(program.mesh.devices.flat)
     return [devices.index(device) for device in place.devices]

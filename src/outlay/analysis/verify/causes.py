@@ -22,7 +22,7 @@ from outlay.analysis.verify.runs import Result, Variant, as_planned, one_device
 from outlay.analysis.verify.verification import LeafCheck
 from outlay.arrays.shardings import shardings
 from outlay.core.paths import split_path
-from outlay.graph.rollout import Rollout, count_steps
+from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.step_graph import CACHE
 from outlay.program.program import Program
 
@@ -331,13 +331,13 @@ def parts_that_differ(program: Program, state: Any, inputs: Any) -> list[str]:
     the doing of the part that it belongs to, and the first such step names the parts to blame.
 
     Args:
-        program: of a rollout.
+        program: of a graph loop.
         state: the state before it, on the host.
         inputs: of all its steps, on the host.
     """
     graph, shapes = program.step.graph, program.state_shapes
     single = Program(
-        Rollout(graph),
+        GraphLoop(graph),
         lambda key: typed(state, shapes),
         _of_step(inputs, 0),
         program.layout,
@@ -350,7 +350,7 @@ def parts_that_differ(program: Program, state: Any, inputs: Any) -> list[str]:
         parts = _differing(by_path(got.state), by_path(right.state))
         if parts:
             return [
-                _part_words(name, leaves, step, graph.parts[name].by_rows if not program.places else ())
+                _part_words(name, leaves, step, graph.parts[name].by_rows if not program.device_groups else ())
                 for name, leaves in parts.items()
             ]
         state = right.state
@@ -372,7 +372,7 @@ def _differing(got: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> dict
 
 
 def _part_words(name: str, leaves: list[str], step: int, by_rows: tuple[str, ...]) -> str:
-    first = f"{name!r} is the first to differ, in step {step + 1} of the rollout, from the same state and inputs: "
+    first = f"{name!r} is the first to differ, in step {step + 1} of the graph loop, from the same state and inputs: "
     what = f"{first}{', '.join(leaves[:4])}{f' and {len(leaves) - 4} more' if len(leaves) > 4 else ''}. "
     if not by_rows:
         return f"{what}It computes something else on its devices than in one program"

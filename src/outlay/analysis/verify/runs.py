@@ -24,14 +24,14 @@ from outlay.arrays.shardings import shardings
 from outlay.core.constrain import Gradient, Runner, Sums, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_tracing import intercepting
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.program.abstract import abstract_step
-from outlay.program.by_hand import by_hand
 from outlay.program.by_source import by_source
-from outlay.program.host_memory import fetching
-from outlay.program.intermediates import placing
-from outlay.program.modes import Mode, check_mode, in_mode
+from outlay.program.execution import Mode, check_mode
+from outlay.program.manual_gradients import by_hand
+from outlay.program.modes import in_mode, with_constraints
 from outlay.program.program import Program
+from outlay.program.storing import fetch_from_host
 
 Stepped = Callable[[Any, Any], tuple[Any, Any, Any]]
 """A step and its gradients, `stepped(state, batch) -> (new_state, outputs, gradients)`."""
@@ -229,7 +229,7 @@ def as_planned(program: Program) -> tuple[Run, Variant]:
 
         state = program.pad(state)
         # Inputs of a placed program go to where they are read, each to its own devices, when it is called.
-        placed_batch = batch if program.places else to_devices(batch, program.batch_shapes, batch_at)
+        placed_batch = batch if program.device_groups else to_devices(batch, program.batch_shapes, batch_at)
         grads: Any = {}
         if gradients:
             with program.context():
@@ -273,12 +273,12 @@ def one_device(program: Program) -> Variant:
 
 def _in_mode(program: Program, mode: Mode) -> Stepped:
     step = by_source(program.step, program.layout) if mode == "auto" else program.step
-    if isinstance(program.step, Rollout) or not _sums_over_batch(program):
+    if isinstance(program.step, GraphLoop) or not _sums_over_batch(program):
         step = in_mode(mode, step, program.plan, program.mesh, sums_over_batch=False)
         return _with_gradients(step, _directly)
     take = by_hand(program.plan, program.mesh) if mode == "manual" else _directly
-    placed = placing(step, program.plan, program.mesh)
-    return _with_gradients(fetching(placed, program.plan, program.mesh), take)
+    placed = with_constraints(step, program.plan, program.mesh)
+    return _with_gradients(fetch_from_host(placed, program.plan, program.mesh), take)
 
 
 def _shapes(program: Program) -> tuple[Any, Any]:
@@ -293,7 +293,7 @@ def _places(program: Program) -> tuple[Any, Any]:
 
 
 def _sums_over_batch(program: Program) -> bool:
-    if isinstance(program.step, Rollout):
+    if isinstance(program.step, GraphLoop):
         return False
     with program.context():
         return abstract_step(program.step, program.state_shapes, program.batch_shapes, by_hand=True).sums_over_batch

@@ -20,7 +20,7 @@ from outlay.brain.initializers import KernelFile
 from outlay.brain.module import BrainError, Shape, State
 from outlay.brain.neuron import Neuron
 from outlay.core.error_types import OutputError
-from outlay.core.output_file import refuse_to_replace, whole_file, write_output
+from outlay.core.output_file import check_writable, whole_file, write_output
 
 NIR = ".nir"
 WRITTEN = (".toml", NIR)
@@ -54,7 +54,7 @@ def convert_brain(
     source, target = Path(source), Path(target)
     if target.suffix not in WRITTEN:
         raise BrainError(f"{target} ends in {target.suffix!r}\n  fix: a name that ends in {' or '.join(WRITTEN)}")
-    refuse_to_replace(target, force=force)
+    check_writable(target, force=force)
     if source.suffix == NIR:
         return _from_nir(read_nir(source, dt=dt), target, force=force)
     brain = read_brain(source, inputs=inputs)
@@ -72,7 +72,7 @@ def _from_nir(nir_brain: NirBrain, target: Path, *, force: bool) -> list[Path]:
         return [target]
     modules, files = dict(nir_brain.brain.modules), []
     for name in nir_brain.kernels:  # all of them before the first is written
-        refuse_to_replace(_kernel_file(target, name), force=force)
+        check_writable(_kernel_file(target, name), force=force)
     for name, kernel in nir_brain.kernels.items():
         file = _kernel_file(target, name)
         content = io.BytesIO()

@@ -1,4 +1,4 @@
-"""A Brain as a recipe: its step is a rollout of many steps of dt, its batches are the inputs of these steps."""
+"""A Brain as a recipe: its step is a graph loop of many steps of dt, its batches are the inputs of these steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from outlay.brain.run.recording.moments import Moments
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.graph.step_graph import StepGraph
 from outlay.layout.layout import Layout
 from outlay.recipes.recipe import Recipe
@@ -116,7 +116,7 @@ class BrainRecipe(Recipe):
         return cls(
             name=name,
             init=brain.init,
-            step=Rollout(watched(brain, moments), record=chosen, stride=stride),
+            step=GraphLoop(watched(brain, moments), record=chosen, stride=stride),
             data=Chunks(feed, chunk),
             steps=steps,
             layouts=brain_layouts(brain),

@@ -21,7 +21,7 @@ from outlay.brain.run.simulate import simulate
 from outlay.core.error_types import CheckpointError
 from outlay.core.quantities import counted, format_seconds
 from outlay.core.runtime_flags import versions
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.plan import Plan
 from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
 from outlay.recipes.prepare import Prepared
@@ -156,10 +156,10 @@ def _modules(prepared: Prepared) -> str:
     """What each module costs where they were placed: it is what a placement stands or falls with."""
     recipe, program = prepared.recipe, prepared.program
     assert isinstance(recipe, BrainRecipe)
-    if not program.places or recipe.loop is not None:  # an environment would go on
+    if not program.device_groups or recipe.loop is not None:  # an environment would go on
         return ""
-    rollout = Rollout(recipe.brain.graph)
-    times = measure_parts(rollout, recipe.init, recipe.data[0], device=program.mesh.devices.flat[0])
+    graph_loop = GraphLoop(recipe.brain.graph)
+    times = measure_parts(graph_loop, recipe.init, recipe.data[0], device=program.mesh.devices.flat[0])
     each = ", ".join(f"{name} {format_seconds(spent)}" for name, spent in times.seconds.items())
     return f"{each} a step, measured one by one; {times.bound}"
 

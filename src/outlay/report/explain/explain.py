@@ -34,8 +34,8 @@ from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.info import MeshInfo
 from outlay.devices.target import Target
-from outlay.graph.rollout import Rollout, count_steps
-from outlay.program.compiler_options import Wanted
+from outlay.graph.graph_loop import GraphLoop, count_steps
+from outlay.program.compiler_options import RequestedOptions
 from outlay.program.program import Program
 from outlay.report.explain.explanation import Explanation
 from outlay.report.explain.subject import Subject, subject_of
@@ -46,7 +46,7 @@ def explain(
     *args: Any,
     target: Target | str | None = None,
     mesh: Mesh | AbstractMesh | None = None,
-    compiler_options: Wanted = "preset",
+    compiler_options: RequestedOptions = "preset",
     **kwargs: Any,
 ) -> Explanation:
     """What a compiled program moves, holds and computes; compiled if need be, never run.
@@ -80,7 +80,7 @@ def explain(
         [('all-reduce', ('data',), 7)]
     """
     wanted = Target.parse(target) if isinstance(target, str) else target
-    if isinstance(x, Program) and x.places and not (args or kwargs):
+    if isinstance(x, Program) and x.device_groups and not (args or kwargs):
         return _of_parts(explain_placed(x, wanted), x)
     subject = subject_of(x, args, kwargs, mesh, compiler_options)
     start = time.perf_counter()
@@ -254,7 +254,7 @@ def of_one_step(program: Program | None, collectives: Sequence[CollectiveFacts])
         program: the program, if it is one.
         collectives: what it moves.
     """
-    if program is None or not isinstance(program.step, Rollout):
+    if program is None or not isinstance(program.step, GraphLoop):
         return ()
     num = count_steps(program.batch_shapes)
     repeated = [one for one in collectives if one.count >= num]

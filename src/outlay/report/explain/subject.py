@@ -25,7 +25,7 @@ from outlay.core.jax_tracing import fresh_traces
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.devices.compile_only import target_of
-from outlay.program.compiler_options import CompilerOptions, Wanted, compile_with, compiler_options
+from outlay.program.compiler_options import CompilerOptions, RequestedOptions, compile_with, compiler_options
 from outlay.program.program import Program
 from outlay.report.explain.watch import watching
 
@@ -74,7 +74,7 @@ _SEEN_BEFORE = "it was compiled before: what the compiler printed then is not kn
 
 
 def subject_of(
-    x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: Mesh | AbstractMesh | None, wanted: Wanted
+    x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: Mesh | AbstractMesh | None, wanted: RequestedOptions
 ) -> Subject:
     """Compile what is to be explained; nothing is run.
 
@@ -129,7 +129,11 @@ def _of_program(program: Program) -> Subject:
 
 
 def _of_function(
-    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: Mesh | AbstractMesh | None, wanted: Wanted
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    mesh: Mesh | AbstractMesh | None,
+    wanted: RequestedOptions,
 ) -> Subject:
     name = getattr(function, "__name__", "the function")
     # The mesh is set only where it was given: then the function may name axes without saying of which mesh.
@@ -159,7 +163,7 @@ def _over_arrays(function: Any) -> Any:
     return jax.jit(functools.wraps(function, updated=())(run))
 
 
-def _compile(subject: Subject, lower: Any, how: Wanted | CompilerOptions | Program) -> Subject:
+def _compile(subject: Subject, lower: Any, how: RequestedOptions | CompilerOptions | Program) -> Subject:
     """Compile with options that are asked for or known; a program compiles itself, and keeps what it made."""
     mesh = subject.mesh if isinstance(subject.mesh, Mesh) else None
     device = mesh.devices.flat[0] if mesh else None

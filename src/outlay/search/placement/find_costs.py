@@ -14,7 +14,7 @@ from outlay.analysis.parts.part_costs import explain_placed
 from outlay.core.sizes import num_bytes
 from outlay.devices.build import mesh as make_mesh
 from outlay.devices.target import Target
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.graph.rows import Rows
 from outlay.graph.step_graph import CACHE, INPUTS
 from outlay.layout.strategies import by_module
@@ -35,13 +35,17 @@ def attached(target: Target) -> list[jax.Device]:
 
 
 def measured_costs(
-    rollout: Rollout, init: Callable[[Any], Any], inputs: Mapping[str, Any], target: Target, devices: list[jax.Device]
+    graph_loop: GraphLoop,
+    init: Callable[[Any], Any],
+    inputs: Mapping[str, Any],
+    target: Target,
+    devices: list[jax.Device],
 ) -> tuple[Costs, PartTimes]:
     """Costs as measured on attached devices: the parts alone on the first, and exchanges between all."""
-    times = measure_parts(rollout, init, inputs, device=devices[0])
+    times = measure_parts(graph_loop, init, inputs, device=devices[0])
     exchange = measure_exchange(devices) if len(devices) > 1 else None
     costs = _costs(
-        rollout,
+        graph_loop,
         init,
         target,
         seconds=times.seconds,
@@ -54,27 +58,29 @@ def measured_costs(
     return costs, times
 
 
-def estimated_costs(rollout: Rollout, init: Callable[[Any], Any], inputs: Mapping[str, Any], target: Target) -> Costs:
+def estimated_costs(
+    graph_loop: GraphLoop, init: Callable[[Any], Any], inputs: Mapping[str, Any], target: Target
+) -> Costs:
     """Costs as estimated from the parts compiled for the target; it need not be there."""
     across = {"devices": "hosts"} if target.num_hosts > 1 else None
     mesh = make_mesh("devices=-1", over=across, target=target)
-    layout = by_module({name: number % target.num_devices for number, name in enumerate(rollout.graph.parts)})
-    found = explain_placed(Program(rollout, init, inputs, layout, mesh, "placed"), target)
+    layout = by_module({name: number % target.num_devices for number, name in enumerate(graph_loop.graph.parts)})
+    found = explain_placed(Program(graph_loop, init, inputs, layout, mesh, "placed"), target)
     return _costs(
-        rollout,
+        graph_loop,
         init,
         target,
         seconds={part.name: part.cost for part in found.parts},
         per_place=_LAUNCH,
         per_transfer=_LAUNCH + target.hardware.link_latency,
-        all_gather=_gathers(rollout, init, target),
+        all_gather=_gathers(graph_loop, init, target),
         num_cores=None,
         is_measured=False,
     )
 
 
-def _costs(rollout: Rollout, init: Callable[[Any], Any], target: Target, **known: Any) -> Costs:
-    graph, state = rollout.graph, _state(init)
+def _costs(graph_loop: GraphLoop, init: Callable[[Any], Any], target: Target, **known: Any) -> Costs:
+    graph, state = graph_loop.graph, _state(init)
     sizes = _sizes(state)
     reads = tuple(
         Read(source.part, source.port, name, sizes[source.part, source.port], source.latency)
@@ -84,12 +90,12 @@ def _costs(rollout: Rollout, init: Callable[[Any], Any], target: Target, **known
         if source.part != INPUTS
     )
     bandwidth = target.hardware.intra_host_link_bandwidth
-    return Costs(rows=_rows(rollout, state), reads=reads, bandwidth=bandwidth, **known)
+    return Costs(rows=_rows(graph_loop, state), reads=reads, bandwidth=bandwidth, **known)
 
 
-def _gathers(rollout: Rollout, init: Callable[[Any], Any], target: Target) -> dict[int, float]:
+def _gathers(graph_loop: GraphLoop, init: Callable[[Any], Any], target: Target) -> dict[int, float]:
     state = _state(init)
-    split = _rows(rollout, state)
+    split = _rows(graph_loop, state)
     gathered = sum(size for (part, _), size in _sizes(state).items() if part in split) / _SIGNS_A_BYTE
     several = range(2, target.num_devices + 1)
     return {num: collective_seconds("all-gather", gathered, [range(num)], target) for num in several}
@@ -105,9 +111,9 @@ def _sizes(state: Any) -> dict[tuple[str, str], int]:
     return {(part, port): num_bytes(x.shape, x.dtype) for part, ports in cache for port, x in ports.items()}
 
 
-def _rows(rollout: Rollout, state: Any) -> Mapping[str, int]:
+def _rows(graph_loop: GraphLoop, state: Any) -> Mapping[str, int]:
     """How many rows each part has that can be split by them."""
-    return Rows.of(rollout.graph, tuple(rollout.graph.parts), state, "", 1).num
+    return Rows.of(graph_loop.graph, tuple(graph_loop.graph.parts), state, "", 1).num
 
 
 def _num_cores() -> int:

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh
 
 from outlay.core.quantities import counted, format_seconds
 from outlay.devices.target import Target
-from outlay.graph.rollout import Rollout, count_steps
+from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.layout.layout import Layout
 from outlay.layout.placement import replicate
 from outlay.layout.rule import Rule
@@ -29,7 +29,7 @@ from outlay.search.placement.find_costs import attached, estimated_costs, measur
 
 
 def choose_placement(
-    rollout: Rollout,
+    graph_loop: GraphLoop,
     init: Callable[[Any], Any],
     inputs: Mapping[str, Any],
     target: Target,
@@ -44,7 +44,7 @@ def choose_placement(
     these times are run; elsewhere everything is estimated.
 
     Args:
-        rollout: the graph's rollout.
+        graph_loop: the graph's graph loop.
         init: what makes its state from a PRNG key.
         inputs: an example of its inputs.
         target: the hardware.
@@ -55,13 +55,13 @@ def choose_placement(
     start = time.monotonic()
     devices, together = attached(target), None
     if devices:
-        costs, times = measured_costs(rollout, init, inputs, target, devices)
+        costs, times = measured_costs(graph_loop, init, inputs, target, devices)
         together = times.together
     else:
-        costs = estimated_costs(rollout, init, inputs, target)
+        costs = estimated_costs(graph_loop, init, inputs, target)
     ways = compare(costs, target.num_devices, by_rows or "by-rows")
     if devices:
-        ways = measured_ways(ways, rollout, init, inputs, devices)
+        ways = measured_ways(ways, graph_loop, init, inputs, devices)
     best = next(way for way in ways if way.placement is not None)
     return PlacementChoice(
         recipe=recipe,
@@ -180,7 +180,7 @@ _NUM_ROUNDS = 5
 
 def measured_ways(
     ways: Sequence[Way],
-    rollout: Rollout,
+    graph_loop: GraphLoop,
     init: Callable[[Any], Any],
     inputs: Mapping[str, Any],
     devices: Sequence[jax.Device],
@@ -191,13 +191,13 @@ def measured_ways(
 
     Args:
         ways: in the order of the times that were computed for them.
-        rollout: the graph's rollout.
+        graph_loop: the graph's graph loop.
         init: what makes its state from a PRNG key.
         inputs: of as many steps as one run takes.
         devices: attached devices.
     """
     first = {way.layout: way for way in reversed(ways) if way.layout != "copies"}
-    runs = {way.layout: _Run(_program(way, rollout, init, inputs, devices), inputs) for way in first.values()}
+    runs = {way.layout: _Run(_program(way, graph_loop, init, inputs, devices), inputs) for way in first.values()}
     took: dict[str, list[float]] = {layout: [] for layout in runs}
     for number in range(_NUM_ROUNDS + 1):
         for layout, run in runs.items():
@@ -222,16 +222,16 @@ class _Run:
         return time.perf_counter() - start
 
 
-def _program(way: Way, rollout: Rollout, init: Any, inputs: Any, devices: Sequence[jax.Device]) -> Program:
+def _program(way: Way, graph_loop: GraphLoop, init: Any, inputs: Any, devices: Sequence[jax.Device]) -> Program:
     def over(axis: str) -> Mesh:
         return Mesh(np.array(devices[: way.num_devices]), (axis,), axis_types=(AxisType.Auto,))
 
     if way.placement is None:  # copies are never run
-        return program(rollout, init, inputs, layout=by_rows("rows"), mesh=over("rows"), mode="manual")
+        return program(graph_loop, init, inputs, layout=by_rows("rows"), mesh=over("rows"), mode="manual")
     if way.num_devices == 1:
         whole = Layout([("**", replicate()), ("batch.**", replicate())])
-        return program(rollout, init, inputs, layout=whole, mesh=over("devices"))
-    return program(rollout, init, inputs, layout=layout_of(way), mesh=over("devices"), mode="placed")
+        return program(graph_loop, init, inputs, layout=whole, mesh=over("devices"))
+    return program(graph_loop, init, inputs, layout=layout_of(way), mesh=over("devices"), mode="placed")
 
 
 def layout_of(way: Way) -> Layout:

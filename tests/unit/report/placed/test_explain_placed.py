@@ -14,7 +14,7 @@ import outlay
 from outlay.analysis.work.traced import count_flops
 from outlay.core.error_types import ExplainError
 from outlay.core.table import to_text
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.graph.step_graph import Part, Source, StepGraph
 from outlay.layout.strategies import by_rows
 from outlay.report.explain.budgets import broken_budgets
@@ -26,7 +26,7 @@ def explained(places=APART, *, near=1, far=1, num_devices=4, target=None):
     waves = graph(near=near, far=far)
     mesh = outlay.mesh(devices=jax.devices()[:num_devices], all=num_devices)
     program = outlay.program(
-        Rollout(waves), init_of(waves), inputs(), layout=outlay.by_module(places), mesh=mesh, mode="placed"
+        GraphLoop(waves), init_of(waves), inputs(), layout=outlay.by_module(places), mesh=mesh, mode="placed"
     )
     return outlay.explain(program, target=target)
 
@@ -138,7 +138,7 @@ def test_nothing_is_run():
 
     layout, mesh = outlay.by_module({"one": 0}), outlay.mesh(devices=jax.devices()[:1], all=1)
     steps = {"step": np.arange(3)}
-    program = outlay.program(Rollout(loud), init, steps, layout=layout, mesh=mesh, mode="placed")
+    program = outlay.program(GraphLoop(loud), init, steps, layout=layout, mesh=mesh, mode="placed")
     outlay.explain(program)
     assert heard == []
     jax.block_until_ready(program(program.init(jax.random.key(0)), steps))
@@ -169,7 +169,7 @@ def uneven(num_devices, places):
     steps = {"step": np.arange(4)}
     layout = outlay.by_module(places)
     return outlay.explain(
-        outlay.program(Rollout(StepGraph(parts)), init, steps, layout=layout, mesh=mesh, mode="placed")
+        outlay.program(GraphLoop(StepGraph(parts)), init, steps, layout=layout, mesh=mesh, mode="placed")
     )
 
 
@@ -252,11 +252,11 @@ def test_there_is_no_estimate_of_the_whole(apart):
 
 
 @pytest.mark.compiles
-def test_figures_of_a_rollout_come_to_one_step_of_its_graph():
+def test_figures_of_a_graph_loop_come_to_one_step_of_its_graph():
     waves = graph()
     mesh = outlay.mesh(devices=jax.devices()[:2], neurons=2)
     program = outlay.program(
-        Rollout(waves), init_of(waves), inputs(), layout=by_rows("neurons"), mesh=mesh, mode="manual"
+        GraphLoop(waves), init_of(waves), inputs(), layout=by_rows("neurons"), mesh=mesh, mode="manual"
     )
     found = outlay.explain(program)
     (gather,) = [one for one in found.collectives if one.kind == "all-gather" and one.count == NUM_STEPS]

@@ -11,7 +11,7 @@ from tests.unit.devices.compilers import needs_gpu_compiler
 import outlay
 from outlay.analysis.parts.measure_parts import measure_exchange, measure_parts
 from outlay.core.error_types import ExplainError
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.graph.step_graph import Part, Source, StepGraph
 
 
@@ -38,14 +38,14 @@ def talk(ear):
         state = {"counter": {"count": jnp.zeros(())}, "listener": {}, "worker": {"w": jnp.ones((300, 300))}}
         return state | {"cache": {"counter": {"out": jnp.zeros(())}, "listener": {}, "worker": {}}}
 
-    return Rollout(StepGraph(parts)), init
+    return GraphLoop(StepGraph(parts)), init
 
 
 @pytest.fixture(scope="module")
 def measured():
     heard = []
-    rollout, init = talk(lambda *values: heard.append(tuple(map(float, values))))
-    times = measure_parts(rollout, init, {"x": np.arange(10.0, 16.0)}, num_rounds=3)
+    graph_loop, init = talk(lambda *values: heard.append(tuple(map(float, values))))
+    times = measure_parts(graph_loop, init, {"x": np.arange(10.0, 16.0)}, num_rounds=3)
     jax.effects_barrier()
     return times, heard
 
@@ -78,10 +78,10 @@ def test_in_words_and_as_data(measured):
 
 @needs_gpu_compiler
 def test_only_on_attached_devices():
-    rollout, init = talk(print)
+    graph_loop, init = talk(print)
     (device, *_) = outlay.mesh(target="h100:1x1", all=1).devices.flat
     with pytest.raises(ExplainError, match="not attached to this process"):
-        measure_parts(rollout, init, {"x": np.arange(2.0)}, device=device)
+        measure_parts(graph_loop, init, {"x": np.arange(2.0)}, device=device)
 
 
 @pytest.mark.compiles

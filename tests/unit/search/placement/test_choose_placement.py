@@ -12,7 +12,7 @@ from tests.unit.search.placement.costs import ring
 import outlay
 from outlay.core.table import to_text
 from outlay.devices.target import Target
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 from outlay.search.placement.choice import PlacementChoice
 from outlay.search.placement.placement_search import choose_placement, compare
 
@@ -71,7 +71,7 @@ def test_the_answer_in_words():
 
 @pytest.fixture(scope="module")
 def measured():
-    return choose_placement(Rollout(WAVES), init_of(WAVES), inputs(), Target.parse("cpu:3"), recipe="waves")
+    return choose_placement(GraphLoop(WAVES), init_of(WAVES), inputs(), Target.parse("cpu:3"), recipe="waves")
 
 
 def test_on_attached_devices_the_best_of_each_kind_is_run(measured):
@@ -92,7 +92,7 @@ def test_the_file_is_a_layout_that_runs(measured, tmp_path):
     assert measured.toml.startswith("# Chosen by outlay choose waves --target cpu:3\n")
     layout = outlay.read_layout(file)
     mesh = outlay.mesh("devices=-1")
-    program = outlay.program(Rollout(WAVES), init_of(WAVES), inputs(), layout=layout, mesh=mesh, mode="placed")
+    program = outlay.program(GraphLoop(WAVES), init_of(WAVES), inputs(), layout=layout, mesh=mesh, mode="placed")
     placement = measured.placed.placement
     there = {part.name: part.devices for part in outlay.explain(program).by_parts.parts}
     assert there == {name: (place,) for name, place in placement.items()}
@@ -103,7 +103,7 @@ def test_the_file_is_a_layout_that_runs(measured, tmp_path):
 @pytest.mark.compiles
 @needs_gpu_compiler
 def test_elsewhere_everything_is_estimated():
-    found = choose_placement(Rollout(WAVES), init_of(WAVES), inputs(), Target.parse("h100:1x4"), recipe="waves")
+    found = choose_placement(GraphLoop(WAVES), init_of(WAVES), inputs(), Target.parse("h100:1x4"), recipe="waves")
     assert not found.costs.is_measured
     assert found.costs.num_cores is None
     assert all(way.measured is None for way in found.ways)

@@ -27,9 +27,9 @@ from outlay.core.quantities import counted
 from outlay.core.whole_batch import spreading
 from outlay.layout.placement import Dims, dims_spec
 from outlay.layout.plan import Plan
-from outlay.program import between_processes
+from outlay.program import cpu_collectives
 from outlay.program.as_one_batch import NeedsOneBatch, SpreadBatch
-from outlay.program.between_processes import are_apart, are_pairs, exchange_and_add
+from outlay.program.cpu_collectives import are_apart, are_pairs, exchange_and_add
 from outlay.program.gather_at_use import gathered_at_use
 from outlay.program.storing import Storing
 
@@ -205,7 +205,7 @@ def _scatter(grad: jax.Array, have: _Split, want: _Split, mesh: Mesh) -> jax.Arr
         if not axes or have.dims[dim]:
             continue
         if are_apart(mesh, axes):
-            grad = between_processes.scatter(grad, axes, dim)
+            grad = cpu_collectives.scatter(grad, axes, dim)
         else:
             grad = jax.lax.psum_scatter(grad, axes, scatter_dimension=dim, tiled=True)
     return grad

@@ -1,9 +1,9 @@
-"""The parts of a graph that share a place: the program of their steps, and what makes and ends their state."""
+"""Parts of a graph that share devices: the program of their steps, and the dispatch loop that runs all such groups."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,26 +12,27 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from outlay.arrays.shardings import part_of
+from outlay.core.jax_compat import copy_to
 from outlay.core.paths import map_with_paths
 from outlay.graph.rows import Rows
-from outlay.graph.section import Section
 from outlay.graph.step_graph import CACHE, INPUTS
+from outlay.graph.subgraph import Subgraph
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class DeviceGroup:
     """Parts on the same devices: one program, of which several steps may be one dispatch.
 
     Attributes:
-        section: the parts.
+        subgraph: the parts.
         devices: where they run.
         rows: how they are split, where the devices are several.
         state: their part of the state as shapes, by name, and the whole cache of the graph.
         inputs: the inputs that they read, as shapes.
-        num_steps: of a rollout.
+        num_steps: of a graph loop.
     """
 
-    section: Section
+    subgraph: Subgraph
     devices: tuple[jax.Device, ...]
     rows: Rows | None
     state: Any
@@ -41,12 +42,14 @@ class Place:
     @property
     def names(self) -> tuple[str, ...]:
         """The parts."""
-        return self.section.names
+        return self.subgraph.names
 
     @functools.cached_property
     def foreign(self) -> tuple[tuple[str, str], ...]:
         """What they read of parts elsewhere, as (part, port)."""
-        reads = [source for name in self.names for of in self.section.graph.parts[name].reads.values() for source in of]
+        reads = [
+            source for name in self.names for of in self.subgraph.graph.parts[name].reads.values() for source in of
+        ]
         return tuple(dict.fromkeys((s.part, s.port) for s in reads if s.part not in (*self.names, INPUTS)))
 
     @functools.cached_property
@@ -61,21 +64,21 @@ class Place:
 
         def mine(key: Any) -> Any:
             state = make(key)
-            state = self._only(state)
+            state = self._of_parts(state)
             return self.rows.piece(self.rows.pad(jax.lax.optimization_barrier(state))) if self.rows else state
 
         return jax.jit(
-            self._mapped(mine, (P(),), self._specs(self._only(self.state))),
-            out_shardings=self._out(self._only(self.state)),
+            self._mapped(mine, (P(),), self._specs(self._of_parts(self.state))),
+            out_shardings=self._out(self._of_parts(self.state)),
         )
 
     def begin(self) -> Callable[[Any], Any]:
         """What makes all that the loop carries besides state and cache."""
 
         def blank(state: Any) -> Any:
-            return _rest(self.section.begin(state, self.num_steps))
+            return _rest(self.subgraph.begin(state, self.num_steps))
 
-        mapped = self._mapped(blank, (self._specs(self._only(self.state)),), self._rest_specs)
+        mapped = self._mapped(blank, (self._specs(self._of_parts(self.state)),), self._rest_specs)
         return jax.jit(mapped, out_shardings=None if self.rows else self.whole)
 
     def steps(self, num_steps: int) -> jax.stages.Lowered:
@@ -85,10 +88,10 @@ class Place:
         """
 
         def run(own: Any, rest: Any, cache: Any, foreign: Any, inputs: Any) -> Any:
-            carry = self.section.run({"own": own, "cache": cache, **rest}, foreign, inputs, num_steps)
+            carry = self.subgraph.run({"own": own, "cache": cache, **rest}, foreign, inputs, num_steps)
             return carry["own"], _rest(carry), carry["cache"]
 
-        mine = self._only(self.state)
+        mine = self._of_parts(self.state)
         own, cache = {name: mine[name] for name in self.names}, mine[CACHE]
         specs = self._specs(mine)
         own_specs = {name: specs[name] for name in self.names}
@@ -104,35 +107,35 @@ class Place:
 
     def end(self) -> Callable[[Any, Any], Any]:
         """What looks at everything once more, and cuts off rows that fill up: (own, rest) -> (kept, not finite)."""
-        section = self.section
+        subgraph = self.subgraph
 
         def look(own: Any, rest: Any) -> Any:
-            return section.end({"own": own, **rest}, self.num_steps)["not_finite"]
+            return subgraph.end({"own": own, **rest}, self.num_steps)["not_finite"]
 
-        mine = self._specs(self._only(self.state))
+        mine = self._specs(self._of_parts(self.state))
         looked = self._mapped(look, ({name: mine[name] for name in self.names}, self._rest_specs), P())
 
         def end(own: Any, rest: Any) -> Any:
-            kept = self.rows.crop_kept(section.kept, rest["kept"]) if self.rows else rest["kept"]
+            kept = self.rows.crop_buffers(subgraph.kept, rest["kept"]) if self.rows else rest["kept"]
             return kept, looked(own, rest)
 
         return jax.jit(end)
 
     def ends(self) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
         """What begins a call and what ends it, compiled."""
-        mine = self._only(self.state)
+        mine = self._of_parts(self.state)
         mine, rest = self._typed(mine, self._specs(mine)), jax.eval_shape(self.begin(), mine)
         own = {name: mine[name] for name in self.names}
         return self.begin().lower(mine).compile(), self.end().lower(own, self._typed(rest, self._rest_specs)).compile()
 
     def foreign_of(self, cache: Any) -> dict[str, dict[str, Any]]:
         """Of the cache of a graph what these parts read of others."""
-        found: dict[str, dict[str, Any]] = {}
+        read: dict[str, dict[str, Any]] = {}
         for part, port in self.foreign:
-            found.setdefault(part, {})[port] = cache[part][port]
-        return found
+            read.setdefault(part, {})[port] = cache[part][port]
+        return read
 
-    def _only(self, state: Any) -> Any:
+    def _of_parts(self, state: Any) -> Any:
         return {name: state[name] for name in self.names} | {CACHE: {name: state[CACHE][name] for name in self.names}}
 
     def _specs(self, state: Any) -> Any:
@@ -140,7 +143,7 @@ class Place:
 
     @functools.cached_property
     def _rest_specs(self) -> Any:
-        kept = {one.key: self.rows.kept_spec(one) if self.rows else P() for one in self.section.kept}
+        kept = {one.key: self.rows.buffer_spec(one) if self.rows else P() for one in self.subgraph.kept}
         return {"not_finite": dict.fromkeys(self.names, P()), "kept": kept, "step": P()}
 
     def _typed(self, tree: Any, specs: Any) -> Any:
@@ -164,3 +167,89 @@ class Place:
 
 def _rest(carry: Any) -> Any:
     return {key: carry[key] for key in ("not_finite", "kept", "step")}
+
+
+@dataclass(frozen=True)
+class Route:
+    """What is sent after each dispatch from one group to one device.
+
+    Attributes:
+        part, port: what it is.
+        origin, target: the numbers of the groups.
+        device: where to.
+    """
+
+    part: str
+    port: str
+    origin: int
+    target: int
+    device: jax.Device
+
+
+def routes(groups: Sequence[DeviceGroup]) -> list[Route]:
+    """Everything that is sent: only what is read elsewhere, and only to where it is read."""
+    home = {name: number for number, group in enumerate(groups) for name in group.names}
+    return [
+        Route(part, port, home[part], target, device)
+        for target, group in enumerate(groups)
+        for part, port in group.foreign
+        for device in group.devices
+    ]
+
+
+class Dispatch:
+    """Runs the steps of all groups; nothing is waited for, so they run as far ahead as what they read allows.
+
+    Args:
+        groups: the groups.
+        programs: for each number of dispatches in a row, the program of each group.
+    """
+
+    def __init__(self, groups: Sequence[DeviceGroup], programs: Sequence[tuple[int, Sequence[Any]]]) -> None:
+        self.groups = groups
+        self.programs = programs
+        self.routes = routes(groups)
+        self._devices = [route.device for route in self.routes]
+        self._is_simple = all(len(group.devices) == 1 for group in groups)
+
+    def __call__(self, own: list[Any], rest: list[Any], caches: list[Any], inputs: Sequence[Any]) -> None:
+        """All steps; state, what is kept and caches are replaced in their lists."""
+        numbers = range(len(self.groups))
+        foreign: list[dict[str, dict[str, Any]]] = [{part: {} for part, _ in group.foreign} for group in self.groups]
+        slots = [(foreign[route.target][route.part], route.port) for route in self.routes]
+        sources = [(route.origin, route.part, route.port) for route in self.routes]
+        for num, programs in self.programs:
+            for _ in range(num):
+                if self._is_simple:
+                    sent = copy_to([caches[origin][part][port] for origin, part, port in sources], self._devices)
+                    for (slot, port), array in zip(slots, sent, strict=True):
+                        slot[port] = array
+                else:
+                    self._send(caches, foreign)
+                for i in numbers:
+                    own[i], rest[i], caches[i] = programs[i](own[i], rest[i], caches[i], foreign[i], inputs[i])
+
+    def _send(self, caches: list[Any], foreign: list[dict[str, dict[str, Any]]]) -> None:
+        """The same where some group has several devices, which all hold what they send, and all get what is sent."""
+        values = [caches[route.origin][route.part][route.port].addressable_data(0) for route in self.routes]
+        pieces: dict[tuple[int, str, str], list[jax.Array]] = {}
+        for route, array in zip(self.routes, copy_to(values, self._devices), strict=True):
+            pieces.setdefault((route.target, route.part, route.port), []).append(array)
+        for (target, part, port), arrays in pieces.items():
+            group = self.groups[target]
+            whole = arrays[0].shape
+            foreign[target][part][port] = (
+                arrays[0] if len(arrays) == 1 else jax.make_array_from_single_device_arrays(whole, group.whole, arrays)
+            )
+
+
+def split_state(state: Any, groups: Sequence[DeviceGroup]) -> tuple[list[Any], list[Any]]:
+    """A state as each group's own and each group's cache."""
+    own = [{name: state[name] for name in group.names} for group in groups]
+    return own, [{name: state[CACHE][name] for name in group.names} for group in groups]
+
+
+def joined(own: Sequence[Any], caches: Sequence[Any]) -> Any:
+    """The inverse of `split_state`."""
+    parts = {name: part for one in own for name, part in one.items()}
+    return {**parts, CACHE: {name: ports for cache in caches for name, ports in cache.items()}}

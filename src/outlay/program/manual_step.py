@@ -1,14 +1,14 @@
-"""Where a step's outputs live, when rules for `outputs.**` say so.
+"""A step of mode manual that runs as a whole on each device's pieces: its plan, its outputs, and the step itself.
 
-Without a rule the compiler finds a place in mode auto, and outputs are whole in mode manual. A step that runs by hand
-gives pieces, so only the rule tells how large the whole is.
+Outputs are the same on every device unless rules for `outputs.**` split them. Each device has a piece then, so only the
+rule tells how large the whole output is.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -27,12 +27,12 @@ from outlay.layout.placement import spec_dims
 from outlay.layout.plan import LeafPlan, Plan
 from outlay.layout.rule import Rule
 from outlay.layout.storage import Storage
-from outlay.program.abstract import as_shapes, refuse_other_results, unknown_axis
+from outlay.program.abstract import as_shapes, check_results, check_state_type, named, unknown_axis
+from outlay.program.execution import Step
+from outlay.program.storing import Storing
 
-Step = Callable[[Any, Any], tuple[Any, Any]]
 
-
-def plan_by_hand(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mesh) -> Plan:
+def plan_on_pieces(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mesh) -> Plan:
     """The plan of a step that runs as a whole on each device's pieces, and of its outputs where rules speak of them.
 
     Args:
@@ -64,7 +64,7 @@ def output_specs(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> 
     return map_with_paths(lambda path, _: specs.get(under(OUTPUTS, path), P()), pieces)
 
 
-def refuse_copies(outputs: Any, specs: Any) -> None:
+def check_output_pieces(outputs: Any, specs: Any) -> None:
     """Raise for outputs that are the same on devices over which they are said to be split; the whole would be copies.
 
     Args:
@@ -105,7 +105,7 @@ def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> tuple
     def look(state: Any, batch: Any) -> None:
         with resolving(note):
             result = step(state, batch)
-        refuse_other_results(step, result)
+        check_results(step, result)
         seen.append(as_shapes(result[1]))
 
     state_specs = map_with_paths(lambda path, _: specs[path], state)
@@ -125,3 +125,66 @@ def _of_pieces(leaf: LeafPlan, piece: tuple[int, ...] | None, mesh: Mesh) -> Lea
     num_pieces = [math.prod(mesh.shape[axis] for axis in axes) for axes in leaf.dims]
     shape = tuple(size * num for size, num in zip(piece, num_pieces, strict=True))
     return dataclasses.replace(leaf, shape=shape, local_shape=piece)
+
+
+def on_pieces(step: Step, plan: Plan, mesh: Mesh) -> Step:
+    """The step as one `jax.shard_map`, in which it sees each device's pieces of the state and the batch.
+
+    Raises:
+        ProgramError: when it is traced: what it returns differs between devices where it must not, or is of other
+            shapes than planned, or it names an axis that the mesh lacks.
+    """
+    specs = {leaf.path: leaf.spec for leaf in plan}
+    storing = Storing(plan)
+
+    @functools.wraps(step)
+    def by_pieces(state: Any, batch: Any) -> Any:
+        outputs = output_specs(step, plan, state, batch, mesh)
+
+        def checked(state: Any, batch: Any) -> Any:
+            with resolving(lambda where, tree, optional: storing.named(where, tree)):
+                result = step(state, batch)
+            check_results(step, result)
+            check_state_type(step, state, result[0])  # a piece gathered and returned whole would pass for a larger leaf
+            check_output_pieces(result[1], outputs)
+            return result
+
+        state_specs = map_with_paths(lambda path, _: specs[path], state)
+        batch_specs = map_with_paths(lambda path, _: specs[under("batch", path)], batch)
+        mapped = functools.partial(
+            jax.shard_map, checked, mesh=mesh, in_specs=(state_specs, batch_specs), out_specs=(state_specs, outputs)
+        )
+        try:
+            return mapped()(state, batch)
+        except (AssertionError, NameError, ValueError) as error:
+            problem = _differs(step, mesh, error) or _unknown_axis(step, mesh, mapped(check_vma=False), state, batch)
+            if problem is None:
+                raise
+            raise problem from error
+
+    return storing.step(by_pieces)
+
+
+def _differs(step: Step, mesh: Mesh, error: Exception) -> ProgramError | None:
+    if "out_specs" not in str(error):
+        return None
+    axes = ", ".join(repr(axis) for axis in mesh.axis_names)
+    return ProgramError(
+        f"in mode manual {named(step)} runs on each device's pieces, and what it returns differs "
+        f"from device to device where it must not: outputs are the same everywhere, unless a rule says how they "
+        f"are split, and state is as planned\n"
+        f"  fix: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of {axes}\n"
+        f'  or, where an output is to be split, add a rule such as ("{OUTPUTS}.**", P({mesh.axis_names[0]!r}))\n'
+        f"  JAX says: {error}"
+    )
+
+
+def _unknown_axis(step: Step, mesh: Mesh, unchecked: Step, state: Any, batch: Any) -> ProgramError | None:
+    """The error for an axis that the mesh lacks; `check_vma` stumbles over it before JAX looks the name up."""
+    try:
+        jax.eval_shape(unchecked, state, batch)
+    except NameError as error:
+        return unknown_axis(step, mesh.axis_names, error)
+    except Exception:  # whatever it is, the first error says it better
+        return None
+    return None

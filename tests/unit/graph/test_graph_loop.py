@@ -7,7 +7,7 @@ import pytest
 from tests.unit.program.waves import NUM_STEPS, assert_same, graph, init_of, inputs
 
 from outlay.core.error_types import ProgramError
-from outlay.graph.rollout import Rollout
+from outlay.graph.graph_loop import GraphLoop
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def one_by_one(waves, start):
 
 def test_it_is_the_same_as_one_step_after_the_other(waves, start, one_by_one):
     states, outputs = one_by_one
-    state, found = jax.jit(Rollout(waves))(start, inputs())
+    state, found = jax.jit(GraphLoop(waves))(start, inputs())
     assert_same(state, states[-1])
     assert_same(found["outputs"], jax.tree.map(lambda *steps: np.stack(steps), *outputs))
     assert np.abs(found["outputs"]["height"]).sum() > 10
@@ -41,8 +41,8 @@ def test_it_is_the_same_as_one_step_after_the_other(waves, start, one_by_one):
 @pytest.mark.parametrize("stride", [1, 4, 11, 12])
 def test_what_is_recorded_is_every_so_many_steps_and_changes_nothing(waves, start, one_by_one, stride):
     states, _ = one_by_one
-    rollout = Rollout(waves, record=("a.height", "b.kernel", "b:tops"), stride=stride)
-    state, found = jax.jit(rollout)(start, inputs())
+    graph_loop = GraphLoop(waves, record=("a.height", "b.kernel", "b:tops"), stride=stride)
+    state, found = jax.jit(graph_loop)(start, inputs())
     assert_same(state, states[-1])
     expected = states[stride - 1 :: stride]
     assert len(found["recorded"]["a.height"]) == NUM_STEPS // stride == len(expected)
@@ -56,14 +56,14 @@ def test_what_is_recorded_is_every_so_many_steps_and_changes_nothing(waves, star
 def test_a_number_that_is_none_is_found_in_its_step(waves, start):
     x = inputs()
     x["x"][4] = np.nan  # of which the source makes no spike
-    assert not any(np.asarray(first) >= 0 for first in Rollout(waves)(start, x)[1]["not_finite"].values())
+    assert not any(np.asarray(first) >= 0 for first in GraphLoop(waves)(start, x)[1]["not_finite"].values())
     broken = {**start, "sum": {"total": jnp.asarray(np.inf)}}
-    found = jax.jit(Rollout(waves))(broken, inputs())[1]["not_finite"]
+    found = jax.jit(GraphLoop(waves))(broken, inputs())[1]["not_finite"]
     assert {name: int(first) for name, first in found.items()} == {"source": -1, "a": -1, "b": -1, "sum": 0}
     cache = start["cache"]["b"]
     later = {"height": cache["height"].at[0, 2].set(-np.inf), "tops": cache["tops"]}  # is read two steps later
     late = {**start, "cache": {**start["cache"], "b": later}}
-    assert int(jax.jit(Rollout(waves))(late, inputs())[1]["not_finite"]["sum"]) == 2
+    assert int(jax.jit(GraphLoop(waves))(late, inputs())[1]["not_finite"]["sum"]) == 2
 
 
 def test_a_kernel_is_looked_at_in_the_end(waves, start):
@@ -73,14 +73,14 @@ def test_a_kernel_is_looked_at_in_the_end(waves, start):
     part = next(iter(graph().parts.values()))
     quiet = type(waves)({"stiff": type(part)(stiff)})
     state = {"stiff": {"kernel": jnp.full((2, 2), jnp.nan)}, "cache": {"stiff": {"out": jnp.zeros(2)}}}
-    found = Rollout(quiet)(state, {"step": np.arange(NUM_STEPS)})[1]["not_finite"]
+    found = GraphLoop(quiet)(state, {"step": np.arange(NUM_STEPS)})[1]["not_finite"]
     assert int(found["stiff"]) == NUM_STEPS - 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_all_that_is_not_finite_is_found_in_every_float(dtype, value):
-    from outlay.graph.section import first_seen
+    from outlay.graph.subgraph import first_seen
 
     largest = jnp.finfo(dtype).max
     fine, bad = jnp.array([0.0, largest, -largest], dtype), jnp.array([0.0, value, 1.0], dtype)
@@ -92,18 +92,18 @@ def test_all_that_is_not_finite_is_found_in_every_float(dtype, value):
 
 def test_addresses_that_name_nothing_are_all_listed(waves, start):
     with pytest.raises(ProgramError, match=r"2 addresses.*\n.*a\.hight(.|\n)*did you mean 'a\.height'(.|\n)*c:tops"):
-        Rollout(waves, record=("a.hight", "c:tops", "a:tops"))(start, inputs())
+        GraphLoop(waves, record=("a.hight", "c:tops", "a:tops"))(start, inputs())
 
 
 def test_inputs_say_how_many_steps(waves, start):
     with pytest.raises(ProgramError, match="x has 11, y has 3"):
-        Rollout(waves)(start, {**inputs(), "y": np.zeros(3)})
+        GraphLoop(waves)(start, {**inputs(), "y": np.zeros(3)})
     with pytest.raises(ProgramError, match="there is none"):
-        Rollout(waves)(start, {})
+        GraphLoop(waves)(start, {})
     with pytest.raises(ProgramError, match="x has no dim"):
-        Rollout(waves)(start, {"x": np.zeros(())})
+        GraphLoop(waves)(start, {"x": np.zeros(())})
 
 
 def test_a_stride_is_at_least_one(waves):
     with pytest.raises(ProgramError, match="stride=0"):
-        Rollout(waves, stride=0)
+        GraphLoop(waves, stride=0)

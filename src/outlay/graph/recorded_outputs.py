@@ -21,7 +21,7 @@ Buffers = dict[tuple[str, str], jax.Array]
 
 
 @dataclass(frozen=True)
-class Kept:
+class RecordedOutput:
     """A value of which one entry is kept every so many steps.
 
     Attributes:
@@ -41,7 +41,7 @@ class Kept:
     is_port: bool
 
     @classmethod
-    def recorded(cls, address: str, every: int) -> Kept:
+    def recorded(cls, address: str, every: int) -> RecordedOutput:
         """What an address names."""
         part, colon, port = address.partition(":")
         if colon:
@@ -66,7 +66,7 @@ def values_of(own: Mapping[str, Any], produced: Mapping[str, Mapping[str, Any]])
     return ports | dict(flatten_paths(dict(own))[0])
 
 
-def refuse_unknown(kept: Sequence[Kept], values: Values) -> None:
+def check_addresses(kept: Sequence[RecordedOutput], values: Values) -> None:
     """Raise for addresses that name nothing, all of them."""
     problems = [
         Problem("unknown address", one.name, f"there is nothing at {one.address}", _fix(one.address, values))
@@ -81,13 +81,13 @@ def refuse_unknown(kept: Sequence[Kept], values: Values) -> None:
         raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
 
 
-def empty(kept: Sequence[Kept], values: Values, num_steps: int) -> Buffers:
+def empty(kept: Sequence[RecordedOutput], values: Values, num_steps: int) -> Buffers:
     """Room for what will be kept of so many steps."""
     shapes = {one.key: values[one.address] for one in kept}
     return {one.key: jnp.zeros((num_steps // one.every, *shapes[one.key].shape), shapes[one.key].dtype) for one in kept}
 
 
-def keep(kept: Sequence[Kept], buffers: Buffers, values: Values, step: jax.Array) -> Buffers:
+def keep(kept: Sequence[RecordedOutput], buffers: Buffers, values: Values, step: jax.Array) -> Buffers:
     """The buffers after a step."""
     for every in dict.fromkeys(one.every for one in kept):
         of_these = {one.key: values[one.address] for one in kept if one.every == every and len(buffers[one.key])}

@@ -1,4 +1,4 @@
-"""Many steps of a graph in one loop: `Rollout`."""
+"""Many steps of a graph in one loop: `GraphLoop`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
-from outlay.graph.kept import Buffers, Kept
-from outlay.graph.section import Section
+from outlay.graph.recorded_outputs import Buffers, RecordedOutput
 from outlay.graph.step_graph import CACHE, StepGraph
+from outlay.graph.subgraph import Subgraph
 
 
 @dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for
-class Rollout:
+class GraphLoop:
     """As many steps of a graph as its inputs have, in one compiled loop; itself a step that `outlay.program` lays out.
 
-    `rollout(state, inputs)` takes the state of the graph and inputs with a leading dim, one entry a step. It returns
+    `graph_loop(state, inputs)` takes the state of the graph and inputs with a leading dim, one entry a step. It returns
     the new state and a dictionary of three:
 
     * `outputs`: the outputs of the graph by name, one entry a step;
@@ -43,8 +43,8 @@ class Rollout:
         ...     return {"total": total}, {"out": total}
         >>> graph = StepGraph({"counter": Part(count, {"in": (Source("inputs", "x"),)})}, {"seen": ("counter", "out")})
         >>> state = {"counter": {"total": jnp.zeros(())}, "cache": {"counter": {"out": jnp.zeros(())}}}
-        >>> rollout = outlay.graph.Rollout(graph, record=("counter.total",), stride=2)
-        >>> state, found = rollout(state, {"x": jnp.arange(4.0)})
+        >>> graph_loop = outlay.graph.GraphLoop(graph, record=("counter.total",), stride=2)
+        >>> state, found = graph_loop(state, {"x": jnp.arange(4.0)})
         >>> found["outputs"]["seen"].tolist(), found["recorded"]["counter.total"].tolist()
         ([0.0, 1.0, 3.0, 6.0], [1.0, 6.0])
     """
@@ -61,16 +61,18 @@ class Rollout:
     def __call__(self, state: Any, inputs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """All steps."""
         num_steps = count_steps(inputs)
-        section = Section(self.graph, tuple(self.graph.parts), self.kept)
+        section = Subgraph(self.graph, tuple(self.graph.parts), self.kept)
         carry = section.begin(state, num_steps)
         carry = section.end(section.run(carry, {}, inputs, num_steps), num_steps)
         return {**carry["own"], CACHE: carry["cache"]}, results(carry["kept"], carry["not_finite"])
 
     @property
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[RecordedOutput, ...]:
         """What is kept of the steps."""
-        outputs = [Kept("outputs", name, part, port, 1, True) for name, (part, port) in self.graph.outputs.items()]
-        return (*outputs, *(Kept.recorded(address, self.stride) for address in dict.fromkeys(self.record)))
+        outputs = [
+            RecordedOutput("outputs", name, part, port, 1, True) for name, (part, port) in self.graph.outputs.items()
+        ]
+        return (*outputs, *(RecordedOutput.recorded(address, self.stride) for address in dict.fromkeys(self.record)))
 
 
 def count_steps(inputs: Mapping[str, Any]) -> int:
@@ -82,15 +84,16 @@ def count_steps(inputs: Mapping[str, Any]) -> int:
     lengths = {path: leaf.shape[:1] for path, leaf in flatten_paths(inputs)[0]}
     if len(set(lengths.values())) == 1 and () not in lengths.values():
         return next(iter(lengths.values()))[0]
-    found = ", ".join(f"{path} has {length[0] if length else 'no dim'}" for path, length in lengths.items())
+    listed = ", ".join(f"{path} has {length[0] if length else 'no dim'}" for path, length in lengths.items())
     raise ProgramError(
-        f"a rollout takes inputs whose first dim is the number of steps, the same for all: {found or 'there is none'}\n"
+        "a graph loop takes inputs whose first dim is the number of steps, the same for all: "
+        f"{listed or 'there is none'}\n"
         '  fix: stack the inputs of the steps; a graph without inputs takes {"step": np.arange(num_steps)}'
     )
 
 
 def results(kept: Buffers, not_finite: dict[str, Any]) -> dict[str, Any]:
-    """What a rollout returns besides its state."""
+    """What a graph loop returns besides its state."""
     found: dict[str, Any] = {"outputs": {}, "recorded": {}, "not_finite": not_finite}
     for (kind, name), values in kept.items():
         found[kind][name] = values

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from outlay.graph.exchange_rows import num_words, pack, unpack
+from outlay.graph.subgraph import num_words, pack, unpack
 
 
 @pytest.mark.compiles

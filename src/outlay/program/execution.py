@@ -1,0 +1,87 @@
+"""What a program asks of the way it is executed: the modes there are, and the one protocol behind which they differ."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, get_args
+
+import jax
+from jax.sharding import Mesh
+
+from outlay.core.error_types import ProgramError
+from outlay.core.suggest import did_you_mean
+from outlay.graph.rows import Rows
+from outlay.layout.plan import Plan
+from outlay.program.compiler_options import CompilerOptions
+from outlay.program.device_group import DeviceGroup
+from outlay.program.explicit import is_explicit
+
+Mode = Literal["auto", "manual", "placed"]
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def check_mode(mode: str, mesh: Mesh) -> None:
+    """Raise for a mode that does not exist, or not on this mesh."""
+    if mode not in get_args(Mode):
+        raise ProgramError(f"there is no mode {mode!r}: {did_you_mean(mode, get_args(Mode))}")
+    if mode != "auto" and is_explicit(mesh):
+        raise ProgramError(
+            f"mode {mode} takes a mesh with automatic axes: inside it each device's pieces have no sharding to be "
+            "explicit about\n  fix: outlay.mesh(...) without explicit=True"
+        )
+
+
+def check_jit_enabled() -> None:
+    """Raise where JAX is told to compile nothing: all that a program is would silently not be.
+
+    Raises:
+        ProgramError: `jax_disable_jit` is set.
+    """
+    if jax.config.values["jax_disable_jit"]:
+        raise ProgramError(
+            "jax_disable_jit is set, and a program is a compiled step: nothing would be laid out\n"
+            "  fix: unset JAX_DISABLE_JIT; to debug line by line call the step itself: step(init(key), batch)"
+        )
+
+
+class Execution(Protocol):
+    """A way to execute a program: one step over the whole mesh (`OneStep`), or a graph on `PlacedGraph`.
+
+    A program asks it everything that the ways differ in; what they share, checks above all, is the program's.
+    """
+
+    plan: Plan
+    state_shapes: Any
+    batch_shapes: Any
+    output_shapes: Any
+    compiler_options: CompilerOptions
+    rows: tuple[Rows, ...]
+    device_groups: tuple[DeviceGroup, ...]
+    num_steps_at_once: int
+    on_pieces: bool
+    steps_in_mesh: bool
+
+    def check_key(self, key: Any) -> None:
+        """Raise for a key whose state would not be the planned one."""
+        ...
+
+    def init(self, key: Any) -> Any:
+        """Make the state where the plan puts it."""
+        ...
+
+    def lower(self) -> tuple[jax.stages.Lowered, ...]:
+        """What is compiled, one for each place where there are some."""
+        ...
+
+    def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
+        """The same compiled."""
+        ...
+
+    def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], Any]:
+        """What a call runs: from state and batch to the new state and outputs, or outputs alone."""
+        ...
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """What the step is traced in."""
+        ...
