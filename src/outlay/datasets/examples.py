@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from outlay.core.error_types import DataError
+from outlay.core.quantities import counted
+
+T = TypeVar("T")
+
+CUT_SHORT = "; it may have been cut short"
 
 
 @dataclass(frozen=True)
@@ -103,3 +108,29 @@ def files_of(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
         + (f"; there is {there[0].relative_to(path)}" if there else "")
         + f"\n  fix: the folder with your {kind}"
     )
+
+
+def open_all(
+    files: Sequence[Path], open_one: Callable[[Path], T], errors: tuple[type[Exception], ...], hint: str = ""
+) -> list[T]:
+    """Open every file, in order.
+
+    Args:
+        files: the files.
+        open_one: opens one of them.
+        errors: what it raises for a file that cannot be read.
+        hint: follows what such an error says.
+
+    Raises:
+        DataError: some cannot be read; all of them are listed.
+    """
+    opened: list[T] = []
+    problems = []
+    for file in files:
+        try:
+            opened.append(open_one(file))
+        except errors as error:
+            problems.append(f"  {file}: {(str(error).splitlines() or [type(error).__name__])[0]}{hint}")
+    if problems:
+        raise DataError("\n".join([f"{counted(len(problems), 'file')} of {len(files)} cannot be read:", *problems]))
+    return opened

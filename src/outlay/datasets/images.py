@@ -11,7 +11,7 @@ import numpy as np
 
 from outlay.core.error_types import DataError
 from outlay.core.suggest import did_you_mean
-from outlay.datasets.examples import Examples, files_of
+from outlay.datasets.examples import CUT_SHORT, Examples, files_of, open_all
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
@@ -126,17 +126,12 @@ def arrays(path: str | Path, *names: str) -> Examples:
 
 def _loaded(path: Path) -> dict[str, np.ndarray]:
     files = files_of(path, (".npy",), "arrays")
-    by_name: dict[str, np.ndarray] = {}
-    problems = []
-    for file in files:
-        try:
-            if file.suffix == ".npz":
-                with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-                    by_name |= {name: archive[name] for name in archive.files}
-            else:
-                by_name[file.stem] = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            problems.append(f"  {file}: {error}; it may have been cut short")
-    if problems:
-        raise DataError("\n".join([f"{path} cannot be read as arrays:", *problems, "  fix: write them again"]))
-    return by_name
+    opened = open_all(files, _arrays_of, (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error), CUT_SHORT)
+    return {name: array for arrays in opened for name, array in arrays.items()}
+
+
+def _arrays_of(file: Path) -> dict[str, np.ndarray]:
+    if file.suffix != ".npz":
+        return {file.stem: np.load(file, mmap_mode="r", allow_pickle=False)}
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

@@ -8,14 +8,14 @@ import mmap
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 
 from outlay.core.error_types import DataError
 from outlay.core.quantities import counted
-from outlay.datasets.examples import Examples, files_of
+from outlay.datasets.examples import Examples, files_of, open_all
 
 ARRAY_RECORD = (".array_record", ".arrayrecord")
 TF_RECORD = (".tfrecord", ".tfrecords")
@@ -50,15 +50,7 @@ def records(path: str | Path, parse: Callable[[bytes], Any]) -> Examples:
         (5, [[3.0, 3.0], [1.0, 1.0]])
     """
     files = files_of(Path(path), (*ARRAY_RECORD, *TF_RECORD), "records")
-    sources: list[Sequence[bytes]] = []
-    problems = []
-    for file in files:
-        try:
-            sources.append(_array_records(file) if file.suffix.lower() in ARRAY_RECORD else TFRecords(file))
-        except (ValueError, OSError, RuntimeError) as error:
-            problems.append(f"  {file}: {error}")
-    if problems:
-        raise DataError("\n".join([f"{counted(len(problems), 'file')} of {len(files)} cannot be read:", *problems]))
+    sources = open_all(files, _opened, (ValueError, OSError, RuntimeError))
     starts = [0, *itertools.accumulate(len(source) for source in sources)]
 
     def one(number: int) -> Any:
@@ -77,10 +69,12 @@ def records(path: str | Path, parse: Callable[[bytes], Any]) -> Examples:
     return Examples(starts[-1], read, str(path))
 
 
-def _array_records(file: Path) -> Any:
+def _opened(file: Path) -> Sequence[bytes]:
+    if file.suffix.lower() not in ARRAY_RECORD:
+        return TFRecords(file)
     import grain
 
-    return grain.sources.ArrayRecordDataSource([str(file)])
+    return cast(Sequence[bytes], grain.sources.ArrayRecordDataSource([str(file)]))
 
 
 class TFRecords(Sequence):

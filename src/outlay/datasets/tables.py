@@ -11,7 +11,7 @@ import numpy as np
 from outlay.core.error_types import DataError
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.datasets.examples import Examples, files_of
+from outlay.datasets.examples import CUT_SHORT, Examples, files_of, open_all
 
 ENDINGS = (".parquet", ".arrow", ".feather")
 
@@ -46,14 +46,7 @@ def table(path: str | Path, columns: Sequence[str] | None = None) -> Examples:
             "tables are read with pyarrow, which is not installed\n  fix: pip install 'outlay[parquet]'"
         ) from error
     files = files_of(Path(path), ENDINGS, "tables")
-    opened, problems = [], []
-    for file in files:
-        try:
-            opened.append(_opened(file, columns))
-        except (pyarrow.ArrowException, OSError) as error:
-            problems.append(f"  {file}: {str(error).splitlines()[0]}; it may have been cut short")
-    if problems:
-        raise DataError("\n".join([f"{counted(len(problems), 'file')} of {len(files)} cannot be read:", *problems]))
+    opened = open_all(files, lambda file: _opened(file, columns), (pyarrow.ArrowException, OSError), CUT_SHORT)
     try:
         rows = pyarrow.concat_tables(opened)
     except pyarrow.ArrowInvalid as error:

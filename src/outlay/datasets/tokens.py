@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from outlay.core.error_types import DataError
-from outlay.datasets.examples import Examples, files_of
+from outlay.datasets.examples import Examples, files_of, open_all
 
 TokenDtype = Literal["uint8", "uint16", "uint32", "int32"]
 
@@ -52,19 +52,10 @@ def tokens(path: str | Path, sequence: int, *, dtype: TokenDtype = "uint16", voc
     if sequence < 1:
         raise DataError(f"a sequence of {sequence} tokens holds nothing to learn\n  fix: 1 or more, such as 128")
     files = files_of(Path(path), (*TEXT, *TOKENS), "text or token files")
-    mapped: list[np.ndarray] = []
-    problems: list[str] = []
-    for file in files:
-        try:
-            mapped.append(_mapped(file, np.dtype(dtype)))
-        except ValueError as problem:
-            problems.append(f"  {file}: {problem}")
-    kinds = {array.dtype for array in mapped}
-    if len(kinds) > 1:
-        words = ", ".join(f"{file.name} ({array.dtype})" for file, array in zip(files, mapped, strict=False))
-        problems.append(f"  they hold different numbers: {words}; give a folder of one kind")
-    if problems:
-        raise DataError("\n".join([f"{path} cannot be read as tokens:", *problems]))
+    mapped = open_all(files, lambda file: _mapped(file, np.dtype(dtype)), (ValueError,))
+    if len({array.dtype for array in mapped}) > 1:
+        kinds = ", ".join(f"{file.name} ({array.dtype})" for file, array in zip(files, mapped, strict=True))
+        raise DataError(f"the files in {path} hold different numbers: {kinds}\n  fix: a folder of one kind")
     starts = [0, *itertools.accumulate(len(array) // sequence for array in mapped)]
     if not starts[-1]:
         longest = max(len(array) for array in mapped)

@@ -26,7 +26,7 @@ from outlay.recipes.arguments import defaults, option_sets, recipe_arguments, se
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import layout_names, layout_of, on_devices
 from outlay.recipes.recipe import Recipe
-from outlay.recipes.ways_to_fit import WayToFit, ways_to_fit
+from outlay.recipes.ways_to_fit import Changes, WayToFit, Workloads
 from outlay.search.cache import Cache, cache_folder
 from outlay.search.candidate import Candidate, candidates, words_of
 from outlay.search.candidate_price import Price
@@ -37,7 +37,6 @@ from outlay.search.placement.placement_search import choose_placement
 from outlay.search.screening import plan_of
 from outlay.search.search import Question, search
 from outlay.search.selection import Selection
-from outlay.search.workload import Workload, workload
 
 COMMAND = (sys.executable, "-P", "-m", __name__)
 """Starts this process; the job is its last argument. `-P` keeps the working folder from shadowing modules."""
@@ -173,37 +172,23 @@ def ask(
     given = recipe_arguments(function, recipe, fixed, known)
 
     Cache(cache_folder()).warn_if_read_only()
-    workloads: dict[object, Workload] = {}
-
-    def workload_of(candidate: Candidate) -> Workload:
-        # What is traced may depend on the names of the axes, and not on their sizes.
-        key = (candidate.options, tuple(MeshSpec.parse(candidate.mesh).axis_sizes))
-        if key not in workloads:
-            varied = find_recipe(recipe, (*fixed, *candidate.words)) if candidate.options else made
-            microbatches = {**defaults(function), **given, **dict(candidate.options)}.get("accumulate", 1)
-            spec, step_mode = MeshSpec.parse(candidate.mesh), cast(Mode, varied.mode if mode is None else mode)
-            workloads[key] = workload(
-                varied.step, varied.init, varied.data[0], spec, mode=step_mode, microbatches=microbatches
-            )
-        return workloads[key]
+    step_mode = cast(Mode | None, mode)
+    workload_of = Workloads(recipe, fixed, made, {**defaults(function), **given}, step_mode)
 
     def ways_of(candidate: Candidate, price: Price, tried: Sequence[Candidate]) -> list[WayToFit]:
-        spec, options = MeshSpec.parse(candidate.mesh), (*fixed, *candidate.words)
-        plan = plan_of(
-            workload_of(candidate), on_devices(choices[candidate.layout][0], target.num_devices), spec, target
-        )
-        return ways_to_fit(
+        layout = on_devices(choices[candidate.layout][0], target.num_devices)
+        return Changes(
             Candidate(candidate.layout, candidate.mesh),
-            plan,
-            cast(Mode, made.mode if mode is None else mode),
+            plan_of(workload_of(candidate), layout, MeshSpec.parse(candidate.mesh), target),
+            step_mode or made.mode,
             recipe,
-            options,
+            (*fixed, *candidate.words),
             target,
             peak=price.peak_bytes,
             capacity=price.room,
             xla=candidate.xla or xla or "preset",
             tried=[replace(each, options=(*given.items(), *each.options)) for each in tried],
-        )
+        ).that_fit()
 
     def job_of(candidate: Candidate) -> dict[str, Any]:
         job = Job(

@@ -1,9 +1,10 @@
-"""What would fit where a recipe does not: one change after the other, by the arithmetic that `choose` begins with."""
+"""The changes that should make a recipe fit its target, by the arithmetic that `choose` begins with."""
 
 from __future__ import annotations
 
+import functools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,13 @@ from outlay.core.error_types import OutlayError
 from outlay.core.quantities import format_bytes
 from outlay.devices.spec import MeshSpec
 from outlay.devices.target import Target
-from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.program.execution import Mode
 from outlay.program.program import Program
 from outlay.recipes.arguments import VARIED, defaults, option_values, recipe_arguments, without_options
 from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import Prepared, layout_names, layout_of, mode_of, on_devices
+from outlay.recipes.recipe import Recipe
 from outlay.report.explain.explanation import Explanation
 from outlay.search.candidate import Candidate
 from outlay.search.expect import Expectation, expect
@@ -72,12 +73,17 @@ def ways_for(
         return []
     hardware, memory = Target.parse(target), explanation.memory
     failed = [finding.cost_bytes for finding in explanation.findings if finding.kind == "out-of-memory"]
-    peak = memory.needed if memory else max(failed, default=0)
-    capacity = memory.pool if memory else hardware.hardware.memory_bytes
-    own = Candidate(prepared.layout_name, _mesh_text(prepared.program))
-    mode = prepared.program.mode
-    plan = prepared.program.plan
-    return ways_to_fit(own, plan, mode, recipe, words, hardware, peak=peak, capacity=capacity, xla=xla)
+    return Changes(
+        Candidate(prepared.layout_name, _mesh_text(prepared.program)),
+        prepared.program.plan,
+        prepared.program.mode,
+        recipe,
+        words,
+        hardware,
+        peak=memory.needed if memory else max(failed, default=0),
+        capacity=memory.pool if memory else hardware.hardware.memory_bytes,
+        xla=xla,
+    ).that_fit()
 
 
 def what_would_fit(
@@ -96,25 +102,46 @@ def what_would_fit(
     yield f"what fits and is fastest, compiled: {command}"
 
 
-def ways_to_fit(
-    own: Candidate,
-    plan: Plan,
-    mode: Mode,
-    recipe: str,
-    words: Sequence[str],
-    target: Target,
-    *,
-    peak: int,
-    capacity: int,
-    xla: str = "preset",
-    tried: Sequence[Candidate] = (),
-) -> list[WayToFit]:
-    """List the changes that should fit, each alone: a smaller batch, recomputation, more microbatches, another layout.
-
-    Where none of them keeps the batch they are taken together, too. Nothing is compiled. What the arithmetic expects of
-    a change is taken times as much more as the compiler needed for the program that does not fit.
+class Workloads:
+    """The work of a recipe's candidates: each is traced once for its options and the names of its mesh axes.
 
     Args:
+        recipe: the recipe as the user named it.
+        words: its options, as words of a command line.
+        made: the recipe, made with them.
+        arguments: the values of all its options.
+        mode: how its step is executed; the recipe's own mode if None.
+    """
+
+    def __init__(
+        self, recipe: str, words: Sequence[str], made: Recipe, arguments: Mapping[str, Any], mode: Mode | None
+    ) -> None:
+        self._recipe, self._words, self._made, self._arguments = recipe, words, made, arguments
+        self._mode: Mode | None = mode  # by itself: of a tuple its type would be a plain str
+        self._traced: dict[object, Workload] = {}
+
+    def __call__(self, candidate: Candidate) -> Workload:
+        """Return the work of a candidate, traced if it was not yet."""
+        spec, options = MeshSpec.parse(candidate.mesh), dict(candidate.options)
+        # What is traced may depend on the names of the axes, and not on their sizes.
+        key = (candidate.options, tuple(spec.axis_sizes))
+        if key not in self._traced:
+            made = find_recipe(self._recipe, (*self._words, *candidate.words)) if options else self._made
+            microbatches = {**self._arguments, **options}.get("accumulate", 1)
+            self._traced[key] = workload(
+                made.step, made.init, made.data[0], spec, mode=self._mode or made.mode, microbatches=microbatches
+            )
+        return self._traced[key]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The changes of a program that does not fit, tried by arithmetic: nothing is compiled.
+
+    What the arithmetic expects of a change is taken times as much more as the compiler needed for the program that does
+    not fit.
+
+    Attributes:
         own: the layout and the mesh of what does not fit.
         plan: where its state and batch live.
         mode: how its step is executed.
@@ -126,128 +153,116 @@ def ways_to_fit(
         xla: options of the compiler, for the commands.
         tried: what is known not to fit, with the options in which it is not as the recipe's defaults are.
     """
-    trial = _Trial(own, plan, mode, recipe, tuple(words), target, peak, capacity, xla, tried)
-    alone = [way for each in _one_change(trial, own) if (way := trial.first(each))]
-    if any(not way.candidate.options or way.candidate.options[0][0] != "batch" for way in alone):
-        return alone
-    together = trial.first(_all_changes(trial, own))
-    return [*alone, together] if together else alone
 
+    own: Candidate
+    plan: Plan
+    mode: Mode
+    recipe: str
+    words: Sequence[str]
+    target: Target
+    peak: int
+    capacity: int
+    xla: str = "preset"
+    tried: Sequence[Candidate] = ()
 
-def _one_change(trial: _Trial, own: Candidate) -> Iterator[Iterator[Candidate]]:
-    """Iterate over single changes: for each option its values, the smallest change first."""
-    for name in ("batch", *VARIED):
-        yield (Candidate(own.layout, own.mesh, ((name, value),)) for value in trial.values(name))
-    yield (each for each in trial.layouts() if each.layout != own.layout or each.mesh != own.mesh)
+    def that_fit(self) -> list[WayToFit]:
+        """List the changes that should fit, each alone: a smaller batch, recomputation, more microbatches, a layout.
 
+        Where none of them keeps the batch they are taken together, too.
+        """
+        alone = [way for each in self._one_change() if (way := self._first(each))]
+        if any(not way.candidate.options or way.candidate.options[0][0] != "batch" for way in alone):
+            return alone
+        together = self._first(self._all_changes())
+        return [*alone, together] if together else alone
 
-def _all_changes(trial: _Trial, own: Candidate) -> Iterator[Candidate]:
-    """Iterate over combined changes: full recomputation with ever more microbatches, in the own layout, then in all."""
-    strongest = tuple((name, values[-1]) for name in ("remat",) if (values := trial.values(name)))
-    microbatches = [(("accumulate", value),) for value in trial.values("accumulate")]
-    for layouts in ([own], trial.layouts()):
-        for options in ((), *microbatches):
-            for each in layouts:
-                yield Candidate(each.layout, each.mesh, (*strongest, *options))
+    def _one_change(self) -> Iterator[Iterator[Candidate]]:
+        """For each thing that can change, its values, the smallest change first."""
+        own = self.own
+        for name in ("batch", *VARIED):
+            yield (Candidate(own.layout, own.mesh, ((name, value),)) for value in self._values(name))
+        yield (each for each in self._layouts() if each.layout != own.layout or each.mesh != own.mesh)
 
+    def _all_changes(self) -> Iterator[Candidate]:
+        """Full recomputation with more and more microbatches: in the program's own layout, then in all."""
+        strongest = tuple((name, values[-1]) for name in ("remat",) if (values := self._values(name)))
+        microbatches = [(("accumulate", value),) for value in self._values("accumulate")]
+        for layouts in ([self.own], self._layouts()):
+            for options in ((), *microbatches):
+                for each in layouts:
+                    yield Candidate(each.layout, each.mesh, (*strongest, *options))
 
-class _Trial:
-    """Tries changes of one program by arithmetic."""
-
-    def __init__(
-        self,
-        own: Candidate,
-        plan: Plan,
-        mode: Mode,
-        recipe: str,
-        words: tuple[str, ...],
-        target: Target,
-        peak: int,
-        capacity: int,
-        xla: str,
-        tried: Sequence[Candidate],
-    ) -> None:
-        self._own = own
-        self._mode: Mode = mode
-        self._recipe = recipe
-        self._words = words
-        self._target = target
-        self._capacity = capacity
-        self._xla = () if xla == "preset" else ("--xla", xla)
-        self._function = find_function(recipe)
-        usual = defaults(self._function)
-        self._arguments = {**usual, **recipe_arguments(self._function, recipe, words)}
-        self._tried = [(each.layout, each.mesh, {**usual, **dict(each.options)}) for each in tried]
-        self._made = find_recipe(recipe, words)
-        self._workloads: dict[object, Workload] = {}
-        work = self._workload(own)
-        self._num_samples = work.num_samples
-        # As much more as the compiler needed, and never less than the arithmetic says.
-        self._factor = max(1.0, peak / max(1, expect(work, plan, target).num_bytes))
-
-    def values(self, name: str) -> list[Any]:
-        """List the values of an option that take less memory than its present one, the nearest first."""
+    def _values(self, name: str) -> list[Any]:
+        """The values of an option that take less memory than its present one, the nearest first."""
         if name not in self._arguments:
             return []
+        present, num_samples = self._arguments[name], self._workloads(self.own).num_samples
+        powers = range(1, max(1, num_samples).bit_length())
         if name == "batch":
-            return [self._num_samples >> n for n in range(1, max(1, self._num_samples).bit_length())]
+            return [num_samples >> power for power in powers]
         if name == "accumulate":
-            most = range(1, max(1, self._num_samples).bit_length())
-            return [1 << n for n in most if 1 << n > self._arguments[name]]
+            return [1 << power for power in powers if 1 << power > present]
         values = list(option_values(self._function).get(name, ()))
-        present = self._arguments.get(name)
         return values[values.index(present) + 1 :] if present in values else []
 
-    def layouts(self) -> list[Candidate]:
-        """List every layout of the recipe on every mesh of the target."""
+    def _layouts(self) -> list[Candidate]:
+        """Every layout of the recipe on every mesh of the target."""
         return [
             Candidate(name, str(mesh))
-            for name in layout_names(self._made, self._target)
-            if mode_of(self._made, name) == mode_of(self._made, self._own.layout)
-            for mesh in mesh_shapes(MeshSpec.parse(layout_of(self._made, name)[1]), self._target)
+            for name in layout_names(self._made, self.target)
+            if mode_of(self._made, name) == mode_of(self._made, self.own.layout)
+            for mesh in mesh_shapes(MeshSpec.parse(layout_of(self._made, name)[1]), self.target)
         ]
 
-    def first(self, candidates: Iterator[Candidate]) -> WayToFit | None:
-        """Return the first candidate that should fit."""
+    def _first(self, candidates: Iterator[Candidate]) -> WayToFit | None:
+        """The first that should fit."""
+        usual = defaults(self._function)
+        tried = [(each.layout, each.mesh, {**usual, **dict(each.options)}) for each in self.tried]
         for candidate in candidates:
-            if (candidate.layout, candidate.mesh, {**self._arguments, **dict(candidate.options)}) in self._tried:
+            if (candidate.layout, candidate.mesh, {**self._arguments, **dict(candidate.options)}) in tried:
                 continue
             expected = self._expected(candidate)
-            if expected is not None and expected.num_bytes * self._factor <= self._capacity:
+            if expected is not None and expected.num_bytes * self._factor <= self.capacity:
                 return WayToFit(candidate, int(expected.num_bytes * self._factor), self._command(candidate))
         return None
 
     def _expected(self, candidate: Candidate) -> Expectation | None:
-        """Return the expected memory and time of a candidate; None if it cannot run."""
+        """What the arithmetic expects of a candidate; None if it cannot run."""
         try:
-            work = self._workload(candidate)
-            plan = plan_of(work, self._layout(candidate), MeshSpec.parse(candidate.mesh), self._target)
+            work = self._workloads(candidate)
+            layout = on_devices(layout_of(self._made, candidate.layout)[0], self.target.num_devices)
+            plan = plan_of(work, layout, MeshSpec.parse(candidate.mesh), self.target)
         except (Rejected, OutlayError):
             return None
-        return expect(work, plan, self._target)
-
-    def _layout(self, candidate: Candidate) -> Layout:
-        return on_devices(layout_of(self._made, candidate.layout)[0], self._target.num_devices)
-
-    def _workload(self, candidate: Candidate) -> Workload:
-        key = (candidate.options, tuple(MeshSpec.parse(candidate.mesh).axis_sizes))
-        if key not in self._workloads:
-            options = dict(candidate.options)
-            made = find_recipe(self._recipe, (*self._words, *candidate.words)) if options else self._made
-            microbatches = {**self._arguments, **options}.get("accumulate", 1)
-            spec = MeshSpec.parse(candidate.mesh)
-            self._workloads[key] = workload(
-                made.step, made.init, made.data[0], spec, mode=self._mode, microbatches=microbatches
-            )
-        return self._workloads[key]
+        return expect(work, plan, self.target)
 
     def _command(self, candidate: Candidate) -> str:
-        words = without_options(self._words, [name for name, _ in candidate.options])
-        where = ("--target", str(self._target), "--layout", candidate.layout, "--mesh", candidate.mesh)
-        mode_words = () if mode_of(self._made, candidate.layout) == self._mode else ("--mode", self._mode)
-        return shlex.join(
-            ["outlay", "explain", self._recipe, *words, *candidate.words, *where, *mode_words, *self._xla]
-        )
+        words = without_options(self.words, [name for name, _ in candidate.options])
+        where = ("--target", str(self.target), "--layout", candidate.layout, "--mesh", candidate.mesh)
+        mode_words = () if mode_of(self._made, candidate.layout) == self.mode else ("--mode", self.mode)
+        xla = () if self.xla == "preset" else ("--xla", self.xla)
+        return shlex.join(["outlay", "explain", self.recipe, *words, *candidate.words, *where, *mode_words, *xla])
+
+    @functools.cached_property
+    def _function(self) -> Callable[..., Recipe]:
+        return find_function(self.recipe)
+
+    @functools.cached_property
+    def _arguments(self) -> dict[str, Any]:
+        return {**defaults(self._function), **recipe_arguments(self._function, self.recipe, self.words)}
+
+    @functools.cached_property
+    def _made(self) -> Recipe:
+        return find_recipe(self.recipe, self.words)
+
+    @functools.cached_property
+    def _workloads(self) -> Workloads:
+        return Workloads(self.recipe, self.words, self._made, self._arguments, self.mode)
+
+    @functools.cached_property
+    def _factor(self) -> float:
+        """By how much more the compiler needed than the arithmetic says; never less than 1."""
+        return max(1.0, self.peak / max(1, expect(self._workloads(self.own), self.plan, self.target).num_bytes))
 
 
 def _mesh_text(program: Program) -> str:

@@ -3,7 +3,7 @@ import shlex
 from outlay.devices.target import Target
 from outlay.recipes.find import find_recipe
 from outlay.recipes.prepare import prepare
-from outlay.recipes.ways_to_fit import ways_to_fit
+from outlay.recipes.ways_to_fit import Changes
 from outlay.search.candidate import Candidate
 
 PEAK = 2**30
@@ -15,9 +15,10 @@ def ways(share):
     prepared = prepare(find_recipe("lm", WORDS), layout="fsdp")
     capacity = int(share * PEAK)
     own, plan = Candidate("fsdp", "data=8"), prepared.program.plan
-    found = ways_to_fit(own, plan, "auto", "lm", WORDS, Target.parse("cpu:8"), peak=PEAK, capacity=capacity)
-    assert all(way.num_bytes <= capacity for way in found)
-    return found
+    target = Target.parse("cpu:8")
+    ways = Changes(own, plan, "auto", "lm", WORDS, target, peak=PEAK, capacity=capacity).that_fit()
+    assert all(way.num_bytes <= capacity for way in ways)
+    return ways
 
 
 def test_each_way_makes_the_least_change_of_one_kind_and_is_a_command():
