@@ -1,4 +1,4 @@
-"""What was found of a compiled program, as plain data. All bytes and seconds are one device's, for one step."""
+"""Facts about a compiled program, as plain data. All bytes and seconds are one device's, for one step."""
 
 from __future__ import annotations
 

@@ -150,29 +150,29 @@ def calibrate(
     Raises:
         TargetError: no target describes this hardware.
     """
-    found = list(attached_devices() if devices is None else devices)
-    hardware = _hardware(found)
-    wanted = sizes or (CPU_SIZES if hardware.kind == "cpu" else GPU_SIZES)
-    everybody = _mesh(found, len(found))
+    busy = list(attached_devices() if devices is None else devices)
+    hardware = _hardware(busy)
+    sizes = sizes or (CPU_SIZES if hardware.kind == "cpu" else GPU_SIZES)
+    everybody = _mesh(busy, len(busy))
     on_progress("memory")
-    bandwidth = 2 * wanted.copied / copy_seconds(wanted.copied, everybody, wanted.patience)
-    across_rows = {4 * width: _across_rows(width, wanted, bandwidth, everybody) for width in wanted.widths}
+    bandwidth = 2 * sizes.copied / copy_seconds(sizes.copied, everybody, sizes.patience)
+    across_rows = {4 * width: _across_rows(width, sizes, bandwidth, everybody) for width in sizes.widths}
     flops = {}
     for dtype in DTYPES:
         on_progress(f"products in {dtype}")
-        rows, width = wanted.product
-        seconds = product_seconds(rows, width, dtype, everybody, wanted.patience)
+        rows, width = sizes.product
+        seconds = product_seconds(rows, width, dtype, everybody, sizes.patience)
         flops[_peak_name(dtype, hardware)] = 2 * rows * width**2 / seconds
     on_progress("overheads")
-    step, operation = step_seconds(everybody), operation_seconds(everybody, wanted.patience)
+    step, operation = step_seconds(everybody), operation_seconds(everybody, sizes.patience)
     collectives: dict[str, dict[int, CollectiveCost]] = {}
-    for group in _group_sizes(len(found)):
-        mesh = _mesh(found, group)
+    for group in _group_sizes(len(busy)):
+        mesh = _mesh(busy, group)
         for kind, exchange in exchanges(group).items():
             on_progress(f"{kind} of {group}")
-            times = [exchange_seconds(exchange, size, mesh, wanted.patience) for size in wanted.exchanged]
-            collectives.setdefault(kind, {})[group] = fit(wanted.exchanged, times)
-    return Calibration(hardware, bandwidth, flops, Measured(len(found), step, operation, across_rows, collectives))
+            times = [exchange_seconds(exchange, size, mesh, sizes.patience) for size in sizes.exchanged]
+            collectives.setdefault(kind, {})[group] = fit(sizes.exchanged, times)
+    return Calibration(hardware, bandwidth, flops, Measured(len(busy), step, operation, across_rows, collectives))
 
 
 def fit(num_bytes: Sequence[float], seconds: Sequence[float]) -> CollectiveCost:

@@ -143,7 +143,7 @@ def _product(event: Event, hardware: Hardware, known: Constants) -> float:
 
 
 def _moving(event: Event, hardware: Hardware) -> float:
-    """Where it was measured what reading across rows costs, that is told apart; accelerators transpose on the way."""
+    """Seconds of reading and writing; what is read across rows counts apart where that was measured, as on CPUs."""
     if hardware.measured is None:
         return event.num_bytes / hardware.memory_bandwidth
     straight = max(0, event.num_bytes - sum(num_bytes for num_bytes, _ in event.across_rows))

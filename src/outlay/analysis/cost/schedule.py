@@ -1,7 +1,7 @@
 """The schedule of a compiled program as plain data: all that its time on a target depends on, and nothing else.
 
 Compiling takes minutes, pricing milliseconds, so the two are apart: `schedule_of` reads a compiled program once, and
-`outlay.analysis.cost.price.price(schedule, constants=...)` prices what it found as often as one likes, also from
+`outlay.analysis.cost.price.price(schedule, constants=...)` prices the result as often as one likes, also from
 JSON:
 
     schedule = outlay.explain(program).schedule

@@ -212,7 +212,7 @@ def _cudnn_attention(target: str, config: Mapping[str, Any], operands: Sequence[
 
 
 def _estimated_by_author(instruction: Instruction) -> float | None:
-    """The FLOPs that the author of a kernel told the compiler (`cost_estimate` of Pallas); None without a word."""
+    """The FLOPs of a kernel by its author's `cost_estimate` (Pallas); None without one."""
     try:
         return float(_config(instruction)["custom_call_config"]["cost_estimate"]["flops"])
     except (KeyError, TypeError, ValueError):
