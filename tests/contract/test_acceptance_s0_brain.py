@@ -147,5 +147,5 @@ def test_by_neuron_one_all_gather_a_step(brain) -> None:
     assert (gather.kind, gather.count, gather.axes) == ("all-gather", 40, ("neurons",))
     # 43 + 11 + 43 + 11 neurons a device in words of 16, to five others.
     assert gather.bytes_moved == 4 * 5 * (3 + 1 + 3 + 1)
-    assert "exchange_rows.py" in str(gather.source)
+    assert "subgraph.py" in str(gather.source)
     assert any("a device sends 160 B in 1 collective" in note for note in found.notes)

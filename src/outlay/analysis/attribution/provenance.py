@@ -114,16 +114,19 @@ def user_line(frames: tuple[SourceLine, ...]) -> SourceLine | None:
         frames: the source lines that led to an operation, innermost first.
     """
     for frame in _program_frames(frames):
-        if is_users(frame.file):
+        if _is_users_frame(frame):
             return SourceLine(_short(frame.file), frame.line, frame.function)
     return None
+
+
+def _is_users_frame(frame: SourceLine) -> bool:
+    is_exchange = frame.function.partition(".")[0] == exchange_rows.__name__ and _EXCHANGE.search(frame.file)
+    return bool(is_exchange) or is_users(frame.file)
 
 
 def is_users(file: str) -> bool:
     """Whether a file holds somebody's program rather than a library."""
     part = _OUTLAY.search(file)
-    if _EXCHANGE.search(file):
-        return True
     if part and part[1] in _MACHINERY:
         return False
     if part and part[1] in _PROGRAMS:
@@ -159,7 +162,7 @@ def _module(name: OpName, frames: tuple[SourceLine, ...]) -> str:
     scopes = [scope for scope in name.scopes if scope != OPTIMIZER]
     if scopes:
         return ".".join(scopes)
-    functions = [frame.function for frame in _program_frames(frames) if is_users(frame.file) and frame.function]
+    functions = [frame.function for frame in _program_frames(frames) if _is_users_frame(frame) and frame.function]
     classes = [function.removesuffix(".__call__") for function in functions if function.endswith(".__call__")]
     if classes:
         return ".".join(reversed([part.replace(".<locals>", "") for part in dict.fromkeys(classes)]))

@@ -113,7 +113,7 @@ def test_the_verdict_is_what_jax_can_take(monkeypatch):
     tight = facts(65 * gib)
     assert (tight.verdict, tight.fits) == ("may not fit", True)
     (finding,) = too_large(tight)
-    assert finding.fix.startswith("XLA_PYTHON_CLIENT_MEM_FRACTION=0.85; or ")
+    assert finding.fix.startswith("set XLA_PYTHON_CLIENT_MEM_FRACTION=0.85; or ")
     assert facts(78 * gib).verdict == "does not fit"
     assert "0.75 of the memory is for the program, as JAX does unless" in "\n".join(tight.assumed)
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")

@@ -261,6 +261,6 @@ def test_figures_of_a_graph_loop_come_to_one_step_of_its_graph():
     found = outlay.explain(program)
     (gather,) = [one for one in found.collectives if one.kind == "all-gather" and one.count == NUM_STEPS]
     assert gather.source is not None
-    assert gather.source.file.endswith("exchange_rows.py")
+    assert gather.source.file.endswith("subgraph.py")
     each = "a step of this program is 11 steps of its graph, and all figures are of 11; in one a device sends "
     assert f"{each}{gather.bytes_moved} B in 1 collective" in found.notes
