@@ -24,8 +24,7 @@ from tests.unit.cli.command import OUTLAY, environment
 
 import outlay
 from outlay.recipes import lm
-from outlay.train.checkpoint.manifest import Manifest
-from outlay.train.checkpoint.whole import read_manifest
+from outlay.train.checkpoint.integrity import Manifest, read_manifest
 
 WORKER = Path(__file__).parent / "same_result_worker.py"
 PROCESSES = (1, 2, 4)

@@ -17,7 +17,7 @@ BARRIER = """
 import time
 import outlay
 job = outlay.join()
-from outlay.train.together import wait_for_all
+from outlay.train.multihost import wait_for_all
 time.sleep(job.process)
 came = time.time()
 wait_for_all("all are here")

@@ -21,10 +21,10 @@ from .files.read_brain import read_neuron as read_neuron
 from .files.convert import write_brain as write_brain
 from .files.nir_read import read_nir as read_nir
 from .files.nir_write import write_nir as write_nir
-from .run.inputs.closed_loop import ClosedLoop as ClosedLoop
+from .run.closed_loop import ClosedLoop as ClosedLoop
 from .run.run_brain import run_brain as run_brain
 from .run.brain_run import BrainRun as BrainRun
-from .run.recording.recording import Recording as Recording
+from .run.brain_run import Recording as Recording
 from .run.brain_recipe import BrainRecipe as BrainRecipe
 from .somas.exponential import AdaptiveExponentialSoma as AdaptiveExponentialSoma
 from .somas.leaky import AdaptiveLeakySoma as AdaptiveLeakySoma

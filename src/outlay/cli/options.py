@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from inspect import Parameter
 from pathlib import Path
@@ -152,13 +152,22 @@ def prepare_program(context: typer.Context, recipe: str, options: ProgramOptions
     return options.prepare(load_recipe(context, recipe, options))
 
 
-def load_recipe(context: typer.Context, recipe: str, options: ProgramOptions) -> Recipe:
+def load_recipe(
+    context: typer.Context,
+    recipe: str,
+    options: ProgramOptions,
+    *,
+    record: Sequence[str] = (),
+    stride: int | None = None,
+) -> Recipe:
     """Return the recipe that a command asks for, with so many simulated devices where a number is given.
 
     Args:
         context: of the command; what it did not understand are the recipe's options.
         recipe: what the user typed for it.
         options: of which `--devices` and `--target` exclude each other.
+        record: patterns of what a run records.
+        stride: after how many steps.
 
     Raises:
         OutlayError: there is no such recipe or option, or JAX has started with other devices.
@@ -173,7 +182,7 @@ def load_recipe(context: typer.Context, recipe: str, options: ProgramOptions) ->
     known = own_options(context, recipe)
     watch()
     _simulate(devices)
-    loaded = find_recipe(recipe, context.args, known)
+    loaded = find_recipe(recipe, context.args, known, record=record, stride=stride)
     _simulate(devices)  # again: the recipe's file may have asked for another number, or have started JAX
     return loaded
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outlay.cli.launch_command import InOrderOption, StartWithinOption, StuckAfterOption
-from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, prepare_program, with_program_options
+from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, load_recipe, with_program_options
 from outlay.cli.output import ANSWERS, print_answer, print_json, print_picture, say, warn_unread
 from outlay.jobs.job_folder import Flag, JobFolder
 from outlay.jobs.stall import Limits
 from outlay.jobs.stop_request import listen
 
 if TYPE_CHECKING:
-    from outlay.recipes.result import Result
+    from outlay.recipes.run_kind import Result
 
 
 @with_program_options()
@@ -41,6 +41,17 @@ def run(
         bool,
         typer.Option("--resume", help="Continue the run in the run folder, if there is one, from its last checkpoint."),
     ] = False,
+    record: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--record",
+            metavar="PATTERN",
+            help="What to record: leaves of the state, such as params.**.bias, or addresses of a Brain; repeatable.",
+        ),
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option("--stride", min=1, metavar="N", help="Record after every N steps.")
+    ] = None,
     processes: Annotated[
         int | None,
         typer.Option("--processes", min=1, metavar="P", help="Run in P processes, which share the N devices evenly."),
@@ -59,7 +70,7 @@ def run(
     start_within: StartWithinOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a recipe; metrics, plan, loss and report go to a run folder."""
+    """Run a recipe: train it, or simulate a Brain; metrics, recording, plan and report go to a run folder."""
     if force and resume:
         raise typer.BadParameter("with --force the run that it would continue is replaced", param_hint="--resume")
     if max_restarts and not (checkpoint_every or resume):
@@ -84,12 +95,13 @@ def run(
     if checkpoint_every or resume:
         listen()  # from the start: what comes while the program is compiled counts too
     devices = own_devices(options.devices, is_shared=processes is not None)
-    prepared = prepare_program(context, recipe, replace(options, devices=devices))
-    from outlay.recipes.result import ResultNotWritten
+    own = replace(options, devices=devices)
+    prepared = own.prepare(load_recipe(context, recipe, own, record=record or (), stride=stride))
     from outlay.recipes.run import own_folder_of, run_prepared
+    from outlay.recipes.run_kind import ResultNotWritten
     from outlay.report.show import show
+    from outlay.train.multihost import is_first
     from outlay.train.run_folder import RunFolder
-    from outlay.train.together import is_first
 
     path = own_folder_of(prepared.recipe.name) if run_folder is None else run_folder
     prepared.program.agree(
@@ -114,7 +126,7 @@ def run(
 
 
 def _print(result: Result, as_json: bool) -> None:
-    from outlay.train.together import is_first
+    from outlay.train.multihost import is_first
 
     if not is_first():
         return

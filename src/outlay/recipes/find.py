@@ -7,14 +7,14 @@ import inspect
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from outlay.core.error_types import RecipeError
 from outlay.core.suggest import did_you_mean
-from outlay.recipes.arguments import recipe_arguments
+from outlay.recipes.arguments import parameter_types, recipe_arguments
 from outlay.recipes.plugins import FILE_WORDS, FILES, RECIPES, load
 from outlay.recipes.recipe import Recipe
 
@@ -25,13 +25,22 @@ LOADED: set[str] = set()
 """The files that were loaded."""
 
 
-def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ()) -> Recipe:
+def find_recipe(
+    text: str,
+    words: Sequence[str] = (),
+    known: Sequence[str] = (),
+    *,
+    record: Sequence[str] = (),
+    stride: int | None = None,
+) -> Recipe:
     """Make the recipe of a name, of `path/to/file.py:function` or of a file that is one, with its own options.
 
     Args:
         text: what the user typed.
         words: options of the recipe itself, such as `["--model", "small"]`.
         known: the command's own options, which a mistyped word may have meant.
+        record: patterns of what a run records; those of the recipe itself if there are none.
+        stride: after how many steps.
 
     Raises:
         RecipeError: there is no such recipe or option, or the file or function that should make it does not.
@@ -40,8 +49,32 @@ def find_recipe(text: str, words: Sequence[str] = (), known: Sequence[str] = ())
     'dp'
     """
     function = find_function(text)
+    takes_record = "record" in parameter_types(function)  # as the files of Brains do, which record unless told not to
+    if takes_record:
+        words = [*words, *(word for pattern in record for word in ("--record", pattern))]
+        words += [] if stride is None else ["--stride", str(stride)]
     arguments = recipe_arguments(function, text, words, known)
     _check_required(text, function, arguments)
+    recipe = _made(text, function, arguments)
+    return recipe if takes_record else with_recording(recipe, record, stride)
+
+
+def with_recording(recipe: Recipe, record: Sequence[str] = (), stride: int | None = None) -> Recipe:
+    """Return a recipe that records what is asked for, and as before what is not.
+
+    Raises:
+        RecipeError: there is a stride, and nothing that is recorded.
+    """
+    if not record and stride is None:
+        return recipe
+    if not (record or recipe.record):
+        raise RecipeError(
+            f"stride={stride}, and {recipe.name!r} records nothing\n  fix: --record too, such as 'params.**.bias'"
+        )
+    return recipe.recording(record or recipe.record, recipe.stride if stride is None else stride)
+
+
+def _made(text: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Recipe:
     if text in RECIPES or _file_ending(text):
         return function(**arguments)
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
 
@@ -46,13 +47,15 @@ class Recipe:
             may read weights that somebody else trained. A run that is continued does not call it.
         seed: of the state's PRNG key.
         mode: the mode that the step is written for, see `outlay.program`.
+        record: what a run records of the state: patterns of paths, such as `params.**.bias`.
+        stride: after every so many steps.
 
     Raises:
         RecipeError: a field is not what it must be; all such fields are listed.
     """
 
-    runner: ClassVar[str] = ""
-    """What runs it in another way than by training, as `module:function` (see `recipes/plugins.py`)."""
+    runner: ClassVar[str] = "outlay.recipes.training_run:TrainingRun"
+    """The kind of run that it is, a `RunKind` as `module:class` (see `recipes/plugins.py`)."""
 
     name: str
     init: Callable[[Any], Any]
@@ -67,6 +70,8 @@ class Recipe:
     begin: Callable[[Program, Any], Any] | None = None
     seed: int = 0
     mode: Mode = "auto"
+    record: Sequence[str] = ()
+    stride: int = 1
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))
@@ -151,6 +156,15 @@ class Recipe:
             begin=begin,
             seed=seed,
         )
+
+    def recording(self, record: Sequence[str], stride: int = 1) -> Recipe:
+        """Return the recipe with these leaves of its state recorded, every so many steps.
+
+        Args:
+            record: patterns of their paths, such as `params.**.bias`.
+            stride: after how many steps.
+        """
+        return dataclasses.replace(self, record=tuple(record), stride=stride)
 
     @property
     def default_layout(self) -> str:

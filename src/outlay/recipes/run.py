@@ -1,35 +1,30 @@
-"""Run a recipe: train, evaluate, and leave a run folder that tells all of it."""
+"""Run a recipe of any kind, or continue the run of it that is in a run folder."""
 
 from __future__ import annotations
 
 import os
 import platform
-import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
-from outlay.core.error_types import RecipeError
+from outlay.core.error_types import CheckpointError, RecipeError
+from outlay.core.quantities import counted
 from outlay.core.runtime_flags import versions
-from outlay.core.user_code import users_traceback
+from outlay.devices.made import refuse_to_run
+from outlay.jobs.heartbeat import beat
 from outlay.program.program import Program
-from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
-from outlay.recipes.find import find_recipe
+from outlay.recipes.find import find_recipe, with_recording
 from outlay.recipes.plugins import load
 from outlay.recipes.prepare import Prepared, prepare
 from outlay.recipes.recipe import Recipe
-from outlay.recipes.result import Result, RunResult, result_not_lost
-from outlay.report.run_page import Picture, run_page
+from outlay.recipes.run_kind import Result, RunKind, RunSetup
 from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.contract import refuse_unrecordable
-from outlay.train.data import TrainData, num_of
-from outlay.train.loop import Data, fit
-from outlay.train.metrics_file import as_numbers
-from outlay.train.run_folder import RunFolder
-from outlay.train.together import is_first
+from outlay.train.checkpoint.folder import CheckpointFolder
+from outlay.train.run_folder import COLLECTED, RECORDING, RunFolder
+from outlay.train.saving import Saving
 
 
 def run(
@@ -43,6 +38,8 @@ def run(
     force: bool = False,
     resume: bool = False,
     checkpoint_every: int | None = None,
+    record: str | Sequence[str] = (),
+    stride: int | None = None,
 ) -> Result:
     """Run a recipe and leave a run folder, as `outlay run` does. Progress goes to stderr.
 
@@ -56,6 +53,9 @@ def run(
         force: replace the run that is in the folder.
         resume: go on after the newest checkpoint of the run that is in the folder, if there is one.
         checkpoint_every: save a checkpoint after so many steps, and after the last.
+        record: what is recorded: patterns of leaves of the state, such as `params.**.bias`, or of a Brain's addresses;
+            as the recipe says if there are none.
+        stride: record after every so many steps.
 
     Raises:
         RecipeError: there is no such recipe or layout, or what follows its last step failed.
@@ -71,7 +71,11 @@ def run(
         raise RecipeError(
             "with force=True the run that resume=True would continue is replaced\n  fix: give one of them"
         )
-    ready = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    patterns = [record] if isinstance(record, str) else record
+    if isinstance(recipe, str):
+        ready = find_recipe(recipe, record=patterns, stride=stride)
+    else:
+        ready = with_recording(recipe, patterns, stride)
     prepared = prepare(ready, layout=layout, mesh=mesh, mode=mode)
     path = own_folder_of(ready.name) if run_folder is None else Path(run_folder)
     folder = RunFolder(path, force=force, resume=resume)
@@ -94,165 +98,140 @@ def own_folder_of(name: str) -> Path:
 def run_prepared(
     prepared: Prepared, folder: RunFolder, *, steps: int | None = None, checkpoint_every: int | None = None
 ) -> Result:
-    """Train a prepared recipe, or run it in its own way; evaluate it, and fill its run folder. Progress goes to stderr.
+    """Run a prepared recipe as its kind is run, and fill its run folder. Progress goes to stderr.
 
     A folder that holds an earlier run of the recipe, opened with `resume`, is continued after its newest checkpoint.
 
     Args:
         prepared: the recipe with its program.
-        folder: where config, plan, metrics, checkpoints, picture and report go.
+        folder: where config, plan, metrics, checkpoints, pictures and report go.
         steps: how many steps in all; those of the earlier run, or else the recipe's own number, if None.
         checkpoint_every: save a checkpoint after so many steps, and after the last; as the earlier run did if None,
             and none at all in a new run.
 
     Raises:
-        Interrupted: on Ctrl-C; config, plan, checkpoints and the metrics so far are in the folder.
-        CheckpointError: the earlier run cannot be continued.
+        Interrupted: on Ctrl-C; config, plan, checkpoints and what was measured so far are in the folder.
+        CheckpointError: a run of this recipe cannot be saved, or the earlier run cannot be continued.
         RunFolderError: the folder cannot be written to. Where that shows after the last step it is `ResultNotWritten`,
             which has the result.
     """
     try:
-        if runner := prepared.recipe.runner:
-            return load(runner)(prepared, folder, steps=steps, checkpoint_every=checkpoint_every)
-        return _train(prepared, folder, steps, checkpoint_every)
+        return _run(load(prepared.recipe.runner)(prepared), folder, steps, checkpoint_every)
     finally:
         folder.close()
 
 
-def _train(prepared: Prepared, folder: RunFolder, steps: int | None, checkpoint_every: int | None) -> RunResult:
-    recipe, program, earlier = prepared.recipe, prepared.program, folder.earlier or {}
+def _run(kind: RunKind, folder: RunFolder, steps: int | None, checkpoint_every: int | None) -> Result:
+    program, earlier = kind.program, folder.earlier or {}
     if steps is None:
-        steps = int(earlier.get("num_steps", recipe.steps))
+        steps = int(earlier.get("num_steps", kind.recipe.steps))
     if checkpoint_every is None:
         checkpoint_every = earlier.get("checkpoint_every")
-    config = _config(prepared, steps, checkpoint_every, earlier)
-    checkpoints = Checkpoints(folder.checkpoints_path) if checkpoint_every else None
+    config = _config(kind, steps, checkpoint_every, earlier)
+    saving = _saving(kind, folder, checkpoint_every) if checkpoint_every else None
     start = None
     if folder.earlier is not None:
-        are_counted = config["examples"] and folder.earlier.get("examples")  # not where data are the user's own class
-        refuse_other_run(folder, config, (*_IDENTITY, "examples") if are_counted else _IDENTITY)
-        start = _restored(checkpoints, program)
-        refuse_past_the_end(folder, start[0] if start else 0, steps)
-    refuse_unrecordable(program.lowered.out_info[1])
-    refuse_before_beginning(program, folder, saves=checkpoints is not None)
+        _check_same_run(folder, config, kind.identity)
+        start = saving.restore(program) if saving else None
+        _check_steps_left(folder, start.step if start else 0, steps)
+    kind.check(steps)
+    # Everything that can fail has failed by now: from here on the run that this one replaces goes.
+    check_ready(program, folder, saves=saving is not None)
     folder.write_config(config)
     folder.write_plan(program.plan)
-    resumed_after = start[0] if start else 0
-    if start is None and recipe.begin is not None:
-        start = (0, recipe.begin(program, program.init(jax.random.key(recipe.seed))))
-    done = fit(
-        program,
-        _data(recipe, program),
-        steps=steps,
-        key=jax.random.key(recipe.seed),
-        metrics_path=folder.metrics_path,
-        progress=is_first(),
-        checkpoints=checkpoints,
-        checkpoint_every=checkpoint_every,
-        start=start,
+    folder.make_room(
+        kind.results,
+        continued=start is not None,
+        folders={RECORDING: bool(kind.recipe.record), COLLECTED: saving is not None and kind.collects},
     )
-    problems: list[str] = []
-    held_out = _held_out(recipe, program, done.state, problems)
-    sample = _sample(recipe, program, done.state, problems)
-    mesh = program.plan.mesh
-    result = RunResult(
-        recipe=recipe.name,
-        layout=prepared.layout_name,
-        devices=str(mesh),
-        simulated=mesh.kind == "simulated",
-        num_steps=steps,
-        resumed_after=resumed_after,
-        seconds=done.seconds,
-        num_samples=done.num_samples,
-        training=done.history[-1] if done.history else {},
-        held_out=held_out,
-        sample=sample,
-        folder=str(folder.path),
-    )
-    with result_not_lost(result):
-        if result.sample:
-            folder.write_sample(result.sample)
-        if is_first():
-            picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
-            beside = Picture("Training loss over steps", picture) if picture else None
-            title = f"{result.recipe} under {result.layout}"
-            folder.write_report(run_page(title, result.facts, program.plan, beside=beside, sample=result.sample))
-    if problems:
-        saved = (
-            f"the state after step {steps} is in {folder.checkpoints_path}"
-            if checkpoints
-            else "its state was not saved: --checkpoint-every N saves it before they are called"
-        )
-        done_well = f"the training itself is done, and its metrics, plan and report are in {folder.path}; {saved}"
-        raise RecipeError("\n".join([f"what follows the last step of {recipe.name!r} failed", *problems, done_well]))
-    return result
+    return kind.run(RunSetup(steps, folder, saving, start))
 
 
-def _data(recipe: Recipe, program: Program) -> Data:
-    """The recipe's batches; of several processes, each reads its own part of them where the data can do that."""
-    if isinstance(recipe.data, TrainData) and jax.process_count() > 1:
-        return recipe.data.on(program)
-    return recipe.data
+def _saving(kind: RunKind, folder: RunFolder, every: int) -> Saving:
+    kind.check_saving(every)
+    collected = folder.path / COLLECTED if kind.collects else None
+    return Saving(Checkpoints(folder.checkpoints_path), every, collected=collected, step_unit=kind.step_unit)
 
 
-def _held_out(recipe: Recipe, program: Program, state: Any, problems: list[str]) -> dict[str, float]:
-    """What `evaluate` gives; nothing, and a problem more, where it fails: training must not be lost for it."""
-    if recipe.evaluate is None:
-        return {}
-    try:
-        found = recipe.evaluate(program, state)
-        return {name: as_numbers(value) for name, value in found.items()}
-    except Exception as error:
-        problems.append(_failed(recipe.evaluate, "evaluate", "a dictionary of numbers", error))
-        return {}
-
-
-def _sample(recipe: Recipe, program: Program, state: Any, problems: list[str]) -> str:
-    if recipe.sample is None:
-        return ""
-    try:
-        found = recipe.sample(program, state)
-        if isinstance(found, str):
-            return found
-        raise TypeError(f"it returned a {type(found).__name__}: {found!r:.60}")
-    except Exception as error:
-        problems.append(_failed(recipe.sample, "sample", "a text", error))
-        return ""
-
-
-def _failed(function: Callable[..., Any], name: str, returns: str, error: Exception) -> str:
-    told = users_traceback(error) or f"{type(error).__name__}: {error}"
-    where = getattr(function, "__qualname__", repr(function))
-    return f"  {name} ({where}), which is to return {returns}:\n{textwrap.indent(told, '    ')}"
-
-
-_IDENTITY = ("recipe", "seed", "batch")
-"""What must stay as it was, or another sequence of batches or losses would follow."""
-
-
-def _config(prepared: Prepared, steps: int, checkpoint_every: int | None, earlier: Mapping[str, Any]) -> dict[str, Any]:
+def _config(kind: RunKind, steps: int, checkpoint_every: int | None, earlier: Mapping[str, Any]) -> dict[str, Any]:
+    recipe, program = kind.recipe, kind.program
     return {
-        "recipe": prepared.recipe.name,
-        "layout": prepared.layout_name,
-        "mode": prepared.program.mode,
-        "rules": [str(rule) for rule in prepared.program.layout],
-        "mesh": prepared.program.plan.mesh.to_dict(),
+        "recipe": recipe.name,
+        "layout": kind.prepared.layout_name,
+        "mode": program.mode,
+        "rules": [str(rule) for rule in program.layout],
+        "mesh": program.plan.mesh.to_dict(),
         "num_steps": steps,
         "checkpoint_every": checkpoint_every,
-        "seed": prepared.recipe.seed,
-        "batch": {
-            leaf.path: {"shape": list(leaf.shape), "dtype": leaf.dtype}
-            for leaf in prepared.program.plan.of_kind("batch")
-        },
-        "examples": num_of(prepared.recipe.data.examples) if isinstance(prepared.recipe.data, TrainData) else None,
-        "versions": {
-            "python": platform.python_version(),
-            **versions(("outlay", "jax", "jaxlib")),
-        },
-        "before": arrangements(earlier),
+        "seed": recipe.seed,
+        "record": list(recipe.record),
+        "stride": recipe.stride,
+        **kind.config(),
+        "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
+        "before": _arrangements(earlier),
     }
 
 
-def _restored(checkpoints: Checkpoints | None, program: Program) -> tuple[int, Any] | None:
-    """The newest step and its state; None for a run that was stopped before its first checkpoint."""
-    return checkpoints.restore(program) if checkpoints and checkpoints.exist() else None
+_ARRANGEMENT = ("layout", "mode", "rules", "mesh", "versions")
+"""What may be another each time a run is continued."""
+
+
+def _arrangements(earlier: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return how the run was arranged each time before; nothing for a new run."""
+    return [*earlier.get("before", ()), {name: earlier.get(name) for name in _ARRANGEMENT}] if earlier else []
+
+
+def check_ready(program: Program, folder: RunFolder, *, saves: bool) -> None:
+    """Raise if a run could not take its first step, while what it replaces is still there.
+
+    Args:
+        program: the recipe's program. It is compiled, which the run would do next.
+        folder: the folder; nothing of it is touched.
+        saves: whether the run saves checkpoints.
+
+    Raises:
+        ProgramError: the target is one that nothing runs on.
+        CheckpointError: there are other things where the checkpoints are to be.
+    """
+    refuse_to_run(program.mesh, "a state cannot be made")
+    if saves:
+        CheckpointFolder(folder.checkpoints_path).own.check_owned()
+    beat(None, "compiling")
+    _ = program.compiled_parts  # asking for it compiles it
+
+
+_WHEN_ABSENT: Mapping[str, Any] = {"record": [], "stride": 1}
+"""What an entry of the config was before configs had it."""
+
+
+def _check_same_run(folder: RunFolder, config: Mapping[str, Any], identity: Sequence[str]) -> None:
+    """Raise if the run in a folder cannot be continued as this one.
+
+    Raises:
+        CheckpointError: it saved no checkpoints, or is another run; every difference is listed.
+    """
+    earlier = folder.earlier or {}
+    if not earlier.get("checkpoint_every"):
+        raise CheckpointError(
+            f"the run in {folder.path} kept no checkpoints, so there is nothing to continue it from\n"
+            "  fix: --force to begin it anew, with --checkpoint-every N"
+        )
+    before = {name: earlier.get(name, _WHEN_ABSENT.get(name)) for name in identity}
+    if not (config.get("examples") and before.get("examples")):  # data of the user's own class are not counted
+        before.pop("examples", None)
+    if other := [name for name in before if config[name] != before[name]]:
+        lines = "".join(f"\n  {name}: {before[name]} there, {config[name]} now" for name in other)
+        raise CheckpointError(
+            f"the run in {folder.path} is another one and cannot be continued: "
+            f"{counted(len(other), 'difference')}{lines}"
+            "\n  fix: another --run-folder, or the recipe and options of that run"
+        )
+
+
+def _check_steps_left(folder: RunFolder, step: int, num_steps: int) -> None:
+    """Raise if a checkpoint is of a later step than the last of this run."""
+    if step > num_steps:
+        raise CheckpointError(
+            f"{folder.checkpoints_path} has a checkpoint of step {step}, and a run of {num_steps} steps ends before it"
+            f"\n  fix: {step} steps or more, or another folder"
+        )

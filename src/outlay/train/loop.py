@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
+from outlay.arrays.gather import gather
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
 from outlay.program.program import Program
@@ -19,15 +21,13 @@ from outlay.train.buckets import programs_by_shape, shapes_of
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, refuse_unrecordable
 from outlay.train.data import ReadAhead
-from outlay.train.metrics_file import MetricsFile, as_numbers
+from outlay.train.metrics_file import History, MetricsFile, as_numbers
+from outlay.train.multihost import is_first
 from outlay.train.patience import Patience, PatienceCounter
 from outlay.train.progress import Progress
+from outlay.train.recording import MemoryRecorder, RecordedLeaves, Recorder, Recording, RowTypes
 from outlay.train.saving import Saving
 from outlay.train.step_loop import StepLoop
-from outlay.train.together import is_first
-
-MOST_REMEMBERED = 10_000
-"""Steps whose metrics a run remembers; the metrics file has all."""
 
 
 class Data(Protocol):
@@ -48,12 +48,14 @@ class Fit:
             was continued without its metrics file, only those after `start`. The metrics file has all.
         seconds: what the steps took, from dispatch to metrics, without compiling.
         num_samples: samples trained on in them.
+        recording: what was recorded, and after which steps.
     """
 
     state: Any
     history: list[dict[str, Any]]
     seconds: float
     num_samples: int
+    recording: Recording
 
 
 Evaluate = Callable[[Program, Any], Mapping[str, Any]]
@@ -61,39 +63,6 @@ Evaluate = Callable[[Program, Any], Mapping[str, Any]]
 
 OnStep = Callable[[dict[str, float]], bool | None]
 """`on_step(metrics)` returns True where training shall end."""
-
-
-class History:
-    """The metrics of steps, evenly thinned out where there are many, and of the last.
-
-    Args:
-        metrics: of the steps so far.
-
-    Attributes:
-        last: the metrics of the last step; None before the first.
-    """
-
-    def __init__(self, metrics: Iterable[dict[str, float]] = ()) -> None:
-        self._kept: list[dict[str, float]] = []
-        self._every = 1
-        self._num = 0
-        self.last: dict[str, float] | None = None
-        for each in metrics:
-            self.add(each)
-
-    def add(self, metrics: dict[str, float]) -> None:
-        """Take in the metrics of the next step."""
-        self.last = metrics
-        if self._num % self._every == 0:
-            self._kept.append(metrics)
-            if len(self._kept) > MOST_REMEMBERED:
-                self._kept = self._kept[::2]
-                self._every *= 2
-        self._num += 1
-
-    def __iter__(self) -> Iterator[dict[str, float]]:
-        ends_with_last = not self._kept or self._kept[-1] is self.last
-        return iter(self._kept if ends_with_last or self.last is None else [*self._kept, self.last])
 
 
 def fit(
@@ -113,6 +82,9 @@ def fit(
     read_ahead: int = 0,
     steps_per_call: int = 1,
     patience: Patience | None = None,
+    record: str | Sequence[str] = (),
+    stride: int = 1,
+    recorder: Callable[[RowTypes], Recorder] | None = None,
 ) -> Fit:
     """Make the state and run a program's step over batches by global step.
 
@@ -142,9 +114,13 @@ def fit(
         steps_per_call: take this many steps in one compiled call, which scans over their batches: for steps that are so
             small that Python's part of a call matters. The numbers are the same up to rounding. Metrics come in once a
             call, so that `on_step` ends training after the call of the step it answers for. Where fewer steps are left
-            before an evaluation, a checkpoint or the end, they are taken one by one.
+            before an evaluation, a recorded step, a checkpoint or the end, they are taken one by one.
         patience: ends training when a metric has not improved for some evaluations. With `start` it goes on counting
             where the run stopped, by the metrics file.
+        record: what is recorded of the state: patterns of paths, such as `params.**.bias`. Recording changes nothing of
+            the result.
+        stride: record after every so many steps.
+        recorder: makes what takes the rows from their shapes and dtypes by path; in memory if None.
 
     With `checkpoints`, SIGUSR1 or SIGTERM to one process or to all asks for a stop: the state is saved after the next
     steps, and the program ends with exit code 75, so that it can be continued, or after SIGTERM with 143. A second
@@ -182,6 +158,7 @@ def fit(
         raise ProgramError(f"steps_per_call={steps_per_call}: a call takes 1 step or more")
     _refuse_data(data, steps)
     refuse_unrecordable(program.lowered.out_info[1])
+    recorded = RecordedLeaves(program, record, stride)
     samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
     with contextlib.ExitStack() as stack:
         writes = metrics_path if is_first() else None
@@ -196,6 +173,7 @@ def fit(
         before = history.last or {"step": first, "seconds": 0.0}
         since = 0 if history.last else first
         saving = Saving(checkpoints, checkpoint_every) if checkpoints else None
+        rows = (recorder or (lambda types: MemoryRecorder(types, 1.0)))(recorded.types)
         training = _Training(
             program,
             steps,
@@ -207,6 +185,8 @@ def fit(
             read_ahead=read_ahead,
             history=history,
             writer=writer,
+            recorded=recorded,
+            recorder=rows,
             evaluate=evaluate,
             evaluate_every=evaluate_every,
             on_step=on_step,
@@ -215,15 +195,16 @@ def fit(
         )
         training.run(_progress(steps, samples_a_step, before) if progress else None)
     seconds = history.last["seconds"] if history.last else 0.0
-    return Fit(training.state, list(history), seconds, samples_a_step * (training.step - since))
+    return Fit(training.state, list(history), seconds, samples_a_step * (training.step - since), rows.recording())
 
 
 @dataclass(frozen=True)
 class _Results:
-    """What a call returned: the metrics of its steps, stacked where it took several, and the last one's evaluation."""
+    """What a call returned: the metrics of its steps, stacked where it took several, and what the last one adds."""
 
     num_steps: int
     metrics: Any
+    leaves: Mapping[str, Any] = field(default_factory=dict)
     evaluated: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -240,6 +221,8 @@ class _Training(StepLoop):
         read_ahead: int,
         history: History,
         writer: MetricsFile | None,
+        recorded: RecordedLeaves,
+        recorder: Recorder,
         evaluate: Evaluate | None,
         evaluate_every: int | None,
         on_step: OnStep | None,
@@ -250,6 +233,7 @@ class _Training(StepLoop):
         super().__init__(program, num_steps, **begins)
         self._key, self._data, self._read_ahead = key, data, read_ahead
         self._history, self._writer = history, writer
+        self._recorded, self._recorder = recorded, recorder
         self._evaluation, self._every, self._on_step = evaluate, evaluate_every, on_step
         self._steps_per_call, self._counter = steps_per_call, counter
 
@@ -275,7 +259,7 @@ class _Training(StepLoop):
         return self._history.last["seconds"] if self._history.last else 0.0
 
     def next_stop(self, start: int) -> int:
-        due = [self.num_steps]
+        due = [self.num_steps, self._recorded.next_step(start)]
         if self._evaluation and self._every:
             due.append(start + self._every - start % self._every)
         if self.saving:
@@ -290,7 +274,7 @@ class _Training(StepLoop):
         else:
             program = self._programs.get(shapes_of(batches[0]), self.program)
             self.state, metrics = program(self.state, batches[0])
-        return _Results(len(batches), metrics)
+        return _Results(len(batches), metrics, self._recorded.of(self.state, stop))
 
     def is_evaluated(self, stop: int, *, is_last: bool) -> bool:
         return self._evaluation is not None and (is_last or (bool(self._every) and stop % self._every == 0))
@@ -300,20 +284,25 @@ class _Training(StepLoop):
         return dataclasses.replace(results, evaluated=_evaluated(self._evaluation, self.program, self.state))
 
     def can_fetch(self, results: Any) -> bool:
-        return super().can_fetch(results) or all(leaf.is_ready() for leaf in jax.tree.leaves(results.metrics))
+        # Recorded leaves may lie in other processes too, which would have to take part.
+        is_ready = not results.leaves and all(leaf.is_ready() for leaf in jax.tree.leaves(results.metrics))
+        return super().can_fetch(results) or is_ready
 
-    def fetch(self, results: Any) -> list[dict[str, Any]]:
+    def fetch(self, results: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
         fetched = as_metrics(jax.device_get(results.metrics))
         steps = [
             {name: as_numbers(fetched[name] if results.num_steps == 1 else fetched[name][step]) for name in fetched}
             for step in range(results.num_steps)
         ]
         steps[-1] |= results.evaluated
-        return [dict(sorted(metrics.items(), key=lambda item: item[0] != "loss")) for metrics in steps]
+        ordered = [dict(sorted(metrics.items(), key=lambda item: item[0] != "loss")) for metrics in steps]
+        return ordered, gather(results.leaves)
 
-    def record(self, start: int, stop: int, fetched: list[dict[str, Any]]) -> str:
-        metrics = {}
-        for step, numbers in enumerate(fetched, start + 1):
+    def record(self, start: int, stop: int, fetched: tuple[list[dict[str, Any]], dict[str, np.ndarray]]) -> str:
+        metrics, (steps, leaves) = {}, fetched
+        if leaves:
+            self._recorder.append(np.array([stop - 1]), {path: leaf[None] for path, leaf in leaves.items()})
+        for step, numbers in enumerate(steps, start + 1):
             metrics = {"step": step, **numbers, "seconds": round(self.seconds, 4)}
             self._history.add(metrics)
             if self._writer:

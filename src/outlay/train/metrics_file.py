@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: the metrics of each step, one JSON object a line."""
+"""The metrics of each step: those that a run remembers, and `metrics.jsonl` with all, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +17,42 @@ import numpy as np
 from outlay.core.error_types import CheckpointError, OutputError
 from outlay.core.output_file import whole_file
 from outlay.core.quantities import counted
+
+MOST_REMEMBERED = 10_000
+"""Steps whose metrics a run remembers; the metrics file has all."""
+
+
+class History:
+    """The metrics of steps, evenly thinned out where there are many, and of the last.
+
+    Args:
+        metrics: of the steps so far.
+
+    Attributes:
+        last: the metrics of the last step; None before the first.
+    """
+
+    def __init__(self, metrics: Iterable[dict[str, float]] = ()) -> None:
+        self._kept: list[dict[str, float]] = []
+        self._every = 1
+        self._num = 0
+        self.last: dict[str, float] | None = None
+        for each in metrics:
+            self.add(each)
+
+    def add(self, metrics: dict[str, float]) -> None:
+        """Take in the metrics of the next step."""
+        self.last = metrics
+        if self._num % self._every == 0:
+            self._kept.append(metrics)
+            if len(self._kept) > MOST_REMEMBERED:
+                self._kept = self._kept[::2]
+                self._every *= 2
+        self._num += 1
+
+    def __iter__(self) -> Iterator[dict[str, float]]:
+        ends_with_last = not self._kept or self._kept[-1] is self.last
+        return iter(self._kept if ends_with_last or self.last is None else [*self._kept, self.last])
 
 
 class MetricsFile:

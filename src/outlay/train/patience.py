@@ -10,7 +10,7 @@ from typing import Any
 
 from outlay.core.error_types import ProgramError
 from outlay.core.suggest import did_you_mean
-from outlay.train.together import text_of_first
+from outlay.train.multihost import text_of_first
 
 
 @dataclass(frozen=True)

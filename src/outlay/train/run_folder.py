@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,19 @@ from outlay.core.own_folder import MARK, OwnFolder
 from outlay.core.quantities import counted
 from outlay.layout.plan import Plan
 from outlay.train.checkpoint.folder import CheckpointFolder
-from outlay.train.together import is_first, wait_for_all
+from outlay.train.multihost import is_first, wait_for_all
 
 _CONFIG, _METRICS = "config.json", "metrics.jsonl"
 _CHECKPOINTS = "checkpoints"
+RECORDING, COLLECTED = "recording.zarr", "collected"
+"""The recording of a run, and the folder of what is saved beside its checkpoints."""
 _FILES = (_CONFIG, "plan.json", _METRICS, "loss.png", "sample.txt", "report.html")
 _ARRAY_FILE = re.compile(r"\d+\.npz|zarr\.json")
 """The files that are written into folders of a run; the other things there are Zarr arrays."""
 
 
 class RunFolder:
-    """`config.json`, `plan.json`, `metrics.jsonl`, `loss.png`, `sample.txt`, `report.html`, `checkpoints/` of one run.
+    """The folder of one run: `config.json`, `plan.json`, `report.html`, `checkpoints/`, `recording.zarr`, and results.
 
     The folder is new or empty, or one that Outlay has marked as a run folder, with a list of what it wrote there. Only
     what is on the list is ever replaced or removed, and only when the new run begins: everything that can be checked
@@ -101,6 +103,24 @@ class RunFolder:
             self.will_write(_METRICS)
         if self._on_begin:
             self._on_begin()
+
+    def make_room(self, results: Iterable[str], *, continued: bool, folders: Mapping[str, bool]) -> None:
+        """Remove results of an earlier run that this one writes anew, and list the folders that it will write.
+
+        Args:
+            results: names of files.
+            continued: whether the run goes on with the folders of the earlier one; else they are removed.
+            folders: names of folders, and whether this run writes them.
+
+        Raises:
+            RunFolderError: something is in the way that Outlay did not write, or cannot be removed.
+        """
+        if is_first():
+            for name in (*results, *(() if continued else folders)):
+                self.remove(name)
+            for name in (name for name, is_written in folders.items() if is_written):
+                self.will_write(name)
+        wait_for_all("the first process has emptied the run folder")
 
     def write_plan(self, plan: Plan) -> None:
         """Where every array lived; `Plan.from_json` reads it."""

@@ -16,8 +16,7 @@ from outlay.core.error_types import CheckpointError
 from outlay.core.output_file import write_whole
 from outlay.program.program import Program
 from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.stop import StopTogether
-from outlay.train.together import is_first
+from outlay.train.multihost import StopTogether, is_first
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Saving:
         checkpoints: the states.
         every: after how many steps; None for the last step only.
         collected: the folder of what is collected on the host; None where nothing is.
-        stride: a run can be continued after steps that this divides.
+        step_unit: a run can be continued after steps that this divides.
 
     Attributes:
         checkpoints: the states.
@@ -50,10 +49,10 @@ class Saving:
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, every: int | None, *, collected: Path | None = None, stride: int = 1
+        self, checkpoints: Checkpoints, every: int | None, *, collected: Path | None = None, step_unit: int = 1
     ) -> None:
         self.checkpoints = checkpoints
-        self.every, self._collected, self._stride = every, collected, stride
+        self.every, self._collected, self._step_unit = every, collected, step_unit
         self._written: set[int] = set()
 
     def begin(self, step: int) -> None:
@@ -66,7 +65,7 @@ class Saving:
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
         """Whether the state after a step is to be saved."""
-        if is_last and step % self._stride == 0:  # in between it would go on with other recorded steps than these
+        if is_last and step % self._step_unit == 0:  # in between, other steps would be recorded after it
             return True
         return self.every is not None and step % self.every == 0
 

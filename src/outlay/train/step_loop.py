@@ -5,9 +5,10 @@ from __future__ import annotations
 import abc
 import collections
 import contextlib
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -15,10 +16,12 @@ import numpy as np
 from outlay.core.error_types import OutputError
 from outlay.jobs.heartbeat import beat
 from outlay.jobs.job_folder import AFTER_THE_LAST
+from outlay.jobs.stop_request import Stopped, exit_code
 from outlay.program.program import Program
+from outlay.train.checkpoint.checkpoints import Checkpoints
+from outlay.train.multihost import on_request
 from outlay.train.progress import Progress
 from outlay.train.saving import Saving
-from outlay.train.stop import Interrupted, end_on_request, last_checkpoint_in_words, on_request
 
 
 class StepLoop(abc.ABC):
@@ -206,3 +209,45 @@ class StepLoop(abc.ABC):
         headline, _, fix = str(error).partition("\n")
         saved = last_checkpoint_in_words(self.last_saved())
         return OutputError(f"{headline}; the run stopped after step {self.step} of {self.num_steps}{saved}\n{fix}")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle of a run; says how far it came.
+
+    Attributes:
+        partial: what the run has measured until then: the metrics of its steps, as in `Fit`, or a recording.
+        step: how many steps were finished.
+        saved: the step of the last checkpoint; None where there is none.
+    """
+
+    def __init__(self, partial: Any, step: int, num_steps: int, where: str, saved: int | None) -> None:
+        self.partial, self.step, self.saved = partial, step, saved
+        super().__init__(f"stopped after step {step} of {num_steps}{where}{last_checkpoint_in_words(saved)}")
+
+
+def end_on_request(step: int, num_steps: int, checkpoints: Checkpoints, *, say: bool) -> NoReturn:
+    """End a program that was asked to, once its state is saved.
+
+    Args:
+        step: the step that it is after.
+        num_steps: how many there would be in all.
+        checkpoints: where it is saved.
+        say: whether to say so on stderr.
+
+    Raises:
+        Stopped: always.
+    """
+    message = f"stopped on request after step {step} of {num_steps}, saved in {checkpoints.path}"
+    stopped = Stopped(message, exit_code())
+    if say:
+        print(stopped, file=sys.stderr)
+    raise stopped
+
+
+def last_checkpoint_in_words(saved: int | None) -> str:
+    """What the message of a run that ended early says at its end; empty where nothing was saved.
+
+    Args:
+        saved: the step of the last checkpoint; None where there is none.
+    """
+    return f"; the last checkpoint is of step {saved}" if saved is not None else ""

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from outlay.brain.run.recording.recording import Recording
 from outlay.cli.main import app
+from outlay.train.recording import Recording
 
 pytestmark = pytest.mark.compiles
 

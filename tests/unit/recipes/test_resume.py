@@ -16,7 +16,7 @@ from outlay.recipes.run import run_prepared
 from outlay.train.data import TrainData
 from outlay.train.run_folder import RunFolder
 from outlay.train.step import init_state, train_step
-from outlay.train.stop import Interrupted
+from outlay.train.step_loop import Interrupted
 
 pytestmark = pytest.mark.compiles
 

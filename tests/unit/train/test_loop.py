@@ -11,10 +11,10 @@ import outlay
 from outlay.core.error_types import ProgramError
 from outlay.jobs import heartbeat
 from outlay.jobs.job_folder import JobFolder
-from outlay.train import loop
+from outlay.train import metrics_file
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import fit
-from outlay.train.stop import Interrupted
+from outlay.train.step_loop import Interrupted
 
 BATCHES = [np.full(8, number, np.float32) for number in range(6)]
 
@@ -44,13 +44,13 @@ def test_every_step_is_taken_in_order_and_remembered(program):
 
 
 def test_a_long_history_is_thinned_out_evenly_and_ends_with_the_last(monkeypatch, program, tmp_path):
-    monkeypatch.setattr(loop, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(metrics_file, "MOST_REMEMBERED", 3)
     path = tmp_path / "metrics.jsonl"
     done = run(program, metrics_path=path)
     assert [metrics["step"] for metrics in done.history] == [1, 3, 5, 6]
     assert (done.num_samples, done.seconds) == (48, done.history[-1]["seconds"])
     assert len(path.read_text().splitlines()) == 6
-    history = loop.History({"step": step} for step in range(1, 1000))
+    history = metrics_file.History({"step": step} for step in range(1, 1000))
     steps = [metrics["step"] for metrics in history]
     assert len(steps) <= 4
     assert (steps[0], steps[-1]) == (1, 999)

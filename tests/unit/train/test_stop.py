@@ -12,7 +12,7 @@ from outlay.jobs import stop_request
 from outlay.jobs.stop_request import Stopped
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.loop import fit
-from outlay.train.stop import StopTogether
+from outlay.train.multihost import StopTogether
 
 BATCHES = [np.full(8, number, np.float32) for number in range(6)]
 

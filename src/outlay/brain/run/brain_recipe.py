@@ -14,10 +14,10 @@ import numpy as np
 from outlay.brain.address import port_addresses, select_addresses
 from outlay.brain.brain import Brain
 from outlay.brain.module import BrainError, Shape
-from outlay.brain.run.inputs.closed_loop import ClosedLoop
-from outlay.brain.run.inputs.feed import Feed, Stimulus
+from outlay.brain.run.closed_loop import ClosedLoop
+from outlay.brain.run.feed import Feed, Stimulus
 from outlay.brain.run.layouts import MESHES, MODES, brain_layouts, goes_with
-from outlay.brain.run.recording.moments import Moments
+from outlay.brain.run.recording_schedule import Moments
 from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -53,19 +53,15 @@ class BrainRecipe(Recipe):
     Attributes:
         brain: the Brain.
         feed: its inputs.
-        record: the addresses that are recorded.
-        stride: every so many steps they are.
-        moments: and in which of these steps.
+        moments: in which steps the addresses of `record` are recorded.
         chunk: steps of the Brain in one call of the program.
         loop: the environment of a closed loop; None without one.
     """
 
-    runner = "outlay.brain.run.run_recipe:run"
+    runner = "outlay.brain.run.run_recipe:BrainKind"
 
     brain: Brain
     feed: Feed
-    record: tuple[str, ...] = ()
-    stride: int = 1
     moments: Moments = field(default_factory=Moments)
     chunk: int = CHUNK
     loop: ClosedLoop | None = None
@@ -103,20 +99,16 @@ class BrainRecipe(Recipe):
         Raises:
             BrainError: inputs do not fit the Brain, or an address matches nothing.
         """
-        refuse_no_count("stride", stride)
         refuse_no_count("chunk", chunk)
         moments = Moments.of(windows, triggers)
         _refuse_unknown_ports(brain, moments)
         feed = _feed(brain, inputs)
         if steps is None:
             steps = feed.num_steps or NUM_STEPS
-        chunk = _chunk(chunk, stride, inputs)
-        chunk = min(chunk, steps, feed.num_steps or steps)
-        chosen = select_addresses(brain, record)
         return cls(
             name=name,
             init=brain.init,
-            step=GraphLoop(watched(brain, moments), record=chosen, stride=stride),
+            step=GraphLoop(watched(brain, moments)),
             data=Chunks(feed, chunk),
             steps=steps,
             layouts=brain_layouts(brain),
@@ -125,11 +117,27 @@ class BrainRecipe(Recipe):
             seed=seed,
             brain=brain,
             feed=feed,
-            record=chosen,
-            stride=stride,
             moments=moments,
             chunk=chunk,
             loop=inputs if isinstance(inputs, ClosedLoop) else None,
+        ).recording(record, stride)
+
+    def recording(self, record: Sequence[str], stride: int = 1) -> BrainRecipe:
+        """Return the recipe with other addresses recorded, every so many steps; in the same windows of time.
+
+        Raises:
+            BrainError: an address matches nothing, or the stride does not fit.
+        """
+        refuse_no_count("stride", stride)
+        chunk = min(_chunk(self.chunk, stride, self.loop), self.steps, self.feed.num_steps or self.steps)
+        addresses = select_addresses(self.brain, record)
+        return dataclasses.replace(
+            self,
+            step=GraphLoop(watched(self.brain, self.moments), record=addresses, stride=stride),
+            data=Chunks(self.feed, chunk),
+            record=addresses,
+            stride=stride,
+            chunk=chunk,
         )
 
     def with_layout(self, layout: Layout) -> BrainRecipe:

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from outlay.brain.brain import Brain
 from outlay.brain.picture import draw
 from outlay.brain.plots import TEXT, ShownFigure, colour, number_of, rates_plot, tidy
-from outlay.brain.run.activity import RASTER_MS, Activity, population_names
-from outlay.brain.run.inputs.closed_loop import Episode
-from outlay.brain.run.recording.recording import Recording
+from outlay.brain.run.closed_loop import Episode
+from outlay.brain.run.run_statistics import RASTER_MS, Activity, population_names
 from outlay.core.quantities import counted
+from outlay.train.recording import Recording
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from outlay.brain.brain import Brain
 from outlay.brain.files.read_brain import parse_shapes, read_brain
 from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe
-from outlay.brain.run.recording.recording import open_array
 from outlay.core.error_types import Problem
 from outlay.core.paths import matches
 from outlay.core.quantities import counted
+from outlay.train.recording import open_array
 
 LOOK_MS = 500.0
 """How much of the potentials is recorded when nobody says what to record: enough for a picture."""

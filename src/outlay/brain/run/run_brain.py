@@ -21,10 +21,8 @@ from outlay.brain.files.read_brain import read_brain
 from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe, refuse_no_count
 from outlay.brain.run.brain_run import BrainRun
-from outlay.brain.run.inputs.closed_loop import ClosedLoop
+from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.layouts import COPIES, MESHES
-from outlay.brain.run.recording.disk import ZarrRecorder
-from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.simulate import simulate
 from outlay.core.error_types import Problem
 from outlay.core.jax_compat import attached_devices
@@ -34,6 +32,7 @@ from outlay.devices.build import mesh as make_mesh
 from outlay.layout.layout import Layout
 from outlay.program.program import Program
 from outlay.recipes.prepare import prepare
+from outlay.train.recording import MemoryRecorder, ZarrRecorder
 
 
 def run_brain(
@@ -208,30 +207,3 @@ def _differences(state: Any, shapes: Any) -> list[Problem]:
 
 def _text(leaf: Any) -> str:
     return f"{leaf.dtype}{list(leaf.shape)}"
-
-
-class MemoryRecorder:
-    """Collects rows in memory.
-
-    Args:
-        shapes: the shape and dtype of a row, by address.
-        dt: the time of a step in ms.
-    """
-
-    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]], dt: float) -> None:
-        self._dt = dt
-        self._steps: list[np.ndarray] = [np.zeros(0, np.int64)]
-        self._rows = {name: [np.zeros((0, *shape), dtype)] for name, (shape, dtype) in shapes.items()}
-
-    def append(self, steps: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
-        """Add one row of each address for each step."""
-        if not len(steps):
-            return
-        self._steps.append(steps)
-        for name, there in self._rows.items():
-            there.append(rows[name])
-
-    def recording(self) -> Recording:
-        """What there is so far."""
-        whole = {name: np.concatenate(rows) for name, rows in self._rows.items()}
-        return Recording(np.concatenate(self._steps), self._dt, {n: (lambda a=a: a) for n, a in whole.items()})

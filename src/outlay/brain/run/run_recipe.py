@@ -1,235 +1,162 @@
-"""Run a Brain's recipe and leave a run folder: recording, rates, pictures, plan and report."""
+"""A Brain as a kind of run: what its config says, how it is saved, and the pictures and rates that it leaves."""
 
 from __future__ import annotations
 
-import platform
+import csv
+import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, cast
 
 from outlay.analysis.parts.measure_parts import measure_parts
-from outlay.brain.run.activity import RASTER_MS, population_names
-from outlay.brain.run.brain_folder import COLLECTED, BrainFolder
+from outlay.brain.plots import bin_steps, binned_rates
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.brain_run import BrainRun, episodes_in_words, real_time
-from outlay.brain.run.recording.disk import ZarrRecorder
-from outlay.brain.run.recording.recording import Recording
+from outlay.brain.run.run_statistics import RASTER_MS, population_names
 from outlay.brain.run.simulate import simulate
 from outlay.core.error_types import CheckpointError
+from outlay.core.output_file import picture_bytes
 from outlay.core.quantities import counted, format_seconds
-from outlay.core.runtime_flags import versions
 from outlay.graph.graph_loop import GraphLoop
-from outlay.layout.plan import Plan
-from outlay.recipes.earlier_run import arrangements, refuse_before_beginning, refuse_other_run, refuse_past_the_end
-from outlay.recipes.prepare import Prepared
-from outlay.recipes.result import result_not_lost
+from outlay.recipes.run_kind import Result, RunKind, RunSetup, result_not_lost
 from outlay.report.run_page import Picture, run_page
-from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.run_folder import RunFolder
-from outlay.train.saving import Saving
-from outlay.train.together import is_first
+from outlay.train.multihost import is_first
+from outlay.train.run_folder import RECORDING
 
-
-def run(
-    prepared: Prepared, folder: RunFolder, *, steps: int | None = None, checkpoint_every: int | None = None
-) -> BrainResult:
-    """Run a prepared `BrainRecipe` and fill its run folder. Progress goes to stderr.
-
-    Args:
-        prepared: the recipe with its program.
-        folder: the run folder.
-        steps: how many steps; the recipe's own number if None.
-        checkpoint_every: save a checkpoint after so many steps, and after the last; as the earlier run did if None,
-            and none at all in a new run.
-
-    Raises:
-        BrainStopped: inputs or state are not finite; the recording so far is in the folder.
-        Interrupted: on Ctrl-C; likewise.
-        CheckpointError: a run of this recipe cannot be saved, or the earlier run cannot be continued.
-        RunFolderError: the folder cannot be written to; after the last step it is `ResultNotWritten`.
-    """
-    recipe, program, earlier = prepared.recipe, prepared.program, folder.earlier or {}
-    assert isinstance(recipe, BrainRecipe)
-    if steps is None:
-        steps = int(earlier.get("num_steps", recipe.steps))
-    if checkpoint_every is None:
-        checkpoint_every = earlier.get("checkpoint_every")
-    config = _config(prepared, recipe, steps, checkpoint_every, earlier)
-    saving = _saving(recipe, folder, checkpoint_every) if checkpoint_every else None
-    start = None
-    if folder.earlier is not None:
-        refuse_other_run(folder, config, _IDENTITY)
-        start = saving.restore(program) if saving else None
-        refuse_past_the_end(folder, start.step if start else 0, steps)
-    refuse_before_beginning(program, folder, saves=saving is not None)
-    folder.write_config(config)
-    folder.write_plan(program.plan)
-    its = BrainFolder(folder, goes_on=start is not None, records=bool(recipe.record), saves=saving is not None)
-
-    def recorder_of(rows: Any) -> ZarrRecorder | _Unwritten:
-        if not (rows and is_first()):
-            return _Unwritten(recipe)
-        return ZarrRecorder(its.recording_path, rows, recipe.brain.dt, after=start.step if start else None)
-
-    done = simulate(
-        prepared,
-        steps,
-        recorder_of,
-        progress=is_first(),
-        kept_in=str(its.recording_path) if recipe.record else "",
-        saving=saving,
-        start=start,
-    )
-    result = _result(prepared, done, folder)
-    if is_first():
-        with result_not_lost(result):
-            its.write_rates(done)
-            pictures = its.write_figures(done.figures())
-            folder.write_report(report_page(result, done, program.plan, pictures))
-    return result
-
-
-def _saving(recipe: BrainRecipe, folder: RunFolder, every: int) -> Saving:
-    """How a run of a recipe is saved.
-
-    Raises:
-        CheckpointError: runs of the recipe cannot be saved, or not every so many steps.
-    """
-    if recipe.loop is not None:
-        raise CheckpointError(
-            "a run in a closed loop saves no checkpoints: the state of its environment cannot be saved\n"
-            "  fix: leave --checkpoint-every and --resume out"
-        )
-    if recipe.moments.triggers:
-        raise CheckpointError(
-            "a run that records around events saves no checkpoints: what waits for an event would be lost\n"
-            "  fix: leave --checkpoint-every and --resume out, or record windows of time, or all, with a stride"
-        )
-    if every % recipe.stride:
-        fits = -(-every // recipe.stride) * recipe.stride
-        raise CheckpointError(
-            f"a checkpoint every {every} steps would be between two of the steps that are recorded, every "
-            f"{recipe.stride}\n  fix: --checkpoint-every {fits}"
-        )
-    checkpoints = Checkpoints(folder.checkpoints_path)
-    return Saving(checkpoints, every, collected=folder.path / COLLECTED, stride=recipe.stride)
-
-
-class _Unwritten:
-    """The recorder of a run without a recording, and of all processes but the first."""
-
-    def __init__(self, recipe: BrainRecipe) -> None:
-        self._dt = recipe.brain.dt
-
-    def append(self, steps: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
-        """Nothing is kept."""
-
-    def recording(self) -> Recording:
-        """An empty one."""
-        return Recording(np.zeros(0, np.int64), self._dt, {})
-
-
-def _result(prepared: Prepared, done: BrainRun, folder: RunFolder) -> BrainResult:
-    mesh = prepared.program.plan.mesh
-    return BrainResult(
-        recipe=prepared.recipe.name,
-        layout=prepared.layout_name,
-        mode=prepared.program.mode,
-        devices=str(mesh),
-        simulated=mesh.kind == "simulated",
-        num_steps=done.num_steps,
-        dt=done.brain.dt,
-        seconds=done.seconds,
-        rates=done.rates,
-        recorded=tuple(done.recording),
-        num_rows=len(done.recording.steps),
-        episodes=episodes_in_words(done.episodes),
-        modules=_modules(prepared),
-        folder=str(folder.path),
-    )
-
-
-def _modules(prepared: Prepared) -> str:
-    """What each module costs where they were placed: it is what a placement stands or falls with."""
-    recipe, program = prepared.recipe, prepared.program
-    assert isinstance(recipe, BrainRecipe)
-    if not program.device_groups or recipe.loop is not None:  # an environment would go on
-        return ""
-    graph_loop = GraphLoop(recipe.brain.graph)
-    times = measure_parts(graph_loop, recipe.init, recipe.data[0], device=program.mesh.devices.flat[0])
-    each = ", ".join(f"{name} {format_seconds(spent)}" for name, spent in times.seconds.items())
-    return f"{each} a step, measured one by one; {times.bound}"
-
-
-_IDENTITY = ("recipe", "seed", "inputs", "dt", "dtype", "record", "stride", "windows")
-"""What must stay as it was, or the recording would go on with something else."""
-
-
-def _config(
-    prepared: Prepared,
-    recipe: BrainRecipe,
-    steps: int,
-    checkpoint_every: int | None,
-    earlier: Mapping[str, Any],
-) -> dict[str, Any]:
-    program = prepared.program
-    return {
-        "recipe": recipe.name,
-        "layout": prepared.layout_name,
-        "mode": program.mode,
-        "rules": [str(rule) for rule in program.layout],
-        "mesh": program.plan.mesh.to_dict(),
-        "num_steps": steps,
-        "checkpoint_every": checkpoint_every,
-        "inputs": recipe.feed.digest(),
-        "dt": recipe.brain.dt,
-        "dtype": recipe.brain.dtype,
-        "seed": recipe.seed,
-        "record": list(recipe.record),
-        "stride": recipe.stride,
-        "windows": [[window.start, window.end] for window in recipe.moments.windows],
-        "triggers": [vars(trigger) for trigger in recipe.moments.triggers],
-        "chunk": recipe.chunk,
-        "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
-        "before": arrangements(earlier),
-    }
-
-
-_TITLES = {
+_RATES = "rates.csv"
+_PICTURES = {
     "raster": ("Spikes", "A dot a spike, one band a population"),
     "rates": ("Rates", "Mean rate of each population over time"),
     "potentials": ("Potentials", "The first neurons of each population, relative to rest"),
     "weights": ("Weights", "Before and after the run, on a logarithmic scale"),
     "graph": ("Modules and connections", "What reads what, one step later"),
 }
-
+"""Title and caption of each picture, in the order in which they are looked at."""
 _WIDE = ("graph",)
 """Pictures with text too small for half a page."""
 
 
-def report_page(result: BrainResult, run: BrainRun, plan: Plan, pictures: Mapping[str, Path]) -> str:
-    """The page of a run.
+class BrainKind(RunKind):
+    """Runs a `BrainRecipe` by simulating it; see `RunKind`."""
 
-    Args:
-        result: what the run came to.
-        run: the run.
-        plan: where every array lived.
-        pictures: PNG files by name.
-    """
-    return run_page(
-        f"{result.recipe} under {result.layout}",
-        result.facts,
-        plan,
-        table=_populations(run),
-        numbers=("neurons", "spikes", "rate (Hz)"),
-        pictures=[
-            Picture(_TITLES[name][0], path, _caption(name, run), is_wide=name in _WIDE)
-            for name, path in pictures.items()
-        ],
-    )
+    identity = (*RunKind.identity, "inputs", "dt", "dtype", "windows", "triggers")
+    results = (_RATES, *(f"{name}.png" for name in _PICTURES))
+    collects = True
+
+    @property
+    def brain_recipe(self) -> BrainRecipe:
+        """The recipe, as what it is."""
+        return cast(BrainRecipe, self.recipe)
+
+    @property
+    def step_unit(self) -> int:
+        """Between two recorded steps, or two actions, a run cannot be continued."""
+        loop = self.brain_recipe.loop
+        return loop.steps_per_action if loop else self.recipe.stride
+
+    def config(self) -> dict[str, Any]:
+        """Return the inputs by their digest, and what is recorded when."""
+        recipe = self.brain_recipe
+        return {
+            "inputs": recipe.feed.digest(),
+            "dt": recipe.brain.dt,
+            "dtype": recipe.brain.dtype,
+            "windows": [[window.start, window.end] for window in recipe.moments.windows],
+            "triggers": [vars(trigger) for trigger in recipe.moments.triggers],
+            "chunk": recipe.chunk,
+        }
+
+    def check_saving(self, every: int) -> None:
+        """Raise if nothing can save the environment, or a checkpoint would be between two steps that belong together.
+
+        Raises:
+            CheckpointError: one of them.
+        """
+        loop = self.brain_recipe.loop
+        if loop and not loop.can_be_saved:
+            raise CheckpointError(
+                "a run in a closed loop cannot be saved: nothing says how the state of its environment is saved\n"
+                "  fix: ClosedLoop(..., save=lambda environment: {...}, restore=lambda environment, saved: ...), "
+                "or leave --checkpoint-every and --resume out"
+            )
+        if every % self.step_unit:
+            between = "two actions of the Brain" if loop else "two of the steps that are recorded"
+            fits = -(-every // self.step_unit) * self.step_unit
+            raise CheckpointError(
+                f"a checkpoint every {every} steps would be between {between}, every {self.step_unit}"
+                f"\n  fix: --checkpoint-every {fits}"
+            )
+
+    def run(self, setup: RunSetup) -> BrainResult:
+        """Simulate; leave rates, pictures and report."""
+        folder, dt = setup.folder, self.brain_recipe.brain.dt
+        done = simulate(
+            self.prepared,
+            setup.steps,
+            lambda types: setup.recorder(types, dt),
+            progress=is_first(),
+            kept_in=str(folder.path / RECORDING) if self.recipe.record else "",
+            saving=setup.saving,
+            start=setup.start,
+        )
+        result = BrainResult(
+            **self.result_facts(setup, done.seconds, tuple(done.recording), len(done.recording.steps)),
+            dt=dt,
+            rates=done.rates,
+            episodes=episodes_in_words(done.episodes),
+            modules=self._modules(),
+        )
+        if is_first():
+            with result_not_lost(result):
+                folder.write(_RATES, _rates_table(done))
+                figures = done.figures()
+                pictures = [
+                    Picture(
+                        _PICTURES[name][0],
+                        folder.write(f"{name}.png", picture_bytes(figures[name])),
+                        _caption(name, done),
+                        is_wide=name in _WIDE,
+                    )
+                    for name in _PICTURES
+                    if name in figures
+                ]
+                page = run_page(
+                    result.title,
+                    result.facts,
+                    self.program.plan,
+                    table=_populations(done),
+                    numbers=("neurons", "spikes", "rate (Hz)"),
+                    pictures=pictures,
+                )
+                folder.write_report(page)
+        return result
+
+    def _modules(self) -> str:
+        """What each module costs where they were placed: it is what a placement stands or falls with."""
+        if not self.program.device_groups or self.brain_recipe.loop is not None:  # an environment would go on
+            return ""
+        loop, device = GraphLoop(self.brain_recipe.brain.graph), self.program.mesh.devices.flat[0]
+        times = measure_parts(loop, self.recipe.init, self.recipe.data[0], device=device)
+        each = ", ".join(f"{name} {format_seconds(spent)}" for name, spent in times.seconds.items())
+        return f"{each} a step, measured one by one; {times.bound}"
+
+
+def _rates_table(run: BrainRun) -> str:
+    """The rate of each population over time: one row a bin, one column a population, in Hz."""
+    dt = run.brain.dt
+    per_bin = bin_steps(run.num_steps, dt)
+    names = population_names(run.activity.num_neurons)
+    columns = {
+        name: binned_rates(run.activity.counts(port), run.activity.num_neurons[port], dt, per_bin)
+        for port, name in names.items()
+    }
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["time_ms", *columns])
+    times = next(iter(columns.values()))[0] if columns else []
+    for row, time in enumerate(times):
+        writer.writerow([f"{time:g}", *(f"{rates[row]:.3f}" for _, rates in columns.values())])
+    return text.getvalue()
 
 
 def _populations(run: BrainRun) -> list[dict[str, str]]:
@@ -248,73 +175,40 @@ def _populations(run: BrainRun) -> list[dict[str, str]]:
 
 
 def _caption(name: str, run: BrainRun) -> str:
-    caption = _TITLES[name][1]
+    caption = _PICTURES[name][1]
     is_cut = name == "raster" and run.num_steps * run.brain.dt > RASTER_MS
     return f"{caption}; the last {RASTER_MS:g} ms" if is_cut else caption
 
 
-@dataclass(frozen=True)
-class BrainResult:
-    """One finished run.
+@dataclass(frozen=True, kw_only=True)
+class BrainResult(Result):
+    """What a finished run of a Brain came to.
 
     Attributes:
-        recipe: the recipe's name.
-        layout: the layout's name.
-        mode: how it was executed.
-        devices: what it ran on, in words.
-        simulated: whether the devices were pretended, so that times say nothing about speed.
-        num_steps: steps taken.
         dt: the time of a step in ms.
-        seconds: what the steps took, without compiling.
         rates: of each population, in Hz.
-        recorded: the addresses that were recorded.
-        num_rows: recorded steps.
         episodes: what came of a closed loop, in words; empty without one.
         modules: what a step of each module takes, measured, in words; empty where they were not placed.
-        folder: the run folder.
     """
 
-    recipe: str
-    layout: str
-    mode: str
-    devices: str
-    simulated: bool
-    num_steps: int
     dt: float
-    seconds: float
     rates: Mapping[str, float]
-    recorded: tuple[str, ...]
-    num_rows: int
     episodes: str
     modules: str
-    folder: str
 
     @property
     def facts(self) -> dict[str, str]:
         """The result in words, by name, for people."""
         simulated_ms = self.num_steps * self.dt
         speed = f"{real_time(simulated_ms, self.seconds)}, {1000 * self.seconds / self.num_steps:.3f} ms a step"
-        honest = " (simulated devices: this is not a speed)" if self.simulated else ""
-        recorded = (
-            f"{counted(self.num_rows, 'row')} of {counted(len(self.recorded), 'address', 'addresses')}"
-            if self.recorded
-            else "nothing"
-        )
+        steps = f"{counted(self.num_steps, 'step')} of {self.dt:g} ms{self.continued}"
         facts = {
             "ran": f"{self.recipe}, layout {self.layout}, mode {self.mode}, {self.devices}",
-            "simulated": f"{simulated_ms:,g} ms in {counted(self.num_steps, 'step')} of {self.dt:g} ms",
-            "time": f"{self.seconds:.2f} s, {speed}{honest}",
+            "simulated": f"{simulated_ms:,g} ms in {steps}",
+            "time": f"{self.seconds:.2f} s, {speed}{self.caveat}",
             "rates": ", ".join(f"{name} {rate:.1f}" for name, rate in self.rates.items()) + " Hz" if self.rates else "",
-            "recorded": recorded,
+            "recorded": self.recorded_in_words or "nothing",
             "episodes": self.episodes,
             "modules": self.modules,
         }
         return {name: words for name, words in facts.items() if words}
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
-        return {**asdict(self), "recorded": list(self.recorded)}
-
-    def __str__(self) -> str:
-        lines = [f"{name:<9} {words}" for name, words in self.facts.items()]
-        return "\n".join([*lines, f"run folder {self.folder}, report {self.folder}/report.html (open it in a browser)"])

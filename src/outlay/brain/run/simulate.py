@@ -4,55 +4,39 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from outlay.arrays.fits_in_memory import too_large
 from outlay.arrays.gather import gather
 from outlay.brain.module import BrainError
-from outlay.brain.run.activity import population_names
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.brain_run import BrainRun, real_time
-from outlay.brain.run.collected import Collected
-from outlay.brain.run.inputs.feed import refuse_not_finite
-from outlay.brain.run.not_finite import BrainStopped, first_not_finite, not_finite_problems
-from outlay.brain.run.recording.events import Filter
-from outlay.brain.run.recording.recording import Recording
+from outlay.brain.run.feed import refuse_not_finite
+from outlay.brain.run.recording_schedule import Filter
+from outlay.brain.run.run_statistics import Collected, population_names
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.program.make import program as make_program
 from outlay.recipes.prepare import Prepared
+from outlay.recipes.run_kind import RECORDED_ROWS
 from outlay.train.progress import Progress
+from outlay.train.recording import Recorder, Recording, RowTypes
 from outlay.train.saving import Saved, Saving
-from outlay.train.step_loop import StepLoop
-from outlay.train.stop import last_checkpoint_in_words
+from outlay.train.step_loop import StepLoop, last_checkpoint_in_words
 
 _MAX_WEIGHTS = 2**18
 """Numbers of a kernel that are kept for histograms."""
 
 
-class Recorder(Protocol):
-    """Where recorded rows go."""
-
-    def append(self, steps: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
-        """Add one row of each address for each step."""
-        ...
-
-    def recording(self) -> Recording:
-        """What there is so far."""
-        ...
-
-
-Shapes = Mapping[str, tuple[tuple[int, ...], np.dtype]]
-
-
 def simulate(
     prepared: Prepared,
     num_steps: int,
-    recorder_of: Callable[[Shapes], Recorder],
+    recorder_of: Callable[[RowTypes], Recorder],
     *,
     state: Any = None,
     progress: bool = False,
@@ -90,7 +74,7 @@ class _Simulation(StepLoop):
         self,
         prepared: Prepared,
         num_steps: int,
-        recorder_of: Callable[[Shapes], Recorder],
+        recorder_of: Callable[[RowTypes], Recorder],
         kept_in: str,
         saving: Saving | None,
         begin: Saved,
@@ -115,7 +99,9 @@ class _Simulation(StepLoop):
         self.gathered = Collected(self.brain, shapes["outputs"])
         self.names = population_names(self.gathered.activity.num_neurons)
         if begin.step:
-            self.gathered.go_on_from(begin.collected)
+            self.gathered.continue_from(begin.collected)
+            self.filter.continue_from(begin.collected, rows)
+            self.feed.continue_from(begin.collected)
 
     def progress(self) -> Progress:
         """Shows simulated time, and how fast it passes."""
@@ -174,7 +160,12 @@ class _Simulation(StepLoop):
         return self._recorded(), f"; the recording so far is in {self.kept_in}" if self.kept_in else ""
 
     def collected(self) -> Mapping[str, np.ndarray]:
-        return self.gathered.to_arrays(self.seconds)
+        return {
+            **self.gathered.to_arrays(self.seconds),
+            **self.filter.to_arrays(),
+            **self.feed.to_arrays(),
+            RECORDED_ROWS: np.array(self.recorder.num_rows),
+        }
 
     def result(self) -> BrainRun:
         """What the run came to, when it has ended."""
@@ -238,3 +229,60 @@ class _Simulation(StepLoop):
                 whole = gather(leaf).astype(np.float32).reshape(-1)
                 found[path] = whole[:: -(-whole.size // _MAX_WEIGHTS)].copy()
         return found
+
+
+class BrainStopped(BrainError):
+    """A run that could not go on.
+
+    Attributes:
+        recording: what was recorded until then.
+        num_steps: how many steps were taken and are sound.
+    """
+
+    def __init__(self, headline: str, problems: list[Problem], recording: Recording, num_steps: int) -> None:
+        super().__init__(headline, problems)
+        self.recording = recording
+        self.num_steps = num_steps
+
+
+def first_not_finite(first: Mapping[str, Any]) -> tuple[int, list[str]] | None:
+    """The step at which something was first not finite, and the modules where; None where all is well.
+
+    Args:
+        first: for each module the step, or -1.
+    """
+    bad = {module: int(step) for module, step in first.items() if int(step) >= 0}
+    if not bad:
+        return None
+    step = min(bad.values())
+    return step, [module for module, its in bad.items() if its == step]
+
+
+def not_finite_problems(step: int, dt: float, modules: list[str], state: Mapping[str, Any]) -> list[Problem]:
+    """One problem a module: which of its leaves hold what is no number.
+
+    Args:
+        step: the step, counted from 0.
+        dt: the time of a step in ms.
+        modules: the modules at fault.
+        state: the state some steps after it.
+    """
+    problems = []
+    for module in modules:
+        counted = {path: _num_bad(leaf) for path, leaf in flatten_paths({module: state[module]})[0]}
+        bad = [f"{path} ({number:,} of {size:,})" for path, (number, size) in counted.items() if number]
+        problems.append(
+            Problem(
+                "not finite",
+                module,
+                f"NaN or infinity in step {step} ({step * dt:g} ms): {', '.join(bad) or 'in its outputs'}",
+                "a smaller dt or learning rate, smaller inputs, or dtype float32",
+            )
+        )
+    return problems
+
+
+def _num_bad(leaf: Any) -> tuple[int, int]:
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return 0, leaf.size
+    return int(np.count_nonzero(~np.isfinite(np.asarray(leaf).astype(np.float32)))), leaf.size

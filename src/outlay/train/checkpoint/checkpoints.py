@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +19,19 @@ from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.devices.made import refuse_to_run
 from outlay.program.program import Program
-from outlay.train.checkpoint.background import InBackground, in_short
-from outlay.train.checkpoint.contents import saved_leaves, written_by
-from outlay.train.checkpoint.differences import refuse_other_state
+from outlay.train.checkpoint.array_files import (
+    ArrayFiles,
+    InBackground,
+    in_short,
+    padded_state,
+    saved_leaves,
+    unpadded_state,
+    written_by,
+)
 from outlay.train.checkpoint.folder import CheckpointFolder
-from outlay.train.checkpoint.manifest import ARRAYS, Manifest
-from outlay.train.checkpoint.name_rules import NameRules, name_rules
-from outlay.train.checkpoint.part import free, leaves_of, part_of
-from outlay.train.checkpoint.saved_arrays import padded_state, unpadded_state
-from outlay.train.checkpoint.whole import read_manifest, saved_files
-from outlay.train.together import as_first_finds, is_first, wait_for_all
-
-if TYPE_CHECKING:
-    from outlay.train.checkpoint.saved_arrays import ArrayFiles
+from outlay.train.checkpoint.integrity import ARRAYS, Manifest, read_manifest, saved_files
+from outlay.train.checkpoint.select_leaves import NameRules, free, leaves_of, name_rules, part_of, refuse_other_state
+from outlay.train.multihost import as_first_finds, is_first, wait_for_all
 
 
 class Checkpoints:
@@ -324,8 +324,6 @@ class Checkpoints:
 
     def _array_files(self) -> ArrayFiles:
         if self._arrays is None:
-            from outlay.train.checkpoint.saved_arrays import ArrayFiles  # Orbax takes a second to import
-
             self._arrays = ArrayFiles()
         return self._arrays
 

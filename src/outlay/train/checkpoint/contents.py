@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-from jax.sharding import NamedSharding
 from rich.table import Table
 
 from outlay.core.error_types import CheckpointError
 from outlay.core.quantities import format_bytes
-from outlay.core.runtime_flags import versions
-from outlay.core.sizes import num_bytes
 from outlay.core.table import table
-from outlay.devices.info import MeshInfo
 from outlay.train.checkpoint.folder import CheckpointFolder
-from outlay.train.checkpoint.manifest import MANIFEST, Manifest, SavedLeaf
-from outlay.train.checkpoint.whole import read_manifest
+from outlay.train.checkpoint.integrity import MANIFEST, Manifest, read_manifest
 
 
 @dataclass(frozen=True)
@@ -107,22 +99,3 @@ def contents(path: Path, step: int | None = None) -> Contents:
     shown = step if step is not None else max(whole, default=found[-1])
     manifest = read_manifest(folder.step_folder(shown))
     return Contents(folder.path, whole, damaged, None if isinstance(manifest, str) else manifest)
-
-
-def saved_leaves(arrays: Mapping[str, jax.Array]) -> tuple[SavedLeaf, ...]:
-    """The arrays as facts."""
-    return tuple(SavedLeaf(path, x.shape, str(x.dtype), num_bytes(x.shape, x.dtype)) for path, x in arrays.items())
-
-
-def written_by(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
-    """Versions, host, time and devices."""
-    meshes = [x.sharding.mesh for x in arrays.values() if isinstance(x.sharding, NamedSharding)]
-    widest = max(meshes, key=lambda mesh: mesh.size, default=None)
-    installed = versions(("outlay", "jax", "orbax-checkpoint"))
-    return {
-        **{name: version or "from its source" for name, version in installed.items()},
-        "host": socket.gethostname(),
-        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "devices": str(MeshInfo.of(widest)) if widest is not None else "1 device",
-        "processes": str(jax.process_count()),
-    }

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from outlay.core.error_types import CheckpointError
 from outlay.core.own_folder import MARK, OwnFolder, folder_id, mark
-from outlay.train.checkpoint.manifest import ARRAYS, MANIFEST, Manifest
-from outlay.train.checkpoint.whole import damaged_files, files_in, read_manifest
+from outlay.train.checkpoint.integrity import ARRAYS, MANIFEST, Manifest, damaged_files, files_in, read_manifest
 
 _KIND = "checkpoint folder"
 _LISTED = 3

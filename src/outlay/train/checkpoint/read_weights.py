@@ -21,8 +21,7 @@ from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.paths import Parts, flatten_paths, split_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.train.checkpoint.name_rules import NameRule, NameRules, name_rules
-from outlay.train.checkpoint.part import free, selected, warn_of_what_stays
+from outlay.train.checkpoint.select_leaves import NameRule, NameRules, free, name_rules, selected, warn_of_what_stays
 from outlay.train.checkpoint.weight_files import Paths, open_weights
 
 

@@ -17,7 +17,7 @@ from outlay.arrays.files import Stored
 from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.train.checkpoint.background import in_short
+from outlay.train.checkpoint.array_files import in_short
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 

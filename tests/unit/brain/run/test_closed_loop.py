@@ -4,7 +4,7 @@ from tests.unit.brain.run.tiny import tiny
 
 import outlay
 from outlay.brain.module import BrainError
-from outlay.brain.run.inputs.closed_loop import ClosedLoop
+from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.run_brain import run_brain
 
 

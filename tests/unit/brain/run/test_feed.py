@@ -3,8 +3,8 @@ import pytest
 
 from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import waves
+from outlay.brain.run.feed import Stimulus, refuse_not_finite
 from outlay.brain.run.from_file import read_inputs
-from outlay.brain.run.inputs.feed import Stimulus, refuse_not_finite
 
 FLOAT = np.dtype("float32")
 SHAPES = {"light": (2,)}

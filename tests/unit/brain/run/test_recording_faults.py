@@ -11,12 +11,10 @@ from tests.unit.brain.run.tiny import tiny
 from tests.unit.recipes.test_run_faults import disk_that_may_fill_up
 
 import outlay
-from outlay.brain.module import BrainError
-from outlay.brain.run.recording.disk import ZarrRecorder
-from outlay.brain.run.recording.recording import Recording
-from outlay.core.error_types import CheckpointError, OutputError, RunFolderError
+from outlay.core.error_types import CheckpointError, DataError, OutputError, RunFolderError
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
+from outlay.train.recording import Recording, ZarrRecorder
 from outlay.train.run_folder import RunFolder
 
 ROW = {"eye:out_spikes": ((2**16,), np.dtype(np.int8))}
@@ -128,5 +126,5 @@ def test_what_is_no_recording_is_refused(tmp_path, about):
     recorder = ZarrRecorder(tmp_path / "x.zarr", ROW, 1.0)
     assert json.loads((tmp_path / "x.zarr" / "zarr.json").read_text())["attributes"]["dt"] == 1.0
     (tmp_path / "x.zarr" / "zarr.json").write_text(about)
-    with pytest.raises(BrainError, match="is no recording of a Brain"):
+    with pytest.raises(DataError, match="is no recording of a run"):
         recorder.recording()

@@ -5,10 +5,10 @@ import pytest
 from tests.unit.brain.run.tiny import tiny
 
 import outlay
-from outlay.brain.run.not_finite import BrainStopped
-from outlay.brain.run.recording.recording import Recording
 from outlay.brain.run.run_brain import run_brain
-from outlay.train.stop import Interrupted
+from outlay.brain.run.simulate import BrainStopped
+from outlay.train.recording import Recording
+from outlay.train.step_loop import Interrupted
 
 pytestmark = pytest.mark.compiles
 

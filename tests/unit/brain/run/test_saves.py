@@ -11,18 +11,16 @@ import pytest
 from tests.unit.brain.run.tiny import tiny
 
 import outlay
-from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import BrainRecipe
-from outlay.brain.run.collected import Collected
-from outlay.brain.run.inputs.closed_loop import ClosedLoop
-from outlay.brain.run.not_finite import BrainStopped
-from outlay.brain.run.recording.recording import Recording
-from outlay.core.error_types import CheckpointError
+from outlay.brain.run.run_statistics import Collected
+from outlay.brain.run.simulate import BrainStopped
+from outlay.core.error_types import CheckpointError, OutputError
 from outlay.jobs import stop_request
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
+from outlay.train.recording import Recording
 from outlay.train.run_folder import RunFolder
-from outlay.train.stop import Interrupted
+from outlay.train.step_loop import Interrupted
 
 pytestmark = pytest.mark.compiles
 
@@ -102,7 +100,7 @@ def test_the_outputs_and_pictures_are_of_the_whole_run(tmp_path):
     spikes = np.arange(180).reshape(60, 3) % 5 == 0
     written = {"seen": whole.outputs["seen"], "eye:out_spikes": spikes.astype(np.int8)}
     first.add({name: values[:40] for name, values in written.items()})
-    second.go_on_from(first.to_arrays(seconds=1.5))
+    second.continue_from(first.to_arrays(seconds=1.5))
     second.add({name: values[40:] for name, values in written.items()})
     assert second.seconds == 1.5
     assert np.array_equal(second.outputs["seen"], whole.outputs["seen"])
@@ -117,7 +115,7 @@ def test_narrow_outputs_come_back_from_a_file(tmp_path):
     first.add({"seen": np.ones((2, 1), ml_dtypes.bfloat16), "eye:out_spikes": np.zeros((2, 3), np.int8)})
     np.savez(tmp_path / "it.npz", **first.to_arrays(seconds=0))
     with np.load(tmp_path / "it.npz") as arrays:
-        second.go_on_from(dict(arrays))
+        second.continue_from(dict(arrays))
     assert second.outputs["seen"].dtype == ml_dtypes.bfloat16
     assert second.outputs["seen"].tolist() == [[1], [1]]
 
@@ -163,29 +161,11 @@ def test_a_signal_saves_and_ends_it(tmp_path, uninterrupted, monkeypatch, capsys
     assert left_in(tmp_path) == uninterrupted
 
 
-@pytest.mark.parametrize(
-    ("options", "every", "message"),
-    [
-        ({"triggers": ["eye:out_spikes > 5"]}, 20, "what waits for an event would be lost"),
-        ({"stride": 8}, 20, r"every 20 steps would be between .*\n  fix: --checkpoint-every 24"),
-    ],
-)
-def test_what_cannot_be_saved_says_why(tmp_path, options, every, message):
-    with pytest.raises(CheckpointError, match=message):
-        run_prepared(prepare(recipe(**options)), RunFolder(tmp_path), checkpoint_every=every)
-
-
-def test_a_closed_loop_cannot_be_saved(tmp_path):
-    class Still:
-        def reset(self, *, seed=None):
-            return np.zeros(2), {}
-
-        def step(self, action):
-            return np.zeros(2), 0.0, False, False, {}
-
-    loop = ClosedLoop(Still(), encode=lambda seen, reward: {"light": seen}, decode=lambda outputs: 0)
-    with pytest.raises(CheckpointError, match="the state of its environment cannot be saved"):
-        run_prepared(prepare(BrainRecipe.of(tiny(), inputs=loop)), RunFolder(tmp_path), checkpoint_every=20)
+def test_a_checkpoint_between_two_recorded_steps_is_refused(tmp_path):
+    with pytest.raises(
+        CheckpointError, match=r"every 20 steps would be between two of .*\n  fix: --checkpoint-every 24"
+    ):
+        run_prepared(prepare(recipe(stride=8)), RunFolder(tmp_path), checkpoint_every=20)
 
 
 def test_another_run_is_refused_and_left_as_it_was(tmp_path):
@@ -203,7 +183,7 @@ def test_another_run_is_refused_and_left_as_it_was(tmp_path):
 def test_the_recording_is_missed(tmp_path):
     run_prepared(prepare(recipe()), RunFolder(tmp_path), steps=40, checkpoint_every=20)
     shutil.rmtree(tmp_path / "recording.zarr")
-    with pytest.raises(BrainError, match=r"recording.zarr, which the run recorded to, is gone\n  fix: put it back"):
+    with pytest.raises(OutputError, match=r"recording.zarr, which the run recorded to, is gone\n  fix: put it back"):
         run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
 
 

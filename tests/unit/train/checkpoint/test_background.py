@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from outlay.core.error_types import CheckpointError
-from outlay.train.checkpoint.background import InBackground
+from outlay.train.checkpoint.array_files import InBackground
 
 
 def test_it_goes_on_beside_and_is_waited_for():

@@ -22,7 +22,7 @@ NUM_KILLS = 10
 def processes():
     """Children of a server that has imported everything: a new one starts in a fraction of a second."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.unit.train.checkpoint.saver", "outlay.train.checkpoint.saved_arrays"])
+    context.set_forkserver_preload(["tests.unit.train.checkpoint.saver", "outlay.train.checkpoint.array_files"])
     return context
 
 

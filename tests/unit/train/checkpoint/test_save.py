@@ -8,8 +8,7 @@ from tests.unit.train.checkpoint.arranged import program, saved, trained
 from outlay.core.error_types import CheckpointError
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.folder import CheckpointFolder
-from outlay.train.checkpoint.manifest import Manifest
-from outlay.train.checkpoint.whole import read_manifest
+from outlay.train.checkpoint.integrity import Manifest, read_manifest
 
 pytestmark = pytest.mark.compiles
 

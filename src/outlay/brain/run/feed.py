@@ -48,6 +48,14 @@ class Feed(Protocol):
         """A few letters that differ where the inputs of the first steps do."""
         ...
 
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return what later inputs depend on, to continue from."""
+        ...
+
+    def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Begin with what `to_arrays` returned, whatever else is among the arrays."""
+        ...
+
 
 Value = Callable[[int], Any] | np.ndarray
 
@@ -118,6 +126,13 @@ class Stimulus:
         for name in sorted(self._shapes):
             found.update(self._steps_of(name, 0, stop).tobytes())
         return found.hexdigest()[:12]
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Nothing: the inputs of a step depend on its number alone."""
+        return {}
+
+    def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Nothing is to be done."""
 
     def _steps_of(self, name: str, start: int, stop: int) -> np.ndarray:
         shape, value = self._shapes[name], self._values[name]

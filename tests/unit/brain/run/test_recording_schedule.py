@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.brain.module import BrainError
-from outlay.brain.run.recording.events import Filter
-from outlay.brain.run.recording.moments import Moments, Trigger, Window
+from outlay.brain.run.recording_schedule import Filter, Moments, Trigger, Window
 
 
 def test_windows_as_text():

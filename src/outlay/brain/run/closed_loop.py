@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from outlay.brain.module import BrainError, Shape
-from outlay.brain.run.inputs.feed import Batch, Outputs, Stimulus
+from outlay.brain.run.feed import Batch, Outputs, Stimulus
 
 
 class Environment(Protocol):
@@ -52,9 +52,13 @@ class ClosedLoop:
         decode: from the Brain's outputs by name, each with a leading dim of `steps_per_action`, to an action.
         steps_per_action: steps of the Brain between two actions.
         seed: of the first episode.
+        save: from the environment to all that it needs to go on from where it is: arrays, numbers or texts by name.
+            With `save` and `restore` a run can be saved and continued as if it had never stopped.
+        restore: from the environment, such as a new one, and what `save` returned (as arrays): put it there.
 
     Attributes:
         episodes: those that have ended, in order.
+        can_be_saved: whether `save` and `restore` are given.
 
     Example:
         >>> class Still:
@@ -73,6 +77,8 @@ class ClosedLoop:
         decode: Callable[[Outputs], Any],
         steps_per_action: int = 20,
         seed: int = 0,
+        save: Callable[[Any], Mapping[str, Any]] | None = None,
+        restore: Callable[[Any, Mapping[str, np.ndarray]], None] | None = None,
     ) -> None:
         if steps_per_action < 1:
             raise BrainError(f"steps_per_action={steps_per_action}: the Brain acts after 1 step or more")
@@ -82,7 +88,12 @@ class ClosedLoop:
                 f"a {type(environment).__name__} is no environment: it has no {' and no '.join(missing)}"
                 "\n  fix: gymnasium.make(...), or a class with reset(seed=...) and step(action)"
             )
+        if (save is None) != (restore is None):
+            given, absent = ("save", "restore") if restore is None else ("restore", "save")
+            raise BrainError(f"{given}= is given and {absent}= is not\n  fix: both, or neither")
         self.environment = environment
+        self.can_be_saved = save is not None
+        self._save, self._restore = save, restore
         self.steps_per_action = steps_per_action
         self.episodes: list[Episode] = []
         self._encode, self._decode = encode, decode
@@ -113,6 +124,55 @@ class ClosedLoop:
             self._observation, _ = self.environment.reset()
             self._total, self._num_actions, self._start = 0.0, 0, after
 
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the loop as arrays, to continue from; nothing if it cannot be saved.
+
+        Raises:
+            BrainError: the environment's `save` returned something that is no array, number or text.
+        """
+        if self._save is None:
+            return {}
+        ended = np.array([(e.start, e.num_actions) for e in self.episodes], np.int64).reshape(-1, 2)
+        arrays = {
+            "episodes": ended,
+            "rewards": np.array([e.reward for e in self.episodes], np.float64),
+            "reward": np.array([self._reward, self._total], np.float64),
+            "counts": np.array([self._num_actions, self._start], np.int64),
+            # What was made of the observation, since an observation may be anything.
+            **{f"inputs/{name}": np.asarray(value) for name, value in self.seen().items()},
+            **{f"environment/{name}": _saveable(name, value) for name, value in self._save(self.environment).items()},
+        }
+        return {f"{_LOOP}{name}": value for name, value in arrays.items()}
+
+    def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Begin with what `to_arrays` returned, whatever else is among the arrays."""
+        own = {name.removeprefix(_LOOP): value for name, value in arrays.items() if name.startswith(_LOOP)}
+        if self._restore is None or not own:
+            return
+        ended = zip(own["episodes"].tolist(), own["rewards"].tolist(), strict=True)
+        self.episodes[:] = [Episode(start, num_actions, reward) for (start, num_actions), reward in ended]
+        self._reward, self._total = own["reward"].tolist()
+        self._num_actions, self._start = own["counts"].tolist()
+        self._encoded = _below("inputs/", own)
+        self._restore(self.environment, _below("environment/", own))
+
+
+_LOOP = "loop/"
+
+
+def _below(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def _saveable(name: str, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufcSU":
+        raise BrainError(
+            f"save(environment) returned {name!r} as a {type(value).__name__}, which no file of arrays can hold"
+            "\n  fix: arrays, numbers or texts by name; whatever else as a text, json.dumps(...)"
+        )
+    return array
+
 
 class _Fed:
     """A closed loop as a `Feed`."""
@@ -139,3 +199,11 @@ class _Fed:
     def digest(self) -> str:
         """Nothing: nobody knows what an environment will do."""
         return ""
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """The loop and its environment."""
+        return self._loop.to_arrays()
+
+    def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put the loop and its environment back."""
+        self._loop.continue_from(arrays)

@@ -1,68 +1,74 @@
-"""After which step a run stops that was asked to: the same in all processes, though each hears of it when it does."""
+"""What the processes of a job do together while a run goes on: wait for one another, agree, and stop after one step."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import time
-from typing import Any, NoReturn
+import zlib
+from collections.abc import Callable
 
 import jax
 
-from outlay.core.error_types import ProgramError
+from outlay.core.error_types import CheckpointError, ProgramError
 from outlay.core.jax_compat import preemption_is_served
-from outlay.jobs.joined import patience, post, posted, wait_for
-from outlay.jobs.stop_request import Stopped, agree_on, exit_code, is_requested, listen, listening
-from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.together import is_first
+from outlay.jobs.joined import gather_all, patience, post, posted, wait_for
+from outlay.jobs.stop_request import agree_on, exit_code, is_requested, listen, listening
+
+# No collective waits here: the first one of CPU devices fails where a process is 30 s later than another, and process 0
+# may check a checkpoint for longer.
+_meetings = itertools.count()
+
+
+def is_first() -> bool:
+    """Whether this is the process that names and completes what all of them write, and speaks for them."""
+    return jax.process_index() == 0
+
+
+def wait_for_all(what: str) -> None:
+    """Go on when every process has come here, however long that takes.
+
+    Args:
+        what: what they wait for; the same in all processes, which come to the same waits in the same order.
+    """
+    if jax.process_count() > 1:
+        key = f"together/{next(_meetings)}/{zlib.crc32(what.encode())}"
+        gather_all(key, range(jax.process_count()), jax.process_index())
+
+
+def as_first_finds(find: Callable[[], int]) -> int:
+    """Return in all processes what `find` gives in the first: one may see a shared folder later than another.
+
+    Raises:
+        CheckpointError: it failed there; in the others too, so that none waits for the first.
+    """
+    return int(text_of_first(lambda: str(find())))
+
+
+def text_of_first(find: Callable[[], str]) -> str:
+    """Return in all processes the text that `find` gives in the first, which is not empty.
+
+    Raises:
+        CheckpointError: it failed there; in the others too, so that none waits for the first.
+    """
+    if jax.process_count() == 1:
+        return find()
+    key, text = f"found/{next(_meetings)}", ""
+    if is_first():
+        try:
+            text = find()
+        finally:
+            post(key, text)
+    else:
+        text = wait_for(key) or ""
+    if not text:
+        raise CheckpointError("process 0 cannot use the checkpoints, and says why")
+    return text
+
 
 _ASK_EVERY = 5.0  # seconds; a fraction of what SLURM gives between its signal and the time limit
 _STOP = "stop"  # and with what exit code
-
 _runs = itertools.count()
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in the middle of a run; says how far it came.
-
-    Attributes:
-        partial: what the run has measured until then: the metrics of its steps, as in `Fit`, or a recording.
-        step: how many steps were finished.
-        saved: the step of the last checkpoint; None where there is none.
-    """
-
-    def __init__(self, partial: Any, step: int, num_steps: int, where: str, saved: int | None) -> None:
-        self.partial, self.step, self.saved = partial, step, saved
-        super().__init__(f"stopped after step {step} of {num_steps}{where}{last_checkpoint_in_words(saved)}")
-
-
-def end_on_request(step: int, num_steps: int, checkpoints: Checkpoints, *, say: bool) -> NoReturn:
-    """End a program that was asked to, once its state is saved.
-
-    Args:
-        step: the step that it is after.
-        num_steps: how many there would be in all.
-        checkpoints: where it is saved.
-        say: whether to say so on stderr.
-
-    Raises:
-        Stopped: always.
-    """
-    message = f"stopped on request after step {step} of {num_steps}, saved in {checkpoints.path}"
-    stopped = Stopped(message, exit_code())
-    if say:
-        print(stopped, file=sys.stderr)
-    raise stopped
-
-
-def last_checkpoint_in_words(saved: int | None) -> str:
-    """What the message of a run that ended early says at its end; empty where nothing was saved.
-
-    Args:
-        saved: the step of the last checkpoint; None where there is none.
-    """
-    return f"; the last checkpoint is of step {saved}" if saved is not None else ""
 
 
 def on_request() -> contextlib.AbstractContextManager[None]:

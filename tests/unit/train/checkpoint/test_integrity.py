@@ -14,7 +14,7 @@ from outlay.core.error_types import CheckpointError
 from outlay.core.table import to_text
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.contents import contents
-from outlay.train.checkpoint.manifest import Manifest
+from outlay.train.checkpoint.integrity import Manifest
 
 NUM_MUTATIONS = 300
 VALUES = [None, True, -1, 0, 1.5, 10**30, "x", "", [], {}, [None], {"a": 1}, [1, 2], "float32", "../../x", float("nan")]

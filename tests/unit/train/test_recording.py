@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from outlay.brain.module import BrainError
-from outlay.brain.run.recording.disk import ZarrRecorder
-from outlay.brain.run.recording.recording import Recording
-from outlay.brain.run.run_brain import MemoryRecorder
+from outlay.core.error_types import DataError, OutputError
+from outlay.train.recording import MemoryRecorder, Recording, ZarrRecorder
 
 ROWS = {
     "A:out_spikes": ((3,), np.dtype("int8")),
@@ -53,10 +51,10 @@ def test_what_is_on_disk_can_be_read_while_the_run_goes_on(tmp_path):
 
 
 def test_a_recording_is_never_replaced(tmp_path):
-    with pytest.raises(BrainError, match="exists, and a recording would replace it"):
+    with pytest.raises(OutputError, match="exists, and a recording would replace it"):
         ZarrRecorder(tmp_path, ROWS, 1.0)
 
 
 def test_what_is_no_recording(tmp_path):
-    with pytest.raises(BrainError, match=r"is no recording of a Brain\n  fix: the folder recording\.zarr"):
+    with pytest.raises(DataError, match=r"is no recording of a run\n  fix: the folder recording\.zarr"):
         Recording.read(tmp_path)

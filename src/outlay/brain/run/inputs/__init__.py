@@ -1,1 +1,0 @@
-"""What a Brain is fed: arrays, files, functions of the step, an environment."""

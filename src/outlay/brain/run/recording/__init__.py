@@ -1,1 +1,0 @@
-"""What is kept of a run: which steps, and where."""

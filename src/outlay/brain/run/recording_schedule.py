@@ -1,0 +1,272 @@
+"""Which steps of a run are recorded: all, windows of time, or what is around an event, decided as the run goes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from outlay.brain.module import BrainError
+from outlay.train.recording import Rows, RowTypes
+
+MS_PER_SECOND = 1000.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """A piece of simulated time.
+
+    Attributes:
+        start: its first moment in ms.
+        end: in ms, not included.
+
+    Example:
+        >>> Window.parse("100..250.5")
+        Window(start=100.0, end=250.5)
+    """
+
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end:
+            raise BrainError(
+                f"the window from {self.start:g} to {self.end:g} ms holds no time\n"
+                "  fix: a start of 0 ms or later, and an end after it"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Window:
+        """A window as text: `FROM..TO` in ms; without TO, to the end of the run.
+
+        Raises:
+            BrainError: it is written otherwise, or holds no time.
+        """
+        start, dots, end = text.removesuffix("ms").partition("..")
+        try:
+            return cls(float(start or 0), float(end or math.inf) if dots else float("nan"))
+        except ValueError as error:
+            if isinstance(error, BrainError) and dots:
+                raise
+            raise BrainError(f"{text!r} is no window of time\n  fix: FROM..TO in ms, such as 100..200") from error
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """An event, and how much is recorded around it.
+
+    Attributes:
+        port: `MODULE:PORT`. Of spikes the event is about the mean rate of the neurons in Hz, of values their mean.
+        above: the event lasts as long as the number is above this.
+        around: how much is recorded before and after it, in ms.
+        over: the number is that of so many last ms.
+
+    Example:
+        >>> Trigger.parse("A_ex:out_spikes > 80 Hz +- 50 ms")
+        Trigger(port='A_ex:out_spikes', above=80.0, around=50.0, over=10.0)
+    """
+
+    port: str
+    above: float
+    around: float = 50.0
+    over: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not (self.around >= 0 and self.over > 0 and math.isfinite(self.around + self.over + self.above)):
+            raise BrainError(
+                f"a trigger cannot record {self.around:g} ms around the mean of {self.over:g} ms above {self.above:g}\n"
+                "  fix: around of 0 ms or more, over of more than 0 ms, all of them finite"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Trigger:
+        """A trigger as text: `MODULE:PORT > NUMBER +- MS`; without the last part 50 ms.
+
+        Raises:
+            BrainError: it is written otherwise.
+        """
+        found = _TRIGGER.fullmatch(text.strip())
+        if not found:
+            raise BrainError(
+                f"{text!r} is no trigger\n  fix: MODULE:PORT > RATE +- MS, such as 'A_ex:out_spikes > 80 +- 50'"
+            )
+        around = {} if found["around"] is None else {"around": float(found["around"])}
+        return cls(found["port"], float(found["above"]), **around)
+
+
+_NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
+_TRIGGER = re.compile(
+    rf"(?P<port>[^\s>]+:[^\s>]+)\s*>\s*(?P<above>-?{_NUMBER})\s*(?:Hz)?\s*(?:(?:±|\+-|\+/-)\s*(?P<around>{_NUMBER})\s*(?:ms)?)?"
+)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The steps of a run that are recorded.
+
+    With windows, only steps in one of them; with triggers, only steps around an event; with both, either will do;
+    with neither, all.
+
+    Attributes:
+        windows: pieces of simulated time.
+        triggers: events.
+    """
+
+    windows: Sequence[Window] = ()
+    triggers: Sequence[Trigger] = ()
+
+    @classmethod
+    def of(cls, windows: Sequence[tuple[float, float] | str], triggers: Sequence[str]) -> Moments:
+        """From what a user writes.
+
+        Args:
+            windows: each as (from, to) in ms, or as text.
+            triggers: as text.
+
+        Raises:
+            BrainError: one of them is written otherwise.
+        """
+        pieces = [Window.parse(window) if isinstance(window, str) else Window(*window) for window in windows]
+        return cls(tuple(pieces), tuple(map(Trigger.parse, triggers)))
+
+    @property
+    def all(self) -> bool:
+        """Whether every step is recorded."""
+        return not self.windows and not self.triggers
+
+    def in_windows(self, steps: np.ndarray, dt: float) -> np.ndarray:
+        """Which of some steps are in a window, as booleans."""
+        times = steps * dt
+        return np.any([(times >= w.start) & (times < w.end) for w in self.windows] or [np.zeros(len(steps), bool)], 0)
+
+
+class Filter:
+    """Passes on the recorded rows of the wanted steps, in order, as soon as it is certain that they are wanted.
+
+    Args:
+        moments: which steps are wanted.
+        dt: the time of a step in ms.
+    """
+
+    def __init__(self, moments: Moments, dt: float) -> None:
+        self._moments = moments
+        self._dt = dt
+        self._watches = [_Watch(trigger, dt) for trigger in moments.triggers]
+        self._waiting: list[tuple[np.ndarray, Rows]] = []
+
+    def __call__(
+        self, first: int, ports: Rows, steps: np.ndarray, rows: Rows
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Take what a chunk of steps gave, and return what is now certain.
+
+        Args:
+            first: the first step of the chunk.
+            ports: what the triggers' ports wrote in each step of it.
+            steps: the steps of the recorded rows.
+            rows: the recorded rows, by address.
+        """
+        if self._moments.all:
+            return steps, dict(rows)
+        for watch in self._watches:
+            watch.see(first, ports[watch.trigger.port])
+        self._waiting.append((steps, rows))
+        return self._release(min((watch.certain for watch in self._watches), default=None))
+
+    def rest(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """What was waiting for events that can no longer come."""
+        return self._release(None)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return what waits for an event and what triggers have seen, to continue from."""
+        arrays = {}
+        for number, watch in enumerate(self._watches):
+            arrays |= {f"{_WATCH}{number}/{name}": value for name, value in watch.to_arrays().items()}
+        if self._waiting:
+            steps, rows = self._joined()
+            arrays |= {_WAITING: steps, **{f"{_WAITING}/{name}": row for name, row in rows.items()}}
+        return arrays
+
+    def continue_from(self, arrays: Mapping[str, np.ndarray], types: RowTypes) -> None:
+        """Begin with what `to_arrays` returned, whatever else is among the arrays.
+
+        Args:
+            arrays: from a file.
+            types: the shape and dtype of a row, by address.
+        """
+        for number, watch in enumerate(self._watches):
+            prefix = f"{_WATCH}{number}/"
+            watch.continue_from({name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)})
+        if _WAITING in arrays:
+            # A file knows no bfloat16, only its bytes.
+            rows = {name: arrays[f"{_WAITING}/{name}"].view(dtype) for name, (_, dtype) in types.items()}
+            self._waiting = [(arrays[_WAITING], rows)]
+
+    def _joined(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return all that waits, as one piece."""
+        steps = np.concatenate([steps for steps, _ in self._waiting])
+        names = self._waiting[0][1]
+        return steps, {name: np.concatenate([rows[name] for _, rows in self._waiting]) for name in names}
+
+    def _release(self, before: int | None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The wanted ones of the waiting rows whose step is before one; of all of them if None."""
+        if not self._waiting:
+            return np.zeros(0, np.int64), {}
+        steps, rows = self._joined()
+        certain = np.ones(len(steps), bool) if before is None else steps < before
+        self._waiting = [(steps[~certain], {name: row[~certain] for name, row in rows.items()})]
+        wanted = certain & self._moments.in_windows(steps, self._dt)
+        for watch in self._watches:
+            wanted |= certain & watch.wanted(steps)
+        return steps[wanted], {name: row[wanted] for name, row in rows.items()}
+
+
+_WATCH, _WAITING = "watch/", "waiting"
+
+
+class _Watch:
+    """One trigger over the steps of a run.
+
+    Attributes:
+        trigger: the trigger.
+        certain: steps before this one are already decided.
+    """
+
+    def __init__(self, trigger: Trigger, dt: float) -> None:
+        self.trigger = trigger
+        self.certain = 0
+        self._around = round(trigger.around / dt)
+        self._over = max(1, round(trigger.over / dt))
+        self._per_second = MS_PER_SECOND / dt
+        self._last = np.zeros(0)
+        self._events = np.zeros(0, np.int64)
+
+    def see(self, first: int, written: np.ndarray) -> None:
+        """What the port wrote in the steps from `first` on."""
+        flat = written.reshape(len(written), -1)
+        is_spikes = flat.dtype == np.int8
+        levels = (flat != 0).mean(1) * self._per_second if is_spikes else flat.astype(np.float64).mean(1)
+        known = np.concatenate([self._last, levels])
+        sums = np.concatenate([[0.0], np.cumsum(known)])
+        ends = np.arange(len(self._last) + 1, len(known) + 1)
+        means = (sums[ends] - sums[np.maximum(ends - self._over, 0)]) / np.minimum(ends, self._over)
+        self._last = known[len(known) - min(self._over - 1, len(known)) :]
+        now = first + np.flatnonzero(means > self.trigger.above)
+        self.certain = first + len(written) - self._around
+        old_enough = self._events >= self.certain - 2 * self._around - len(written)
+        self._events = np.concatenate([self._events[old_enough], now])
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return what it has seen, to continue from."""
+        return {"certain": np.array(self.certain), "last": self._last, "events": self._events}
+
+    def continue_from(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Begin with what `to_arrays` returned."""
+        self.certain, self._last, self._events = int(arrays["certain"]), arrays["last"], arrays["events"]
+
+    def wanted(self, steps: np.ndarray) -> np.ndarray:
+        """Which of some steps are near an event, as booleans."""
+        from_, to = np.searchsorted(self._events, [steps - self._around, steps + self._around + 1])
+        return to > from_

@@ -1,0 +1,221 @@
+"""What a kind of run is, and what every run comes to: training is one kind, simulating a Brain another."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from outlay.core.error_types import RunFolderError
+from outlay.core.quantities import counted
+from outlay.recipes.prepare import Prepared
+from outlay.train.multihost import is_first
+from outlay.train.recording import MemoryRecorder, Recorder, RowTypes, ZarrRecorder
+from outlay.train.run_folder import RECORDING, RunFolder
+from outlay.train.saving import Saved, Saving
+
+RECORDED_ROWS = "recorded_rows"
+"""The name, among what is collected, of the number of rows that the recording had."""
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """What a run is given: its folder is emptied, its program compiled, and what it continues from restored.
+
+    Attributes:
+        steps: how many steps in all.
+        folder: the run folder.
+        saving: saves it on its way; None where nothing is saved.
+        start: what it continues from; None for a new run.
+    """
+
+    steps: int
+    folder: RunFolder
+    saving: Saving | None
+    start: Saved | None
+
+    def recorder(self, types: RowTypes, dt: float = 1.0) -> Recorder:
+        """Return where the rows of these addresses go: into the run folder, from the first process."""
+        if not (types and is_first()):
+            return MemoryRecorder({}, dt)
+        rows = self.start.collected.get(RECORDED_ROWS) if self.start else None
+        return ZarrRecorder(
+            self.folder.path / RECORDING,
+            types,
+            dt,
+            keep_before=self.start.step if self.start else None,
+            keep_rows=None if rows is None else int(rows),
+        )
+
+
+class RunKind(abc.ABC):
+    """How the recipes of one kind are run. `run_prepared` does what is the same for all, and asks this for the rest.
+
+    Args:
+        prepared: the recipe with its program.
+
+    Attributes:
+        identity: entries of the config that must stay as they were for a run to be continued.
+        results: files that a run of this kind leaves in its folder besides those of every run.
+        collects: whether something is collected on the host that is saved beside the state.
+    """
+
+    identity: ClassVar[tuple[str, ...]] = ("recipe", "seed", "record", "stride")
+    results: ClassVar[tuple[str, ...]] = ()
+    collects: ClassVar[bool] = False
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared, self.recipe, self.program = prepared, prepared.recipe, prepared.program
+
+    @property
+    def step_unit(self) -> int:
+        """A run can be saved after steps that this divides."""
+        return 1
+
+    @abc.abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Return what `config.json` says of this run besides what it says of every run."""
+
+    def check(self, steps: int) -> None:  # noqa: B027  # not every kind has something to check
+        """Raise if the recipe cannot be run; nothing in the run folder was touched."""
+
+    def check_saving(self, every: int) -> None:  # noqa: B027
+        """Raise if a run cannot be saved every so many steps.
+
+        Raises:
+            CheckpointError: it cannot.
+        """
+
+    @abc.abstractmethod
+    def run(self, setup: RunSetup) -> Result:
+        """Take the steps, and leave the results and the report in the run folder.
+
+        Raises:
+            ResultNotWritten: the steps were taken, and what they came to cannot be written.
+        """
+
+    def result_facts(self, setup: RunSetup, seconds: float, recorded: Sequence[str], num_rows: int) -> dict[str, Any]:
+        """Return what a `Result` says of every run."""
+        mesh = self.program.plan.mesh
+        return {
+            "recipe": self.recipe.name,
+            "layout": self.prepared.layout_name,
+            "mode": self.program.mode,
+            "devices": str(mesh),
+            "simulated": mesh.kind == "simulated",
+            "num_steps": setup.steps,
+            "resumed_after": setup.start.step if setup.start else 0,
+            "seconds": seconds,
+            "recorded": tuple(recorded),
+            "num_rows": num_rows,
+            "folder": str(setup.folder.path),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(abc.ABC):
+    """What a finished run came to: facts that print themselves.
+
+    Attributes:
+        recipe: the recipe's name.
+        layout: the layout's name.
+        mode: how it was executed.
+        devices: what it ran on, in words.
+        simulated: whether the devices were pretended, so that times say nothing about speed.
+        num_steps: steps taken in all.
+        resumed_after: the step that the run was continued after; 0 for one from the start.
+        seconds: what the steps took, without compiling.
+        recorded: the addresses that were recorded.
+        num_rows: recorded steps.
+        folder: the run folder.
+    """
+
+    recipe: str
+    layout: str
+    mode: str
+    devices: str
+    simulated: bool
+    num_steps: int
+    resumed_after: int
+    seconds: float
+    recorded: tuple[str, ...]
+    num_rows: int
+    folder: str
+
+    @property
+    @abc.abstractmethod
+    def facts(self) -> dict[str, str]:
+        """The result in words, by name, for people."""
+
+    @property
+    def shown(self) -> str:
+        """Text that the run shows besides; empty for none."""
+        return ""
+
+    @property
+    def title(self) -> str:
+        """The heading of its page."""
+        return f"{self.recipe} under {self.layout}"
+
+    @property
+    def continued(self) -> str:
+        """Words that follow the number of steps; empty for a run from the start."""
+        return f", continued after step {self.resumed_after}" if self.resumed_after else ""
+
+    @property
+    def caveat(self) -> str:
+        """What has to stand behind every time."""
+        return " (simulated devices: this is not a speed)" if self.simulated else ""
+
+    @property
+    def recorded_in_words(self) -> str:
+        """How much was recorded; empty for nothing."""
+        if not self.recorded:
+            return ""
+        return f"{counted(self.num_rows, 'row')} of {counted(len(self.recorded), 'address', 'addresses')}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {**asdict(self), "recorded": list(self.recorded)}
+
+    def __str__(self) -> str:
+        lines = [f"{name:<9} {words}" for name, words in self.facts.items()]
+        folder = f"run folder {self.folder}, report {self.folder}/report.html (open it in a browser)"
+        shown = ["", self.shown, ""] if self.shown else []
+        return "\n".join([*lines, *shown, folder])
+
+
+class ResultNotWritten(RunFolderError):
+    """A run that ended well, and whose folder could not be written to at the end.
+
+    Attributes:
+        result: what it came to.
+    """
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+@contextlib.contextmanager
+def result_not_lost(result: Result) -> Iterator[None]:
+    """Raise what cannot be written after the last step together with the result of the run.
+
+    Raises:
+        ResultNotWritten: something cannot be written.
+    """
+    try:
+        yield
+    except RunFolderError as error:
+        raise ResultNotWritten(f"the run ended well, but {error}", result) from error
+
+
+def metrics_in_words(metrics: Mapping[str, Any]) -> str:
+    """Return the numbers as text; a metric of several is left to the metrics file."""
+    return ", ".join(
+        f"{name} {value:.2%}" if name == "accuracy" else f"{name} {value:.4f}"
+        for name, value in metrics.items()
+        if name not in ("step", "seconds") and not isinstance(value, list)
+    )

@@ -1,0 +1,173 @@
+"""Training as a kind of run: steps over batches, then the recipe's evaluation and sample."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from outlay.core.error_types import RecipeError
+from outlay.core.quantities import counted
+from outlay.core.user_code import users_traceback
+from outlay.recipes.run_kind import Result, RunKind, RunSetup, metrics_in_words, result_not_lost
+from outlay.report.run_page import Picture, run_page
+from outlay.train.contract import refuse_unrecordable
+from outlay.train.data import TrainData, num_of
+from outlay.train.loop import Data, fit
+from outlay.train.metrics_file import as_numbers, finite
+from outlay.train.multihost import is_first
+from outlay.train.recording import RecordedLeaves
+
+
+class TrainingRun(RunKind):
+    """Runs a recipe by training; see `RunKind`."""
+
+    identity = (*RunKind.identity, "batch", "examples")
+    results = ("loss.png", "sample.txt")
+
+    def config(self) -> dict[str, Any]:
+        """Return what a batch is, and how many examples there are."""
+        data = self.recipe.data
+        return {
+            "batch": {
+                leaf.path: {"shape": list(leaf.shape), "dtype": leaf.dtype}
+                for leaf in self.program.plan.of_kind("batch")
+            },
+            "examples": num_of(data.examples) if isinstance(data, TrainData) else None,
+        }
+
+    def check(self, steps: int) -> None:
+        """Raise if the outputs of the step cannot be metrics, or nothing can be recorded as asked."""
+        refuse_unrecordable(self.program.lowered.out_info[1])
+        RecordedLeaves(self.program, self.recipe.record, self.recipe.stride)
+
+    def run(self, setup: RunSetup) -> Result:
+        """Train, evaluate, and leave metrics, sample and report."""
+        recipe, program, folder = self.recipe, self.program, setup.folder
+        start = (setup.start.step, setup.start.state) if setup.start else None
+        if start is None and recipe.begin is not None:
+            start = (0, recipe.begin(program, program.init(jax.random.key(recipe.seed))))
+        done = fit(
+            program,
+            self._data(),
+            steps=setup.steps,
+            key=jax.random.key(recipe.seed),
+            metrics_path=folder.metrics_path,
+            progress=is_first(),
+            checkpoints=setup.saving.checkpoints if setup.saving else None,
+            checkpoint_every=setup.saving.every if setup.saving else None,
+            start=start,
+            record=recipe.record,
+            stride=recipe.stride,
+            recorder=setup.recorder,
+        )
+        problems: list[str] = []
+        result = TrainingResult(
+            **self.result_facts(setup, done.seconds, tuple(done.recording), len(done.recording.steps)),
+            num_samples=done.num_samples,
+            training=done.history[-1] if done.history else {},
+            held_out=self._measured(recipe.evaluate, "evaluate", _numbers, "a dictionary of numbers", done, problems)
+            or {},
+            sample=self._measured(recipe.sample, "sample", _text, "a text", done, problems) or "",
+        )
+        with result_not_lost(result):
+            if result.sample:
+                folder.write_sample(result.sample)
+            if is_first():
+                picture = folder.write_loss(done.history) if "loss" in done.history[0] else None
+                beside = Picture("Training loss over steps", picture) if picture else None
+                folder.write_report(
+                    run_page(result.title, result.facts, program.plan, beside=beside, sample=result.sample)
+                )
+        if problems:
+            raise self._failed(setup, problems)
+        return result
+
+    def _data(self) -> Data:
+        """Return the batches; of several processes, each reads its own part of them where the data can do that."""
+        data = self.recipe.data
+        return data.on(self.program) if isinstance(data, TrainData) and jax.process_count() > 1 else data
+
+    def _measured(
+        self,
+        function: Callable[..., Any] | None,
+        name: str,
+        read: Callable[[Any], Any],
+        returns: str,
+        done: Any,
+        problems: list[str],
+    ) -> Any:
+        """Call the recipe's function with the trained state; if it fails, add a problem: training must not be lost."""
+        if function is None:
+            return None
+        try:
+            return read(function(self.program, done.state))
+        except Exception as error:
+            reason = users_traceback(error) or f"{type(error).__name__}: {error}"
+            where = getattr(function, "__qualname__", repr(function))
+            problems.append(f"  {name} ({where}), which is to return {returns}:\n{textwrap.indent(reason, '    ')}")
+            return None
+
+    def _failed(self, setup: RunSetup, problems: list[str]) -> RecipeError:
+        folder = setup.folder
+        saved = (
+            f"the state after step {setup.steps} is in {folder.checkpoints_path}"
+            if setup.saving
+            else "its state was not saved: --checkpoint-every N saves it before they are called"
+        )
+        done_well = f"the training itself is done, and its metrics, plan and report are in {folder.path}; {saved}"
+        headline = f"what follows the last step of {self.recipe.name!r} failed"
+        return RecipeError("\n".join([headline, *problems, done_well]))
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: as_numbers(value) for name, value in values.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"it returned a {type(value).__name__}: {value!r:.60}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult(Result):
+    """What a finished training came to.
+
+    Attributes:
+        num_samples: samples seen.
+        training: the metrics of the last step.
+        held_out: the metrics on held-out data; empty where the recipe has none.
+        sample: what the recipe shows of the trained state, as text; empty where it shows nothing.
+    """
+
+    num_samples: int
+    training: Mapping[str, float]
+    held_out: Mapping[str, float]
+    sample: str
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The result in words, by name, for people."""
+        rate = self.num_samples / self.seconds if self.seconds else 0.0
+        steps = f"{counted(self.num_steps, 'step')}{self.continued}"
+        facts = {
+            "ran": f"{self.recipe}, layout {self.layout}, {self.devices}",
+            "training": f"{metrics_in_words(self.training)} after {steps}",
+            "held out": metrics_in_words(self.held_out),
+            "time": f"{self.seconds:.1f} s, {rate:,.0f} samples/s{self.caveat}",
+            "recorded": self.recorded_in_words,
+        }
+        return {name: words for name, words in facts.items() if words}
+
+    @property
+    def shown(self) -> str:
+        """What the recipe shows of the trained state."""
+        return self.sample
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {**super().to_dict(), "training": finite(self.training), "held_out": finite(self.held_out)}

@@ -1,0 +1,195 @@
+"""The arrays of a checkpoint as files: written beside the training, and read into any shardings."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from outlay.arrays.shardings import shardings
+from outlay.core.error_types import CheckpointError
+from outlay.core.runtime_flags import versions
+from outlay.core.sizes import num_bytes
+from outlay.devices.info import MeshInfo
+from outlay.program.program import Program
+from outlay.train.checkpoint.integrity import SavedLeaf
+
+# Small enough that a device which needs a few rows does not read much more, large enough that a file of them is read
+# and written at the disk's speed.
+_CHUNK_BYTES = 2**24
+
+
+class ArrayFiles:
+    """Reads and writes flat dictionaries of arrays with Orbax.
+
+    Orbax's folder is layout-free: it holds global arrays, cut where it was convenient to write them. Floating-point
+    parameters hardly compress, so nothing is compressed.
+    """
+
+    def __init__(self) -> None:
+        import orbax.checkpoint as orbax  # which takes a second, and only who saves or restores needs it
+
+        self._log = logging.getLogger("absl")
+        self._orbax = orbax
+        self._files = orbax.AsyncCheckpointer(orbax.PyTreeCheckpointHandler(use_compression=False))
+
+    def start_writing(self, folder: Path, arrays: Mapping[str, jax.Array]) -> None:
+        """Copy the arrays to the host, where later steps cannot change them, and write on in the background."""
+        saved = {path: x for path, x in arrays.items() if x.size}  # Orbax takes no empty arrays
+        chunks = {path: self._orbax.SaveArgs(chunk_byte_size=_CHUNK_BYTES) for path in saved}
+        if not saved:
+            return
+        self._log.addFilter(_not_of_orbax)
+        self._files.save(folder, args=self._orbax.args.PyTreeSave(saved, save_args=chunks))
+
+    def finish_writing(self) -> None:
+        """Wait until all processes have written; raise what went wrong meanwhile."""
+        try:
+            self._files.wait_until_finished()
+        finally:
+            self._log.removeFilter(_not_of_orbax)
+
+    def give_up(self) -> None:
+        """Wait until nothing is being written any more, and forget what went wrong, which is not the next save's."""
+        with contextlib.suppress(Exception):
+            self._files.wait_until_finished()
+
+    def read(self, folder: Path, types: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+        """Read arrays, each device its own piece.
+
+        Args:
+            folder: what was written.
+            types: shapes, dtypes and shardings by path, of all that was written or some; shapes and dtypes are those
+                that were written.
+        """
+        of_some_size = {path: shape for path, shape in types.items() if shape.size}
+        into = self._orbax.checkpoint_utils.construct_restore_args(of_some_size)
+        args = self._orbax.args.PyTreeRestore(of_some_size, restore_args=into, partial_restore=True)
+        arrays = self._files.restore(folder, args=args) if of_some_size else {}
+        empty = {
+            path: jnp.zeros(shape.shape, shape.dtype, device=shape.sharding)
+            for path, shape in types.items()
+            if path not in of_some_size
+        }
+        return {**arrays, **empty}
+
+
+def _not_of_orbax(record: logging.LogRecord) -> bool:
+    """Orbax logs a failure with a traceback from each of its threads, and raises it too: once is enough."""
+    return "orbax" not in record.pathname
+
+
+def unpadded_state(program: Program) -> Any:
+    """The state as one device has it, as shapes, each with where it is to be read to.
+
+    A leaf whose rows the devices do not divide is read whole to each device that has some of it: it cannot be split.
+    """
+    shapes = jax.eval_shape(program.crop, program.state_shapes)
+
+    def placed(shape: Any, padded: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        if shape.shape != padded.shape:
+            sharding = NamedSharding(sharding.mesh, PartitionSpec())
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+
+    places = shardings(program.plan, program.state_shapes, program.mesh)
+    return jax.tree.map(placed, shapes, program.state_shapes, places)
+
+
+def padded_state(program: Program, state: Any) -> Any:
+    """A state that was read as `unpadded_state` says, as the program takes it.
+
+    Args:
+        program: the program.
+        state: the state.
+    """
+    places = shardings(program.plan, program.state_shapes, program.mesh)
+    padded = program.pad(state)
+    return jax.tree.map(
+        lambda before, leaf, place: leaf if leaf is before else jax.device_put(leaf, place), state, padded, places
+    )
+
+
+class InBackground:
+    """A call that runs in a thread of its own; `finish` waits for it and raises what it raised.
+
+    Args:
+        call: what to do.
+        failed: what to say when it fails, before the reason.
+    """
+
+    def __init__(self, call: Callable[[], None], failed: str) -> None:
+        self._call = call
+        self._failed = failed
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="outlay checkpoint")
+        atexit.register(self._complain)
+        self._thread.start()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended with an error."""
+        return self._error is not None and not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for it, whatever comes of it."""
+        self._thread.join()
+
+    def finish(self) -> None:
+        """Wait for it.
+
+        Raises:
+            CheckpointError: it failed.
+        """
+        self._thread.join()
+        atexit.unregister(self._complain)
+        if self._error is not None:
+            raise CheckpointError(self._message()) from self._error
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self._error = error
+
+    def _complain(self) -> None:
+        """At the end of a program that did not wait. Python lets no thread start another by then, so most fail."""
+        if self._error is not None:
+            print(f"error: {self._message()}\n  fix: wait for it before the program ends", file=sys.stderr)
+
+    def _message(self) -> str:
+        return f"{self._failed}: {in_short(self._error)}"
+
+
+def in_short(error: BaseException | None) -> str:
+    """What an error is, in a line."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def saved_leaves(arrays: Mapping[str, jax.Array]) -> tuple[SavedLeaf, ...]:
+    """The arrays as facts."""
+    return tuple(SavedLeaf(path, x.shape, str(x.dtype), num_bytes(x.shape, x.dtype)) for path, x in arrays.items())
+
+
+def written_by(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
+    """Versions, host, time and devices."""
+    meshes = [x.sharding.mesh for x in arrays.values() if isinstance(x.sharding, NamedSharding)]
+    widest = max(meshes, key=lambda mesh: mesh.size, default=None)
+    installed = versions(("outlay", "jax", "orbax-checkpoint"))
+    return {
+        **{name: version or "from its source" for name, version in installed.items()},
+        "host": socket.gethostname(),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "devices": str(MeshInfo.of(widest)) if widest is not None else "1 device",
+        "processes": str(jax.process_count()),
+    }

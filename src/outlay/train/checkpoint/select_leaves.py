@@ -1,0 +1,331 @@
+"""Which array of a checkpoint or a file is which leaf of a state: rules for names, patterns, and what does not fit."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from outlay.arrays.misfits import differences
+from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
+from outlay.core.paths import flatten_paths, join_parts, matches, pattern_problem, split_path
+from outlay.core.quantities import counted
+from outlay.core.suggest import did_you_mean
+from outlay.program.program import Program
+from outlay.train.checkpoint.integrity import Manifest, SavedLeaf
+
+NameRules = Sequence[tuple[str, str | None] | tuple[str, str, tuple[int, ...]]]
+"""Rules as people write them: (name in the file, path of the leaf), and the order of dims where it is another one."""
+
+_STAR = re.compile(r"\*\*|\*")
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """One rule, read.
+
+    Attributes:
+        name: pattern of names in the file; `*` stands for a part of a name, or a piece of one, `**` for any text.
+        path: the leaf's path, with the name's stars in their order; None leaves these arrays where they are.
+        dims: of each dim of the leaf, the file's; one that stands twice is split over the two. None for the same order.
+    """
+
+    name: str
+    path: str | None
+    dims: tuple[int, ...] | None = None
+
+    def leaf_of(self, name: str) -> tuple[str | None, tuple[int, ...]] | None:
+        """The leaf that an array of this name is, and its place in the leaf's leading dims; None if it is not meant.
+
+        >>> NameRule("h.*.w", "layers.*.kernel").leaf_of("h.3.w"), NameRule("h.*.w", "layers.kernel").leaf_of("h.3.w")
+        (('layers.3.kernel', ()), ('layers.kernel', (3,)))
+        """
+        texts = {"**": "(.+)", "*": "([^.]*)"}
+        pattern = "".join(texts.get(piece, re.escape(piece)) for piece in re.split(r"(\*\*|\*)", self.name))
+        found = re.fullmatch(pattern, name)
+        if found is None:
+            return None
+        if self.path is None:
+            return None, ()
+        stars = list(found.groups())
+        path = _STAR.sub(lambda _: stars.pop(0), self.path)
+        if not all(star.isdecimal() for star in stars):
+            return None
+        return path, tuple(map(int, stars))
+
+    @property
+    def numbered(self) -> str:
+        """What else its stars ask of a name, for messages; empty if nothing."""
+        if self.path is None or len(_STAR.findall(self.name)) == len(_STAR.findall(self.path)):
+            return ""
+        return " with numbers for the stars that the path lacks"
+
+    def text(self) -> str:
+        """As it is written.
+
+        >>> NameRule("h.*.w", "layers.*.kernel", (1, 0)).text()
+        '("h.*.w", "layers.*.kernel", (1, 0))'
+        """
+        path = "None" if self.path is None else f'"{self.path}"'
+        return f'("{self.name}", {path}{f", {self.dims}" if self.dims else ""})'
+
+
+def name_rules(rules: NameRules) -> list[NameRule]:
+    """Rules as people write them, read.
+
+    Raises:
+        CheckpointError: with one problem per rule that is none.
+    """
+    read, problems = [], []
+    for number, rule in enumerate(rules, 1):
+        if what := _fault(rule):
+            fix = 'write ("model.layers.*.up.weight", "params.layers.*.up", (1, 0)), for example'
+            problems.append(Problem("no rule for names", f"rule {number}: {rule!r:.80}", what, fix))
+        else:
+            read.append(NameRule(rule[0], rule[1], rule[2] if len(rule) == 3 else None))
+    if problems:
+        raise CheckpointError(f"{len(problems)} of {len(rules)} rules for names cannot be read", problems)
+    return read
+
+
+def _is_order(dims: object) -> bool:
+    """Whether these are all dims of an array, those that stand more than once next to themselves."""
+    if not isinstance(dims, tuple) or not all(isinstance(dim, int) for dim in dims):
+        return False
+    once = [dim for dim, _ in itertools.groupby(dims)]
+    return sorted(once) == list(range(len(once)))
+
+
+def _fault(rule: object) -> str:
+    """What is wrong with the writing of a rule; empty if nothing is."""
+    if not isinstance(rule, tuple) or len(rule) not in (2, 3) or not isinstance(rule[0], str):
+        return "a rule is (name in the file, path of the leaf) or (name, path, order of dims)"
+    name, path, *dims = rule
+    if dims and not _is_order(dims[0]):
+        return (
+            f"{dims[0]!r} is no order of dims, such as (1, 0) for a matrix that is stored transposed, or "
+            "(1, 0, 0) where its first dim is two neighbouring ones of the leaf"
+        )
+    if path is None:
+        return "what is left out has no dims to order" if dims else ""
+    if not isinstance(path, str):
+        return f"{path!r} is no path of a leaf; None leaves arrays of this name out"
+    in_name, in_path = _STAR.findall(name), _STAR.findall(path)
+    if in_name[: len(in_path)] != in_path or "**" in in_name[len(in_path) :]:
+        return (
+            f"the stars of {path!r} must be the first of {name!r}, in their order; those that it lacks are `*`, and "
+            "count along its leading dims"
+        )
+    return ""
+
+
+_MAX_LISTED = 12
+
+
+def matching(patterns: str | Sequence[str], paths: Collection[str], option: str) -> tuple[list[str], list[Problem]]:
+    """Select leaves by patterns.
+
+    Args:
+        patterns: one pattern, or several.
+        paths: the leaves that there are.
+        option: what the patterns were given as, such as `only=`.
+
+    Returns:
+        The paths that a pattern matches, in their order, and one problem per pattern that matches nothing.
+    """
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    problems = []
+    for pattern in patterns:
+        if what := pattern_problem(pattern):
+            problems.append(Problem("no pattern", f"{option}{pattern!r}", what, 'write "params.**", for example'))
+        elif not any(matches(pattern, path) for path in paths):
+            what = f"it matches none of the {len(paths)} leaves of the state"
+            parts = [split_path(path) for path in paths]
+            subtrees = dict.fromkeys(f"{join_parts(each[:k])}.**" for each in parts for k in range(1, len(each)))
+            fix = did_you_mean(pattern, [*subtrees, *paths])
+            problems.append(Problem("matches nothing", f"{option}{pattern!r}", what, fix))
+    return [path for path in paths if any(matches(pattern, path) for pattern in patterns)], problems
+
+
+def selected(only: str | Sequence[str], paths: Collection[str]) -> list[str]:
+    """Return the leaves that patterns ask for.
+
+    Raises:
+        CheckpointError: with one problem per pattern that matches nothing.
+    """
+    asked, problems = matching(only, paths, "only=")
+    if problems:
+        raise CheckpointError(
+            f"{counted(len(problems), 'pattern of only= asks', 'patterns of only= ask')} for nothing; nothing "
+            "was loaded",
+            problems,
+        )
+    return asked
+
+
+def part_of(
+    folder: Path,
+    manifest: Manifest,
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    only: str | Sequence[str],
+    rules: Sequence[NameRule],
+) -> dict[str, str]:
+    """Which leaves to read from a checkpoint, each with its path there.
+
+    Args:
+        folder: the checkpoint.
+        manifest: what it holds.
+        wanted: the leaves of the program's state.
+        only: patterns of those that are asked for.
+        rules: for leaves that have another path in the checkpoint.
+
+    Raises:
+        CheckpointError: with one problem per pattern or rule that matches nothing, or leaf that does not fit.
+    """
+    asked = selected(only, wanted)
+    saved = {leaf.path: leaf for leaf in manifest.leaves}
+    problems: list[Problem] = []
+    found: dict[str, str] = {}
+    used: set[NameRule] = set()
+    for path in saved:
+        rule, leaf = next(((rule, leaf) for rule in rules if (leaf := rule.leaf_of(path))), (None, (path, ())))
+        used |= {rule} if rule else set()
+        if leaf[1] or (rule and rule.dims):
+            what = "it stacks or turns arrays, which is for files of other programs"
+            problems.append(Problem("no rule for a path", rule.text() if rule else path, what, "outlay.read_weights"))
+        elif rule and leaf[0] is not None and leaf[0] not in wanted:
+            what = f"{path} of the checkpoint would be {leaf[0]}, which the program lacks"
+            problems.append(Problem("no such leaf", rule.text(), what, did_you_mean(leaf[0], wanted)))
+        elif leaf[0] in found:
+            what = f"{found[leaf[0]]} and {path} of the checkpoint would both be it"
+            problems.append(Problem("two for one leaf", leaf[0], what, f'add names=[("{path}", None)]'))
+        elif leaf[0] in asked:
+            found[leaf[0]] = path
+    problems += [
+        Problem("unused rule", rule.text(), "no leaf of the checkpoint matches", did_you_mean(rule.name, saved))
+        for rule in rules
+        if rule not in used
+    ]
+    problems += [problem for path, there in found.items() for problem in unlike(saved[there], wanted[path])]
+    if not found and not problems:
+        what = f"the checkpoint has none of the {len(asked)} leaves that are asked for, such as {asked[0]}"
+        problems.append(Problem("nothing to read", f"only={only!r}", what, did_you_mean(asked[0], saved)))
+    if problems:
+        raise CheckpointError(
+            f"{folder} cannot be restored so: {counted(len(problems), 'problem')}; nothing was loaded", problems
+        )
+    others = saved.keys() - found.values()
+    warn_of_what_stays([path for path in asked if path not in found], folder, others)
+    return found
+
+
+def leaves_of(program: Program, state: Any) -> dict[str, jax.Array]:
+    """The leaves of a program's state as one device has them, by path.
+
+    Raises:
+        CheckpointError: it is another state than the program's, or was used up.
+    """
+    problems = differences(state, program.plan.state)
+    fix = "another one: program.init(key)"
+    problems += [
+        Problem("used up", path, "its memory was handed on (donated)", fix)
+        for path, leaf in flatten_paths(state)[0]
+        if isinstance(leaf, jax.Array) and leaf.is_deleted()
+    ]
+    if problems:
+        raise CheckpointError(f"into= is no state of this program: {counted(len(problems), 'problem')}", problems)
+    return dict(flatten_paths(program.crop(state))[0])
+
+
+def warn_of_what_stays(stays: Sequence[str], source: object, others: Collection[str]) -> None:
+    """Say which leaves were asked for and stay as they were, since their source lacks them.
+
+    Args:
+        stays: their paths.
+        source: where they are not.
+        others: what the source has and nobody asked for: one of them may be the same leaf by another name.
+    """
+    if not stays:
+        return
+    lines = [f"  {path}" + (f" ({did_you_mean(path, others)})" if others else "") for path in stays[:_MAX_LISTED]]
+    more = [f"  ... and {len(stays) - _MAX_LISTED} more"] if len(stays) > _MAX_LISTED else []
+    fix = "  fix: only=[...] without them if that is meant, or names=[(name there, path here), ...]"
+    what = f"{counted(len(stays), 'leaf is not in', 'leaves are not in')} {source}, left unchanged:"
+    warnings.warn("\n".join([what, *lines, *more, fix]), CheckpointWarning, stacklevel=3)
+
+
+def free(leaves: Iterable[jax.Array], kept: Iterable[jax.Array]) -> None:
+    """Give back the memory of arrays that others take the place of, so that never both are there."""
+    ids = {id(leaf) for leaf in kept}
+    for leaf in leaves:
+        if id(leaf) not in ids and not leaf.is_deleted():
+            leaf.delete()
+
+
+def refuse_other_state(folder: Path, manifest: Manifest, wanted: Mapping[str, Any]) -> None:
+    """Raise when a checkpoint does not hold the state that a program asks for.
+
+    Args:
+        folder: the checkpoint.
+        manifest: what it holds.
+        wanted: what the program asks for, by path, with `shape` and `dtype`.
+
+    Raises:
+        CheckpointError: with one problem per difference.
+    """
+    problems = state_differences(manifest, wanted)
+    if problems:
+        raise CheckpointError(
+            f"{folder} is a checkpoint of another state than this program's: {counted(len(problems), 'difference')}; "
+            "nothing was loaded",
+            problems,
+        )
+
+
+def state_differences(manifest: Manifest, wanted: Mapping[str, Any]) -> list[Problem]:
+    """Every leaf that only the checkpoint or only the program has, or that has another shape or dtype."""
+    saved = {leaf.path: leaf for leaf in manifest.leaves}
+    only_wanted = [path for path in wanted if path not in saved]
+    only_saved = [path for path in saved if path not in wanted]
+    problems = [
+        Problem(
+            "not in the checkpoint",
+            path,
+            f"the program has {wanted[path].shape} {wanted[path].dtype}",
+            _fix("restore with a program whose state lacks it", path, only_saved),
+        )
+        for path in only_wanted
+    ]
+    problems += [
+        Problem(
+            "not in the program",
+            path,
+            f"the checkpoint has {saved[path].shape} {saved[path].dtype}",
+            _fix("restore with the program that saved it", path, only_wanted),
+        )
+        for path in only_saved
+    ]
+    return problems + [p for path, leaf in saved.items() if path in wanted for p in unlike(leaf, wanted[path])]
+
+
+def _fix(edit: str, path: str, others: list[str]) -> str:
+    """The edit; where leaves of the other side have no partner either, one may just have been renamed."""
+    return f"{edit}; {did_you_mean(path, others)}" if others else edit
+
+
+def unlike(saved: SavedLeaf, wanted: Any) -> list[Problem]:
+    """What the shape and the dtype of a saved leaf have against the leaf that is asked for."""
+    problems = []
+    if saved.shape != wanted.shape:
+        what = f"shape {saved.shape} in the checkpoint, {wanted.shape} in the program"
+        problems.append(Problem("other shape", saved.path, what, "give the model the size that was saved"))
+    if saved.dtype != str(wanted.dtype):
+        what = f"dtype {saved.dtype} in the checkpoint, {wanted.dtype} in the program"
+        problems.append(Problem("other dtype", saved.path, what, f"make the state with {saved.dtype}"))
+    return problems
