@@ -53,6 +53,7 @@ from .train.buckets import BucketedData as BucketedData
 from .train.checkpoint.checkpoints import Checkpoints as Checkpoints
 from .train.checkpoint.read_weights import read_weights as read_weights
 from .train.loop import fit as fit
+from .train.recording import Recording as Recording
 from .train.patience import Patience as Patience
 from .train.evaluate import evaluate as evaluate
 

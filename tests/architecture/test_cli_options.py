@@ -32,7 +32,9 @@ def test_the_options_of_every_command_are_those_of_the_snapshot():
 
 
 def test_what_python_calls_a_choice_of_a_run_the_command_line_does_too():
-    options = {line.split()[2] for line in described().splitlines() if line.startswith("outlay run --")}
+    options = {
+        line.split()[2].removesuffix("...") for line in described().splitlines() if line.startswith("outlay run --")
+    }
     keywords = [
         each.name for each in inspect.signature(outlay.run).parameters.values() if each.kind is each.KEYWORD_ONLY
     ]

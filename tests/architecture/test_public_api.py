@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 INNER = ("architecture", "the_cost_model", "conf", "language_model", "make_caught_mistakes")
 """Pages about the inside, or scripts that make pages."""
 PACKAGE = Path(outlay.__file__).parent
+RE_EXPORTED = {"brain.Recording": "outlay.train.recording"}
+"""Names that a facade has of a folder below it: its stub can import from its own folder only."""
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
 FACADES = ("arrays", "brain", "collectives", "datasets", "errors", "graph")
 
@@ -68,7 +70,9 @@ def test_a_public_name_resolves_to_something_documented_that_its_module_defines(
     module = public_names()[name]
     thing = operator.attrgetter(name)(outlay)
     assert thing is getattr(importlib.import_module(module), name.rpartition(".")[2])
-    assert thing.__module__ == module, f"import outlay.{name} in the stub from where it is defined"
+    assert thing.__module__ == RE_EXPORTED.get(name, module), (
+        f"import outlay.{name} in the stub from where it is defined"
+    )
     docstring = thing.__doc__ or ""
     assert docstring, f"outlay.{name} has no docstring"
     # dataclasses write a docstring of their own, which says nothing that the signature does not

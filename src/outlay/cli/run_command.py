@@ -46,7 +46,7 @@ def run(
         typer.Option(
             "--record",
             metavar="PATTERN",
-            help="What to record: leaves of the state, such as params.**.bias, or addresses of a Brain; repeatable.",
+            help="What to record of the state, such as params.**.bias, or what the recipe calls addresses; repeatable.",
         ),
     ] = None,
     stride: Annotated[
@@ -70,7 +70,7 @@ def run(
     start_within: StartWithinOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a recipe: train it, or simulate a Brain; metrics, recording, plan and report go to a run folder."""
+    """Run a recipe, as by training it; metrics, recording, plan and report go to a run folder."""
     if force and resume:
         raise typer.BadParameter("with --force the run that it would continue is replaced", param_hint="--resume")
     if max_restarts and not (checkpoint_every or resume):

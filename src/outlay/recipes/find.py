@@ -49,7 +49,7 @@ def find_recipe(
     'dp'
     """
     function = find_function(text)
-    takes_record = "record" in parameter_types(function)  # as the files of Brains do, which record unless told not to
+    takes_record = "record" in parameter_types(function)  # and may record something unless told not to
     if takes_record:
         words = [*words, *(word for pattern in record for word in ("--record", pattern))]
         words += [] if stride is None else ["--stride", str(stride)]

@@ -53,8 +53,8 @@ def run(
         force: replace the run that is in the folder.
         resume: go on after the newest checkpoint of the run that is in the folder, if there is one.
         checkpoint_every: save a checkpoint after so many steps, and after the last.
-        record: what is recorded: patterns of leaves of the state, such as `params.**.bias`, or of a Brain's addresses;
-            as the recipe says if there are none.
+        record: what is recorded: patterns of leaves of the state, such as `params.**.bias`, or of what else the
+            recipe has addresses for; as the recipe says if there are none.
         stride: record after every so many steps.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a kind of run is, and what every run comes to: training is one kind, simulating a Brain another."""
+"""What a kind of run is, and what every run comes to: training is one kind, others are plugged in from above."""
 
 from __future__ import annotations
 

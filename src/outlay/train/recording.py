@@ -32,7 +32,7 @@ RowTypes = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 
 
 class Recording(Mapping[str, np.ndarray]):
-    """Recorded arrays by address: `recording["A_ex:out_spikes"]` is (rows, 256), one row for each recorded step.
+    """Recorded arrays by address: `recording["params.dense.bias"]` is (rows, 64), one row for each recorded step.
 
     Attributes:
         steps: the step of each row, counted from 0; rows hold what there was after it.
