@@ -31,8 +31,8 @@ class Annotation:
 
 def read_annotations(tree: Any) -> dict[str, Annotation]:
     """What a model says of each of its arrays, by path; nothing of arrays that it says nothing of."""
-    found = ((path, _annotation(node)) for path, node in flatten_paths(tree, is_leaf=_is_annotated)[0])
-    return {path: annotation for path, annotation in found if annotation is not None}
+    annotations = ((path, _annotation(node)) for path, node in flatten_paths(tree, is_leaf=_is_annotated)[0])
+    return {path: annotation for path, annotation in annotations if annotation is not None}
 
 
 @contextlib.contextmanager

@@ -48,22 +48,22 @@ def watch() -> None:
 
 def started_by() -> Call | None:
     """The call that started the backend last, or None when no start has been seen."""
-    found = _watch()
-    return found.started_by if found else None
+    watch_filter = _watch()
+    return watch_filter.started_by if watch_filter else None
 
 
 def describe_start() -> str:
     """What started the backend, for an error message: the call, or why it is not known."""
-    found = _watch()
-    if found and found.started_by:
-        return f"JAX's backend was started by {found.started_by}"
-    if found and not found.jax_was_imported:
+    watch_filter = _watch()
+    if watch_filter and watch_filter.started_by:
+        return f"JAX's backend was started by {watch_filter.started_by}"
+    if watch_filter and not watch_filter.jax_was_imported:
         return "JAX's backend was started by a call that was not recorded (is logging disabled?)"
     return "JAX's backend was started before outlay was imported, so the call that did it is not known"
 
 
 def _watch() -> _Watch | None:
-    for found in logging.getLogger(_LOGGER).filters:
-        if isinstance(found, _Watch):
-            return found
+    for watch_filter in logging.getLogger(_LOGGER).filters:
+        if isinstance(watch_filter, _Watch):
+            return watch_filter
     return None

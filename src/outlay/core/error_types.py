@@ -20,7 +20,7 @@ def visible(text: str) -> str:
     >>> visible("w\x1b]0;title\x07")
     'w\\x1b]0;title\\x07'
     """
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 class OutlayError(Exception):

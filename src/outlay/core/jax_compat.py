@@ -166,10 +166,10 @@ def attached_devices() -> list[jax.Device]:
         on = f" on {asked!r}, which JAX_PLATFORMS asks for" if asked else ""
         why = [str(record.exc_info[1]) for record in held if record.exc_info]
         held.clear()
-        said = str(error).partition(" (set JAX_PLATFORMS")[0] or "; ".join(why)
+        message = str(error).partition(" (set JAX_PLATFORMS")[0] or "; ".join(why)
         known = ", ".join(sorted({"cpu", *xla_bridge._backend_factories}))
         raise BackendError(
-            f"JAX does not start{on}: {said or 'its hardware or its driver is not there'}\n"
+            f"JAX does not start{on}: {message or 'its hardware or its driver is not there'}\n"
             f"  fix: unset JAX_PLATFORMS, or name a platform that is here (this JAX knows {known}); outlay doctor "
             "says what is here, and --devices 8 or outlay.simulate(8) pretends"
         ) from error
@@ -232,9 +232,9 @@ def gpu_library() -> Path:
         if not library.is_file():
             continue
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            if (found := importlib.metadata.version(package)) != jaxlib.__version__:
+            if (version := importlib.metadata.version(package)) != jaxlib.__version__:
                 raise TargetError(
-                    f"the GPU compiler is of another version than JAX: {package} {found}, jaxlib {jaxlib.__version__}"
+                    f"the GPU compiler is of another version than JAX: {package} {version}, jaxlib {jaxlib.__version__}"
                 )
         return library
     raise TargetError("the GPU compiler is not installed")
@@ -249,10 +249,10 @@ def _folder_of(module: str) -> Path:
 
 
 @contextlib.contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Variables set unless they are set already, and taken back afterwards."""
-    added = [name for name in wanted if name not in os.environ]
-    os.environ.update({name: wanted[name] for name in added})
+    added = [name for name in variables if name not in os.environ]
+    os.environ.update({name: variables[name] for name in added})
     try:
         yield
     finally:

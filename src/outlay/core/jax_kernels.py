@@ -101,7 +101,7 @@ def splash_attention(
 
 @contextlib.contextmanager
 def telling_cost(product: int, num_exponentials: int) -> Iterator[None]:
-    """Let the compiler be told what the Pallas kernel costs, which JAX leaves out, while attention is traced.
+    """Let the compiler be with_cost what the Pallas kernel costs, which JAX leaves out, while attention is traced.
 
     Args:
         product: FLOPs of one matrix product of a sample: of all scores that are seen.
@@ -110,12 +110,12 @@ def telling_cost(product: int, num_exponentials: int) -> Iterator[None]:
     from jax.experimental import pallas
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-    def told(*args: Any, **options: Any) -> Any:
+    def with_cost(*args: Any, **options: Any) -> Any:
         num = 5 if "_dkv" in options["name"] else 2  # scores again and four gradients, or scores and mixed values
         cost = pallas.CostEstimate(flops=num * product, transcendentals=num_exponentials, bytes_accessed=0)
         return pallas.pallas_call(*args, **options, cost_estimate=cost)
 
-    with _patching, _instead(splash, pl=types.SimpleNamespace(**{**vars(pallas), "pallas_call": told})):
+    with _patching, _instead(splash, pl=types.SimpleNamespace(**{**vars(pallas), "pallas_call": with_cost})):
         yield
 
 
@@ -132,8 +132,8 @@ def answering_for(device: jax.Device) -> Iterator[None]:
         return
     answers: dict[str, Any] = {
         "check_cudnn_version": lambda: CUDNN_OF_TARGETS,
-        "check_compute_capability": lambda wanted: capability >= _numbers(wanted),
-        "is_cuda_compute_capability_equal": lambda wanted: capability == _numbers(wanted),
+        "check_compute_capability": lambda needed: capability >= _numbers(needed),
+        "is_cuda_compute_capability_equal": lambda needed: capability == _numbers(needed),
     }
     with _patching, _instead(cudnn, **answers):
         yield

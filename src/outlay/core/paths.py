@@ -39,7 +39,7 @@ def flatten_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tu
     with_keys, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf)
     siblings = collections.Counter(key_path[:-1] for key_path, _ in with_keys)
     named = [(join_parts(_parts(key_path, siblings)), leaf) for key_path, leaf in with_keys]
-    _refuse_duplicates([path for path, _ in named])
+    _check_unique([path for path, _ in named])
     return named, structure
 
 
@@ -107,7 +107,7 @@ def _unquoted(piece: str) -> str:
     return re.sub(r"\\(.)", r"\1", piece[1:-1])
 
 
-def _refuse_duplicates(paths: list[str]) -> None:
+def _check_unique(paths: list[str]) -> None:
     twice = [path for path, count in collections.Counter(paths).items() if count > 1]
     if twice:
         raise LayoutError(

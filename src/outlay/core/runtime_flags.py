@@ -30,19 +30,19 @@ def read_flags(text: str) -> dict[str, str]:
     >>> read_flags("--xla_dump_to=/dumps --xla_cpu_enable_fast_math")
     {'xla_dump_to': '/dumps', 'xla_cpu_enable_fast_math': 'true'}
     """
-    found = {}
+    flags = {}
     for word in text.split():
         name, given, value = word.removeprefix("--").partition("=")
-        found[name] = value if given else "true"
-    return found
+        flags[name] = value if given else "true"
+    return flags
 
 
-def merge_flags(existing: str, wanted: Mapping[str, Value]) -> str:
+def merge_flags(existing: str, flags: Mapping[str, Value]) -> str:
     """Add flags to a text, keeping all that is there.
 
     Args:
         existing: the text, such as the value of `$XLA_FLAGS`.
-        wanted: value of each flag by its name without dashes.
+        flags: value of each flag by its name without dashes.
 
     Raises:
         MeshError: flags are set to other values already; the message lists all of them.
@@ -50,17 +50,17 @@ def merge_flags(existing: str, wanted: Mapping[str, Value]) -> str:
     >>> merge_flags("--xla_dump_to=/dumps", {"xla_force_host_platform_device_count": 8})
     '--xla_dump_to=/dumps --xla_force_host_platform_device_count=8'
     """
-    texts = {name.removeprefix("--"): _text(value) for name, value in wanted.items()}
-    found = read_flags(existing)
-    conflicts = [name for name, value in texts.items() if name in found and not _same(found[name], value)]
+    texts = {name.removeprefix("--"): _text(value) for name, value in flags.items()}
+    given = read_flags(existing)
+    conflicts = [name for name, value in texts.items() if name in given and not _same(given[name], value)]
     if conflicts:
         lines = [
-            f"  --{name}={found[name]} is set, but {texts[name]} is needed\n"
-            f"    fix: remove --{name}={found[name]} from XLA_FLAGS, or set it to {texts[name]}"
+            f"  --{name}={given[name]} is set, but {texts[name]} is needed\n"
+            f"    fix: remove --{name}={given[name]} from XLA_FLAGS, or set it to {texts[name]}"
             for name in conflicts
         ]
         raise MeshError("\n".join(["XLA_FLAGS conflicts with what is asked for", *lines]))
-    missing = [f"--{name}={value}" for name, value in texts.items() if name not in found]
+    missing = [f"--{name}={value}" for name, value in texts.items() if name not in given]
     return " ".join([*([existing] if existing.strip() else []), *missing])
 
 
@@ -83,14 +83,14 @@ def flags_of_library(library: Path) -> set[str]:
     Args:
         library: the file; it is searched from end to end, which takes a second.
     """
-    found = set()
+    names = set()
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(b"xla_")
         while at >= 0:
             if name := _NAME.match(content, at):
-                found.add(name[0].decode())
+                names.add(name[0].decode())
             at = content.find(b"xla_", at + 4)
-    return found
+    return names
 
 
 def xla_library() -> Path | None:
@@ -172,9 +172,9 @@ def _text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _same(found: str, wanted: str) -> bool:
+def _same(one: str, other: str) -> bool:
     truths = {"true": "1", "false": "0"}
-    return truths.get(found.lower(), found) == truths.get(wanted, wanted)
+    return truths.get(one.lower(), one) == truths.get(other, other)
 
 
 # Parameters of glibc's mallopt (malloc.h). Large blocks come from the heap instead of maps of their own, which are
@@ -232,8 +232,8 @@ def _threads(num_devices: int, environment: Mapping[str, str]) -> dict[str, str]
     threads beyond the cores it has would only take turns with the one that works.
     """
     enough = _THREADS_PER_DEVICE * num_devices
-    found = environment.get("NPROC", "")
-    if num_devices == 1 or (found.isdecimal() and int(found) >= enough):
+    num_threads = environment.get("NPROC", "")
+    if num_devices == 1 or (num_threads.isdecimal() and int(num_threads) >= enough):
         return {}
     return {"NPROC": str(max(enough, os.cpu_count() or 1))}
 

@@ -50,10 +50,10 @@ def users_traceback(error: BaseException, files: frozenset[str] = frozenset()) -
         error: the error.
         files: files that are the user's wherever they lie, such as a recipe in an installed package.
     """
-    told = traceback.TracebackException.from_exception(error)
-    if not any(_is_users(frame.filename, files) for frame in told.stack):
+    shown = traceback.TracebackException.from_exception(error)
+    if not any(_is_users(frame.filename, files) for frame in shown.stack):
         return None
-    one: traceback.TracebackException | None = told
+    one: traceback.TracebackException | None = shown
     while one is not None:
         # JAX hangs its own view of the same stack below the error, as its cause.
         if one.__cause__ is not None and "".join(one.__cause__.format_exception_only()).startswith(_JAX_CAUSES):
@@ -61,7 +61,7 @@ def users_traceback(error: BaseException, files: frozenset[str] = frozenset()) -
             one.__suppress_context__ = True
         one.stack = _trimmed(one.stack, files)
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
-    return "".join(told.format()).replace(_JAX_NOTE, "").rstrip()
+    return "".join(shown.format()).replace(_JAX_NOTE, "").rstrip()
 
 
 _JAX_CAUSES = (

@@ -44,8 +44,8 @@ class GraphLoop:
         >>> graph = StepGraph({"counter": Part(count, {"in": (Source("inputs", "x"),)})}, {"seen": ("counter", "out")})
         >>> state = {"counter": {"total": jnp.zeros(())}, "cache": {"counter": {"out": jnp.zeros(())}}}
         >>> graph_loop = outlay.graph.GraphLoop(graph, record=("counter.total",), stride=2)
-        >>> state, found = graph_loop(state, {"x": jnp.arange(4.0)})
-        >>> found["outputs"]["seen"].tolist(), found["recorded"]["counter.total"].tolist()
+        >>> state, results = graph_loop(state, {"x": jnp.arange(4.0)})
+        >>> results["outputs"]["seen"].tolist(), results["recorded"]["counter.total"].tolist()
         ([0.0, 1.0, 3.0, 6.0], [1.0, 6.0])
     """
 
@@ -61,13 +61,13 @@ class GraphLoop:
     def __call__(self, state: Any, inputs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """All steps."""
         num_steps = count_steps(inputs)
-        section = Subgraph(self.graph, tuple(self.graph.parts), self.kept)
-        carry = section.begin(state, num_steps)
-        carry = section.end(section.run(carry, {}, inputs, num_steps), num_steps)
+        subgraph = Subgraph(self.graph, tuple(self.graph.parts), self.recorded_outputs)
+        carry = subgraph.begin(state, num_steps)
+        carry = subgraph.end(subgraph.run(carry, {}, inputs, num_steps), num_steps)
         return {**carry["own"], CACHE: carry["cache"]}, results(carry["kept"], carry["not_finite"])
 
     @property
-    def kept(self) -> tuple[RecordedOutput, ...]:
+    def recorded_outputs(self) -> tuple[RecordedOutput, ...]:
         """What is kept of the steps."""
         outputs = [
             RecordedOutput("outputs", name, part, port, 1, True) for name, (part, port) in self.graph.outputs.items()
@@ -92,9 +92,9 @@ def count_steps(inputs: Mapping[str, Any]) -> int:
     )
 
 
-def results(kept: Buffers, not_finite: dict[str, Any]) -> dict[str, Any]:
+def results(buffers: Buffers, not_finite: dict[str, Any]) -> dict[str, Any]:
     """What a graph loop returns besides its state."""
-    found: dict[str, Any] = {"outputs": {}, "recorded": {}, "not_finite": not_finite}
-    for (kind, name), values in kept.items():
-        found[kind][name] = values
-    return found
+    returned: dict[str, Any] = {"outputs": {}, "recorded": {}, "not_finite": not_finite}
+    for (kind, name), values in buffers.items():
+        returned[kind][name] = values
+    return returned

@@ -66,11 +66,11 @@ def values_of(own: Mapping[str, Any], produced: Mapping[str, Mapping[str, Any]])
     return ports | dict(flatten_paths(dict(own))[0])
 
 
-def check_addresses(kept: Sequence[RecordedOutput], values: Values) -> None:
+def check_addresses(recorded_outputs: Sequence[RecordedOutput], values: Values) -> None:
     """Raise for addresses that name nothing, all of them."""
     problems = [
         Problem("unknown address", one.name, f"there is nothing at {one.address}", _fix(one.address, values))
-        for one in kept
+        for one in recorded_outputs
         if one.address not in values
     ]
     if problems:
@@ -78,19 +78,24 @@ def check_addresses(kept: Sequence[RecordedOutput], values: Values) -> None:
             f"{counted(len(problems), 'address to keep names', 'addresses to keep name')} neither a port nor "
             "a leaf of the state:"
         )
-        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+        raise ProgramError(head, problems)
 
 
-def empty(kept: Sequence[RecordedOutput], values: Values, num_steps: int) -> Buffers:
+def empty(recorded_outputs: Sequence[RecordedOutput], values: Values, num_steps: int) -> Buffers:
     """Room for what will be kept of so many steps."""
-    shapes = {one.key: values[one.address] for one in kept}
-    return {one.key: jnp.zeros((num_steps // one.every, *shapes[one.key].shape), shapes[one.key].dtype) for one in kept}
+    shapes = {one.key: values[one.address] for one in recorded_outputs}
+    return {
+        one.key: jnp.zeros((num_steps // one.every, *shapes[one.key].shape), shapes[one.key].dtype)
+        for one in recorded_outputs
+    }
 
 
-def keep(kept: Sequence[RecordedOutput], buffers: Buffers, values: Values, step: jax.Array) -> Buffers:
+def keep(recorded_outputs: Sequence[RecordedOutput], buffers: Buffers, values: Values, step: jax.Array) -> Buffers:
     """The buffers after a step."""
-    for every in dict.fromkeys(one.every for one in kept):
-        of_these = {one.key: values[one.address] for one in kept if one.every == every and len(buffers[one.key])}
+    for every in dict.fromkeys(one.every for one in recorded_outputs):
+        of_these = {
+            one.key: values[one.address] for one in recorded_outputs if one.every == every and len(buffers[one.key])
+        }
         before = {key: buffers[key] for key in of_these}
         if every == 1:
             buffers = {**buffers, **_written(before, of_these, step)}
@@ -109,5 +114,5 @@ def _written(buffers: Buffers, values: Mapping[tuple[str, str], jax.Array], plac
 
 
 def _fix(address: str, values: Values) -> str:
-    found = did_you_mean(address, list(values))
-    return found if len(values) <= 20 or found.startswith("did") else "an address such as " + next(iter(values))
+    hint = did_you_mean(address, list(values))
+    return hint if len(values) <= 20 or hint.startswith("did") else "an address such as " + next(iter(values))

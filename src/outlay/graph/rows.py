@@ -105,9 +105,9 @@ class Rows:
         """Whether rows are kept of this."""
         return one.part in self.num and (one.is_port or self.has(one.address))
 
-    def crop_buffers(self, kept: tuple[RecordedOutput, ...], buffers: Any) -> Any:
+    def crop_buffers(self, recorded_outputs: tuple[RecordedOutput, ...], buffers: Any) -> Any:
         """What was kept, without the rows that `pad` has added."""
         return {
             one.key: buffers[one.key][:, : self.num[one.part]] if self.has_rows(one) else buffers[one.key]
-            for one in kept
+            for one in recorded_outputs
         }

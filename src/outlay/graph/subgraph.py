@@ -33,7 +33,7 @@ class Subgraph:
 
     graph: StepGraph
     names: tuple[str, ...]
-    kept: tuple[RecordedOutput, ...] = ()
+    recorded_outputs: tuple[RecordedOutput, ...] = ()
     num_rows: Mapping[str, int] = field(default_factory=dict)
     axis: str = ""
 
@@ -52,9 +52,9 @@ class Subgraph:
         own = {name: state[name] for name in self.names}
         cache = {name: state[CACHE][name] for name in self.names}
         values = jax.eval_shape(lambda own, cache: values_of(own, self._like_produced(own, cache)), own, cache)
-        check_addresses(self.kept, values)
+        check_addresses(self.recorded_outputs, values)
         never = {name: jnp.full((), NEVER, jnp.int32) for name in self.names}
-        kept = empty(self.kept, values, num_steps)
+        kept = empty(self.recorded_outputs, values, num_steps)
         return {"own": own, "cache": cache, "not_finite": never, "kept": kept, "step": jnp.zeros((), jnp.int32)}
 
     def run(self, carry: Carry, foreign: Any, inputs: Any, num_steps: int) -> Carry:
@@ -115,7 +115,9 @@ class Subgraph:
             "not_finite": {
                 name: first_seen(carry["not_finite"][name], own[name], produced[name], step) for name in self.names
             },
-            "kept": keep(self.kept, carry["kept"], values_of(own, produced), step) if self.kept else carry["kept"],
+            "kept": keep(self.recorded_outputs, carry["kept"], values_of(own, produced), step)
+            if self.recorded_outputs
+            else carry["kept"],
             "step": step + 1,
         }
         aged = {name: self._aged(name, ports) for name, ports in foreign.items()}

@@ -72,7 +72,7 @@ def abstract_init(init: Callable[[Any], Any], key: Any = None) -> Any:
 
     def checked(key: Any) -> Any:
         state = placed_by_plan(init, key)
-        _refuse_non_arrays(state, "the state that init returns")
+        _check_arrays(state, "the state that init returns")
         return state
 
     return jax.eval_shape(checked, jax.eval_shape(lambda: jax.random.key(0)) if key is None else key)
@@ -110,7 +110,7 @@ def as_key(key: Any) -> Any:
 
 def abstract_inputs(inputs: Any) -> Any:
     """An example batch as shapes and dtypes, with dtypes as JAX will see them."""
-    _refuse_non_arrays(inputs, "the batch")
+    _check_arrays(inputs, "the batch")
     shapes = jax.eval_shape(lambda batch: batch, inputs)
     # Where an example lives says nothing: on Explicit axes that the user has set, its type would be of another mesh.
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
@@ -253,10 +253,10 @@ def _is_like(tree: Any, state: Any) -> bool:
     return as_shapes(tree) == as_shapes(state)
 
 
-def _refuse_non_arrays(tree: Any, what: str) -> None:
+def _check_arrays(tree: Any, what: str) -> None:
     if problems := non_arrays(tree):
         head = f"{what} holds {counted(len(problems), 'leaf that is not an array', 'leaves that are not arrays')}:"
-        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+        raise ProgramError(head, problems)
 
 
 def check_results(step: Callable[..., Any], result: Any) -> None:
@@ -267,7 +267,7 @@ def check_results(step: Callable[..., Any], result: Any) -> None:
             f"{named(step)} must return (state, outputs), a pair; it returned {got}"
             "\n  fix: outlay.program(..., donate=False) where it only reads the state"
         )
-    _refuse_non_arrays(result[1], f"the outputs of {named(step)}")
+    _check_arrays(result[1], f"the outputs of {named(step)}")
 
 
 def check_state_type(step: Callable[..., Any], before: Any, after: Any) -> None:

@@ -106,8 +106,8 @@ class SpreadBatch:
             of_all = jax.make_jaxpr(function)(whole, every)
         with gathering(_marked(lambda x: self.whole(x, 0))):
             of_own, results = jax.make_jaxpr(function, return_shape=True)(whole, samples)
-        found = self._run(of_all, of_own, jax.tree.leaves((whole, samples)))
-        return jax.tree.unflatten(jax.tree.structure(results), found)
+        values = self._run(of_all, of_own, jax.tree.leaves((whole, samples)))
+        return jax.tree.unflatten(jax.tree.structure(results), values)
 
     def _repeated(self, x: jax.Array) -> jax.Array:
         return jnp.concatenate([x] * self.num_devices)
@@ -116,7 +116,7 @@ class SpreadBatch:
         """The results of two traces of one function, run side by side."""
         consts = list(map(self._constant, getattr(of_all, "consts", ()), getattr(of_own, "consts", ())))
         of_all, of_own = getattr(of_all, "jaxpr", of_all), getattr(of_own, "jaxpr", of_own)
-        _refuse_different(of_all, of_own)
+        _check_same_operations(of_all, of_own)
         others = iter(of_all.eqns)
 
         def evaluate(own: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
@@ -176,13 +176,13 @@ def _marked(gather: Callable[[jax.Array], jax.Array]) -> Callable[[Any], Any]:
     return lambda tree: jax.tree.map(lambda x: jax.jit(gathered)(x), tree)
 
 
-def _refuse_different(of_all: Any, of_own: Any) -> None:
+def _check_same_operations(of_all: Any, of_own: Any) -> None:
     have, want = ([eqn.primitive.name for eqn in jaxpr.eqns] for jaxpr in (of_own, of_all))
     if have == want:
         return
-    place = next((i for i, (a, b) in enumerate(zip(have, want, strict=False)) if a != b), min(len(have), len(want)))
-    eqns = of_all.eqns[place:] or of_own.eqns[place:]
-    names = [f"{names[place]!r}" if place < len(names) else "nothing" for names in (have, want)]
+    first = next((i for i, (a, b) in enumerate(zip(have, want, strict=False)) if a != b), min(len(have), len(want)))
+    eqns = of_all.eqns[first:] or of_own.eqns[first:]
+    names = [f"{names[first]!r}" if first < len(names) else "nothing" for names in (have, want)]
     at = source_line(eqns[0])
     raise ProgramError(
         f"{at + ': ' if at else ''}the loss does other things for a device's samples than for the whole batch "

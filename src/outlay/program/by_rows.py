@@ -70,11 +70,11 @@ class ByRows:
 
     def __call__(self, state: Any, inputs: Any) -> tuple[Any, Any]:
         """All steps, of a padded state."""
-        num_steps, rows, kept = count_steps(inputs), self.rows, self.graph_loop.kept
-        section = Subgraph(rows.graph, tuple(rows.graph.parts), kept, rows.num, rows.axis)
+        num_steps, rows, kept = count_steps(inputs), self.rows, self.graph_loop.recorded_outputs
+        subgraph = Subgraph(rows.graph, tuple(rows.graph.parts), kept, rows.num, rows.axis)
 
         def run(state: Any, inputs: Any) -> Any:
-            carry = section.end(section.run(section.begin(state, num_steps), {}, inputs, num_steps), num_steps)
+            carry = subgraph.end(subgraph.run(subgraph.begin(state, num_steps), {}, inputs, num_steps), num_steps)
             return {**carry["own"], CACHE: carry["cache"]}, carry["kept"], carry["not_finite"]
 
         specs = map_with_paths(lambda path, _: rows.spec(path), state)
@@ -93,7 +93,7 @@ def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, m
     """
     axes = [rule.placement.axis for rule in layout if isinstance(rule.placement, SplitRows)]
     if not (axes and mode == "manual" and isinstance(step, GraphLoop)):
-        _refuse_half(bool(axes), any(isinstance(rule.placement, On) for rule in layout), step, mode)
+        _check_rules(bool(axes), any(isinstance(rule.placement, On) for rule in layout), step, mode)
         return None
     if axes[0] not in mesh.shape:  # which the layout says better
         return None
@@ -104,8 +104,8 @@ def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, m
     return ByRows(step, rows, mesh, init, layout)
 
 
-def _refuse_half(splits: bool, places: bool, step: Any, mode: str) -> None:
-    if places and isinstance(step, GraphLoop):
+def _check_rules(splits: bool, has_devices: bool, step: Any, mode: str) -> None:
+    if has_devices and isinstance(step, GraphLoop):
         raise ProgramError(
             f"the layout puts parts of the graph on devices of their own, and mode {mode} runs all as one program\n"
             '  fix: mode="placed"'

@@ -66,9 +66,9 @@ def check_source_rules(layout: Layout, step: Any, mode: str, mesh: Mesh) -> None
     if rules and where:
         fix = "delete the rule" + (', or mode="auto"' if mode != "auto" else "")
         what = f"it names a value by its source, which is for mode auto on automatic axes; this is {where}"
-        problems = [Problem("not here", rule.written, what, fix).text() for rule in rules]
+        problems = [Problem("not here", rule.written, what, fix) for rule in rules]
         head = f"{counted(len(rules), 'rule')} of the layout cannot be followed here:"
-        raise ProgramError("\n".join([head, *problems]))
+        raise ProgramError(head, problems)
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class _BySource:
                 problems.append(Problem("unused rule", rule.written, *self.names.why_unused(rule)))
         if problems:
             head = f"{counted(len(problems), 'problem')} with rules that name values by their source:"
-            raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+            raise ProgramError(head, problems)
 
 
 def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -61,13 +61,13 @@ class CompilerOptions:
         return f"{self.source}{': ' if names else ''}{names}"
 
 
-def compiler_options(wanted: RequestedOptions, mesh: Mesh | None) -> CompilerOptions:
+def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> CompilerOptions:
     """What was asked for, for the devices of a mesh.
 
     What `XLA_FLAGS` or `LIBTPU_INIT_ARGS` set already is left out of a preset.
 
     Args:
-        wanted: `preset`, `none`, options by name, or a file of them.
+        requested: `preset`, `none`, options by name, or a file of them.
         mesh: whose devices are compiled for; without one a preset is empty.
 
     Raises:
@@ -76,15 +76,15 @@ def compiler_options(wanted: RequestedOptions, mesh: Mesh | None) -> CompilerOpt
     >>> compiler_options({"xla_cpu_enable_fast_math": True}, None).values
     {'xla_cpu_enable_fast_math': True}
     """
-    if isinstance(wanted, Mapping):
-        return CompilerOptions("given", {name.removeprefix("--"): value for name, value in wanted.items()})
-    if isinstance(wanted, Path):
-        return CompilerOptions(str(wanted), _of_file(wanted))
-    if wanted == "none":
+    if isinstance(requested, Mapping):
+        return CompilerOptions("given", {name.removeprefix("--"): value for name, value in requested.items()})
+    if isinstance(requested, Path):
+        return CompilerOptions(str(requested), _of_file(requested))
+    if requested == "none":
         return CompilerOptions()
-    if wanted != "preset":
+    if requested != "preset":
         raise ProgramError(
-            f"there are no compiler options {wanted!r}: {did_you_mean(wanted, ('preset', 'none'))}"
+            f"there are no compiler options {requested!r}: {did_you_mean(requested, ('preset', 'none'))}"
             "\n  fix: 'preset', 'none', a dictionary of options, or the Path of a file with one --name=value a line"
         )
     kind = mesh.devices.flat[0].platform if mesh is not None else ""
@@ -189,10 +189,10 @@ def _takes_microbatches(lowered: jax.stages.Lowered) -> bool:
     return False
 
 
-def _refused(options: CompilerOptions, said: str, unknown: str, platform: str) -> str:
+def _refused(options: CompilerOptions, message: str, unknown: str, platform: str) -> str:
     where = "" if options.source == "given" else f" ({options.source})"
     if not unknown:
-        return f"the compiler refuses an option{where}: {said}\n  fix: another value, or leave it out"
+        return f"the compiler refuses an option{where}: {message}\n  fix: another value, or leave it out"
     library = _library(platform)
     known = flags_of_library(library) if library is not None else set()
     near = f", {did_you_mean(unknown, sorted(known))}" if known else ""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _num_compared: collections.Counter[tuple[int, ...]] = collections.Counter()
 
 
-def agree(facts: Facts, process: int, processes: Sequence[int]) -> None:
+def check_agreement(facts: Facts, process: int, processes: Sequence[int]) -> None:
     """Compare what this process is about to run with what the others are; all of them call this.
 
     Hashes are compared first, all by all. Only where they differ, one process of each kind sends the whole.
@@ -58,9 +58,9 @@ def agree(facts: Facts, process: int, processes: Sequence[int]) -> None:
         return
     if process in [group[0] for group in groups.values()]:
         post(f"{key}/facts/{process}", facts.to_json())
-    found = {tuple(group): _facts_of(key, group[0]) for group in groups.values()}
+    facts_by_group = {tuple(group): _facts_of(key, group[0]) for group in groups.values()}
     part(f"{key}/read", processes)
-    raise ProgramError(disagreement(found, {tuple(group): json.loads(text) for text, group in groups.items()}))
+    raise ProgramError(disagreement(facts_by_group, {tuple(group): json.loads(text) for text, group in groups.items()}))
 
 
 def wait_for_all(first_run_of: str, where: str, process: int, processes: Sequence[int]) -> None:
@@ -78,7 +78,7 @@ def wait_for_all(first_run_of: str, where: str, process: int, processes: Sequenc
     seconds = patience()
     missing = gather_all(f"{_key(tuple(processes))}/{first_run_of}", processes, process, seconds)
     if missing:
-        raise ProgramError(_not_come(missing, processes, process, seconds, where))
+        raise ProgramError(_missing_processes(missing, processes, process, seconds, where))
 
 
 def _key(processes: tuple[int, ...]) -> str:
@@ -91,14 +91,16 @@ def _key(processes: tuple[int, ...]) -> str:
 def _all_hashes(key: str, where: str, process: int, processes: Sequence[int]) -> dict[int, str]:
     seconds = patience()
     deadline = time.monotonic() + seconds
-    found = {other: wait_for(f"{key}/{other}", deadline - time.monotonic()) for other in processes}
-    missing = [other for other in processes if found[other] is None]
+    posted = {other: wait_for(f"{key}/{other}", deadline - time.monotonic()) for other in processes}
+    missing = [other for other in processes if posted[other] is None]
     if missing:
-        raise ProgramError(_not_come(missing, processes, process, seconds, where))
-    return {other: text for other, text in found.items() if text is not None}
+        raise ProgramError(_missing_processes(missing, processes, process, seconds, where))
+    return {other: text for other, text in posted.items() if text is not None}
 
 
-def _not_come(missing: Sequence[int], processes: Sequence[int], process: int, seconds: float, where: str) -> str:
+def _missing_processes(
+    missing: Sequence[int], processes: Sequence[int], process: int, seconds: float, where: str
+) -> str:
     return (
         f"{len(missing)} of {len(processes)} processes have not come to where process {process} has waited "
         f"{seconds:g} s to run its program ({where})\n  missing: {named(missing)}\n  fix: every process of a mesh "
@@ -125,26 +127,26 @@ Hashes = Mapping[str, str]
 Group = tuple[int, ...]
 
 
-def disagreement(found: Mapping[Group, Facts], hashes: Mapping[Group, Hashes]) -> str:
+def disagreement(facts: Mapping[Group, Facts], hashes: Mapping[Group, Hashes]) -> str:
     """The message: each group of processes against the largest of them, or the first of those.
 
     Args:
-        found: by processes that are about to run the same, what that is.
+        facts: by processes that are about to run the same, what that is.
         hashes: the hashes by which that was seen.
     """
-    usual, *others = sorted(found, key=lambda group: (-len(group), group))
+    usual, *others = sorted(facts, key=lambda group: (-len(group), group))
     lines: list[str] = []
     kinds: dict[str, None] = {}
     for other in others:
         lines.append(f"{named(other)} against {named(usual)}:")
         differing = [kind for kind in _FIXES if hashes[usual][kind] != hashes[other][kind]]
         values = [kind for kind in differing if kind != "program"]
-        lines += [_of_mapping(kind, getattr(found[other], kind), getattr(found[usual], kind)) for kind in values]
+        lines += [_of_mapping(kind, getattr(facts[other], kind), getattr(facts[usual], kind)) for kind in values]
         if "program" in differing:
-            one, two = (f"{hashes[group]['program']} ({found[group].where})" for group in (other, usual))
+            one, two = (f"{hashes[group]['program']} ({facts[group].where})" for group in (other, usual))
             lines.append(f"  program: {one}, there {two}")
         if not values:  # else another program is only the consequence
-            lines += _first_lines(found[other].program, found[usual].program)
+            lines += _first_lines(facts[other].program, facts[usual].program)
         kinds |= dict.fromkeys(values or differing)
     headline = "the processes are about to run different things, which would hang them or make wrong numbers"
     return "\n  ".join([headline, *lines, *(f"fix: {_FIXES[kind]}" for kind in kinds)])
@@ -175,14 +177,14 @@ def _first_lines(other: str, usual: str) -> list[str]:
     same = sum(1 for _ in itertools.takewhile(operator.not_, map(operator.ne, plain, plain_there)))
     window = slice(same, same + _WINDOW)
     matcher = difflib.SequenceMatcher(None, plain_there[window], plain[window], autojunk=False)
-    found = [
+    lines_shown = [
         f"    {sign} {line.strip()[:_WIDTH]}"
         for what, start, end, own_start, own_end in matcher.get_opcodes()
         if what != "equal"
         for sign, part in (("-", there[same + start : same + end]), ("+", lines[same + own_start : same + own_end]))
         for line in part
     ]
-    return found[:_NUM_LINES]
+    return lines_shown[:_NUM_LINES]
 
 
 _PACKAGE = str(Path(outlay.__file__).parent)
@@ -232,9 +234,9 @@ class Facts:
     @classmethod
     def from_json(cls, text: str) -> Facts:
         """What another process has sent."""
-        found = json.loads(text)
-        packed = found["program"]
-        return cls(**found | {"program": zlib.decompress(base64.b85decode(packed)).decode() if packed else ""})
+        fields = json.loads(text)
+        packed = fields["program"]
+        return cls(**fields | {"program": zlib.decompress(base64.b85decode(packed)).decode() if packed else ""})
 
 
 def facts_of(program: Program, config: Mapping[str, Any]) -> Facts:

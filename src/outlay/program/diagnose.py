@@ -33,7 +33,7 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
         head = (
             f"state and batch hold {counted(len(problems), 'leaf that is not an array', 'leaves that are not arrays')}:"
         )
-        return ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+        return ProgramError(head, problems)
     return (
         _not_as_planned(state, batch, plan)
         or _other_container("state", state, planned[0])
@@ -144,4 +144,4 @@ def _move(leaf: LeafPlan) -> str:
 def _error(headline: str, problems: list[Problem]) -> ProgramError | None:
     if not problems:
         return None
-    return ProgramError("\n".join([f"{headline}: {counted(len(problems), 'problem')}", *(p.text() for p in problems)]))
+    return ProgramError(f"{headline}: {counted(len(problems), 'problem')}", problems)

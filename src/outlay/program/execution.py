@@ -71,7 +71,7 @@ class Execution(Protocol):
         ...
 
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
-        """What is compiled, one for each place where there are some."""
+        """What is compiled: one program, or one for each group of devices."""
         ...
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:

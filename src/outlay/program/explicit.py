@@ -203,12 +203,12 @@ def _error(sites: list[_Site], stopped: Exception | None, mesh: Mesh, what: str)
     head = (
         f"{what} leaves {counted(len(problems), 'sharding')} open, which the Explicit axes of this mesh "
         f"({sizes}) ask for; "
-        "each place, and what to write there:"
+        "each line, and what to write there:"
     )
     if stopped is None:
         tail = "  With these edits, all of them tried together, JAX accepts it."
     else:
-        tail = f"  Further places may follow: with these edits the trace still stops, and JAX says:\n    {stopped}"
+        tail = f"  Further lines may follow: with these edits the trace still stops, and JAX says:\n    {stopped}"
     other = f"  Or leave these choices to XLA: outlay.mesh({sizes})"
     return ProgramError("\n".join([head, *(problem.text() for problem in problems), tail, other]))
 
@@ -257,9 +257,9 @@ def edits(operation: str, bind: Bind, operands: tuple[Any, ...], params: dict[st
 
 def dims_of(operand: Any) -> _Dims:
     """The mesh axes of each dim of a value: None, a name, or a tuple of names."""
-    found = jax.typeof(operand)
-    dims = getattr(getattr(found, "sharding", None), "spec", None) or ()
-    return (*dims, *[None] * (len(getattr(found, "shape", ())) - len(dims)))
+    type_of = jax.typeof(operand)
+    dims = getattr(getattr(type_of, "sharding", None), "spec", None) or ()
+    return (*dims, *[None] * (len(getattr(type_of, "shape", ())) - len(dims)))
 
 
 def out_sharding_of(spec: P) -> str:
@@ -274,9 +274,9 @@ def _dot(bind: Bind, operands: tuple[Any, ...], params: dict[str, Any]) -> Edit:
     left_kept = [axes for i, axes in enumerate(left) if i not in (*left_summed, *left_batch)]
     right_kept = [axes for i, axes in enumerate(right) if i not in (*right_summed, *right_batch)]
     spec = P(*_each_axis_once([*batch, *left_kept, *right_kept]))
-    wanted = NamedSharding(jax.sharding.get_abstract_mesh(), spec)
+    sharding = NamedSharding(jax.sharding.get_abstract_mesh(), spec)
     text = f"jnp.matmul or jnp.einsum(..., {out_sharding_of(spec)})"
-    return Edit(lambda: bind(*operands, **{**params, "out_sharding": wanted}), text, spec)
+    return Edit(lambda: bind(*operands, **{**params, "out_sharding": sharding}), text, spec)
 
 
 def _lookup(bind: Bind, operands: tuple[Any, ...], params: dict[str, Any]) -> Edit:
@@ -339,13 +339,13 @@ def _whole_along(operands: tuple[Any, ...], old: list[_Dims]) -> Iterator[list[_
 def _each_axis_once(dims: list[Any]) -> list[Any]:
     """Drop what an earlier dim uses already."""
     used: set[str] = set()
-    kept = []
+    remaining = []
     for axes in dims:
         names = axes if isinstance(axes, tuple) else (axes,) if axes else ()
         free = tuple(name for name in names if name not in used)
         used.update(free)
-        kept.append(free[0] if len(free) == 1 else free or None)
-    return kept
+        remaining.append(free[0] if len(free) == 1 else free or None)
+    return remaining
 
 
 def _short(spec: P) -> P:

@@ -96,8 +96,8 @@ def _root_of(params: Any, plan: Plan) -> str:
     leaves = {leaf.path: leaf for leaf in plan.of_kind("state")}
 
     def stand_below(root: str) -> bool:
-        found = (leaves.get(under(root, path)) for path in shapes)
-        return all(leaf and leaf.shape == shape for leaf, shape in zip(found, shapes.values(), strict=True))
+        planned = (leaves.get(under(root, path)) for path in shapes)
+        return all(leaf and leaf.shape == shape for leaf, shape in zip(planned, shapes.values(), strict=True))
 
     if stand_below("params"):
         return "params"
@@ -226,15 +226,15 @@ def _in_numbers_of_one_device(num_samples: int, batch_axes: tuple[str, ...], mes
 
 
 def _batch_axes(plan: Plan) -> tuple[str, ...]:
-    found = {leaf.dims[0] if leaf.dims else () for leaf in plan.of_kind("batch")}
+    splits = {leaf.dims[0] if leaf.dims else () for leaf in plan.of_kind("batch")}
     deeper = [leaf.path for leaf in plan.of_kind("batch") if any(leaf.dims[1:])]
-    if deeper or len(found) != 1:
+    if deeper or len(splits) != 1:
         lines = "".join(f"\n  {leaf.path}: {leaf.spec} ({leaf.rule})" for leaf in plan.of_kind("batch"))
         raise ProgramError(
             f"mode manual gives each device its samples, so every leaf of the batch must be split alike along its "
             f"first dim:{lines}\n  fix: outlay.data_parallel() for the batch, or mode='auto'"
         )
-    return next(iter(found))
+    return next(iter(splits))
 
 
 BUCKET_BYTES = 2**25

@@ -51,8 +51,10 @@ def plan_on_pieces(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mes
     # How large an output is as a whole its rule decides; this size every rule can divide.
     sizes = jax.tree.map(lambda x: jax.ShapeDtypeStruct([size * mesh.size for size in x.shape], x.dtype), pieces)
     plan = layout.plan(state, mesh, batch=batch, intermediates={**values, **({OUTPUTS: sizes} if of_outputs else {})})
-    found = {under(OUTPUTS, path): piece.shape for path, piece in flatten_paths(pieces)[0]}
-    return dataclasses.replace(plan, leaves=tuple(_of_pieces(leaf, found.get(leaf.path), mesh) for leaf in plan))
+    shapes_of_pieces = {under(OUTPUTS, path): piece.shape for path, piece in flatten_paths(pieces)[0]}
+    return dataclasses.replace(
+        plan, leaves=tuple(_of_pieces(leaf, shapes_of_pieces.get(leaf.path), mesh) for leaf in plan)
+    )
 
 
 def output_specs(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> Any:
@@ -81,7 +83,7 @@ def check_output_pieces(outputs: Any, specs: Any) -> None:
             problems.append(Problem("copies", under(OUTPUTS, path), what, "return one's own piece, or delete the rule"))
     if problems:
         head = f"{counted(len(problems), 'output')} of a step in mode manual, other than the layout says:"
-        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+        raise ProgramError(head, problems)
 
 
 def _stores_values(rule: Rule, state: Any) -> bool:

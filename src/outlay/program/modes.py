@@ -105,9 +105,9 @@ def check_constraints(traced: Traced, layout: Layout, plan: Plan) -> None:
         parts = split_path(name)
         if not any(path[: len(parts)] == parts for path in placed):
             what = "the step constrains values by this name, but no rule of the layout speaks of it"
-            said = did_you_mean(name, {first for rule in layout if (first := first_part(rule.pattern))})
+            hint = did_you_mean(name, {first for rule in layout if (first := first_part(rule.pattern))})
             fix = (
-                f'{said}\nor add ("{name}.**", P(...)), or let layouts be silent: constrain(x, "{name}", optional=True)'
+                f'{hint}\nor add ("{name}.**", P(...)), or let layouts be silent: constrain(x, "{name}", optional=True)'
             )
             problems.append(Problem("name without a rule", name, what, fix))
     for spec in traced.specs:
@@ -117,4 +117,4 @@ def check_constraints(traced: Traced, layout: Layout, plan: Plan) -> None:
             problems.append(Problem("unknown axis", str(spec), what, did_you_mean(unknown[0], plan.mesh.axis_sizes)))
     if problems:
         head = f"{counted(len(problems), 'value')} that the step constrains cannot be placed:"
-        raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+        raise ProgramError(head, problems)

@@ -80,10 +80,10 @@ def explaining_mesh_errors(what: str, mesh: Mesh, mode: str = "auto") -> Iterato
     except (ValueError, RuntimeError) as error:
         if isinstance(error, ProgramError) or not _REFUSED.search(str(error)):
             raise
-        place = source_line_of_error(error)
+        line = source_line_of_error(error)
         raise ProgramError(
             f"{what} names a mesh or devices that do not go with the program's, {_in_words(mesh)}"
-            f"{f': {place}' if place else ''}\n  {_fix(mesh, mode)}\n  JAX says: {str(error).strip()}"
+            f"{f': {line}' if line else ''}\n  {_fix(mesh, mode)}\n  JAX says: {str(error).strip()}"
         ) from error
 
 
@@ -96,32 +96,32 @@ def check_named_devices(jaxpr: Any, what: str, mesh: Mesh) -> None:
         mesh: the program's mesh.
 
     Raises:
-        ProgramError: with every such place.
+        ProgramError: with every such line.
     """
     devices = tuple(mesh.devices.flat)
     others = (
         {}
         if jaxpr is None
         else {
-            (eqn.primitive.name, source_line(eqn), found): None
-            for eqn, found in _meshes(jaxpr)
+            (eqn.primitive.name, source_line(eqn), named): None
+            for eqn, named in _meshes(jaxpr)
             # An empty mesh is what a constraint holds as its context where there is none.
-            if isinstance(found, Mesh) and found.size and tuple(found.devices.flat) != devices
+            if isinstance(named, Mesh) and named.size and tuple(named.devices.flat) != devices
         }
     )
     if not others:
         return
     problems = []
-    for name, place, other in others:
+    for name, line, other in others:
         same = set(other.devices.flat) == set(devices)
         why = "the same devices in another order" if same else _devices(other)
         what_is_wrong = f"it names {_in_words(other)}, {why}; the program runs on {_in_words(mesh)}, {_devices(mesh)}"
-        problems.append(Problem(name, place or "a place that JAX does not know", what_is_wrong, _edit(mesh)))
+        problems.append(Problem(name, line or "a line that JAX does not know", what_is_wrong, _edit(mesh)))
     head = (
-        f"{counted(len(problems), 'place')} in {what} name{'s' if len(problems) == 1 else ''} other devices "
+        f"{counted(len(problems), 'line')} in {what} name{'s' if len(problems) == 1 else ''} other devices "
         "than the program's:"
     )
-    raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+    raise ProgramError(head, problems)
 
 
 def _meshes(jaxpr: Any) -> Iterator[tuple[Any, Any]]:

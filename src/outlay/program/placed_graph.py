@@ -154,7 +154,7 @@ class PlacedGraph:
             these, first = end(mine, left)
             kept |= these
             not_finite |= first
-        return joined(own, caches), results({one.key: kept[one.key] for one in self.step.kept}, not_finite)
+        return joined(own, caches), results({one.key: kept[one.key] for one in self.step.recorded_outputs}, not_finite)
 
     @functools.cached_property
     def _structure(self) -> Any:
@@ -168,7 +168,7 @@ class PlacedGraph:
         self, names: tuple[str, ...], devices: tuple[Any, ...], rows: Rows | None, num_steps: int
     ) -> DeviceGroup:
         graph = self.step.graph
-        kept = tuple(one for one in self.step.kept if one.part in names)
+        kept = tuple(one for one in self.step.recorded_outputs if one.part in names)
         subgraph = Subgraph(graph, names, kept, rows.num if rows else {}, ROWS)
         inputs = {name: self.batch_shapes[name] for name in subgraph.inputs}
         return DeviceGroup(subgraph, devices, rows, self.state_shapes, inputs, num_steps)

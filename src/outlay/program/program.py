@@ -20,7 +20,7 @@ from outlay.devices.made import refuse_to_run
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, check_arguments
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions
-from outlay.program.consistency import agree, facts_of, source_of, wait_for_all
+from outlay.program.consistency import check_agreement, facts_of, source_of, wait_for_all
 from outlay.program.diagnose import check_outputs, diagnose, donated_error, traced_call_error
 from outlay.program.execution import Execution, Mode, Step, check_jit_enabled, check_mode
 from outlay.program.one_step import OneStep
@@ -42,7 +42,7 @@ class Program:
         by_hand: whether its collectives are written by hand, and not by the compiler.
         on_pieces: whether the step as a whole runs on each device's pieces, and has a meaning there only.
         rows: of a graph, the parts that are split by rows over the same devices.
-        places: of a graph in mode placed, the parts that share devices, and these; else empty.
+        device_groups: of a graph in mode placed, the parts that share devices, and these; else empty.
         num_steps_at_once: of a graph, how many of its steps are sent off at once; else 1.
         state_shapes: the state as shapes and dtypes.
         batch_shapes: the batch as shapes and dtypes.
@@ -79,19 +79,23 @@ class Program:
         self.mode: Mode = mode
         self.by_hand = mode == "manual"
         if mode == "placed":
-            way: Execution = PlacedGraph(step, init, inputs, layout, mesh, options)
+            execution: Execution = PlacedGraph(step, init, inputs, layout, mesh, options)
         else:
-            way = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
-        self._execution = way
+            execution = OneStep(step, init, inputs, layout, mesh, mode, options, donate=donate)
+        self._execution = execution
         self._again = lambda layout=layout, inputs=inputs: Program(
             step, init, inputs, layout, mesh, mode, options, donate=donate
         )
-        self.plan, self.rows, self.device_groups = way.plan, way.rows, way.device_groups
-        self.state_shapes, self.batch_shapes, self.output_shapes = way.state_shapes, way.batch_shapes, way.output_shapes
+        self.plan, self.rows, self.device_groups = execution.plan, execution.rows, execution.device_groups
+        self.state_shapes, self.batch_shapes, self.output_shapes = (
+            execution.state_shapes,
+            execution.batch_shapes,
+            execution.output_shapes,
+        )
         self.num_steps_at_once, self.on_pieces, self.steps_in_mesh = (
-            way.num_steps_at_once,
-            way.on_pieces,
-            way.steps_in_mesh,
+            execution.num_steps_at_once,
+            execution.on_pieces,
+            execution.steps_in_mesh,
         )
         self._run: Callable[[Any, Any], Any] = self._first_run
         self._is_agreed = False
@@ -114,7 +118,7 @@ class Program:
         self.check_memory()
         self.agree(key=key)
         self._execution.check_key(key)
-        self._meet("init")
+        self._wait_for_all("init")
         return self._execution.init(key)
 
     def with_layout(self, layout: Layout) -> Program:
@@ -131,8 +135,10 @@ class Program:
         Raises:
             ProgramError: it does; its largest leaves are named.
         """
-        if found := too_large(self.plan, self.mesh, "a smaller array, or a layout that splits it over more machines"):
-            raise ProgramError("\n".join([found[0], *(problem.text() for problem in found[1])]))
+        if too_much := too_large(
+            self.plan, self.mesh, "a smaller array, or a layout that splits it over more machines"
+        ):
+            raise ProgramError(*too_much)
 
     def __call__(self, state: Any, batch: Any) -> Any:
         """Run one step. The state is donated: its memory becomes the new state's, so it cannot be used again.
@@ -191,15 +197,15 @@ class Program:
 
     def pad(self, state: Any) -> Any:
         """A state with rows filled up as the plan says, where devices do not divide them."""
-        return functools.reduce(lambda state, rows: _apart(rows.pad, state), self.rows, state)
+        return functools.reduce(lambda state, rows: _without_user_mesh(rows.pad, state), self.rows, state)
 
     def crop(self, state: Any) -> Any:
         """A state without the rows that fill up; what one device has, in whole arrays."""
-        return functools.reduce(lambda state, rows: _apart(rows.crop, state), self.rows, state)
+        return functools.reduce(lambda state, rows: _without_user_mesh(rows.crop, state), self.rows, state)
 
     @functools.cached_property
     def lowered_parts(self) -> tuple[jax.stages.Lowered, ...]:
-        """What is compiled, before the compiler: one step, or in mode placed those of a dispatch, as in `places`."""
+        """The steps lowered and not yet compiled: one, or in mode placed one for each of `device_groups`."""
         return self._execution.lower()
 
     @functools.cached_property
@@ -210,12 +216,12 @@ class Program:
     @property
     def lowered(self) -> jax.stages.Lowered:
         """The step lowered for the mesh, where it is one program; else `lowered_parts` has them all."""
-        return self._only("lowered", self.lowered_parts)
+        return self._single("lowered", self.lowered_parts)
 
     @property
     def compiled(self) -> jax.stages.Compiled:
         """The compiled step: exactly what a call runs, where it is one program; else `compiled_parts` has them all."""
-        return self._only("compiled", self.compiled_parts)
+        return self._single("compiled", self.compiled_parts)
 
     @property
     def is_compiled(self) -> bool:
@@ -248,7 +254,7 @@ class Program:
             return
         if processes := self._processes():
             refuse_to_run(self.mesh, "a step cannot run")
-            agree(facts_of(self, config), jax.process_index(), processes)
+            check_agreement(facts_of(self, config), jax.process_index(), processes)
         self._is_agreed = True
 
     def _processes(self) -> list[int]:
@@ -256,7 +262,7 @@ class Program:
         processes = sorted({device.process_index for device in self.mesh.devices.flat})
         return processes if jax.process_count() > 1 and len(processes) > 1 else []
 
-    def _meet(self, first_run_of: str) -> None:
+    def _wait_for_all(self, first_run_of: str) -> None:
         """Let no process be minutes earlier than another: the first collective of CPU devices waits for 30 s only."""
         if processes := self._processes():
             wait_for_all(first_run_of, source_of(self.step), jax.process_index(), processes)
@@ -286,7 +292,7 @@ class Program:
         refuse_to_run(self.mesh, "a step cannot run")
         check_jit_enabled()
         self.agree()
-        self._meet("step")
+        self._wait_for_all("step")
         run = self._execution.runner(self.compiled_parts)
         result = run(state, batch)
         if self.donate:
@@ -294,7 +300,7 @@ class Program:
         self._run = run
         return result
 
-    def _only(self, what: str, parts: Sequence[T]) -> T:
+    def _single(self, what: str, parts: Sequence[T]) -> T:
         if len(parts) == 1:
             return parts[0]
         raise ProgramError(
@@ -304,8 +310,8 @@ class Program:
         )
 
 
-def _apart(function: Callable[[Any], Any], state: Any) -> Any:
-    """Of a state, apart from any mesh that the user has set, which may be of other devices or of Explicit axes."""
+def _without_user_mesh(function: Callable[[Any], Any], state: Any) -> Any:
+    """Call a function of a state without the user's own mesh, which may have other devices or Explicit axes."""
     is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state))
     with contextlib.nullcontext() if is_traced else jax.set_mesh(None):
         return function(state)

@@ -164,8 +164,8 @@ def _attribute(frame: FrameType, owner: Any) -> str:
     outer = frame.f_back
     while outer is not None:
         holder = _owner(outer)
-        if holder is not None and holder is not owner and (found := _held_as(holder, owner)):
-            return f"{type(holder).__name__}.{found}"
+        if holder is not None and holder is not owner and (name := _held_as(holder, owner)):
+            return f"{type(holder).__name__}.{name}"
         outer = outer.f_back
     return ""
 

@@ -34,7 +34,7 @@ _CHEAP |= {"squeeze", "transpose"}
 Storages = Mapping[str, Stored]
 """Where rules store values, by their names."""
 
-_KEPT = "outlay: kept"
+_UNCHANGED = "outlay: kept"
 """The name of all values that stay where they were, where only some are to be recomputed."""
 
 
@@ -88,12 +88,12 @@ class Storing:
         def differentiated(state: Any, batch: Any) -> Any:
             with differentiating(self):
                 result = step(state, batch)
-            self._refuse_unseen()
+            self._check_all_seen()
             return result
 
         return differentiated
 
-    def _refuse_unseen(self) -> None:
+    def _check_all_seen(self) -> None:
         problems = [
             Problem(
                 "no gradient",
@@ -107,7 +107,7 @@ class Storing:
         ]
         if problems:
             head = f"no backward pass needs {counted(len(problems), 'value')} that the layout stores:"
-            raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+            raise ProgramError(head, problems)
 
 
 def _run(jaxpr: Any, values: Sequence[Any], storages: Storages, *, prevent_cse: bool) -> list[Any]:
@@ -185,7 +185,7 @@ def _all_kept(jaxpr: Any, storages: Storages, *values: Any) -> list[Any]:
             return _all_kept(inner, storages, *values)
         if eqn.primitive.name == SCAN:
             return rerun_scan(eqn.params, values, lambda turn: _all_kept(eqn.params["jaxpr"], storages, *turn))
-        return [checkpoint_name(x, _KEPT) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in bind(*values)]
+        return [checkpoint_name(x, _UNCHANGED) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in bind(*values)]
 
     return run_jaxpr(jaxpr, values, named)
 
@@ -193,19 +193,19 @@ def _all_kept(jaxpr: Any, storages: Storages, *values: Any) -> list[Any]:
 def _recomputed(jaxpr: Any, storages: Storages) -> set[int]:
     """The operations that make the values that are to be recomputed, or only copy them."""
     made_by = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
-    found: dict[int, Any] = {}
+    operations: dict[int, Any] = {}
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == _NAME and storages.get(eqn.params["name"]) == "recomputed":
             maker: Any = eqn
             while maker is not None:
-                found[id(maker)] = maker
+                operations[id(maker)] = maker
                 maker = made_by.get(maker.invars[0]) if maker.primitive.name in _CHEAP else None
-    copies = {variable for eqn in found.values() if eqn.primitive.name == _NAME for variable in eqn.outvars}
+    copies = {variable for eqn in operations.values() if eqn.primitive.name == _NAME for variable in eqn.outvars}
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in _CHEAP and copies.intersection(v for v in eqn.invars if isinstance(v, Var)):
-            found[id(eqn)] = eqn
+            operations[id(eqn)] = eqn
             copies.update(eqn.outvars)
-    return set(found)
+    return set(operations)
 
 
 def _policy(storages: Storages, otherwise: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -213,16 +213,16 @@ def _policy(storages: Storages, otherwise: Callable[..., Any] | None = None) -> 
     named: dict[Stored, list[str]] = {stored: [] for stored in ("device", "host", "recomputed")}
     for name, stored in storages.items():
         named[stored].append(name)
-    told = jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[*named["device"], _KEPT],
+    by_name = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[*named["device"], _UNCHANGED],
         names_which_can_be_offloaded=named["host"],
         offload_src="device",
         offload_dst=HOST,
     )
 
     def keeps(primitive: Any, *types: Any, **params: Any) -> Any:
-        is_told = primitive.name == _NAME and (params["name"] in storages or params["name"] == _KEPT)
-        policy = told if is_told or otherwise is None else otherwise
+        is_named = primitive.name == _NAME and (params["name"] in storages or params["name"] == _UNCHANGED)
+        policy = by_name if is_named or otherwise is None else otherwise
         return policy(primitive, *types, **params)
 
     return keeps
@@ -230,13 +230,13 @@ def _policy(storages: Storages, otherwise: Callable[..., Any] | None = None) -> 
 
 def _names_in(jaxpr: Any, storages: Storages) -> set[str]:
     """The ruled names of values in a program, those in its loops and calls included."""
-    found = set()
+    names = set()
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         if eqn.primitive.name == _NAME and eqn.params["name"] in storages:
-            found.add(eqn.params["name"])
+            names.add(eqn.params["name"])
         for inner in jaxprs_in_params(eqn.params):
-            found |= _names_in(inner, storages)
-    return found
+            names |= _names_in(inner, storages)
+    return names
 
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -342,4 +342,4 @@ def check_host_memory(plan: Plan, memories: Sequence[str]) -> None:
         Problem("no host memory", leaf.path, what, f"delete rule {leaf.rule}, or another target") for leaf in leaves
     ]
     head = f"{counted(len(problems), 'value')} cannot be kept on the host:"
-    raise ProgramError("\n".join([head, *(problem.text() for problem in problems)]))
+    raise ProgramError(head, problems)

@@ -230,7 +230,7 @@ def test_where_the_search_cannot_go_on_the_error_says_so() -> None:
 
     message = error_of(small(step_of(loss), {"w": P("data")}, x=P("data")))
     assert "cumsum" in message
-    assert "Further places may follow" in message
+    assert "Further lines may follow" in message
     assert "carry" in message
 
 

@@ -92,7 +92,7 @@ def test_other_devices_are_all_named_when_the_program_is_made(make):
         return state, {**first, "again": make(reversed_, "e" if make is experts else P("e"))(state, x)[1]["mean"]}
 
     message = (
-        r"(?s)2 places in the step step name other.*test_own_meshes\.py:\d+\n.*e=4, 4 devices.*runs on "
+        r"(?s)2 lines in the step step name other.*test_own_meshes\.py:\d+\n.*e=4, 4 devices.*runs on "
         r"mesh data=8.*fix: leave mesh= out.*axes there: 'data'.*the same devices in another order"
     )
     with pytest.raises(ProgramError, match=message):
@@ -101,7 +101,7 @@ def test_other_devices_are_all_named_when_the_program_is_made(make):
 
 @needs_gpu_compiler
 def test_devices_of_this_machine_in_a_program_for_others():
-    with pytest.raises(ProgramError, match=r"(?s)1 place.*8 devices from cpu:0 to cpu:7.*H100.*fix: leave mesh= out"):
+    with pytest.raises(ProgramError, match=r"(?s)1 line.*8 devices from cpu:0 to cpu:7.*H100.*fix: leave mesh= out"):
         program(constrained(own("data"), P("data")), mesh=outlay.mesh(data=8, target="h100:1x8"))
 
 
