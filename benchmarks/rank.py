@@ -28,7 +28,7 @@ def main():
 
 
 def rank(what, programs, target):
-    from outlay.report.step_time import estimate
+    from outlay.report.explain.explain import estimate
 
     estimates = {name: estimate(program, target=target) for name, program in programs.items()}
     rounds = measure(programs)

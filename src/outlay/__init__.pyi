@@ -63,7 +63,7 @@ from .report.show import show as show
 from .report.explain.explanation import Explanation as Explanation
 from .report.explain.explain import explain as explain
 from .analysis.cost.estimate import Estimate as Estimate
-from .report.step_time import estimate as estimate
+from .report.explain.explain import estimate as estimate
 from .analysis.parts.measure_parts import measure_parts as measure_parts
 from .report.profile.profiled import Profile as Profile
 from .report.profile.profile import profile as profile

@@ -21,8 +21,8 @@ def estimate(
     """
     prepared = prepare_program(context, recipe, options)
     from outlay.recipes.ways_to_fit import ways_for, what_would_fit
+    from outlay.report.explain.explain import estimate as estimate_program
     from outlay.report.explain.explain import explain as explain_program
-    from outlay.report.step_time import estimate as estimate_program
 
     explained = explain_program(prepared.program)
     ways = ways_for(prepared, explained, recipe, context.args, options.target, options.xla)

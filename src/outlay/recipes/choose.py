@@ -28,9 +28,8 @@ from outlay.recipes.prepare import layout_names, layout_of, on_devices
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.ways_to_fit import Changes, WayToFit, Workloads
 from outlay.search.cache import Cache, cache_folder
-from outlay.search.candidate import Candidate, candidates, words_of
-from outlay.search.candidate_price import Price
-from outlay.search.effort import NUM_CANDIDATES, TIMEOUT, default_processes
+from outlay.search.candidate import Candidate, Price, candidates, words_of
+from outlay.search.defaults import NUM_CANDIDATES, TIMEOUT, default_processes
 from outlay.search.mesh_shapes import mesh_shapes, on_target
 from outlay.search.placement.choice import PlacementChoice
 from outlay.search.placement.placement_search import choose_placement
@@ -278,8 +277,7 @@ def answer(job: Job) -> dict[str, Any]:
     from outlay.devices.target import Target
     from outlay.recipes.find import find_recipe
     from outlay.recipes.prepare import prepare
-    from outlay.search.cache import Cache
-    from outlay.search.pricing import price
+    from outlay.search.cache import Cache, price
 
     try:
         target = Target.parse(job.target)

@@ -20,8 +20,8 @@ from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import Prepared, layout_names, layout_of, mode_of, on_devices
 from outlay.recipes.recipe import Recipe
 from outlay.report.explain.explanation import Explanation
+from outlay.search.analytic_cost import Expectation, expect
 from outlay.search.candidate import Candidate
-from outlay.search.expect import Expectation, expect
 from outlay.search.mesh_shapes import mesh_shapes
 from outlay.search.screening import Rejected, plan_of
 from outlay.search.workload import Workload, workload

@@ -20,8 +20,7 @@ from outlay.layout.plan import LeafPlan, Plan
 from outlay.program.program import Program
 from outlay.report.heat import heat
 from outlay.report.leaf import LeafFacts, array_leaf, is_array, planned_leaf
-from outlay.report.modules import bytes_by_device, modules
-from outlay.report.show_facts import Count, DeviceFacts, Facts, Subject, Totals
+from outlay.report.show_facts import Count, DeviceFacts, Facts, Subject, Totals, bytes_by_device, modules
 
 
 def collect(x: Any, path: str | None) -> Facts:

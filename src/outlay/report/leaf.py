@@ -18,7 +18,7 @@ from outlay.devices.device_id import device_id, format_devices
 from outlay.devices.info import MeshInfo
 from outlay.layout.placement import Dims, dims_spec, spec_dims
 from outlay.layout.plan import LeafPlan, spec_text
-from outlay.report.blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block
+from outlay.report.array_blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from outlay.core.error_types import ShowError
 from outlay.core.suggest import did_you_mean
 from outlay.render.page import Page
 from outlay.render.report import Report
-from outlay.report.blocks import Blocks
+from outlay.report.array_blocks import Blocks
 from outlay.report.collect import collect
 from outlay.report.leaf import LeafFacts
 from outlay.report.show_facts import Facts, Totals

@@ -15,10 +15,10 @@ from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan
 from outlay.program.diagnose import check_devices
 from outlay.program.modes import check_constraints
+from outlay.search.analytic_cost import certain_bytes, expect, split_axes
 from outlay.search.candidate import Candidate
-from outlay.search.expect import certain_bytes, expect, split_axes
+from outlay.search.compile_order import Screened
 from outlay.search.mesh_shapes import mesh_info
-from outlay.search.order import Screened
 from outlay.search.workload import Workload
 
 

@@ -17,12 +17,11 @@ from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.write_layout import unwritable, write_layout
 from outlay.search.cache import cache_folder
-from outlay.search.candidate import Candidate, words_of
-from outlay.search.candidate_price import Price
-from outlay.search.order import Screened, in_order, next_to_compile, without_preset
+from outlay.search.candidate import Candidate, Price, words_of
+from outlay.search.compile_order import Screened, in_order, next_to_compile, without_preset
+from outlay.search.reasons import is_tie, nothing_fits, nothing_to_compile, why_not_compiled, why_slower, why_too_big
 from outlay.search.screening import RuledOut, screen
 from outlay.search.selection import Considered, Selection, Verdict
-from outlay.search.why import is_tie, nothing_fits, nothing_to_compile, why_not_compiled, why_slower, why_too_big
 from outlay.search.workers import Ended, Workers
 from outlay.search.workload import Workload
 

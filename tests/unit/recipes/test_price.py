@@ -9,7 +9,7 @@ import pytest
 from tests.unit.recipes.test_choose import VARIED
 
 from outlay.recipes.choose import Job, answer
-from outlay.search.candidate_price import Price
+from outlay.search.candidate import Price
 
 
 def job(folder: Path, **changes) -> Job:

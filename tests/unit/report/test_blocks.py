@@ -11,7 +11,7 @@ from tests.unit.report.arrays import mesh_of, put
 
 from outlay.devices.info import MeshInfo
 from outlay.layout.placement import dims_spec
-from outlay.report.blocks import blocks_of_map, blocks_on_mesh
+from outlay.report.array_blocks import blocks_of_map, blocks_on_mesh
 from outlay.report.show import show
 
 

@@ -1,7 +1,7 @@
 import pytest
 from tests.unit.report.arrays import mesh_of, pod, put, shape_on
 
-from outlay.report.blocks_picture import draw
+from outlay.report.array_blocks import draw
 from outlay.report.show import show
 
 

@@ -5,8 +5,7 @@ import pytest
 import outlay
 from outlay.core.error_types import ExplainError
 from outlay.devices.target import Target
-from outlay.report.explain.explain import explain
-from outlay.report.step_time import estimate
+from outlay.report.explain.explain import estimate, explain
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
 """Values to search among, made up."""
 
-from outlay.search.candidate import Candidate
-from outlay.search.candidate_price import Price
-from outlay.search.expect import Expectation
-from outlay.search.order import Screened
+from outlay.search.analytic_cost import Expectation
+from outlay.search.candidate import Candidate, Price
+from outlay.search.compile_order import Screened
 
 GIB = 2**30
 

@@ -12,8 +12,8 @@ from outlay.devices.spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero2
+from outlay.search.analytic_cost import certain_bytes, expect
 from outlay.search.candidate import Candidate
-from outlay.search.expect import certain_bytes, expect
 from outlay.search.screening import Rejected, plan_of, screen
 from outlay.search.workload import Workload, workload
 

@@ -1,7 +1,7 @@
 from tests.unit.search.pretend import GIB, price, screened
 
+from outlay.search.reasons import why_slower
 from outlay.search.search import Outcome, ranked
-from outlay.search.why import why_slower
 
 
 def verdicts(*outcomes):

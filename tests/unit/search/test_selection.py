@@ -8,10 +8,10 @@ from tests.unit.search.pretend import price, screened
 from outlay.core.error_types import ChooseError
 from outlay.devices.target import Target
 from outlay.search.candidate import Candidate
+from outlay.search.reasons import nothing_fits, nothing_to_compile
 from outlay.search.screening import RuledOut
 from outlay.search.search import Outcome, ranked
 from outlay.search.selection import Considered, Selection
-from outlay.search.why import nothing_fits, nothing_to_compile
 
 TARGET = Target.parse("h100:32x8")
 

@@ -201,7 +201,6 @@ def _ports(graph: StepGraph) -> list[str]:
 
 _AXIS = "devices"
 _NUM_STEPS = 200
-_NUM_ROUNDS = 5
 _FEW, _MANY = 1, 4
 
 
@@ -260,7 +259,7 @@ def _mesh(devices: Sequence[jax.Device]) -> Mesh:
 def _median(run: Callable[[], Any]) -> float:
     """The time of a step of something that takes many; the first run compiles."""
     took = []
-    for _ in range(_NUM_ROUNDS + 1):
+    for _ in range(NUM_ROUNDS + 1):
         start = time.perf_counter()
         jax.block_until_ready(run())
         took.append((time.perf_counter() - start) / _NUM_STEPS)

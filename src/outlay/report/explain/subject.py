@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import re
+import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +32,6 @@ from outlay.core.quantities import counted
 from outlay.devices.compile_only import target_of
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions, compile_with, compiler_options
 from outlay.program.program import Program
-from outlay.report.explain.watch import watching
 
 HLO_ENDINGS = (".txt", ".hlo")
 """How the names of files end that hold the text of a compiled program."""
@@ -321,3 +325,71 @@ def _no_arrays(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
                 jax.typeof(leaf)
             except TypeError:
                 yield path, f"a {type(leaf).__name__}"
+
+
+_STDERR = 2
+# There is one standard error for all threads.
+_one_at_a_time = threading.Lock()
+
+
+@dataclass
+class Printed:
+    """What was printed.
+
+    Attributes:
+        messages: the lines that were recognised; ready when the compiler is done.
+    """
+
+    messages: tuple[str, ...] = ()
+
+
+@contextlib.contextmanager
+def watching(recognised: Callable[[str], bool]) -> Iterator[Printed]:
+    """Catch what is written to the standard error, also by C++ code, and write what is not recognised after.
+
+    Meanwhile it lies in a file of the temporary folder, `outlay-compiler-*.log`; it stays if the process dies.
+
+    Args:
+        recognised: whether a line is a message that will be reported otherwise.
+    """
+    printed = Printed()
+    with _one_at_a_time, contextlib.ExitStack() as stack:
+        # JAX's own warning of donation in vain comes from Python; what became of it stands in the compiled program.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        try:
+            original = os.dup(_STDERR)
+        except OSError:  # a process without a standard error
+            yield printed
+            return
+        file, path = tempfile.mkstemp(prefix="outlay-compiler-", suffix=".log")
+        _flush()
+        os.dup2(file, _STDERR)
+        try:
+            yield printed
+        finally:
+            _flush()
+            os.dup2(original, _STDERR)
+            os.close(original)
+            lines = _read(file)
+            os.close(file)
+            os.unlink(path)
+            printed.messages = tuple(line.rstrip("\n") for line in lines if recognised(line))
+            _write("".join(line for line in lines if not recognised(line)))
+
+
+def _flush() -> None:
+    if sys.stderr is not None:
+        sys.stderr.flush()
+
+
+def _read(file: int) -> list[str]:
+    os.lseek(file, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(file), encoding="utf-8", errors="surrogateescape", newline="") as text:
+        return text.read().splitlines(keepends=True)
+
+
+def _write(text: str) -> None:
+    left = text.encode("utf-8", errors="surrogateescape")
+    while left:
+        left = left[os.write(_STDERR, left) :]

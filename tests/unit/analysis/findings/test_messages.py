@@ -16,7 +16,7 @@ from outlay.core.error_types import TargetError
 from outlay.devices.build import mesh
 from outlay.devices.compile_only import target_devices
 from outlay.report.explain.explain import explain
-from outlay.report.explain.watch import watching
+from outlay.report.explain.subject import watching
 
 
 def cannot_go_directly(x):

@@ -6,9 +6,8 @@ import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from outlay.search.candidate import Candidate
-from outlay.search.candidate_price import Price
-from outlay.search.expect import Expectation
+from outlay.search.analytic_cost import Expectation
+from outlay.search.candidate import Candidate, Price
 
 _TURNS = 3
 _CLEARLY_LESS = 0.8
