@@ -88,7 +88,7 @@ def compiled_of(run: Run):
     """Compile a run: the program, its memory, and its devices."""
     import outlay.models.transformer.layer as transformer
     from outlay.devices.build import mesh as make_mesh
-    from outlay.devices.info import MeshInfo
+    from outlay.devices.mesh_info import MeshInfo
     from outlay.program.make import program as make_program
     from outlay.recipes.find import find_recipe
 
@@ -164,7 +164,7 @@ def _facts(compiled, run):
     from outlay.analysis.hlo.hlo_memory import peak_bytes
     from outlay.analysis.hlo.parse import parse_hlo
     from outlay.analysis.work.compiled import compiled_work
-    from outlay.devices.info import MeshInfo
+    from outlay.devices.mesh_info import MeshInfo
     from outlay.devices.target import Target
 
     module = parse_hlo(compiled["hlo"])

@@ -11,13 +11,13 @@ from .devices.build import mesh as mesh
 # -> layout
 from .layout.rule import Rule as Rule
 from .layout.layout import Layout as Layout
-from .layout.toml import read_layout as read_layout
+from .layout.read_layout import read_layout as read_layout
 from .layout.placement import replicate as replicate
 from .layout.placement import on as on
 from .layout.placement import follow as follow
-from .layout.storage import keep as keep
-from .layout.storage import recompute as recompute
-from .layout.storage import on_host as on_host
+from .layout.placement import keep as keep
+from .layout.placement import recompute as recompute
+from .layout.placement import on_host as on_host
 from .layout.placement import LeafView as LeafView
 from .layout.placement import Choice as Choice
 from .layout.placement import CannotPlace as CannotPlace

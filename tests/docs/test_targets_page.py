@@ -7,7 +7,7 @@ import pytest
 from tests.docs import snippets
 
 from outlay.devices.hardware import known_hardware
-from outlay.devices.hardware_keys import _KEYS
+from outlay.devices.hardware_file import _KEYS
 from outlay.devices.target import Target
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "targets.md").read_text(encoding="utf-8")

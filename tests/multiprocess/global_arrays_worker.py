@@ -23,8 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.arrays import gather as gather_module
-from outlay.arrays import scatter as scatter_module
+from outlay.arrays import gather_scatter
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -164,11 +163,11 @@ def gathered(_: Path) -> Any:
     strange = placed(np.array([-0.0, np.nan, 1, 2, 3, 4, 5, 6], jnp.bfloat16), P("x"), x=8)
     explicit = mesh_of(a=4, b=2, explicit=True)
     typed = outlay.put(np.arange(32).reshape(8, 4), NamedSharding(explicit, P("b", "a")))
-    gather_module.MOST_BYTES = 100
+    gather_scatter.MOST_BYTES = 100
     value = np.arange(24 * 20, dtype=np.int16).reshape(24, 20)
     by_slabs = [outlay.arrays.gather(placed(value, spec, a=4, b=2)) for spec in (P("a", "b"), P("b"), P(None, "a"))]
     only = outlay.arrays.gather(placed(value, P("a", "b"), a=4, b=2), to=0)
-    gather_module.MOST_BYTES = 2**26
+    gather_scatter.MOST_BYTES = 2**26
     return {
         "ones": outlay.arrays.gather(x).tolist(),
         "to one": None if one is None else one.tolist(),
@@ -222,10 +221,10 @@ def from_one(_: Path) -> Any:
     value = np.arange(16, dtype=np.float64) if me == 1 else None
     x = outlay.arrays.scatter(value, rows, source=1)
     large = np.arange(24 * 20, dtype=np.int16).reshape(24, 20)
-    scatter_module.MOST_BYTES = 100
+    gather_scatter.MOST_BYTES = 100
     blocks = NamedSharding(mesh_of(a=4, b=2), P("b", "a"))
     by_slabs = outlay.arrays.gather(outlay.arrays.scatter(large if me == 0 else None, blocks))
-    scatter_module.MOST_BYTES = 2**26
+    gather_scatter.MOST_BYTES = 2**26
     return {
         "scattered": [shard.data.tolist() for shard in x.addressable_shards],
         "slabs": bool((by_slabs == large).all()),
@@ -251,7 +250,7 @@ def halos(_: Path) -> Any:
 
 def long_words(_: Path) -> Any:
     """What the processes say to each other may be longer than one round."""
-    from outlay.arrays.announcements import exchange
+    from outlay.arrays.process_agreement import exchange
 
     return [len(word) for word in exchange("x" * (10 + 5000 * jax.process_index()))]
 

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 import outlay
 from outlay.brain.address import select_addresses
 from outlay.devices.hardware_file import overlay, read_tables
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_spec import MeshSpec
 
 pytestmark = pytest.mark.compiles
 

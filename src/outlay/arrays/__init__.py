@@ -1,4 +1,4 @@
-"""Arrays where the plan says: born sharded, put, resharded; made from pieces and files; sliced, gathered, scattered.
+"""Arrays where the plan says: initialized there, put, resharded; from pieces and files; sliced, gathered, scattered.
 
 The public names stand in `__init__.pyi`; each is imported when it is first used.
 """

@@ -1,4 +1,4 @@
-"""A global array from the pieces that the processes hold already, with the shapes compared before anything is made."""
+"""A global array from the piece that each process has; shapes are compared before anything is made."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from outlay.arrays.announcements import exchange, refuse_absent
-from outlay.arrays.bounds import Bounds, blocks, shape_of
-from outlay.arrays.callback import from_callback
-from outlay.arrays.misfits import refuse_misfits
+from outlay.arrays.array_blocks import Bounds, blocks, shape_of
+from outlay.arrays.check_arrays import check_fits
+from outlay.arrays.from_slices import from_callback
+from outlay.arrays.process_agreement import check_all_present, exchange
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.quantities import counted
 from outlay.layout.placement import spec_dims, spec_text
@@ -46,33 +46,42 @@ def from_pieces(
         (2,)
     """
     piece = np.asarray(piece)
-    own = {"shape": piece.shape, "dtype": str(piece.dtype), "wanted": shape and list(shape)}
-    said = dict(enumerate(exchange(own))) if check else {jax.process_index(): own}
-    refuse_absent(sharding, "from_pieces")
-    grid = _grid(sharding, max(len(one["shape"]) for one in said.values()))
-    parts = [_part(process, one, grid, sharding) for process, one in said.items()]
+    own = {"shape": piece.shape, "dtype": str(piece.dtype), "requested": shape and list(shape)}
+    calls = dict(enumerate(exchange(own))) if check else {jax.process_index(): own}
+    check_all_present(sharding, "from_pieces")
+    grid = _grid(sharding, max(len(call["shape"]) for call in calls.values()))
+    parts = [_part(process, call, grid, sharding) for process, call in calls.items()]
     whole = _global_shape(parts, shape, sharding)
-    refuse_misfits([("", whole)], sharding)
+    check_fits([("", whole)], sharding)
     box = _box(whole, sharding, jax.process_index())
     return from_callback(lambda index: piece[_shifted(index, box)], whole, piece.dtype, sharding)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What one process brought: `implies` is the global shape that its shape means, None if there is no such."""
+    """The piece of one process.
+
+    Attributes:
+        process: the number of the process.
+        shape, dtype: of the piece.
+        requested: the global shape that the process asked for, if it did.
+        num_blocks: how many blocks of each dim its devices hold.
+        grid: how many blocks each dim of the array is cut into.
+    """
 
     process: int
     shape: Shape
     dtype: str
-    wanted: Shape | None
-    held: Shape
+    requested: Shape | None
+    num_blocks: Shape
     grid: Shape
 
     @property
     def implies(self) -> Shape | None:
+        """The global shape of which this is the process's piece, or None where no shape fits."""
         if len(self.shape) != len(self.grid):
             return None
-        sizes = [divmod(size * of, held) for size, held, of in zip(self.shape, self.held, self.grid, strict=True)]
+        sizes = [divmod(size * of, held) for size, held, of in zip(self.shape, self.num_blocks, self.grid, strict=True)]
         return None if any(rest for _, rest in sizes) else tuple(size for size, _ in sizes)
 
     def makes(self, whole: Shape) -> bool:
@@ -81,24 +90,23 @@ class _Part:
 
     def expected(self, whole: Shape) -> Shape:
         """The shape of its piece of a global shape."""
-        return tuple(size * held // of for size, held, of in zip(whole, self.held, self.grid, strict=True))
+        return tuple(size * held // of for size, held, of in zip(whole, self.num_blocks, self.grid, strict=True))
 
 
-def _part(process: int, said: Any, grid: Shape, sharding: NamedSharding) -> _Part:
-    held = shape_of(_box(grid, sharding, process))
-    wanted = None if said["wanted"] is None else tuple(said["wanted"])
-    return _Part(process, tuple(said["shape"]), said["dtype"], wanted, held, grid)
+def _part(process: int, call: Any, grid: Shape, sharding: NamedSharding) -> _Part:
+    requested = None if call["requested"] is None else tuple(call["requested"])
+    return _Part(process, tuple(call["shape"]), call["dtype"], requested, shape_of(_box(grid, sharding, process)), grid)
 
 
 def _grid(sharding: NamedSharding, rank: int) -> Shape:
     """How many pieces each dim is cut into."""
-    refuse_misfits([("", (0,) * rank)], sharding)
+    check_fits([("", (0,) * rank)], sharding)
     sizes = sharding.mesh.shape
     return tuple(math.prod(sizes[axis] for axis in axes) for axes in spec_dims(sharding.spec, rank))
 
 
 def _box(shape: Shape, sharding: NamedSharding, process: int) -> Bounds:
-    """The part of the array that a process's devices hold, which must be one box."""
+    """The bounds of the part of an array that a process's devices hold; raise if it is not one box."""
     held = blocks(shape, sharding, process=process)
     by_dim = list(zip(*held, strict=True))
     box = tuple((min(start for start, _ in pieces), max(stop for _, stop in pieces)) for pieces in by_dim)
@@ -112,23 +120,20 @@ def _box(shape: Shape, sharding: NamedSharding, process: int) -> Bounds:
 
 
 def _global_shape(parts: Sequence[_Part], shape: Sequence[int] | None, sharding: NamedSharding) -> Shape:
-    """The global shape that all pieces make, or the error that lists them all."""
+    """The global shape that all pieces make; raise with the shape of every piece if they make none."""
     whole = tuple(shape) if shape is not None else next((part.implies for part in parts if part.implies), None)
-    agreed = len({(part.dtype, part.wanted) for part in parts}) == 1
-    if whole is not None and agreed and all(part.makes(whole) for part in parts):
+    are_alike = len({(part.dtype, part.requested) for part in parts}) == 1
+    if whole is not None and are_alike and all(part.makes(whole) for part in parts):
         return whole
-    problems = [_as_problem(part, whole) for part in parts]
-    raise PlaceError(
-        f"the pieces of {counted(len(parts), 'process', 'processes')} do not make one array split "
-        f"{spec_text(sharding.spec)}",
-        problems,
-    )
+    count = counted(len(parts), "process", "processes")
+    what = f"the pieces of {count} do not make one array split {spec_text(sharding.spec)}"
+    raise PlaceError(what, [_as_problem(part, whole) for part in parts])
 
 
 def _as_problem(part: _Part, whole: Shape | None) -> Problem:
     what = f"shape {part.shape} {part.dtype}"
-    if part.wanted is not None:
-        what += f", asked for a global shape {part.wanted}"
+    if part.requested is not None:
+        what += f", asked for a global shape {part.requested}"
     elif part.implies is not None:
         what += f", of a global shape {part.implies}"
     if whole is None or len(whole) != len(part.grid):

@@ -1,10 +1,11 @@
-"""Put arrays where a plan or a sharding says, and move them when that changes."""
+"""Arrays where a plan or a sharding says: initialized there, put there, and moved when that changes."""
 
 from __future__ import annotations
 
 import collections
 import functools
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,15 +13,60 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
-from outlay.arrays.announcements import exchange
-from outlay.arrays.callback import from_callback
-from outlay.arrays.misfits import refuse_misfits, refuse_mismatch
+from outlay.arrays.check_arrays import check_fits, check_same_leaves
+from outlay.arrays.from_slices import from_callback
+from outlay.arrays.process_agreement import exchange
 from outlay.arrays.shardings import check_mesh, shardings
+from outlay.core.annotations import placed_by_plan
 from outlay.core.array_leaves import arrays_only
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.paths import flatten_paths
-from outlay.devices.made import refuse_to_run
+from outlay.devices.mesh_info import check_runnable
 from outlay.layout.plan import Plan
+
+
+def init_sharded(init: Callable[..., Any], shapes: Any, plan: Plan, mesh: Mesh) -> Callable[..., Any]:
+    """`init` compiled so that every leaf of its result is computed piece by piece, where the plan puts it.
+
+    Args:
+        init: makes the tree; pure.
+        shapes: the abstract result of `init`, as from `jax.eval_shape`.
+        plan: where each leaf lives.
+        mesh: the mesh that the plan was made for.
+
+    Example:
+        >>> mesh = outlay.mesh(data=8)
+        >>> shapes = {"w": jax.ShapeDtypeStruct((16, 4), jnp.float32)}
+        >>> plan = outlay.fsdp(min_size=8).plan(shapes, mesh)
+        >>> init = init_sharded(lambda key: {"w": jax.random.normal(key, (16, 4))}, shapes, plan, mesh)
+        >>> init(jax.random.key(0))["w"].sharding.spec
+        P('data', None)
+    """
+    # What a tree holds besides arrays (an optimizer's functions) is made anew by each trace of `init`, and JAX would
+    # take the two for different trees: every state gets the structure that the shapes have.
+    structure = jax.tree.structure(shapes)
+    leaves = _leaves(init, shapes, plan, mesh)
+    return lambda *args: jax.tree.unflatten(structure, leaves(*args))
+
+
+def _leaves(init: Callable[..., Any], shapes: Any, plan: Plan, mesh: Mesh) -> Any:
+    """The compiled function: the leaves of what `init` makes, in order."""
+    return jax.jit(
+        lambda *args: jax.tree.leaves(placed_by_plan(init, *args)),
+        out_shardings=jax.tree.leaves(shardings(plan, shapes, mesh)),
+        compiler_options=_memory_first(mesh),
+    )
+
+
+def _memory_first(mesh: Mesh) -> dict[str, str] | None:
+    """Options that make XLA's CPU compiler compute one leaf after another.
+
+    By default it starts all of them at once, and what the random generator needs on the way is then as big as the
+    whole state; other compilers order by memory anyway.
+    """
+    if mesh.devices.flat[0].platform != "cpu":
+        return None
+    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 
 def put(
@@ -42,7 +88,7 @@ def put(
         part: the tree has only some of the plan's leaves, such as `{"params": params}` of a whole state.
 
     Returns:
-        The tree as JAX arrays, each committed to its place; of an Equinox module its arrays alone, as the state of a
+        The tree as JAX arrays, each committed to its devices; of an Equinox module its arrays alone, as the state of a
         program holds it: `outlay.as_model` makes it whole.
 
     Raises:
@@ -60,14 +106,14 @@ def put(
         P('data',)
     """
     tree = arrays_only(tree)
-    wanted = _wanted(tree, where, mesh, part=part)
+    targets = _target_shardings(tree, where, mesh, part=part)
     if check_equal:
-        refuse_different_values(tree)
+        check_equal_values(tree)
     leaves, structure = jax.tree.flatten(tree)
-    places = structure.flatten_up_to(wanted)
-    if all(place.is_fully_addressable for place in places):
-        return jax.device_put(tree, wanted)
-    return structure.unflatten([_put(leaf, place) for leaf, place in zip(leaves, places, strict=True)])
+    pairs = list(zip(leaves, structure.flatten_up_to(targets), strict=True))
+    if all(target.is_fully_addressable for _, target in pairs):
+        return jax.device_put(tree, targets)
+    return structure.unflatten([_put(leaf, target) for leaf, target in pairs])
 
 
 def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
@@ -92,46 +138,50 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
         >>> outlay.reshard(outlay.put(tree, by_rows, mesh), by_blocks, mesh)["w"].sharding.spec
         P('model', 'data')
     """
-    wanted = _wanted(tree, where, mesh)
-    leaves, structure = jax.tree.flatten(wanted)
+    targets = _target_shardings(tree, where, mesh)
+    leaves, structure = jax.tree.flatten(targets)
     if _on_the_same_devices(tree, leaves, where):
         # One compiled identity: XLA exchanges the pieces; device_put would pass some of them through the host.
         with jax.set_mesh(None):  # a mesh that the user has set may be of other devices
             return _identity(structure, tuple(leaves))(tree)
-    return jax.device_put(tree, wanted)
+    return jax.device_put(tree, targets)
 
 
-def _wanted(tree: Any, where: Plan | Sharding, mesh: Mesh | None, *, part: bool = False) -> Any:
-    """The tree with each leaf replaced by the sharding that it shall have, if it can."""
+def _target_shardings(tree: Any, where: Plan | Sharding, mesh: Mesh | None, *, part: bool = False) -> Any:
+    """The tree with each leaf replaced by its new sharding; raise if it cannot have it."""
     if isinstance(where, Sharding):
-        refuse_misfits([(path, jnp.shape(leaf)) for path, leaf in flatten_paths(tree)[0]], where)
+        check_fits([(path, jnp.shape(leaf)) for path, leaf in flatten_paths(tree)[0]], where)
         return jax.tree.map(lambda _: where, tree)
     if mesh is None:
         raise PlaceError(
-            "a plan names devices by number\n  fix: give the mesh that it was made for too, (tree, plan, mesh)"
+            "a plan names devices by their ids, and no mesh is given to look them up in\n"
+            "  fix: give the mesh that it was made for too, (tree, plan, mesh)"
         )
     check_mesh(where, mesh)
-    refuse_to_run(mesh, "arrays cannot be put")
-    refuse_mismatch(tree, where.state, "the plan", part=part)
+    check_runnable(mesh, "arrays cannot be put")
+    check_same_leaves(tree, where.state, "the plan", part=part)
     return shardings(where, tree, mesh)
 
 
-def _put(leaf: Any, place: Sharding) -> jax.Array:
-    if place.is_fully_addressable or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
-        return jax.device_put(leaf, place)
+def _put(leaf: Any, target: Sharding) -> jax.Array:
+    """One leaf under a sharding over the devices of several processes."""
+    if target.is_fully_addressable or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
+        return jax.device_put(leaf, target)
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        words = _put(jax.random.key_data(leaf), place)
+        # A key has no NumPy form, so its words travel as plain numbers.
+        words = _put(jax.random.key_data(leaf), target)
         return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+    # `jax.device_put` would send the whole array to every process, to compare the values.
     array = np.asarray(leaf)
-    return from_callback(lambda index: array[index], array.shape, array.dtype, place)
+    return from_callback(lambda index: array[index], array.shape, array.dtype, target)
 
 
 def _on_the_same_devices(tree: Any, leaves: list[Sharding], where: Plan | Sharding) -> bool:
-    """Whether every leaf stays on the devices, in the order, that one compiled program can run on."""
+    """Whether all leaves, old and new, live on one set of devices, so that one compiled program can move them."""
     if isinstance(where, Plan):
         return {leaf.device_ids for leaf in where.state} <= {where.mesh.device_ids}
-    held = [leaf.sharding.device_set for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
-    return all(devices == leaves[0].device_set for devices in held)
+    device_sets = [leaf.sharding.device_set for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+    return all(devices == leaves[0].device_set for devices in device_sets)
 
 
 @functools.lru_cache(maxsize=64)
@@ -140,33 +190,32 @@ def _identity(structure: Any, leaves: tuple[Any, ...]) -> Any:
     return jax.jit(lambda tree: tree, out_shardings=out)
 
 
-def refuse_different_values(tree: Any) -> None:
+def check_equal_values(tree: Any) -> None:
     """Raise, in every process, where they do not all give the same host arrays.
 
     Raises:
         PlaceError: with one problem per leaf that differs, naming the processes that differ from most.
     """
-    own = {path: _hash(leaf) for path, leaf in flatten_paths(tree)[0] if _is_on_host(leaf)}
-    said = exchange(own)
-    paths = list(dict.fromkeys(path for one in said for path in one))
-    problems = [problem for path in paths if (problem := _difference(path, [one.get(path) for one in said]))]
+    hashes = exchange({path: _hash(leaf) for path, leaf in flatten_paths(tree)[0] if _is_on_host(leaf)})
+    paths = list(dict.fromkeys(path for by_path in hashes for path in by_path))
+    problems = [problem for path in paths if (problem := _difference(path, [by_path.get(path) for by_path in hashes]))]
     if problems:
         count = f"{len(problems)} of {len(paths)} arrays"
-        raise PlaceError(f"{count} are not the same in all {len(said)} processes", problems)
+        raise PlaceError(f"{count} are not the same in all {len(hashes)} processes", problems)
 
 
 def _difference(path: str, hashes: list[str | None]) -> Problem | None:
     [(usual, _), *others] = collections.Counter(hashes).most_common()
     if not others:
         return None
-    odd = [str(process) for process, found in enumerate(hashes) if found != usual]
+    odd = [str(process) for process, value in enumerate(hashes) if value != usual]
     first = hashes.index(usual)
     what = f"process {', '.join(odd)} has other values, shape or dtype than process {first}"
     return Problem("differs", path, what, "seed all processes alike, or outlay.arrays.scatter it from one")
 
 
 def _is_on_host(leaf: Any) -> bool:
-    """What each process has on its own, keys left out: they have no bytes to read."""
+    """Whether each process has its own copy; random keys are left out, for they have no bytes to read."""
     if isinstance(leaf, jax.Array):
         return leaf.is_fully_addressable and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended)
     return True
@@ -174,6 +223,6 @@ def _is_on_host(leaf: Any) -> bool:
 
 def _hash(leaf: Any) -> str:
     array = np.asarray(leaf)
-    found = hashlib.blake2b(f"{array.shape} {array.dtype}".encode(), digest_size=16)
-    found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+    digest = hashlib.blake2b(f"{array.shape} {array.dtype}".encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

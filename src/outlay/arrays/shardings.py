@@ -1,17 +1,20 @@
-"""A plan's leaves as JAX shardings on a real mesh."""
+"""Shardings on a real mesh: those of a plan's leaves, pencils, and the same sharding with Auto axes."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from outlay.arrays.check_arrays import check_fits
 from outlay.core.error_types import PlaceError
-from outlay.core.paths import join_parts, map_with_paths, split_path
-from outlay.devices.info import MeshInfo
+from outlay.core.paths import map_with_paths, under
+from outlay.core.quantities import listed
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.plan import LeafPlan, Plan
 
 ROWS = "rows"
@@ -55,8 +58,8 @@ def check_mesh(plan: Plan, mesh: Mesh) -> None:
         PlaceError: the plan is of another mesh: what differs, and how to plan for this one.
     """
     if not isinstance(mesh, Mesh):
-        what = f"a {type(mesh).__name__} is no mesh of devices"
-        raise PlaceError(f"arrays cannot be placed: {what}\n  fix: give the mesh from outlay.mesh(...)")
+        what = f"arrays cannot be placed: a {type(mesh).__name__} is no mesh of devices"
+        raise PlaceError(f"{what}\n  fix: give the mesh from outlay.mesh(...)")
     here = MeshInfo.of(mesh)
     there = plan.mesh
     same_devices = here.device_ids == there.device_ids
@@ -66,18 +69,15 @@ def check_mesh(plan: Plan, mesh: Mesh) -> None:
         return
     what = f"the plan is for {there}, and this is {here}"
     if here.axes == there.axes:
-        what += f"\n  devices {_ids(there.device_ids)} there, {_ids(here.device_ids)} here"
+        what += f"\n  devices {listed(there.device_ids, 12)} there, {listed(here.device_ids, 12)} here"
     raise PlaceError(
         f"{what}\n  fix: give the mesh that the plan was made for, or plan for this one: layout.plan(tree, mesh)"
     )
 
 
-def _ids(ids: Sequence[int]) -> str:
-    return ", ".join(map(str, ids[:12])) + (f" and {len(ids) - 12} more" if len(ids) > 12 else "")
-
-
-def sharding(leaf: LeafPlan, mesh: Mesh) -> jax.sharding.Sharding:
-    """One leaf's sharding: over the whole mesh, or on the devices that `on` chose; of the state, in its memory."""
+def sharding(leaf: LeafPlan, mesh: Mesh) -> Sharding:
+    """One leaf's sharding, over the whole mesh or on the devices that `on` chose, in the memory that rules name."""
+    # Values inside the step are offloaded by the program; only the state lives on the host from call to call.
     memory = HOST if leaf.kind == "state" and leaf.stored == "host" else None
     if len(leaf.device_ids) == mesh.size:
         return _named(mesh, leaf.spec, memory)
@@ -89,19 +89,20 @@ def sharding(leaf: LeafPlan, mesh: Mesh) -> jax.sharding.Sharding:
 
 
 def _named(mesh: Mesh, spec: PartitionSpec, memory: str | None) -> NamedSharding:
-    found = NamedSharding(mesh, spec, memory_kind=memory)
-    return found if found.memory_kind == memory or memory is None else OnHost(mesh, spec)
+    named = NamedSharding(mesh, spec, memory_kind=memory)
+    return named if memory in (None, named.memory_kind) else OnHost(mesh, spec)
 
 
 class OnHost(NamedSharding):
-    """In the memory of the host, of devices that are only compiled for.
+    """A sharding in host memory for compile-only devices.
 
-    JAX asks a device which memories it reaches. Such a device names none, and JAX then forgets what it was asked for.
+    JAX asks a device which memories it reaches. A compile-only device names none, and JAX then drops the memory kind
+    that it was asked for.
     """
 
     @property
     def memory_kind(self) -> str:
-        """That of the host."""
+        """The memory kind of the host."""
         return HOST
 
     def __eq__(self, other: object) -> bool:
@@ -113,9 +114,70 @@ class OnHost(NamedSharding):
 
 def part_of(devices: Sequence[jax.Device]) -> Mesh:
     """Some devices of a mesh as a mesh of their own, over which rows are split."""
-    return Mesh(np.array(devices), (ROWS,), axis_types=(jax.sharding.AxisType.Auto,))
+    return Mesh(np.array(devices), (ROWS,), axis_types=(AxisType.Auto,))
 
 
-def under(root: str, path: str) -> str:
-    """A path below a root; either may be empty."""
-    return join_parts(split_path(root) + split_path(path))
+def pencil(shape: Sequence[int], mesh: Mesh, along: int) -> NamedSharding:
+    """The sharding in which dim `along` is whole on every device; the mesh's axes split the other dims, in order.
+
+    A transform along one dim after the other (an FFT, a tridiagonal solve) runs on pencils along that dim, and moves to
+    the next ones by exchanging blocks between the devices of one mesh axis only: `outlay.reshard(x, pencil(...))`.
+
+    Args:
+        shape: global shape, of one dim more than the mesh has axes.
+        mesh: the mesh.
+        along: the dim that is whole.
+
+    Raises:
+        PlaceError: dims and axes do not match in number, there is no dim `along`, or dims do not divide; every dim
+            that does not is listed.
+
+    Example:
+        >>> mesh = outlay.mesh(a=4, b=2)
+        >>> [outlay.arrays.pencil((8, 8, 8), mesh, along).spec for along in (2, 1, 0)]
+        [P('a', 'b', None), P('a', None, 'b'), P(None, 'a', 'b')]
+    """
+    rank, axes = len(shape), list(mesh.axis_names)
+    if rank != len(axes) + 1:
+        raise PlaceError(
+            "a pencil leaves one dim whole and splits the others over one mesh axis each: "
+            f"the array {tuple(shape)} has {rank} dims, the mesh {len(axes)} axes {axes}\n"
+            f"  fix: a mesh of {rank - 1} axes"
+        )
+    if not -rank <= along < rank:
+        raise PlaceError(
+            f"along={along}, but the array {tuple(shape)} has dims 0 to {rank - 1}\n"
+            f"  fix: name one of them, such as along={rank - 1}"
+        )
+    axes.insert(along % rank, None)
+    sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    check_fits([("", tuple(shape))], sharding)
+    return sharding
+
+
+def with_auto_types(x: jax.Array) -> jax.Array:
+    """The same buffers on a mesh of Auto axes, where every operation has a sharding rule; nothing is copied.
+
+    Args:
+        x: an array with a `NamedSharding`.
+    """
+    assert isinstance(x.sharding, NamedSharding)
+    return with_sharding_of(x, auto_sharding(x.sharding))
+
+
+def with_sharding_of(x: jax.Array, sharding: NamedSharding) -> jax.Array:
+    """The same buffers under a sharding that differs at most in the types of its axes; nothing is copied."""
+    if x.sharding == sharding:
+        return x
+    pieces = [shard.data for shard in x.addressable_shards]
+    return jax.make_array_from_single_device_arrays(x.shape, sharding, pieces, dtype=x.dtype)
+
+
+def auto_sharding(sharding: NamedSharding) -> NamedSharding:
+    """The same sharding on a mesh whose axes are all Auto."""
+    return NamedSharding(_auto_mesh(sharding.mesh), sharding.spec, memory_kind=sharding.memory_kind)
+
+
+@functools.lru_cache(maxsize=64)
+def _auto_mesh(mesh: Mesh) -> Mesh:
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))

@@ -1,4 +1,4 @@
-"""A slice of a global array, placed; only what is in the slice travels."""
+"""A slice of a global array, under a sharding of its own; only what is in the slice travels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from outlay.arrays.auto_types import auto_sharding, with_auto_types, with_sharding_of
-from outlay.arrays.misfits import refuse_misfits
+from outlay.arrays.check_arrays import check_fits
+from outlay.arrays.shardings import auto_sharding, with_auto_types, with_sharding_of
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.quantities import counted
 
@@ -42,29 +42,29 @@ def slice_of(x: jax.Array, index: Any, sharding: NamedSharding | None = None) ->
     if not isinstance(x.sharding, NamedSharding):
         kind = type(x.sharding).__name__
         raise PlaceError(f"slice_of takes an array over a mesh, this one has a {kind}\n  fix: x[index], it is whole")
-    ranges, kept = _ranges(index, x.shape)
-    shape = tuple(len(range(*ranges[dim])) for dim in kept)
-    wanted = sharding or NamedSharding(x.sharding.mesh, PartitionSpec())
-    if set(wanted.device_set) != set(x.sharding.device_set):
+    ranges, dims = _ranges(index, x.shape)
+    shape = tuple(len(range(*ranges[dim])) for dim in dims)
+    target = sharding or NamedSharding(x.sharding.mesh, PartitionSpec())
+    if set(target.device_set) != set(x.sharding.device_set):
         raise PlaceError(
-            f"the slice shall live on {len(wanted.device_set)} devices that are not the {len(x.sharding.device_set)} "
+            f"the slice shall live on {len(target.device_set)} devices that are not the {len(x.sharding.device_set)} "
             "of the array\n  fix: a sharding over the array's own mesh"
         )
-    refuse_misfits([("", shape)], wanted)
-    result = _cut(ranges, kept, auto_sharding(wanted))(with_auto_types(x))
-    return with_sharding_of(result, wanted)
+    check_fits([("", shape)], target)
+    result = _cut(ranges, dims, auto_sharding(target))(with_auto_types(x))
+    return with_sharding_of(result, target)
 
 
 @functools.lru_cache(maxsize=256)
-def _cut(ranges: tuple[Range, ...], kept: tuple[int, ...], wanted: NamedSharding) -> Any:
-    """Of fixed bounds, for which XLA moves the pieces that are in the slice; with bounds as data it gathers all."""
+def _cut(ranges: tuple[Range, ...], dims: tuple[int, ...], target: NamedSharding) -> Any:
+    """Compile the slice with its bounds fixed: XLA then moves only what is in it, and gathers all if they are data."""
 
     def take(x: jax.Array) -> jax.Array:
         starts, stops, steps = zip(*ranges, strict=True) if ranges else ((), (), ())
-        found = jax.lax.slice(x, starts, stops, steps)
-        return found.reshape([found.shape[dim] for dim in kept])
+        sliced = jax.lax.slice(x, starts, stops, steps)
+        return sliced.reshape([sliced.shape[dim] for dim in dims])
 
-    return jax.jit(take, out_shardings=wanted)
+    return jax.jit(take, out_shardings=target)
 
 
 def _ranges(index: Any, shape: tuple[int, ...]) -> tuple[tuple[Range, ...], tuple[int, ...]]:
@@ -74,27 +74,30 @@ def _ranges(index: Any, shape: tuple[int, ...]) -> tuple[tuple[Range, ...], tupl
         at = entries.index(Ellipsis)
         entries[at : at + 1] = [slice(None)] * (len(shape) - len(entries) + 1)
     if len(entries) > len(shape):
-        raise PlaceError(f"the index has {len(entries)} entries, the array {shape} has {len(shape)} dims")
+        raise PlaceError(
+            f"the index has {len(entries)} entries, the array {shape} has {len(shape)} dims\n"
+            f"  fix: {counted(len(shape), 'entry', 'entries')} at most"
+        )
     entries += [slice(None)] * (len(shape) - len(entries))
-    found = [_range(entry, size, dim) for dim, (entry, size) in enumerate(zip(entries, shape, strict=True))]
-    problems = [one for one in found if isinstance(one, Problem)]
+    ranges = [_range(entry, size, dim) for dim, (entry, size) in enumerate(zip(entries, shape, strict=True))]
+    problems = [each for each in ranges if isinstance(each, Problem)]
     if problems:
         raise PlaceError(f"the index does not fit the array {shape}: {counted(len(problems), 'problem')}", problems)
-    kept = tuple(dim for dim, entry in enumerate(entries) if isinstance(entry, slice))
-    return tuple(one for one in found if not isinstance(one, Problem)), kept
+    dims = tuple(dim for dim, entry in enumerate(entries) if isinstance(entry, slice))
+    return tuple(each for each in ranges if not isinstance(each, Problem)), dims
 
 
 def _range(entry: Any, size: int, dim: int) -> Range | Problem:
     where = f"dim {dim}"
     if not isinstance(entry, slice):
         try:
-            place = operator.index(entry)
+            position = operator.index(entry)
         except TypeError:
             what = f"{entry!r} is neither a number nor a slice"
             return Problem("unknown index", where, what, "integers and slices only; x[array] inside jit for the rest")
-        if not -size <= place < size:
-            return Problem("out of range", where, f"index {place}, size {size}", f"0 to {size - 1}")
-        return place % size, place % size + 1, 1
+        if not -size <= position < size:
+            return Problem("out of range", where, f"index {position}, size {size}", f"0 to {size - 1}")
+        return position % size, position % size + 1, 1
     if entry.step is not None and entry.step < 1:
         return Problem("unknown step", where, f"step {entry.step}", "a positive step, then jnp.flip")
     outside = [end for end in (entry.start, entry.stop) if end is not None and not -size <= end <= size]

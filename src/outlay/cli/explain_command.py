@@ -126,7 +126,7 @@ def _abstract(axes: str) -> AbstractMesh:
     """Return the mesh that a saved program was compiled for, without devices."""
     from jax.sharding import AbstractMesh, AxisType
 
-    from outlay.devices.spec import MeshSpec
+    from outlay.devices.mesh_spec import MeshSpec
 
     sizes = MeshSpec.parse(axes).axis_sizes
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))

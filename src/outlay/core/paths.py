@@ -68,6 +68,11 @@ def split_path(path: str) -> Parts:
     return tuple(_unquoted(piece) for piece in _PIECE.findall(path)) if path else ()
 
 
+def under(root: str, path: str) -> str:
+    """A path below a root; either may be empty."""
+    return join_parts(split_path(root) + split_path(path))
+
+
 def _parts(key_path: tuple[Any, ...], siblings: collections.Counter) -> Parts:
     if len(key_path) > 1 and _is_box_value(key_path[-1]) and siblings[key_path[:-1]] == 1:
         key_path = key_path[:-1]

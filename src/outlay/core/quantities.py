@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(num: int, one: str, many: str | None = None) -> str:
     """A number of things, with the word for one of them or for several (by default, one with an s).
@@ -10,6 +12,16 @@ def counted(num: int, one: str, many: str | None = None) -> str:
     ('1 leaf', '20,000 leaves', '0 problems')
     """
     return f"{num:,} {one if num == 1 else many or one + 's'}"
+
+
+def listed(items: Sequence[object], most: int = 3) -> str:
+    """Items with commas; from `most` on they are only counted.
+
+    >>> listed(["a", "b"]), listed("abcde")
+    ('a, b', 'a, b, c and 2 more')
+    """
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
 
 
 def how_often(runs: int) -> str:

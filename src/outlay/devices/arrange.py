@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from outlay.core.error_types import MeshError
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_spec import MeshSpec
 
 
 def group_by_host(hosts: Sequence[int]) -> list[list[int]]:

@@ -12,8 +12,8 @@ from outlay.core.error_types import MeshError
 from outlay.core.jax_compat import attached_devices
 from outlay.devices.arrange import arrange, group_by_host
 from outlay.devices.compile_only import target_devices
-from outlay.devices.hosts import host_of
-from outlay.devices.spec import MeshSpec
+from outlay.devices.device_identity import host_of
+from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 
 

@@ -11,9 +11,9 @@ from jax.sharding import AbstractMesh, Mesh
 
 from outlay.core.error_types import TargetError
 from outlay.core.jax_compat import gpu_topology_devices, settle_on_cpu, tpu_topology_devices
+from outlay.devices.device_identity import host_of
 from outlay.devices.hardware import Hardware, known_hardware
-from outlay.devices.hosts import host_of
-from outlay.devices.made import made, made_for
+from outlay.devices.mesh_info import compile_only_devices, target_made_for
 from outlay.devices.simulated import simulate
 from outlay.devices.target import Target
 
@@ -41,10 +41,10 @@ def target_devices(target: Target | str) -> list[jax.Device]:
     if not target.is_compile_only:
         simulate(target.num_devices)
         return jax.devices()
-    if target not in made:
+    if target not in compile_only_devices:
         settle_on_cpu()
-        made[target] = _compile_only_devices(target)
-    return made[target]
+        compile_only_devices[target] = _compile_only_devices(target)
+    return compile_only_devices[target]
 
 
 def target_of(mesh: Mesh | AbstractMesh) -> Target | None:
@@ -59,7 +59,7 @@ def target_of(mesh: Mesh | AbstractMesh) -> Target | None:
     if isinstance(mesh, AbstractMesh):
         return None
     devices = list(mesh.devices.flat)
-    return made_for(devices[0]) or _target_there(devices)
+    return target_made_for(devices[0]) or _target_there(devices)
 
 
 def _compile_only_devices(target: Target) -> list[jax.Device]:

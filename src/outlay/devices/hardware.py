@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from outlay.core.error_types import TargetError
-from outlay.devices.hardware_file import Table, overlay, read_tables
-from outlay.devices.hardware_keys import COMPILER_KEYS
+from outlay.devices.hardware_file import COMPILER_KEYS, Table, overlay, read_tables
 from outlay.devices.measured import Measured
 
 HardwareKind = Literal["cpu", "gpu", "tpu"]

@@ -1,4 +1,4 @@
-"""Simulated devices: pretend CPU devices, grouped on pretended hosts where wanted."""
+"""Simulated devices: one CPU split into several JAX devices, grouped on simulated hosts if asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from outlay.core import backend_watch
 from outlay.core.error_types import BackendStartedError, MeshError
 from outlay.core.jax_compat import backend_is_started
 from outlay.core.runtime_flags import check_flags, keep_memory, read_flags, simulated_environment
-from outlay.devices.hosts import pretend_hosts
+from outlay.devices.device_identity import simulate_hosts
 
 MAX_SIMULATED = 1024
 """Simulated devices in one process; 4,096 were not even listed after minutes on two cores."""
@@ -19,15 +19,15 @@ _COUNT_FLAG = "xla_force_host_platform_device_count"
 
 
 def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
-    """Pretend to have several devices: JAX's CPU backend, split. What runs on them is right, not fast.
+    """Simulate several devices by splitting JAX's CPU backend. What runs on them is right, not fast.
 
     To be called before anything uses JAX's devices; importing JAX before is fine. Calling it again with the same
     number changes nothing. From then on the process keeps memory that is freed for what comes next (with glibc, so on
     most Linux systems): steps are faster, and the process stays as large as it has been.
 
     Args:
-        num_devices: how many devices to pretend (in each process, where there are several).
-        num_hosts: on how many hosts to pretend they are, in equal groups of neighbours.
+        num_devices: how many devices to simulate, in each process where there are several.
+        num_hosts: how many hosts to simulate, each with an equal group of neighbours.
 
     Raises:
         BackendStartedError: JAX has started with other devices already; the message names the call that did it.
@@ -48,12 +48,15 @@ def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
         os.environ.update(simulated_environment(num_devices, os.environ))
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", num_devices)
-    pretend_hosts(num_devices // num_hosts if num_hosts > 1 else None)
+    simulate_hosts(num_devices // num_hosts if num_hosts > 1 else None)
 
 
 def _check_numbers(num_devices: int, num_hosts: int) -> None:
     if num_devices < 1 or num_hosts < 1:
-        raise MeshError(f"simulate needs at least 1 device and 1 host, not {num_devices} and {num_hosts}")
+        raise MeshError(
+            f"simulate needs at least 1 device and 1 host, not {num_devices} and {num_hosts}\n"
+            "  fix: outlay.simulate(8), for example"
+        )
     if num_devices > MAX_SIMULATED:
         raise MeshError(
             f"{num_devices:,} devices are too many to simulate in one process, which takes {MAX_SIMULATED:,} at most: "
@@ -88,10 +91,10 @@ def _check_started(num_devices: int) -> None:
 
 def _check_environment(num_devices: int) -> None:
     for variable in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
-        asked = jax.config.values.get(variable.lower())
-        if asked and "cpu" not in asked.lower().split(","):
+        setting = jax.config.values.get(variable.lower())
+        if setting and "cpu" not in setting.lower().split(","):
             raise MeshError(
-                f"simulated devices are CPU devices, but {variable}={asked} (or the JAX setting of that name) leaves "
+                f"simulated devices are CPU devices, but {variable}={setting} (or the JAX setting of that name) leaves "
                 f"the CPU out\n  fix: unset {variable}, or set it to cpu"
             )
     count = read_flags(os.environ.get("XLA_FLAGS", "")).get(_COUNT_FLAG)

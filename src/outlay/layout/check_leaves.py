@@ -1,4 +1,4 @@
-"""Checks on the leaves of a resolved layout: those that no rule covers, copies and bytes left whole unasked."""
+"""Checks on the leaves of a resolved layout: no rule covers them, or copies or many bytes are left whole unasked."""
 
 from __future__ import annotations
 
@@ -8,65 +8,62 @@ from typing import TYPE_CHECKING
 
 from outlay.core.error_types import Problem
 from outlay.core.paths import join_parts, matches, split_path
-from outlay.core.quantities import counted, format_bytes
-from outlay.layout.globs import globs, globs_text
-from outlay.layout.mirror import Copies, find_copies, is_optimizer
+from outlay.core.quantities import counted, format_bytes, listed
+from outlay.layout.optimizer_state import Copies, find_copies, is_optimizer
 from outlay.layout.placement import Follow, spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import fitting_spec
+from outlay.layout.suggested_patterns import globs, globs_text
 
 if TYPE_CHECKING:
     from outlay.layout.resolve import Resolution
-
-MAX_NAMED = 3
-"""Leaves that a message names before it counts the others."""
 
 
 def check_leaves(
     leaves: Sequence[LeafPlan], resolution: Resolution, max_whole_bytes: int, copies: Sequence[Copies]
 ) -> list[Problem]:
-    """Leaves that no rule covers; copies of split leaves left whole; many bytes left whole while others are split."""
+    """The problems of leaves that no rule covers, and of copies and many bytes left whole while others are split."""
     uncovered = [leaf for leaf in leaves if _is_uncovered(leaf, resolution)]
-    whole = [copy for copy in copies if _is_whole(copy, resolution)]
-    settled = {leaf.path for leaf in uncovered}.union(*(copy.leaves for copy in whole))
+    whole = [copy for copy in copies if any(resolution.assignments[path].is_whole for path in copy.leaves)]
+    reported = {leaf.path for leaf in uncovered}
     return [
-        *_uncovered(uncovered, leaves, resolution),
-        *(_copy_left_whole(copy, leaves, resolution) for copy in whole if not _is_told(copy, uncovered)),
-        *_big_and_whole(leaves, resolution, max_whole_bytes, settled),
+        *_uncovered_problems(uncovered, leaves, resolution),
+        *(_copy_left_whole(copy, leaves, resolution) for copy in whole if reported.isdisjoint(copy.leaves)),
+        *_big_and_whole(leaves, resolution, max_whole_bytes, reported.union(*(copy.leaves for copy in whole))),
     ]
 
 
 def copies_at_odds(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Copies]:
-    """Copies of split leaves that take more bytes of a device than they would by following, and were not told to."""
+    """Copies of split leaves that take more bytes of a device than if they followed, though no rule means them."""
     state = {leaf.path: leaf for leaf in leaves if leaf.kind == "state"}
     split = {path for path, leaf in state.items() if leaf.is_split}
-    reported = {problem.where for problem in resolution.problems} | _led_nowhere(resolution)
-    asked = [path for path in state if path not in reported and not _is_meant(path, resolution)] if split else []
+    reported = {problem.where for problem in resolution.problems} | _told_to_follow_nothing(resolution)
+    unmeant = [path for path in state if path not in reported and not _is_meant(path, resolution)] if split else []
     worse = []
-    for copy in find_copies(resolution.shapes, asked) if asked else []:
-        mine: dict[str, str] = {}
+    for copy in find_copies(resolution.shapes, unmeant) if unmeant else []:
+        originals: dict[str, str] = {}
         sources: list[str] = []
         for path, first in copy.leaves.items():
             for source, other in _originals(copy, first):  # of two networks alike, perhaps only one is split
                 if other in split and state[path].bytes_per_device > state[other].bytes_per_device:
-                    mine.setdefault(path, other)
+                    originals.setdefault(path, other)
                     sources.append(source)
-        if mine:
-            worse.append(Copies(copy.below, tuple(dict.fromkeys(sources)), mine))
+        if originals:
+            worse.append(Copies(copy.below, tuple(dict.fromkeys(sources)), originals))
     return worse
 
 
 def _originals(copy: Copies, first: str) -> list[tuple[str, str]]:
-    """Each source of a copy, and the leaf of it that is the one that `first` is of the first source."""
+    """Each source of a copy, with its leaf that stands where `first` stands in the first source."""
     tail = split_path(first)[len(split_path(copy.sources[0])) :]
     return [(source, join_parts(split_path(source) + tail)) for source in copy.sources]
 
 
 def follow_text(copy: Copies, leaves: Sequence[LeafPlan]) -> str:
-    """The rules that place copies as what they copy; they reach no leaf that would lose its place by them."""
+    """The rules that place copies like their originals; they reach no split leaf that is no copy."""
     if copy.sources == ("",):
         pairs = [f'("{path}", outlay.follow("{other}"))' for path, other in copy.leaves.items()]
-        return ", ".join(pairs[:MAX_NAMED])
+        return ", ".join(pairs[:3])
     below = f"{copy.below}.**"
     others = [leaf.path for leaf in leaves if leaf.kind == "state" and leaf.is_split and leaf.path not in copy.leaves]
     reach = [below] if not any(matches(below, path) for path in others) else globs(copy.leaves, others)
@@ -80,44 +77,36 @@ def _is_uncovered(leaf: LeafPlan, resolution: Resolution) -> bool:
 
 
 def _is_meant(path: str, resolution: Resolution) -> bool:
-    """Whether the place of a leaf was chosen: it follows, or a rule names it that begins with a plain name."""
-    if path in resolution.followed or resolution.claims[path].positions is not None:
+    """Whether the placement of a leaf is intended: it follows, or the pattern of a rule begins with its name."""
+    if path in resolution.followed or resolution.assignments[path].positions is not None:
         return True
     return any(not resolution.rules[number].is_leading_wild for number in resolution.matched[path])
 
 
-def _led_nowhere(resolution: Resolution) -> set[str]:
-    """Leaves told to follow by a rule that leads nowhere, which is refused as a rule."""
-    told = zip(resolution.rules, resolution.applications, strict=True)
+def _told_to_follow_nothing(resolution: Resolution) -> set[str]:
+    """Leaves of a `follow` rule that none of its leaves can follow; `check_rules` reports the rule."""
     return {
         path
-        for rule, got in told
-        if isinstance(rule.placement, Follow) and not any(a.granted for a in got.values())
-        for path in got
+        for rule, applications in zip(resolution.rules, resolution.applications, strict=True)
+        if isinstance(rule.placement, Follow) and not any(a.granted for a in applications.values())
+        for path in applications
     }
 
 
-def _is_whole(copy: Copies, resolution: Resolution) -> bool:
-    return any(resolution.claims[path].is_whole for path in copy.leaves)
-
-
-def _is_told(copy: Copies, uncovered: Sequence[LeafPlan]) -> bool:
-    """Whether the leaves are reported as uncovered, with the same fix."""
-    return bool({leaf.path for leaf in uncovered} & set(copy.leaves))
-
-
-def _uncovered(found: Sequence[LeafPlan], leaves: Sequence[LeafPlan], resolution: Resolution) -> Iterable[Problem]:
-    copies = find_copies(resolution.shapes, [leaf.path for leaf in found if leaf.kind == "state"])
-    of = {path: (copy, other) for copy in copies for path, other in copy.leaves.items()}
-    covered = {leaf.path for leaf in leaves if leaf.kind == "state" and math.prod(leaf.shape) > 1}
-    odd = [leaf.path for leaf in found if is_optimizer(leaf.path) and leaf.path not in of]
-    replicated = globs_text(globs(odd, covered - set(odd)), "outlay.replicate()") if odd else ""
-    for leaf in found:
+def _uncovered_problems(
+    uncovered: Sequence[LeafPlan], leaves: Sequence[LeafPlan], resolution: Resolution
+) -> Iterable[Problem]:
+    copies = find_copies(resolution.shapes, [leaf.path for leaf in uncovered if leaf.kind == "state"])
+    originals = {path: (copy, other) for copy in copies for path, other in copy.leaves.items()}
+    state = {leaf.path for leaf in leaves if leaf.kind == "state" and math.prod(leaf.shape) > 1}
+    odd = [leaf.path for leaf in uncovered if is_optimizer(leaf.path) and leaf.path not in originals]
+    replicated = globs_text(globs(odd, state - set(odd)), "outlay.replicate()") if odd else ""
+    for leaf in uncovered:
         what = f"no rule covers {leaf.shape} {leaf.dtype} ({format_bytes(leaf.bytes_total)})"
         if leaf.kind == "batch":
             fix = "add outlay.data_parallel() to split the batch"
-        elif leaf.path in of:
-            copy, other = of[leaf.path]
+        elif leaf.path in originals:
+            copy, other = originals[leaf.path]
             alike = other if len(copy.sources) == 1 else " and ".join(copy.sources) + " alike"
             fix = f"it mirrors {alike}; add {follow_text(copy, leaves)}"
         elif is_optimizer(leaf.path):
@@ -129,8 +118,7 @@ def _uncovered(found: Sequence[LeafPlan], leaves: Sequence[LeafPlan], resolution
 
 
 def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resolution) -> Problem:
-    mine = [leaf for leaf in leaves if leaf.path in copy.leaves]
-    whole = [leaf for leaf in mine if not leaf.is_split]
+    whole = [leaf for leaf in leaves if leaf.path in copy.leaves and not leaf.is_split]
     number = next(iter(resolution.matched[whole[0].path]))
     first = copy.leaves[whole[0].path]
     source = next(leaf for leaf in leaves if leaf.path == first)
@@ -138,39 +126,39 @@ def _copy_left_whole(copy: Copies, leaves: Sequence[LeafPlan], resolution: Resol
         f"{counted(len(whole), 'leaf', 'leaves')} ({format_bytes(sum(leaf.bytes_total for leaf in whole))}) "
         f"{'is' if len(whole) == 1 else 'are'} whole on each of "
         f"{whole[0].num_copies} devices by {resolution.rules[number].named(number)}, while the leaves that they mirror "
-        f"under {' and '.join(map(repr, copy.sources))} are split: {_listed(whole)}; {first} is {source.spec}"
+        f"under {' and '.join(map(repr, copy.sources))} are split: {_paths(whole)}; {first} is {source.spec}"
     )
     others = [leaf.path for leaf in leaves if leaf.kind == "state" and leaf.is_split and leaf.path not in copy.leaves]
-    kept = globs_text(globs([leaf.path for leaf in whole], others), "outlay.replicate()")
+    replicated = globs_text(globs([leaf.path for leaf in whole], others), "outlay.replicate()")
     fix = f"add {follow_text(copy, leaves)} as the first rule"
-    fix += f"\nor add {kept} as the first rule if whole copies are meant"
+    fix += f"\nor add {replicated} as the first rule if whole copies are meant"
     return Problem("copy left whole", f"{copy.below}.**" if copy.below else copy.sources[0], what, fix)
 
 
 def _big_and_whole(
-    leaves: Sequence[LeafPlan], resolution: Resolution, limit: int, settled: set[str]
+    leaves: Sequence[LeafPlan], resolution: Resolution, limit: int, reported: set[str]
 ) -> Iterable[Problem]:
     for optimizer in (False, True):
-        kin = [leaf for leaf in leaves if leaf.kind == "state" and is_optimizer(leaf.path) is optimizer]
-        num_split = sum(leaf.is_split for leaf in kin)
-        whole = [leaf for leaf in left_whole(kin, resolution) if leaf.path not in settled] if num_split else []
+        group = [leaf for leaf in leaves if leaf.kind == "state" and is_optimizer(leaf.path) is optimizer]
+        num_split = sum(leaf.is_split for leaf in group)
+        whole = [leaf for leaf in left_whole(group, resolution) if leaf.path not in reported] if num_split else []
         for leaf in whole:
             if leaf.bytes_total >= limit:
                 yield _big(leaf, num_split, resolution, limit)
-        small = [leaf for leaf in whole if leaf.bytes_total < limit and not resolution.claims[leaf.path].declined]
+        small = [leaf for leaf in whole if leaf.bytes_total < limit and not resolution.assignments[leaf.path].declined]
         if sum(leaf.bytes_total for leaf in small) >= limit:
             yield _many(small, num_split, resolution, limit)
 
 
 def left_whole(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[LeafPlan]:
-    """State leaves that are whole, and of which no rule says that they should be."""
+    """State leaves that are whole though no rule says that they should be."""
     return [
         leaf
         for leaf in leaves
         if leaf.kind == "state"
         and not leaf.is_split
         and math.prod(leaf.shape) > 1
-        and resolution.claims[leaf.path].closed_by is None
+        and resolution.assignments[leaf.path].closed_by is None
         and leaf.path not in resolution.followed
     ]
 
@@ -191,7 +179,7 @@ def _many(whole: Sequence[LeafPlan], num_split: int, resolution: Resolution, lim
         f"{format_bytes(sum(leaf.bytes_total for leaf in whole))} in {len(whole)} leaves are left whole on each of "
         f"{whole[0].num_copies} devices while {counted(num_split, 'other leaf is', 'other leaves are')} split "
         f"(limit {format_bytes(limit)} in all): "
-        f"{_listed(whole)}"
+        f"{_paths(whole)}"
     )
     axis, _ = max(resolution.mesh.axes, key=lambda item: item[1])
     number = next(iter(resolution.matched[whole[0].path]))
@@ -202,6 +190,5 @@ def _many(whole: Sequence[LeafPlan], num_split: int, resolution: Resolution, lim
     return Problem("many leaves left whole", whole[0].path, what, fix)
 
 
-def _listed(leaves: Sequence[LeafPlan]) -> str:
-    more = f" and {len(leaves) - MAX_NAMED} more" if len(leaves) > MAX_NAMED else ""
-    return ", ".join(leaf.path for leaf in leaves[:MAX_NAMED]) + more
+def _paths(leaves: Sequence[LeafPlan]) -> str:
+    return listed([leaf.path for leaf in leaves])

@@ -1,21 +1,22 @@
-"""Checks on the rules of a layout: places that the mesh lacks, rules that match nothing or get less than they ask."""
+"""Checks on the rules of a layout: the mesh lacks what they name, they match nothing, or get less than they ask."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from outlay.core.error_types import Problem
-from outlay.core.paths import first_part, split_path
-from outlay.core.quantities import counted
+from outlay.core.paths import first_part, matches, split_path
+from outlay.core.quantities import counted, listed
 from outlay.core.suggest import did_you_mean
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.apply import Application
-from outlay.layout.globs import globs, globs_text
-from outlay.layout.mirror import find_copies
-from outlay.layout.near_misses import TreeFacts, unused
+from outlay.layout.optimizer_state import OPTIMIZER_ROOTS, find_copies, is_optimizer
 from outlay.layout.placement import Follow, On
+from outlay.layout.plan import LeafPlan
 from outlay.layout.rule import Rule
+from outlay.layout.suggested_patterns import globs, globs_text, similar_patterns
 
 if TYPE_CHECKING:
     from outlay.layout.resolve import Resolution
@@ -25,6 +26,23 @@ GRADIENTS = "grads"
 
 OUTPUTS = "outputs"
 """The name of what a step returns besides its state."""
+
+
+@dataclass(frozen=True)
+class TreeFacts:
+    """The leaves that rules are checked against.
+
+    Attributes:
+        leaves: every leaf.
+        checked_roots: names of the batch and of values inside the step, which a leading wildcard does not reach.
+        not_given: names that the plan was not asked for.
+        nones: paths at which the tree holds `None`.
+    """
+
+    leaves: Sequence[LeafPlan]
+    checked_roots: Collection[str]
+    not_given: Collection[str]
+    nones: Sequence[str] = field(default=())
 
 
 def unknown_axes(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
@@ -38,7 +56,7 @@ def unknown_axes(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
 
 
 def unknown_positions(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
-    """Positions that the rules name and the mesh lacks; rules of one strategy for one place are one problem."""
+    """Positions that the rules name and the mesh lacks; rules with the same positions are one problem."""
     problems, seen = [], set()
     for number, rule in enumerate(rules):
         placement = rule.placement
@@ -53,71 +71,109 @@ def unknown_positions(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
 
 
 def check_rules(resolution: Resolution, tree: TreeFacts) -> list[Problem]:
-    """Rules that are written twice, match nothing, or that earlier ones leave less than they ask for."""
+    """The problems of rules that are written twice, match nothing, or get less than they ask for from earlier rules."""
     rules, problems = resolution.rules, []
-    for number, (rule, got) in enumerate(zip(rules, resolution.applications, strict=True)):
+    for number, (rule, applications) in enumerate(zip(rules, resolution.applications, strict=True)):
         earlier = [i for i in range(number) if rules[i] == rule]
-        if first_part(rule.pattern) in tree.not_given or rule.optional or (rule.is_by_source and not got):
-            continue  # not asked for, need not get anything, or seen to where the step is traced
+        if first_part(rule.pattern) in tree.not_given or rule.optional or (rule.is_by_source and not applications):
+            continue  # of a tree that was not given, free to match nothing, or checked where the step is traced
         if earlier:
             what = f"the same as {rules[earlier[0]].named(earlier[0])}"
             problems.append(Problem("duplicate rule", rule.named(number), what, "delete one of the two"))
-        elif not got and rule.pattern != "**":  # that one is no typo: the tree is empty
-            problems.append(unused(number, rule, tree, GRADIENTS))
-        elif _is_shadowed(got):
+        elif not applications and rule.pattern != "**":  # `**` is no typo: the tree is empty
+            problems.append(_unused(number, rule, tree))
+        elif _is_shadowed(applications):
             problems.append(_shadowed(number, resolution))
         elif problem := _partly_shadowed(number, resolution):
             problems.append(problem)
     return problems
 
 
-def _is_shadowed(got: Mapping[str, Application]) -> bool:
-    """Whether a rule wanted something and got nothing, or was never asked."""
-    if got and all(a.deferred for a in got.values()):
+def _unused(number: int, rule: Rule, tree: TreeFacts) -> Problem:
+    """The problem of a rule whose pattern matches no leaf, with what was probably meant."""
+    what = f"the pattern matches none of the {counted(len(tree.leaves), 'leaf', 'leaves')}"
+    absent = [path for path in tree.nones if matches(rule.pattern, path)]
+    if absent:
+        what += f": {absent[0]} is None, so there is no array to place"
+    fix = "delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
+    fix = fix if absent else _unused_fix(rule, tree, fix)
+    return Problem("unused rule", rule.named(number), what, fix)
+
+
+def _unused_fix(rule: Rule, tree: TreeFacts, otherwise: str) -> str:
+    pattern, paths = rule.pattern, [leaf.path for leaf in tree.leaves]
+    hidden = [path for path in paths if matches(pattern, path) and split_path(path)[0] in tree.checked_roots]
+    if hidden:
+        root = split_path(hidden[0])[0]
+        return f'a leading wildcard reaches the state only; write "{root}.**" for {hidden[0]}'
+    anchored = [path for path in paths if matches(f"**.{pattern}", path) or matches(f"{pattern}.**", path)]
+    if anchored:
+        first = min(anchored, key=is_optimizer)  # a parameter is a better example than its moment
+        root = split_path(first)[0]
+        start = f"{root}.**" if root in tree.checked_roots else "**"
+        longer = f"{start}.{pattern}" if matches(f"**.{pattern}", first) else f"{pattern}.**"
+        more = f" and {len(anchored) - 1} more" if len(anchored) > 1 else ""
+        return f'patterns are anchored at both ends; write "{longer}" (it matches {first}{more})'
+    if rule.names(GRADIENTS):
+        return f'name them in the step: grads = outlay.constrain(grads, "{GRADIENTS}"), or delete the rule'
+    if (root := first_part(pattern)) in OPTIMIZER_ROOTS and root not in {split_path(path)[0] for path in paths}:
+        return "this optimizer keeps no state (SGD without momentum does not): delete the rule"
+    # Leading wildcards reach the state only, so nothing else may be proposed for them.
+    reached = [leaf.path for leaf in tree.leaves if leaf.kind == "state" or root is not None]
+    return f"{similar_patterns(pattern, reached)}\nor {otherwise}"
+
+
+def _is_shadowed(applications: Mapping[str, Application]) -> bool:
+    """Whether a rule asked for something and got nothing, or was applied to no leaf."""
+    each = applications.values()
+    if each and all(a.deferred for a in each):
         return True
-    return any(a.wanted for a in got.values()) and not any(a.granted for a in got.values())
+    return any(a.requested for a in each) and not any(a.granted for a in each)
 
 
 def _shadowed(number: int, resolution: Resolution) -> Problem:
-    rule, got = resolution.rules[number], resolution.applications[number]
+    rule, applications = resolution.rules[number], resolution.applications[number]
     if isinstance(rule.placement, Follow):
-        return _leads_nowhere(number, rule.placement.source, resolution)
-    following = [path for path in got if path in resolution.followed]
-    winners = _winners(number, resolution, [path for path in got if path not in following])
+        return _follows_nothing(number, rule.placement.source, resolution)
+    following = [path for path in applications if path in resolution.followed]
+    winners = _winners(number, resolution, [path for path in applications if path not in following])
     by = ", ".join(resolution.rules[i].named(i) for i in winners)
     if following:
         by += f"{' and ' if by else ''}the parameters that {len(following)} of these leaves follow"
-    what = f"it matches {counted(len(got), 'leaf', 'leaves')}, but earlier claims leave it nothing: {by}"
-    return Problem("shadowed rule", rule.named(number), what, _make_way(number, winners, following, resolution))
+    what = f"it matches {counted(len(applications), 'leaf', 'leaves')}, but earlier claims leave it nothing: {by}"
+    return Problem("shadowed rule", rule.named(number), what, _shadowed_fix(number, winners, following, resolution))
 
 
 def _partly_shadowed(number: int, resolution: Resolution) -> Problem | None:
-    """A rule for particular leaves that came after a general one, which took what it asks for of some of them."""
-    rule, got = resolution.rules[number], resolution.applications[number]
-    lost = [path for path, a in got.items() if a.lost]
-    mine = {path for path, a in got.items() if not a.deferred}
+    """The problem of a rule for particular leaves after a general one, which took what it asks for."""
+    rule, applications = resolution.rules[number], resolution.applications
+    lost = [path for path, a in applications[number].items() if a.lost]
+    mine = _applied(applications[number])
     winners = _winners(number, resolution, lost)
     # The other way round, the particular before the general, is how exceptions are written.
-    general = [i for i in winners if mine <= {path for path, a in resolution.applications[i].items() if not a.deferred}]
+    general = [i for i in winners if mine <= _applied(applications[i])]
     if not general:
         return None
     by = ", ".join(resolution.rules[i].named(i) for i in general)
     what = (
         f"it gets what it asks for of {len(mine) - len(lost)} of the {counted(len(mine), 'leaf', 'leaves')} "
-        f"it matches; {by} came first "
+        f"it matches; {by} came first and took the dim or the axis of {listed(lost)}"
     )
-    what += f"and took the dim or the axis of {', '.join(lost[:3])}" + (f" and {len(lost) - 3} more" * (len(lost) > 3))
-    return Problem("partly shadowed rule", rule.named(number), what, _make_way(number, general, [], resolution))
+    return Problem("partly shadowed rule", rule.named(number), what, _shadowed_fix(number, general, [], resolution))
+
+
+def _applied(applications: Mapping[str, Application]) -> set[str]:
+    return {path for path, a in applications.items() if not a.deferred}
 
 
 def _winners(number: int, resolution: Resolution, lost: Sequence[str]) -> list[int]:
     """The earlier rules that claimed something of these leaves."""
-    before = {i for path in lost for i in resolution.claims[path].deciders if i < number}
+    before = {i for path in lost for i in resolution.assignments[path].deciding_rules if i < number}
     return sorted(before)
 
 
-def _make_way(number: int, winners: Sequence[int], following: Sequence[str], resolution: Resolution) -> str:
-    """The edits that help, of which each was tried."""
+def _shadowed_fix(number: int, winners: Sequence[int], following: Sequence[str], resolution: Resolution) -> str:
+    """The fix of a shadowed rule: moving it if that was tried and helps, else deleting it or changing its pattern."""
     rule = resolution.rules[number]
     if winners and _would_help(number, winners[0], resolution):
         return f"move it before {resolution.rules[winners[0]].named(winners[0])}, or delete it"
@@ -133,47 +189,41 @@ def _would_help(number: int, before: int, resolution: Resolution) -> bool:
     """Whether a rule gets more if it comes before another, and nothing else becomes worse by that."""
     rules = [*resolution.rules]
     rules.insert(before, rules.pop(number))
-    moved = resolution.again(rules)
-    is_better = sum(a.lost for a in moved.applications[before].values()) == 0 and any(
-        a.granted for a in moved.applications[before].values()
-    )
-    old = {id(rule): got for rule, got in zip(resolution.rules, resolution.applications, strict=True)}
-    for rule, got in zip(moved.rules, moved.applications, strict=True):
-        if _is_shadowed(got) and not _is_shadowed(old[id(rule)]):
+    moved = resolution.with_rules(rules)
+    results = moved.applications[before].values()
+    if any(a.lost for a in results) or not any(a.granted for a in results):
+        return False
+    old = {id(rule): applications for rule, applications in zip(resolution.rules, resolution.applications, strict=True)}
+    for rule, applications in zip(moved.rules, moved.applications, strict=True):
+        if _is_shadowed(applications) and not _is_shadowed(old[id(rule)]):
             return False
     touched = resolution.applications[number]
-    others = [path for path in resolution.claims if path not in touched and path not in moved.followed]
-    return (
-        is_better
-        and len(moved.problems) <= len(resolution.problems)
-        and all(moved.claims[path].settled() == resolution.claims[path].settled() for path in others)
+    others = [path for path in resolution.assignments if path not in touched and path not in moved.followed]
+    return len(moved.problems) <= len(resolution.problems) and all(
+        moved.assignments[path].final_dims() == resolution.assignments[path].final_dims() for path in others
     )
 
 
-def _leads_nowhere(number: int, source: str, resolution: Resolution) -> Problem:
+def _follows_nothing(number: int, source: str, resolution: Resolution) -> Problem:
     rule, paths = resolution.rules[number], list(resolution.applications[number])
     parts = split_path(source)
     what = (
         f"it matches {counted(len(paths), 'leaf', 'leaves')}, but none has the path ending and shape of a "
         f"leaf under {source!r}"
     )
-    known = {path[: len(parts)] for path in map(split_path, resolution.shapes)}
     for copy in find_copies(resolution.shapes, paths):
         if source not in copy.sources and copy.sources != ("",):
-            meant = " or ".join(f'outlay.follow("{each}")' for each in copy.sources)
-            return Problem("follows nothing", rule.named(number), what, f"write {meant}: {_mirrored(copy.leaves)}")
-    if parts not in known:
-        roots = dict.fromkeys(path[0] for path in map(split_path, resolution.shapes) if path)
-        return Problem("follows nothing", rule.named(number), what, did_you_mean(source, roots))
-    kept = globs_text(globs(paths, set(resolution.shapes) - set(paths)), "outlay.replicate()")
-    return Problem(
-        "follows nothing", rule.named(number), what, f"write {kept} in its place, or a spec for these leaves"
-    )
-
-
-def _mirrored(leaves: Mapping[str, str]) -> str:
-    path, other = next(iter(leaves.items()))
-    return f"{path} has the ending and shape of {other}"
+            suggested = " or ".join(f'outlay.follow("{each}")' for each in copy.sources)
+            path, other = next(iter(copy.leaves.items()))
+            fix = f"write {suggested}: {path} has the ending and shape of {other}"
+            return Problem("follows nothing", rule.named(number), what, fix)
+    state = [split_path(path) for path in resolution.shapes]
+    if any(path[: len(parts)] == parts for path in state):
+        replicated = globs_text(globs(paths, set(resolution.shapes) - set(paths)), "outlay.replicate()")
+        fix = f"write {replicated} in its place, or a spec for these leaves"
+    else:
+        fix = did_you_mean(source, dict.fromkeys(path[0] for path in state if path))
+    return Problem("follows nothing", rule.named(number), what, fix)
 
 
 def _axis_fix(axis: str, mesh: MeshInfo) -> str:

@@ -1,4 +1,4 @@
-"""Layers stacked for a scan: a rule written for one layer would split the layers instead of their inside."""
+"""Check of layers that are stacked for a scan: a rule for one layer would split the stack rather than the layer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import Problem
 from outlay.core.paths import Parts, split_path
-from outlay.layout.globs import globs, globs_text
-from outlay.layout.mirror import is_optimizer
+from outlay.layout.optimizer_state import is_optimizer
 from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import OneDim
+from outlay.layout.suggested_patterns import globs, globs_text
 
 if TYPE_CHECKING:
     from outlay.layout.resolve import Resolution
@@ -48,19 +48,19 @@ def find_stacks(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         start = next(named, None)
         if start is not None and not is_optimizer(path):
             below[parts[: start + 1]].append(path)
-    found: dict[str, int] = {}
+    stacks: dict[str, int] = {}
     for paths in below.values():
         first = {tuple(shapes[path])[:1] for path in paths}
         deep = [tuple(shapes[path]) for path in paths if len(shapes[path]) > 2]
         is_one = len(first) == 1 and first != {()} and next(iter(first))[0] > 1
         are_kernels = all(shape[1] == shape[0] for shape in deep)  # of convolutions: (3, 3, inputs, outputs)
         if is_one and deep and not are_kernels and not all(_NO_LAYERS.search(path) for path in paths):
-            found |= {path: shapes[path][0] for path in paths}
-    return found
+            stacks |= {path: shapes[path][0] for path in paths}
+    return stacks
 
 
 def check_stacks(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Problem]:
-    """Rules that split stacked layers by layer without having said so."""
+    """The problems of rules that split a stack by layer though they look written for one layer."""
     stacks = resolution.stacks
     if not stacks:
         return []
@@ -73,21 +73,21 @@ def check_stacks(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Pro
 
 
 def splits_by_layer(number: int, stacks: Mapping[str, int], resolution: Resolution) -> list[str]:
-    """The stacked leaves that a rule splits by layer with a spec of one entry, meaning all of a stack."""
+    """The stacked leaves that a rule splits by layer on purpose, with a spec of one entry for a whole stack."""
     rule = resolution.rules[number]
     if rule.spec is None or len(rule.spec) != 1 or _names_layers(rule.axes):
         return []
-    owned = [path for path in stacks if resolution.claims[path].owners.get(0) == number]
-    return [path for path in owned if not resolution.claims[path].is_whole]
+    by_rule = [path for path in stacks if resolution.assignments[path].dim_rules.get(0) == number]
+    return [path for path in by_rule if not resolution.assignments[path].is_whole]
 
 
 def _misread(leaf: LeafPlan, resolution: Resolution) -> list[int]:
-    """The rules that take a stacked leaf for one layer's: by a short spec, or by dims counted from the front."""
-    claims, found = resolution.claims[leaf.path], []
-    for dim, number in claims.owners.items():
+    """The rules that treat a stacked leaf as that of one layer: by a short spec, or by dims counted from the front."""
+    assignment, misread = resolution.assignments[leaf.path], []
+    for dim, number in assignment.dim_rules.items():
         rule = resolution.rules[number]
         placement = rule.placement
-        if claims.num_pieces(leaf.dims[dim]) == 1 or _names_layers(rule.axes):
+        if assignment.num_pieces(leaf.dims[dim]) == 1 or _names_layers(rule.axes):
             continue
         if isinstance(placement, OneDim):
             is_misread = dim == 0 or placement.dim >= 0
@@ -97,8 +97,8 @@ def _misread(leaf: LeafPlan, resolution: Resolution) -> list[int]:
         else:
             is_misread = False
         if is_misread:
-            found.append(number)
-    return found
+            misread.append(number)
+    return misread
 
 
 def _covers_stack(number: int, path: str, resolution: Resolution) -> bool:
@@ -122,38 +122,44 @@ def _problem(number: int, leaves: Sequence[LeafPlan], stacks: Mapping[str, int],
         f"written for the arrays of one layer, gives it {spec_text(first.spec)}"
     )
     mine = [leaf.path for leaf in leaves]
-    others = [path for path, got in resolution.applications[number].items() if path not in mine and got.wanted]
-    fixes = []
-    for shape_of_rule, paths in _by_edit(number, leaves, resolution).items():
-        reach = globs(paths, set(resolution.shapes) - set(paths))
-        fixes.append(globs_text(reach, shape_of_rule))
+    others = [
+        path
+        for path, application in resolution.applications[number].items()
+        if path not in mine and application.requested
+    ]
     verb = "add, before it," if others else "write, in its place,"
-    fix = f"{verb} {', '.join(fixes)}"
+    fix = f"{verb} {_rules_text(_placements_inside(number, leaves, resolution), resolution)}"
     if rule.spec is not None:
-        fixes = []
-        for rank in dict.fromkeys(len(leaf.shape) for leaf in leaves):
-            paths = [leaf.path for leaf in leaves if len(leaf.shape) == rank]
-            whole_layers = P(*rule.spec, *[None] * (rank - len(rule.spec)))
-            reach = globs(paths, set(resolution.shapes) - set(paths))
-            fixes.append(globs_text(reach, spec_text(whole_layers, quote='"')))
-        fix += f"\nor, if a device should have whole layers, {verb} {', '.join(fixes)}"
+        by_spec: dict[str, list[str]] = collections.defaultdict(list)
+        for leaf in leaves:
+            by_layer = P(*rule.spec, *[None] * (len(leaf.shape) - len(rule.spec)))
+            by_spec[spec_text(by_layer, quote='"')].append(leaf.path)
+        fix += f"\nor, if a device should have whole layers, {verb} {_rules_text(by_spec, resolution)}"
     return Problem("layer dim split", rule.named(number), what, fix)
 
 
-def _by_edit(number: int, leaves: Sequence[LeafPlan], resolution: Resolution) -> dict[str, list[str]]:
-    """What to write for the leaves: the same one dim further on, where that exists and divides, else whole."""
+def _rules_text(paths_of: Mapping[str, Sequence[str]], resolution: Resolution) -> str:
+    """Rules that give each placement to exactly its leaves."""
+    return ", ".join(
+        globs_text(globs(paths, set(resolution.shapes) - set(paths)), placement)
+        for placement, paths in paths_of.items()
+    )
+
+
+def _placements_inside(number: int, leaves: Sequence[LeafPlan], resolution: Resolution) -> dict[str, list[str]]:
+    """Placements that split the inside of the layers, one dim further on; whole where no such dim divides."""
     rule = resolution.rules[number]
     edits: dict[str, list[str]] = collections.defaultdict(list)
     for leaf in leaves:
-        claims = resolution.claims[leaf.path]
+        assignment = resolution.assignments[leaf.path]
         if rule.spec is not None:
             shifted = P(None, *rule.spec)
         else:
-            (dim,) = (dim for dim, owner in claims.owners.items() if owner == number)
+            (dim,) = (dim for dim, owner in assignment.dim_rules.items() if owner == number)
             from_end = isinstance(rule.placement, OneDim) and rule.placement.dim < 0
             shifted = P() if from_end else P(*[None] * (dim + 1), *rule.axes)
         fits = len(shifted) <= len(leaf.shape) and all(
-            claims.divides(dim, axes) for dim, axes in claims.wanted(shifted)
+            assignment.divides(dim, axes) for dim, axes in assignment.split_dims(shifted)
         )
         edits[spec_text(shifted, quote='"') if fits and len(shifted) else "outlay.replicate()"].append(leaf.path)
     return edits

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlay.core.quantities import format_bytes
 from outlay.core.table import folded, table, to_text
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import spec_text
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh
 
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.plan import Plan
 from outlay.layout.resolve import resolve
 from outlay.layout.rule import Rule

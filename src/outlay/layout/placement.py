@@ -3,30 +3,35 @@
 * a `PartitionSpec` claims mesh axes for dims; `None` leaves a dim free for later rules;
 * `replicate()` closes every dim: the leaf stays whole, whatever later rules say;
 * `on(devices)` puts whole leaves on some devices of the mesh;
-* `follow(source)` takes the placement of the leaf it mirrors, as optimizer moments mirror parameters;
-* `keep()`, `recompute()` and `on_host()` say in which memory a leaf is kept (see `storage`);
+* `follow(source)` takes the placement of the leaf that it mirrors, as optimizer moments mirror parameters;
+* `keep()`, `recompute()` and `on_host()` say in which memory a leaf is kept between its uses, and nothing of how it is
+  split: they join whatever other rules say of that;
 * a *policy*, a pure function of a `LeafView`, chooses a spec leaf by leaf and says why.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
-from outlay.layout.storage import Storage
 
 Dims = tuple[tuple[str, ...], ...]
 """The mesh axes that split each dim of a leaf, one tuple a dim, empty for a whole dim."""
 
 
+Stored = Literal["", "device", "host", "recomputed"]
+"""Where a leaf is kept between its uses; empty where no rule says so, which means in the device's memory."""
+
+
 @dataclass(frozen=True)
 class Replicate:
-    """Keep the leaf whole on every device; see `replicate`."""
+    """A whole copy of the leaf on every device; see `replicate`."""
 
     def __str__(self) -> str:
         return "replicate()"
@@ -34,14 +39,16 @@ class Replicate:
 
 @dataclass(frozen=True)
 class On:
-    """Keep the leaf whole on some devices of the mesh; see `on`."""
+    """A whole copy of the leaf on some devices of the mesh; see `on`."""
 
     positions: tuple[int, ...]
 
     def __post_init__(self) -> None:
         odd = [p for p in self.positions if type(p) is not int or self.positions.count(p) > 1]
         if odd or not self.positions:
-            what = f"these are no different positions: {self.positions}" if odd else "there is no position"
+            what = (
+                f"the positions {self.positions} are not whole numbers that differ" if odd else "there is no position"
+            )
             problem = Problem("not a placement", str(self), what, "name each position once, as outlay.on([2, 3])")
             raise LayoutError("this placement cannot be used:", [problem])
 
@@ -51,12 +58,39 @@ class On:
 
 @dataclass(frozen=True)
 class Follow:
-    """Take the placement of the leaf that this one mirrors; see `follow`."""
+    """The placement of the leaf that this one mirrors; see `follow`."""
 
     source: str
 
     def __str__(self) -> str:
         return f"follow({self.source!r})"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The memory in which matching leaves are kept, or that they are recomputed; see `keep`, `recompute`, `on_host`.
+
+    Attributes:
+        stored: where.
+        spec: how they are split, where the same rule says that; None leaves it to other rules.
+    """
+
+    stored: Literal["device", "host", "recomputed"]
+    spec: P | None = None
+
+    def __add__(self, other: object) -> Storage:
+        """The same storage for leaves that are split as a spec says."""
+        if isinstance(other, P) and self.spec is None:
+            return dataclasses.replace(self, spec=other)
+        fix = 'add one spec, as outlay.on_host() + P("data"), or say how leaves are split in a rule of its own'
+        what = f"{other!r} cannot be added to {self}"
+        raise LayoutError("this placement cannot be used:", [Problem("not a placement", str(self), what, fix)])
+
+    def __str__(self) -> str:
+        return _CALLS[self.stored] + ("" if self.spec is None else f" + {self.spec}")
+
+
+_CALLS = {"device": "keep()", "host": "on_host()", "recomputed": "recompute()"}
 
 
 @dataclass(frozen=True)
@@ -85,7 +119,7 @@ class Choice:
     Attributes:
         spec: claims, like any rule's spec; `P()` claims nothing.
         reason: why, for the plan.
-        blocked: true when the policy wanted more but earlier rules had taken it.
+        blocked: whether the policy would have split the leaf, but earlier rules had taken the dim or the axis.
     """
 
     spec: P
@@ -94,7 +128,7 @@ class Choice:
 
 
 class CannotPlace(Exception):
-    """Raised by a policy that finds no honest placement for a leaf.
+    """Raised by a policy that can place a leaf in none of the ways that it allows.
 
     Attributes:
         what: what does not fit, with the numbers.
@@ -152,6 +186,49 @@ def follow(source: str) -> Follow:
         (P('data', None), 'follows params.critic.w')
     """
     return Follow(source)
+
+
+def keep() -> Storage:
+    """Keep values in the device's memory from the forward to the backward pass, and recompute what no rule speaks of.
+
+    For values that a step names with `outlay.name` or `outlay.constrain`. Once a layout keeps a value, or sends one to
+    the host, all else that the backward pass needs of the same stretch of the model (of each turn of its loop over
+    layers, where the value is in one) is recomputed from what is kept.
+
+    For leaves of the state it is an exception to a later `on_host()`.
+
+    >>> print(outlay.Layout([("attention", outlay.keep()), ("opt_state.**", outlay.on_host() + P("data"))]))
+    1. attention     keep()
+    2. opt_state.**  on_host() + P('data',)
+    """
+    return Storage("device")
+
+
+def recompute() -> Storage:
+    """Recompute values in the backward pass from those that they are made of, rather than keep them.
+
+    For values that a step names with `outlay.name` or `outlay.constrain`. What no rule speaks of stays where it was,
+    unless another rule says `keep()` or `on_host()`.
+
+    >>> print(outlay.Layout([("layers.*.up", outlay.recompute())]))
+    1. layers.*.up  recompute()
+    """
+    return Storage("recomputed")
+
+
+def on_host() -> Storage:
+    """Keep leaves in the memory of the device's host between their uses, each device's piece in that of its own host.
+
+    Of the state, such as an optimizer's moments: they are fetched at the start of a step, and go back at its end. Of
+    values that a step names with `outlay.name` or `outlay.constrain`: from the forward to the backward pass; what the
+    layout does not name is then recomputed, as with `keep`.
+
+    Adding a spec says in the same rule how the leaves are split.
+
+    >>> outlay.on_host() + P("data")
+    Storage(stored='host', spec=P('data',))
+    """
+    return Storage("host")
 
 
 @functools.lru_cache(maxsize=4096)

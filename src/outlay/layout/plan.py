@@ -16,11 +16,10 @@ from outlay.core.quantities import counted, format_bytes
 from outlay.core.sizes import is_count, num_bytes
 from outlay.core.suggest import did_you_mean
 from outlay.core.table import folded, table, to_text
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.diff import PlanDiff, diff_plans
-from outlay.layout.placement import Dims, dims_spec, spec_text
+from outlay.layout.placement import Dims, Stored, dims_spec, spec_text
 from outlay.layout.rule import Kind
-from outlay.layout.storage import Stored
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Resolve rules to a plan: for each leaf, the claims of the rules in order; then the checks over all of them."""
+"""Resolve rules to a plan: apply them to each leaf in order, let copies follow, then check the whole."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ import jax.numpy as jnp
 from outlay.core.annotations import read_annotations
 from outlay.core.array_leaves import arrays_only, is_array, non_arrays
 from outlay.core.error_types import LayoutError, Problem
-from outlay.core.paths import flatten_paths, join_parts, pattern_parts, split_path
+from outlay.core.paths import flatten_paths, pattern_parts, split_path, under
 from outlay.core.quantities import counted
-from outlay.devices.info import MeshInfo
-from outlay.layout.apply import Application, apply_rule, claim
+from outlay.devices.mesh_info import MeshInfo
+from outlay.layout.apply import Application, apply_rule
 from outlay.layout.check_leaves import check_leaves, copies_at_odds
-from outlay.layout.check_rules import GRADIENTS, OUTPUTS, check_rules, unknown_axes, unknown_positions
+from outlay.layout.check_rules import GRADIENTS, OUTPUTS, TreeFacts, check_rules, unknown_axes, unknown_positions
 from outlay.layout.check_stacks import check_stacks, find_stacks
-from outlay.layout.claims import Claims
-from outlay.layout.mirror import Mirrors, copy_names, followers, is_optimizer
-from outlay.layout.near_misses import TreeFacts
-from outlay.layout.notes import notes, notes_on_rules
-from outlay.layout.placement import Follow
+from outlay.layout.leaf_assignment import LeafAssignment
+from outlay.layout.optimizer_state import MirroredLeaves, copy_names, followers, is_optimizer
+from outlay.layout.placement import Follow, Storage
 from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.plan_notes import notes_on_mesh, notes_on_rules
 from outlay.layout.rule import Kind, Rule
-from outlay.layout.storage import Storage
 
 Shapes = Mapping[Kind, Mapping[str, tuple[tuple[int, ...], str]]]
 """Shape and dtype of every leaf, by kind and path."""
@@ -68,16 +66,26 @@ def resolve(
     # An intermediate value that no rule speaks of has no place to report: the compiler finds one.
     placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or leaf.is_placed or leaf.stored)
     on_rules = notes_on_rules(placed, resolution, max_whole_bytes, copies, read_annotations(state))
-    return Plan(mesh, placed, (*notes(mesh, placed), *on_rules))
+    return Plan(mesh, placed, (*notes_on_mesh(mesh, placed), *on_rules))
+
+
+_LAST = 2**31  # the turn of optimizer state
 
 
 class Resolution:
-    """The claims on every leaf, and what each rule got.
+    """What the rules assigned to every leaf, and what each rule got.
 
     Args:
         rules: the rules, in order.
         mesh: the mesh.
         leaves: shape and dtype of every leaf.
+
+    Attributes:
+        shapes: the shape of every state leaf.
+        assignments: what each leaf got.
+        matched: the numbers of the rules that cover each leaf.
+        followed: the leaf that each following leaf follows.
+        applications: of each rule, what it got of each leaf that it matches.
     """
 
     def __init__(self, rules: Sequence[Rule], mesh: MeshInfo, leaves: Shapes) -> None:
@@ -85,86 +93,91 @@ class Resolution:
         self.mesh = mesh
         self.leaves = leaves
         self.shapes = {path: shape for path, (shape, _) in leaves["state"].items()}
-        self.mirrors = Mirrors(self.shapes)
+        self.mirrors = MirroredLeaves(self.shapes)
         self.copies = followers(self.shapes)
-        self.claims: dict[str, Claims] = {}
+        self.assignments: dict[str, LeafAssignment] = {}
         self.matched: dict[str, list[int]] = {}
         self.followed: dict[str, str] = {}
         self.applications: list[dict[str, Application]] = [{} for _ in rules]
-        self.problems: list[Problem] = []
-        for kind, found in leaves.items():
-            for path in sorted(found, key=self.turn):
-                self.place(path, *found[path], kind)
+        for kind, shapes in leaves.items():
+            for path in sorted(shapes, key=self._turn):
+                self._resolve_leaf(path, *shapes[path], kind)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What does not fit, leaf by leaf."""
+        return [problem for assignment in self.assignments.values() for problem in assignment.problems]
 
     @functools.cached_property
     def stacks(self) -> dict[str, int]:
         """The leaves whose dim 0 counts layers, each with their number."""
         return find_stacks(self.shapes)
 
-    def again(self, rules: Sequence[Rule]) -> Resolution:
-        """The same leaves under other rules: what an edit would do."""
+    def with_rules(self, rules: Sequence[Rule]) -> Resolution:
+        """Resolve other rules for the same leaves, to try what an edit would do."""
         return Resolution(rules, self.mesh, self.leaves)
 
     def leaf_plans(self) -> list[LeafPlan]:
-        """The claims on every leaf as its plan."""
-        return [self.leaf_plan(path, kind) for kind, found in self.leaves.items() for path in found]
+        """The plan of every leaf."""
+        return [self._leaf_plan(path, kind) for kind, shapes in self.leaves.items() for path in shapes]
 
-    def turn(self, path: str) -> int:
-        """Leaves that follow come after those whose place must be known to them; optimizer state comes last."""
+    def _turn(self, path: str) -> int:
+        """The turn of a leaf: after the leaves that it follows; optimizer state comes last."""
         return _LAST if is_optimizer(path) else self._num_hops(self.copies.get(path, path), ()) + (path in self.copies)
 
     def _num_hops(self, path: str, before: tuple[str, ...]) -> int:
-        """How many leaves, each told to follow the next, lead to one that is not."""
-        told = [
+        """The length of the chain of leaves that rules tell to follow one another, from this leaf on."""
+        sources = [
             placement.source
             for rule in self.rules
             if isinstance(placement := rule.placement, Follow) and rule.matches(path, "state")
         ]
-        if not told or path in before:
+        if not sources or path in before:
             return 0
-        leaders = [other for source in told for other in self.mirrors.of(path, source)]
+        leaders = [other for source in sources for other in self.mirrors.of(path, source)]
         return 1 + max((self._num_hops(other, (*before, path)) for other in leaders), default=0)
 
-    def place(self, path: str, shape: tuple[int, ...], dtype: str, kind: Kind) -> None:
-        """Apply every rule that speaks of a leaf, in the order of claims."""
-        claims = self.claims[path] = Claims(path, shape, dtype, self.mesh.axis_sizes, kind)
+    def _resolve_leaf(self, path: str, shape: tuple[int, ...], dtype: str, kind: Kind) -> None:
+        """Apply the rules that match a leaf, in order; following comes before rules that do not mean the leaf."""
+        assignment = self.assignments[path] = LeafAssignment(path, shape, dtype, self.mesh.axis_sizes, kind)
         self.matched[path] = [i for i, rule in enumerate(self.rules) if rule.matches(path, kind)]
-        first, rest = self._claim_order(path)
+        first, rest = self._split_rules(path)
         for number in first:
-            self._apply(number, claims)
-        if kind == "state" and path in self.copies and self._follows_untold(path):
-            self._follow(claims, [self.copies[path]], told=False)
+            self._apply(number, assignment)
+        if kind == "state" and path in self.copies and self._follows_original(path):
+            self._follow(assignment, [self.copies[path]])
         if kind == "state" and is_optimizer(path) and path not in self.followed:
-            told = any(not self._only_stores(number) for number in first)
-            self._follow(claims, self.mirrors.of(path), told=told)
+            is_placed = any(not self._only_stores(number) for number in first)
+            self._follow(assignment, self.mirrors.of(path), is_placed=is_placed)
         for number in rest:
             if path in self.followed and not self._means(number, path):
                 # Its place is its parameter's; a rule that means the optimizer begins with its name.
-                self.applications[number][path] = Application(wanted=False, granted=False, deferred=True)
+                self.applications[number][path] = Application(requested=False, granted=False, deferred=True)
             else:
-                self._apply(number, claims)
+                self._apply(number, assignment)
 
-    def leaf_plan(self, path: str, kind: Kind) -> LeafPlan:
-        """The claims on a leaf as its plan."""
-        claims = self.claims[path]
+    def _leaf_plan(self, path: str, kind: Kind) -> LeafPlan:
+        assignment = self.assignments[path]
         ids = self.mesh.device_ids
-        deciders = claims.deciders or ([] if claims.is_scalar else self.matched[path][:1])
+        deciding_rules = assignment.deciding_rules or ([] if assignment.is_scalar else self.matched[path][:1])
         return LeafPlan(
             path=path,
             kind=kind,
-            shape=claims.shape,
-            dtype=claims.dtype,
-            dims=claims.settled(),
-            local_shape=claims.local_shape(),
-            device_ids=ids if claims.positions is None else tuple(ids[position] for position in claims.positions),
-            rule="; ".join(f"{number + 1}. {self.rules[number].pattern}" for number in deciders),
-            reason="; ".join(claims.reasons) or self._default_reason(claims),
-            stored=claims.stored,
+            shape=assignment.shape,
+            dtype=assignment.dtype,
+            dims=assignment.final_dims(),
+            local_shape=assignment.local_shape(),
+            device_ids=ids
+            if assignment.positions is None
+            else tuple(ids[position] for position in assignment.positions),
+            rule="; ".join(f"{number + 1}. {self.rules[number].pattern}" for number in deciding_rules),
+            reason="; ".join(assignment.reasons) or self._default_reason(assignment),
+            stored=assignment.stored,
             is_placed=kind != "intermediate" or bool(self.matched[path]),
         )
 
-    def _claim_order(self, path: str) -> tuple[list[int], list[int]]:
-        """Rules before and after following: a fixed placement that names the optimizer overrides its parameter."""
+    def _split_rules(self, path: str) -> tuple[list[int], list[int]]:
+        """The rules before and after following: a fixed placement that names the optimizer overrides its parameter."""
         matched = self.matched[path]
         if not is_optimizer(path):
             return [], matched
@@ -178,90 +191,84 @@ class Resolution:
             return True
         return path in self.copies and bool(copy_names(path) & {*pattern_parts(self.rules[number].pattern)})
 
-    def _follows_untold(self, path: str) -> bool:
-        """Whether a copy goes where a split leaf went, since no rule means it."""
-        theirs = self.claims.get(self.copies[path])
-        said = any(self._means(number, path) for number in self.matched[path] if not self._only_stores(number))
-        return theirs is not None and theirs.is_split and not said
+    def _follows_original(self, path: str) -> bool:
+        """Whether a copy is placed like its original: the original is split, and no rule means the copy."""
+        theirs = self.assignments.get(self.copies[path])
+        is_meant = any(self._means(number, path) for number in self.matched[path] if not self._only_stores(number))
+        return theirs is not None and theirs.is_split and not is_meant
 
-    def _apply(self, number: int, claims: Claims) -> None:
+    def _apply(self, number: int, assignment: LeafAssignment) -> None:
         rule = self.rules[number]
         if isinstance(rule.placement, Follow):
-            followed = self._follow(claims, self.mirrors.of(claims.path, rule.placement.source), told=False)
-            application = Application(wanted=True, granted=followed)
-            if not followed:  # a leaf that mirrors nothing has not been covered by being told to follow
-                self.matched[claims.path] = [i for i in self.matched[claims.path] if i != number]
+            followed = self._follow(assignment, self.mirrors.of(assignment.path, rule.placement.source))
+            application = Application(requested=True, granted=followed)
+            if not followed:  # a leaf that mirrors nothing is not covered by a rule to follow
+                self.matched[assignment.path] = [i for i in self.matched[assignment.path] if i != number]
         else:
-            application = apply_rule(rule, number, claims, self.problems)
-        if self._only_stores(number):  # how a leaf is split is still to be said
-            self.matched[claims.path] = [i for i in self.matched[claims.path] if i != number]
-        self.applications[number][claims.path] = application
+            application = apply_rule(rule, number, assignment)
+        if self._only_stores(number):  # another rule has to cover how the leaf is split
+            self.matched[assignment.path] = [i for i in self.matched[assignment.path] if i != number]
+        self.applications[number][assignment.path] = application
 
     def _only_stores(self, number: int) -> bool:
         rule = self.rules[number]
         return isinstance(rule.placement, Storage) and rule.spec is None
 
-    def _follow(self, claims: Claims, mirrored: Sequence[str], *, told: bool) -> bool:
-        """Take the place of the leaf that this one mirrors; `told` when a rule has spoken of it already."""
-        found = [path for path in mirrored if path in self.claims]
-        if not found or claims.closed_by is not None:
+    def _follow(self, assignment: LeafAssignment, mirrored: Sequence[str], *, is_placed: bool = False) -> bool:
+        """Place a leaf like the one that it mirrors; `is_placed` if a rule for this very leaf came before."""
+        sources = [path for path in mirrored if path in self.assignments]
+        if not sources or assignment.closed_by is not None:
             return False
-        if len({self._place_of(path) for path in found}) > 1:
-            if not told:
-                self.problems.append(_ambiguous(claims.path, found))
-            return told
-        theirs = self.claims[found[0]]
-        self.followed[claims.path] = found[0]
-        claims.reasons.append(f"follows {found[0]}")
-        for dim, axes in theirs.wanted(theirs.spec()):
-            claim(claims, dim, axes)
-        if theirs.positions is not None and not claims.is_split:
-            claims.positions, claims.closed_by = theirs.positions, theirs.closed_by
-        claims.stored = claims.stored or theirs.stored
-        claims.deciders += [n for n in theirs.deciders if n not in claims.deciders]
+        if len({self._placement_of(path) for path in sources}) > 1:
+            if not is_placed:
+                assignment.problems.append(_ambiguous(assignment.path, sources))
+            return is_placed
+        theirs = self.assignments[sources[0]]
+        self.followed[assignment.path] = sources[0]
+        assignment.reasons.append(f"follows {sources[0]}")
+        for dim, axes in theirs.split_dims(theirs.spec()):
+            assignment.claim(dim, axes)
+        if theirs.positions is not None and not assignment.is_split:
+            assignment.positions, assignment.closed_by = theirs.positions, theirs.closed_by
+        assignment.stored = assignment.stored or theirs.stored
+        assignment.deciding_rules += [n for n in theirs.deciding_rules if n not in assignment.deciding_rules]
         return True
 
-    def _place_of(self, path: str) -> tuple[Any, ...]:
-        claims = self.claims[path]
-        return claims.settled(), claims.positions, claims.closed_by, claims.stored
+    def _placement_of(self, path: str) -> tuple[Any, ...]:
+        assignment = self.assignments[path]
+        return assignment.final_dims(), assignment.positions, assignment.closed_by, assignment.stored
 
-    def _default_reason(self, claims: Claims) -> str:
-        if claims.is_scalar:
-            return "it holds no number: nothing to split" if 0 in claims.shape else "a scalar is whole everywhere"
-        if not self.matched[claims.path]:
+    def _default_reason(self, assignment: LeafAssignment) -> str:
+        if assignment.is_scalar:
+            return "it holds no number: nothing to split" if 0 in assignment.shape else "a scalar is whole everywhere"
+        if not self.matched[assignment.path]:
             return "no rule speaks of it"
-        return f"rule {self.matched[claims.path][0] + 1} leaves it whole"
+        return f"rule {self.matched[assignment.path][0] + 1} leaves it whole"
 
 
-_LAST = 2**31
-
-
-def _ambiguous(path: str, found: Sequence[str]) -> Problem:
-    what = f"it mirrors {len(found)} leaves that live in different places: {', '.join(found)}"
-    root, source = split_path(path)[0], split_path(found[0])[0]
+def _ambiguous(path: str, sources: Sequence[str]) -> Problem:
+    what = f"it mirrors {len(sources)} leaves that live in different places: {', '.join(sources)}"
+    root, source = split_path(path)[0], split_path(sources[0])[0]
     fix = f'say which one: ("{root}.**", outlay.follow("{source}"))'
     return Problem("ambiguous parameter", path, what, fix)
 
 
 def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Path to (shape, dtype name) of every leaf; leaves that are no arrays are refused, all at once."""
+    """Shape and dtype name of every leaf, by path; raise if leaves are no arrays, with all of them."""
     named = flatten_paths(tree)[0]
     if not all(is_array(leaf) for _, leaf in named):
         problems = non_arrays(tree)
-        raise LayoutError(
-            f"{counted(len(problems), 'leaf of the tree is not an array', 'leaves of the tree are not arrays')} and "
-            "cannot be laid out:",
-            problems,
-        )
+        count = counted(len(problems), "leaf of the tree is not an array", "leaves of the tree are not arrays")
+        raise LayoutError(f"{count} and cannot be laid out:", problems)
     return {path: _shape_of(leaf) for path, leaf in named}
 
 
 def _named_shapes(values: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """The same of values inside a step, by the names that it gives them; a name may itself have several parts."""
+    """The same for values inside a step, below the names that it gives them; a name may have several parts."""
     return {
-        join_parts(split_path(name) + split_path(path)): found
+        under(name, path): shape_and_dtype
         for name, tree in values.items()
-        for path, found in _shapes(tree).items()
+        for path, shape_and_dtype in _shapes(tree).items()
     }
 
 
@@ -291,6 +298,6 @@ def _shape_of(leaf: Any) -> tuple[tuple[int, ...], str]:
 
 @functools.lru_cache(maxsize=256)
 def _dtype_name(dtype: Any, x64: bool) -> str:
-    """As JAX will hold it: a host's float64 as float32 unless told otherwise, and that is what has to fit."""
+    """The dtype that JAX will hold, which is what has to fit: float32 for a float64 of NumPy unless x64 is enabled."""
     is_key = jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
     return str(dtype if is_key else jax.dtypes.canonicalize_dtype(dtype))

@@ -11,15 +11,14 @@ from jax.sharding import PartitionSpec as P
 
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.paths import first_part, matches, pattern_problem, split_path
-from outlay.layout.globs import as_dotted, as_glob
-from outlay.layout.placement import Follow, On, Placement, Replicate, spec_dims
-from outlay.layout.storage import Storage
+from outlay.layout.placement import Follow, On, Placement, Replicate, Storage, spec_dims
+from outlay.layout.suggested_patterns import as_dotted, as_glob
 
 Otherwise = Literal["error", "replicate", "another_dim"]
 OTHERWISE: tuple[Otherwise, ...] = ("error", "replicate", "another_dim")
 
 _IN_FILE = "[[rule]]"
-"""What the source of a rule from a file holds, which is better known by its line than by its number."""
+"""In the source of a rule from a file. Its author knows such a rule by its line rather than by its number."""
 
 Kind = Literal["state", "batch", "intermediate"]
 
@@ -74,7 +73,7 @@ class Rule:
         raise LayoutError("a layout is made of rules:", [problem])
 
     def matches(self, path: str, kind: Kind) -> bool:
-        """Whether the rule speaks of a leaf. Leading wildcards reach state leaves only."""
+        """Whether the rule applies to a leaf. Leading wildcards reach state leaves only."""
         if self.is_by_source:
             name = path.rpartition("#")[0] or path  # of values of one name and several shapes, each has a number
             return kind == "intermediate" and path.startswith(SOURCE) and matches(self.pattern[1:], name[1:])
@@ -89,7 +88,7 @@ class Rule:
 
     @property
     def is_leading_wild(self) -> bool:
-        """Whether the pattern begins with a wildcard, and so may reach leaves that its author did not think of."""
+        """Whether the pattern begins with a wildcard, and so may match leaves that its author did not think of."""
         return first_part(self.pattern) is None
 
     def names(self, root: str) -> bool:
@@ -97,7 +96,7 @@ class Rule:
         return first_part(self.pattern) == root
 
     def named(self, number: int) -> str:
-        r"""The rule as its author knows it, for messages: by its place in the file, or by its number in the layout.
+        r"""The rule as its author knows it, for messages: by its line in a file, or by its number in the layout.
 
         Args:
             number: its position in the layout, from 0.
@@ -107,12 +106,17 @@ class Rule:
         """
         if _IN_FILE in self.source:
             return f"{self.source} {self.written}"
-        return f"rule {number + 1} {self.written}" + (f" of {self.source}" if self.source else "")
+        return f"rule {number + 1} {self.written_with_source}"
 
     @property
     def written(self) -> str:
         """Pattern and placement, as a pair."""
         return f'("{self.pattern}", {self.placement})'
+
+    @property
+    def written_with_source(self) -> str:
+        """Pattern and placement, and the file or the strategy that wrote them."""
+        return self.written + (f" of {self.source}" if self.source else "")
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -124,8 +128,8 @@ class Rule:
     @property
     def spec(self) -> P | None:
         """The spec that the rule writes down, alone or beside a storage."""
-        found = self.placement.spec if isinstance(self.placement, Storage) else self.placement
-        return found if isinstance(found, P) else None
+        placement = self.placement.spec if isinstance(self.placement, Storage) else self.placement
+        return placement if isinstance(placement, P) else None
 
     @property
     def is_policy(self) -> bool:
@@ -133,11 +137,11 @@ class Rule:
         return not isinstance(self.placement, P | Replicate | On | Follow | Storage)
 
     def __str__(self) -> str:
-        what = str(self.placement)
+        placement = str(self.placement)
         if self.is_policy and type(self.placement).__name__ == "function":
-            what = f"policy {getattr(self.placement, '__name__', '?')}"
+            placement = f"policy {getattr(self.placement, '__name__', '?')}"
         otherwise = "" if self.otherwise == "error" else f", otherwise {self.otherwise}"
-        return f"{self.pattern}  {what}{otherwise}{' (optional)' if self.optional else ''}"
+        return f"{self.pattern}  {placement}{otherwise}{' (optional)' if self.optional else ''}"
 
     def _pattern_problem(self) -> Problem | None:
         if not isinstance(self.pattern, str):
@@ -146,9 +150,9 @@ class Rule:
         what = pattern_problem(self.pattern.removeprefix(SOURCE))
         if what is None:
             return None
-        meant = as_dotted(self.pattern) or as_glob(self.pattern)
+        suggested = as_dotted(self.pattern) or as_glob(self.pattern)
         fix = "patterns are globs over dotted paths, not regular expressions or key paths: write "
-        fix = f'{fix}"{meant}"' if meant else 'write a glob such as "params.**.kernel"'
+        fix = f'{fix}"{suggested}"' if suggested else 'write a glob such as "params.**.kernel"'
         return Problem("malformed pattern", repr(self.pattern), what, fix)
 
     def _placement_problem(self) -> Problem | None:
@@ -172,7 +176,7 @@ class Rule:
 
 
 def spec_problem(spec: P, where: str) -> Problem | None:
-    """What is wrong with a spec on any mesh, or None: an entry that names no axes, or one axis twice."""
+    """The problem of a spec that is wrong on any mesh, or None: an entry names no axes, or an axis is there twice."""
     try:
         fault = _spec_fault(spec)
     except TypeError:  # an entry that cannot even be hashed

@@ -11,10 +11,9 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.error_types import LayoutError, Problem
 from outlay.core.quantities import counted
 from outlay.layout.layout import Layout
-from outlay.layout.placement import Follow, On, Replicate
+from outlay.layout.placement import Follow, On, Replicate, Storage
 from outlay.layout.policies import LargestDim, OneDim
 from outlay.layout.rule import Rule
-from outlay.layout.storage import Storage
 from outlay.layout.strategies import data_parallel
 
 

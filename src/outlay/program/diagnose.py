@@ -8,11 +8,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from outlay.arrays.misfits import differences
-from outlay.arrays.shardings import sharding, under
+from outlay.arrays.check_arrays import leaf_differences
+from outlay.arrays.shardings import sharding
 from outlay.core.array_leaves import non_arrays
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.paths import flatten_paths
+from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted
 from outlay.layout.plan import LeafPlan, Plan
 
@@ -101,7 +101,7 @@ def _leaves(tree: Any, root: str) -> list[tuple[str, Any]]:
 
 
 def _not_as_planned(state: Any, batch: Any, plan: Plan) -> ProgramError | None:
-    problems = differences(state, plan.state) + differences(batch, plan.of_kind("batch"), root="batch")
+    problems = leaf_differences(state, plan.state) + leaf_differences(batch, plan.of_kind("batch"), root="batch")
     return _error("state or batch are not what this program was made for", problems)
 
 

@@ -18,11 +18,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.arrays.shardings import under
 from outlay.core.constrain import Gradient, Runner, Sums, marking, resolving, summing
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_tracing import varying_axes
-from outlay.core.paths import flatten_paths, join_parts, map_with_paths, split_path
+from outlay.core.paths import flatten_paths, join_parts, map_with_paths, split_path, under
 from outlay.core.quantities import counted
 from outlay.core.whole_batch import spreading
 from outlay.layout.placement import Dims, dims_spec

@@ -15,18 +15,16 @@ import jax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.arrays.shardings import under
 from outlay.core.constrain import resolving
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_tracing import varying_axes
-from outlay.core.paths import flatten_paths, map_with_paths
+from outlay.core.paths import flatten_paths, map_with_paths, under
 from outlay.core.quantities import counted
 from outlay.layout.check_rules import OUTPUTS
 from outlay.layout.layout import Layout
-from outlay.layout.placement import spec_dims
+from outlay.layout.placement import Storage, spec_dims
 from outlay.layout.plan import LeafPlan, Plan
 from outlay.layout.rule import Rule
-from outlay.layout.storage import Storage
 from outlay.program.abstract import as_shapes, check_results, check_state_type, named, unknown_axis
 from outlay.program.execution import Step
 from outlay.program.storing import Storing

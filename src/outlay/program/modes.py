@@ -18,10 +18,10 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from outlay.arrays.shardings import sharding, under
+from outlay.arrays.shardings import sharding
 from outlay.core.constrain import resolving, summing
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.paths import first_part, map_with_paths, split_path
+from outlay.core.paths import first_part, map_with_paths, split_path, under
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.layout.check_rules import OUTPUTS

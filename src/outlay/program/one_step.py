@@ -10,8 +10,8 @@ from typing import Any, Literal
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from outlay.arrays.born import born_sharded
-from outlay.arrays.misfits import differences
+from outlay.arrays.check_arrays import leaf_differences
+from outlay.arrays.put import init_sharded
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import without_compilation_cache
@@ -90,7 +90,7 @@ class OneStep:
         check_constraints(traced, layout, self.plan)
         self._user_init = init
         self._key_dtype = jax.eval_shape(lambda: jax.random.key(0)).dtype
-        self._init = born_sharded(init, self.state_shapes, self.plan, mesh)
+        self._init = init_sharded(init, self.state_shapes, self.plan, mesh)
 
     def check_key(self, key: Any) -> None:
         """Raise for a key whose state would hold other leaves than the plan does, such as keys of its own kind."""
@@ -98,7 +98,7 @@ class OneStep:
             return
         with self._context(self._inits_in_mesh):
             shapes = abstract_init(self._user_init, jax.ShapeDtypeStruct((), key.dtype))
-        problems = differences(shapes, self.plan.state)
+        problems = leaf_differences(shapes, self.plan.state)
         if problems:
             impl = jax.random.key_impl(key)
             raise ProgramError(

@@ -12,15 +12,15 @@ import jax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from outlay.arrays.shardings import ROWS, shardings, under
+from outlay.arrays.shardings import ROWS, shardings
 from outlay.core.error_types import LayoutError, Problem, ProgramError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.core.jax_tracing import fresh_traces
-from outlay.core.paths import first_part, flatten_paths, join_parts, matches, pattern_parts, split_path
+from outlay.core.paths import first_part, flatten_paths, join_parts, matches, pattern_parts, split_path, under
 from outlay.core.quantities import counted, format_bytes
 from outlay.core.sizes import num_bytes
 from outlay.core.suggest import did_you_mean
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.graph.graph_loop import GraphLoop, count_steps, results
 from outlay.graph.rows import Rows
 from outlay.graph.step_graph import CACHE, INPUTS, StepGraph

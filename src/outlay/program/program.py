@@ -11,12 +11,12 @@ import jax
 from jax.core import Tracer
 from jax.sharding import Mesh
 
-from outlay.arrays.fits_in_memory import too_large
+from outlay.arrays.check_arrays import memory_problems
 from outlay.core.error_types import ProgramError
 from outlay.core.jax_compat import memory_of
 from outlay.core.jax_tracing import is_tracing
 from outlay.core.quantities import counted
-from outlay.devices.made import refuse_to_run
+from outlay.devices.mesh_info import check_runnable
 from outlay.layout.layout import Layout
 from outlay.program.abstract import OnlyReads, as_key, check_arguments
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions
@@ -110,7 +110,7 @@ class Program:
             ProgramError: the mesh is of compile-only devices, or its processes are about to run different things; or
                 this is no key, or one of another kind, whose state would not be the planned one.
         """
-        refuse_to_run(self.mesh, "a state cannot be made")
+        check_runnable(self.mesh, "a state cannot be made")
         if is_tracing():
             raise traced_call_error("program.init")
         check_jit_enabled()
@@ -135,7 +135,7 @@ class Program:
         Raises:
             ProgramError: it does; its largest leaves are named.
         """
-        if too_much := too_large(
+        if too_much := memory_problems(
             self.plan, self.mesh, "a smaller array, or a layout that splits it over more machines"
         ):
             raise ProgramError(*too_much)
@@ -253,7 +253,7 @@ class Program:
         if self._is_agreed:
             return
         if processes := self._processes():
-            refuse_to_run(self.mesh, "a step cannot run")
+            check_runnable(self.mesh, "a step cannot run")
             check_agreement(facts_of(self, config), jax.process_index(), processes)
         self._is_agreed = True
 
@@ -289,7 +289,7 @@ class Program:
 
     def _first_run(self, state: Any, batch: Any) -> Any:
         """Compare, compile, run, and check once that the state came back where the plan says; then step aside."""
-        refuse_to_run(self.mesh, "a step cannot run")
+        check_runnable(self.mesh, "a step cannot run")
         check_jit_enabled()
         self.agree()
         self._wait_for_all("step")

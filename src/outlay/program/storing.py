@@ -18,14 +18,14 @@ from jax.extend.core import Var, jaxprs_in_params
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from outlay.arrays.shardings import HOST, OnHost, sharding, under
+from outlay.arrays.shardings import HOST, OnHost, sharding
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, Operations, differentiating, rerun_scan, run_jaxpr
-from outlay.core.paths import map_with_paths
+from outlay.core.paths import map_with_paths, under
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
+from outlay.layout.placement import Stored
 from outlay.layout.plan import Plan
-from outlay.layout.storage import Stored
 
 _NAME = "name"
 _CHEAP = {"convert_element_type", "copy", "name", "reduce_precision", "reshape", "reshard", "sharding_constraint"}

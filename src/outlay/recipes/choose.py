@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from outlay.core.error_types import OutlayError, RecipeError
 from outlay.core.jax_compat import backend_is_started
+from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.simulated import simulate
-from outlay.devices.spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout

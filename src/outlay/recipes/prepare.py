@@ -14,9 +14,9 @@ from outlay.core.suggest import did_you_mean
 from outlay.devices.build import mesh as make_mesh
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
+from outlay.layout.placement import on_host
+from outlay.layout.read_layout import read_layout_file
 from outlay.layout.rule import Rule
-from outlay.layout.storage import on_host
-from outlay.layout.toml import read_layout_file
 from outlay.program.compiler_options import RequestedOptions
 from outlay.program.execution import Mode
 from outlay.program.make import program as make_program

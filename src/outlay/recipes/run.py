@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from outlay.core.error_types import CheckpointError, RecipeError
 from outlay.core.quantities import counted
 from outlay.core.runtime_flags import versions
-from outlay.devices.made import refuse_to_run
+from outlay.devices.mesh_info import check_runnable
 from outlay.jobs.heartbeat import beat
 from outlay.program.program import Program
 from outlay.recipes.find import find_recipe, with_recording
@@ -193,7 +193,7 @@ def check_ready(program: Program, folder: RunFolder, *, saves: bool) -> None:
         ProgramError: the target is one that nothing runs on.
         CheckpointError: there are other things where the checkpoints are to be.
     """
-    refuse_to_run(program.mesh, "a state cannot be made")
+    check_runnable(program.mesh, "a state cannot be made")
     if saves:
         CheckpointFolder(folder.checkpoints_path).own.check_owned()
     beat(None, "compiling")

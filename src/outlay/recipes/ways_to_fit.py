@@ -10,7 +10,7 @@ from typing import Any
 
 from outlay.core.error_types import OutlayError
 from outlay.core.quantities import format_bytes
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
 from outlay.program.execution import Mode

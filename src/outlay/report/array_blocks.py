@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import Dims
 
 Bounds = tuple[tuple[int, int], ...]

@@ -13,10 +13,10 @@ from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths, matches, pattern_problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.devices.device_id import DeviceId
-from outlay.devices.info import MeshInfo
-from outlay.layout.notes import notes as plan_notes
+from outlay.devices.device_identity import DeviceId
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.plan import LeafPlan, Plan
+from outlay.layout.plan_notes import notes_on_mesh
 from outlay.program.program import Program
 from outlay.report.heat import heat
 from outlay.report.leaf import LeafFacts, array_leaf, is_array, planned_leaf
@@ -135,7 +135,7 @@ def _tree_notes(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
     mesh = next(iter(meshes), None)
     if len(meshes) != 1 or mesh is None:
         return _idle_devices(leaves)
-    return plan_notes(mesh, [_as_planned(leaf) for leaf in leaves])
+    return notes_on_mesh(mesh, [_as_planned(leaf) for leaf in leaves])
 
 
 def _idle_devices(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 
 from outlay.core.error_types import Problem
 from outlay.core.sizes import num_bytes
-from outlay.devices.device_id import device_id, format_devices
-from outlay.devices.info import MeshInfo
+from outlay.devices.device_identity import device_id, format_devices
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import Dims, dims_spec, spec_dims
 from outlay.layout.plan import LeafPlan, spec_text
 from outlay.report.array_blocks import Blocks, blocks_of_map, blocks_on_mesh, whole_block

@@ -8,7 +8,7 @@ from typing import Any
 from outlay.core.paths import join_parts, split_path
 from outlay.core.quantities import format_bytes
 from outlay.core.table import MAX_UNFOLDED, fold_numbers
-from outlay.devices.device_id import format_ids
+from outlay.devices.device_identity import format_ids
 from outlay.report.array_blocks import Picture, draw
 from outlay.report.leaf import LeafFacts
 from outlay.report.show_facts import Facts

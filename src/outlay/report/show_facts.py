@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from outlay.core.paths import join_parts, split_path
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.report.array_blocks import Blocks
 from outlay.report.heat import Heat
 from outlay.report.leaf import LeafFacts

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from outlay.core.quantities import counted, format_bytes
-from outlay.devices.device_id import DeviceId, format_devices, format_ids
-from outlay.devices.info import MeshInfo
+from outlay.devices.device_identity import DeviceId, format_devices, format_ids
+from outlay.devices.mesh_info import MeshInfo
 from outlay.render.page import (
     Block,
     Chip,

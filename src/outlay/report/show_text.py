@@ -10,7 +10,7 @@ from rich.text import Text
 
 from outlay.core.quantities import format_bytes
 from outlay.core.table import folded, table
-from outlay.devices.device_id import format_ids
+from outlay.devices.device_identity import format_ids
 from outlay.report.array_blocks import Panel, Picture, draw
 from outlay.report.leaf import LeafFacts
 from outlay.report.show_facts import Facts

@@ -20,7 +20,7 @@ import numpy as np
 from outlay.analysis.cost.links import collective_seconds
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind
 from outlay.core.sizes import num_bits
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 from outlay.layout.plan import LeafPlan, Plan
 from outlay.search.workload import Workload

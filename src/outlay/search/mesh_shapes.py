@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from outlay.core.error_types import MeshError
 from outlay.devices.arrange import arrange
-from outlay.devices.info import MeshInfo
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from outlay.core.error_types import LayoutError, MeshError, OutlayError, ProgramError
 from outlay.core.quantities import format_bytes
-from outlay.devices.info import MeshInfo
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_info import MeshInfo
+from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.plan import Plan

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from outlay.arrays.misfits import differences
+from outlay.arrays.check_arrays import leaf_differences
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import Problem, ProgramError, message
@@ -132,7 +132,7 @@ def _refuse_other_examples(program: Program, examples: Any, batch_size: int) -> 
         raise ProgramError("there are no examples to evaluate on\n  fix: give one or more")
     first = rows_of(examples, np.zeros(1, int))
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), jnp.result_type(x)), first)
-    problems = differences(batch, program.plan.of_kind("batch"), root="batch")
+    problems = leaf_differences(batch, program.plan.of_kind("batch"), root="batch")
     if problems:
         head = f"the examples are not like the program's batch: {counted(len(problems), 'difference')}"
         raise ProgramError(message(head, problems))

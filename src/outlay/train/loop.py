@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from outlay.arrays.gather import gather
+from outlay.arrays.gather_scatter import gather
 from outlay.core.error_types import ProgramError
 from outlay.core.quantities import counted
 from outlay.program.program import Program

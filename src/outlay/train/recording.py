@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.arrays.gather import gather
+from outlay.arrays.gather_scatter import gather
 from outlay.core.error_types import DataError, OutlayError, OutputError, ProgramError, message
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted

@@ -1,15 +1,18 @@
-"""A plan's leaves as JAX shardings, for any tree with the same paths."""
+"""Shardings of plans, and pencils: their specs, what moving between them costs, and what is refused."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.arrays.shardings import shardings, under
+from outlay.arrays.put import _identity
+from outlay.arrays.shardings import shardings
+from outlay.core.paths import under
 
 
 def test_each_leaf_gets_its_sharding() -> None:
@@ -42,3 +45,36 @@ def test_a_leaf_that_the_plan_lacks_is_named() -> None:
 )
 def test_paths_below_a_root(root: str, path: str, joined: str) -> None:
     assert under(root, path) == joined
+
+
+def test_moving_between_pencils_keeps_the_values_and_gathers_nothing() -> None:
+    mesh = outlay.mesh(a=4, b=2)
+    value = np.arange(16 * 8 * 8, dtype=np.float32).reshape(16, 8, 8)
+    x = outlay.put(value, outlay.arrays.pencil(value.shape, mesh, along=2))
+    for along in (1, 0, -1):
+        x = outlay.reshard(x, outlay.arrays.pencil(value.shape, mesh, along=along))
+        np.testing.assert_array_equal(x, value)
+        assert x.sharding.shard_shape(value.shape)[along] == value.shape[along]
+
+
+def test_moving_between_pencils_never_holds_the_whole() -> None:
+    mesh, shape = outlay.mesh(a=4, b=2), (64, 64, 64)
+    before, after = (outlay.arrays.pencil(shape, mesh, along=along) for along in (2, 1))
+    leaf = jax.tree.structure(0)
+    given = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=before)
+    compiled = _identity(leaf, (after,)).lower(given).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes <= 4 * 64**3 // 8 * 2
+    assert "all-gather" not in compiled.as_text()
+
+
+@pytest.mark.parametrize(
+    ("shape", "along", "said"),
+    [
+        ((6, 3, 8), 2, r"2 problems\n  indivisible dim: the bare array\n    dim 0 of \(6, 3, 8\) has size 6"),
+        ((8, 8), 0, r"the array \(8, 8\) has 2 dims, the mesh 2 axes \['a', 'b'\]\n  fix: a mesh of 1 axes"),
+        ((8, 8, 8), 3, r"along=3, but the array \(8, 8, 8\) has dims 0 to 2"),
+    ],
+)
+def test_a_shape_without_such_pencils_is_refused(shape: tuple[int, ...], along: int, said: str) -> None:
+    with pytest.raises(outlay.errors.PlaceError, match=said):
+        outlay.arrays.pencil(shape, outlay.mesh(a=4, b=2), along)

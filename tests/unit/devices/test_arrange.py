@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from outlay.core.error_types import MeshError
 from outlay.devices.arrange import arrange, group_by_host
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_spec import MeshSpec
 
 
 @st.composite

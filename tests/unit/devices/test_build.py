@@ -5,16 +5,16 @@ from tests.unit.devices.compilers import needs_gpu_compiler, needs_tpu_compiler
 
 from outlay.core.error_types import BackendStartedError, MeshError
 from outlay.devices.build import mesh
-from outlay.devices.hosts import pretend_hosts
-from outlay.devices.spec import MeshSpec
+from outlay.devices.device_identity import simulate_hosts
+from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 
 
 @pytest.fixture
 def two_hosts():
-    pretend_hosts(4)
+    simulate_hosts(4)
     yield
-    pretend_hosts(None)
+    simulate_hosts(None)
 
 
 def ids(built: Mesh) -> list:

@@ -13,8 +13,8 @@ from outlay.core.error_types import TargetError
 from outlay.core.jax_compat import without_compilation_cache
 from outlay.devices.build import mesh
 from outlay.devices.compile_only import target_devices, target_of
-from outlay.devices.hosts import host_of, pretend_hosts
-from outlay.devices.made import made_for
+from outlay.devices.device_identity import host_of, simulate_hosts
+from outlay.devices.mesh_info import target_made_for
 from outlay.devices.target import Target
 
 
@@ -27,16 +27,16 @@ def test_gpus_are_on_the_hosts_of_the_target(text):
     assert len(devices) == target.num_devices
     assert [host_of(device) for device in devices] == [n // target.shape[1] for n in range(len(devices))]
     assert {device.device_kind for device in devices} == {target.hardware.name}
-    assert {made_for(device) for device in devices} == {target}
+    assert {target_made_for(device) for device in devices} == {target}
 
 
 @needs_gpu_compiler
 def test_pretended_hosts_are_for_simulated_devices_only():
-    pretend_hosts(2)
+    simulate_hosts(2)
     try:
         assert [host_of(device) for device in target_devices("h100:2x4")] == [0] * 4 + [1] * 4
     finally:
-        pretend_hosts(None)
+        simulate_hosts(None)
 
 
 @needs_tpu_compiler
@@ -62,7 +62,7 @@ def test_a_torus_that_does_not_exist_is_the_compilers_own_error():
 
 def test_the_devices_of_a_cpu_target_are_simulated():
     assert target_devices("cpu:8") == jax.devices()
-    assert made_for(jax.devices()[0]) is None
+    assert target_made_for(jax.devices()[0]) is None
 
 
 @needs_gpu_compiler

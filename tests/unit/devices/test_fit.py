@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.core.error_types import MeshError
-from outlay.devices.fit import nearest_sizes
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_spec import MeshSpec, nearest_sizes
 
 sizes = st.dictionaries(st.sampled_from(["data", "model", "seq", "fsdp"]), st.integers(1, 12), min_size=1)
 

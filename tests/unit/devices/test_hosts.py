@@ -1,14 +1,14 @@
 import jax
 import pytest
 
-from outlay.devices.hosts import host_of, pretend_hosts
+from outlay.devices.device_identity import host_of, simulate_hosts
 
 
 @pytest.fixture
 def hosts_of_two():
-    pretend_hosts(2)
+    simulate_hosts(2)
     yield
-    pretend_hosts(None)
+    simulate_hosts(None)
 
 
 def test_a_host_is_a_process():

@@ -8,15 +8,15 @@ from tests.unit.devices.compilers import needs_gpu_compiler
 
 from outlay.core.error_types import MeshError
 from outlay.devices.build import mesh
-from outlay.devices.hosts import pretend_hosts
-from outlay.devices.info import MeshInfo
+from outlay.devices.device_identity import simulate_hosts
+from outlay.devices.mesh_info import MeshInfo
 
 
 @pytest.fixture
 def two_hosts():
-    pretend_hosts(4)
+    simulate_hosts(4)
     yield
-    pretend_hosts(None)
+    simulate_hosts(None)
 
 
 def test_a_simulated_mesh_says_so():
@@ -34,7 +34,7 @@ def test_pretended_hosts_are_reported_in_the_order_of_the_devices(two_hosts):
 
 @pytest.mark.processes
 def test_the_one_cpu_device_that_a_machine_has_is_attached():
-    program = "import outlay; from outlay.devices.info import MeshInfo; print(MeshInfo.of(outlay.mesh(data=1)))"
+    program = "import outlay; from outlay.devices.mesh_info import MeshInfo; print(MeshInfo.of(outlay.mesh(data=1)))"
     env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
     found = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=280)
     assert found.stdout.strip() == "mesh data=1 (1 cpu device)", found.stderr

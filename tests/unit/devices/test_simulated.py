@@ -70,7 +70,7 @@ def test_the_last_number_before_the_start_counts_and_the_same_number_is_fine_aft
 
 def test_pretended_hosts_are_groups_of_neighbours_and_can_be_changed_after_the_start():
     program = """
-    from outlay.devices.hosts import host_of
+    from outlay.devices.device_identity import host_of
     import jax
     for num_hosts in (2, 4, 1):
         outlay.simulate(8, num_hosts=num_hosts)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.core.error_types import MeshError
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_spec import MeshSpec
 
 sizes = st.dictionaries(st.sampled_from(["data", "model", "seq", "fsdp"]), st.integers(1, 12), min_size=1)
 
@@ -76,5 +76,5 @@ def test_a_misspelt_declaration_is_answered_with_the_axis_meant():
 
 @pytest.mark.processes
 def test_the_spec_is_pure():
-    program = "import sys, outlay.devices.spec; assert 'jax' not in sys.modules"
+    program = "import sys, outlay.devices.mesh_spec; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=280)

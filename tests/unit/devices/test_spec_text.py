@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.core.error_types import MeshError
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_spec import MeshSpec
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,7}", fullmatch=True)
 sizes = st.dictionaries(names, st.integers(1, 4096), min_size=1, max_size=5)

@@ -1,7 +1,7 @@
 import jax
 import pytest
 
-from outlay.devices.hosts import host_of
+from outlay.devices.device_identity import host_of
 from outlay.jobs import joined
 from outlay.jobs.joined import Joined, host_number, remember
 

@@ -9,7 +9,7 @@ from tests.unit.layout.broken_rule_sets import BATCH, BROKEN_RULE_SETS, MESH
 from tests.unit.layout.edits import NUMBER, edits
 
 import outlay
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.resolve import Resolution
 
 ADAM = optax.adam(1e-3)

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.layout.abstract import abstract, shape
 
 import outlay
-from outlay.layout.mirror import Mirrors
+from outlay.layout.optimizer_state import MirroredLeaves
 
 MESH = abstract(data=4, model=2)
 
@@ -218,9 +218,9 @@ def test_a_rule_that_follows_what_is_not_there_names_what_is():
 
 
 def test_parameters_at_the_top_of_the_state_are_followed_too():
-    assert Mirrors({"w": (8,), "opt_state.mu.w": (8,)}).of("opt_state.mu.w") == ("w",)
+    assert MirroredLeaves({"w": (8,), "opt_state.mu.w": (8,)}).of("opt_state.mu.w") == ("w",)
 
 
 def test_the_longest_ending_decides_even_when_only_a_shorter_one_has_the_shape():
     shapes = {"params.w": (4,), "params.enc.w": (4, 8), "opt_state.v_row.enc.w": (4,)}
-    assert Mirrors(shapes).of("opt_state.v_row.enc.w") == ()
+    assert MirroredLeaves(shapes).of("opt_state.v_row.enc.w") == ()

@@ -7,8 +7,8 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.layout.abstract import abstract, shape
 
 import outlay
-from outlay.layout.globs import globs
-from outlay.layout.mirror import find_copies
+from outlay.layout.optimizer_state import find_copies
+from outlay.layout.suggested_patterns import globs
 
 MESH = abstract(data=4, model=2)
 ADAM = optax.adam(1e-3)

@@ -5,8 +5,8 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.layout.abstract import shape
 
 import outlay
+from outlay.layout.placement import Storage
 from outlay.layout.plan import Plan
-from outlay.layout.storage import Storage
 from outlay.layout.write_layout import write_layout
 
 MESH = outlay.mesh(data=8)

@@ -6,8 +6,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.layout.abstract import abstract, shape
 
 import outlay
-from outlay.layout.toml import LayoutFile, read_layout_file
-from outlay.layout.toml_strategies import FORMS, STRATEGIES
+from outlay.layout.read_layout import ARGUMENT_FORMS, STRATEGIES, LayoutFile, read_layout_file
 
 
 @pytest.fixture
@@ -90,7 +89,7 @@ def test_strategies_stand_among_rules_in_the_order_of_the_file(read):
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_every_parameter_of_every_strategy_can_be_checked_in_a_file(strategy):
     types = typing.get_type_hints(strategy)
-    assert {types[name] for name in inspect.signature(strategy).parameters} <= set(FORMS)
+    assert {types[name] for name in inspect.signature(strategy).parameters} <= set(ARGUMENT_FORMS)
 
 
 def test_an_unknown_key_is_named_with_its_line_and_what_was_meant(read):

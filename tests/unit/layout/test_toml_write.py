@@ -5,8 +5,8 @@ from jax.sharding import PartitionSpec as P
 
 import outlay
 from outlay.layout.placement import LeafView
+from outlay.layout.read_layout import read_layout_file
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero1, zero2
-from outlay.layout.toml import read_layout_file
 from outlay.layout.write_layout import write_layout
 from outlay.models.transformer.published import MODELS
 from outlay.recipes.lm import lm_layouts

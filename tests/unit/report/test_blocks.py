@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from tests.unit.report.arrays import mesh_of, put
 
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import dims_spec
 from outlay.report.array_blocks import blocks_of_map, blocks_on_mesh
 from outlay.report.show import show

@@ -3,7 +3,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from tests.unit.report.arrays import mesh_of, pod, put, shape_on
 
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.layout import Layout
 from outlay.report.show import show
 

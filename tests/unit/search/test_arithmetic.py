@@ -8,7 +8,7 @@ import pytest
 
 import outlay
 from outlay.analysis.cost.links import collective_seconds
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.strategies import data_parallel, fsdp, tensor_parallel, zero2

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.devices.spec import MeshSpec
+from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.search.mesh_shapes import mesh_info, mesh_shapes
 

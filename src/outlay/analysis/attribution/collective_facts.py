@@ -19,7 +19,7 @@ from outlay.analysis.hlo.hlo_collectives import HloCollective, collectives_of
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.core.paths import join_parts, split_path
 from outlay.core.table import fold_numbers
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 
 _VIEWS = ("bitcast", "reshape", "copy", "convert")

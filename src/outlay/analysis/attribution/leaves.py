@@ -11,8 +11,7 @@ import jax
 
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.hlo.hlo_shapes import Shape, shape_bytes
-from outlay.arrays.shardings import under
-from outlay.core.paths import flatten_paths, join_parts, split_path
+from outlay.core.paths import flatten_paths, join_parts, split_path, under
 
 _STEP = re.compile(r"\.(\w+)|\['((?:[^'\\]|\\.)*)'\]|\[(\d+)\]|\[<flat index (\d+)>\]")
 _OPTIMIZER = ("opt_state", "optimizer")

@@ -31,7 +31,7 @@ import numpy as np
 
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind, HloCollective
 from outlay.devices.compile_only import target_devices
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 
 Groups = Sequence[Sequence[int]]

@@ -31,7 +31,7 @@ from outlay.analysis.hlo.hlo_shapes import total_bytes
 from outlay.analysis.hlo.loops import trip_count
 from outlay.analysis.work.compiled import CompiledWork, Operation
 from outlay.analysis.work.products import NO_KERNELS, custom_call_target
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 
 EventKind = Literal[

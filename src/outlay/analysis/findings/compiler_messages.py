@@ -17,7 +17,7 @@ from outlay.analysis.hlo.attributes import TABLES, SourceTables, read_metadata
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.analysis.hlo.hlo_shapes import read_shapes, total_bytes
 from outlay.core.quantities import format_bytes
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import Dims, dims_spec, spec_text
 
 FULL_REMATERIALIZATION = "full-rematerialization"

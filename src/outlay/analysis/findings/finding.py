@@ -10,7 +10,7 @@ import jax
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, WorkFacts
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.program.program import Program
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from outlay.analysis.cost.estimate import Range
 from outlay.analysis.findings.finding import Finding
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 
 _ALIKE = 0.005

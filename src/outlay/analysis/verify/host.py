@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from outlay.arrays.shardings import under
-from outlay.core.paths import flatten_paths
-from outlay.devices.device_id import format_devices
+from outlay.core.paths import flatten_paths, under
+from outlay.devices.device_identity import format_devices
 
 
 def is_key(leaf: Any) -> bool:

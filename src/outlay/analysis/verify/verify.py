@@ -33,7 +33,7 @@ from outlay.analysis.verify.host import by_path, is_key, to_host
 from outlay.analysis.verify.replay import DRAWN_BITS, draws_until
 from outlay.analysis.verify.runs import Result, Variant, as_planned, one_device, other_mode
 from outlay.analysis.verify.verification import LeafCheck, Verification
-from outlay.arrays.misfits import refuse_mismatch
+from outlay.arrays.check_arrays import check_same_leaves
 from outlay.core.error_types import ProgramError
 from outlay.core.suggest import did_you_mean
 from outlay.graph.graph_loop import GraphLoop
@@ -162,7 +162,7 @@ class _Proof:
         else:
             numbers, words = take(batches, self.steps), "given"
             for batch in numbers:
-                refuse_mismatch(batch, self.program.plan.of_kind("batch"), "this program", root="batch")
+                check_same_leaves(batch, self.program.plan.of_kind("batch"), "this program", root="batch")
         for number, batch in enumerate(map(to_host, numbers), start=1):
             state = self._step(number, state, batch)
         if not self.is_graph_loop and not any(check.fault for check in self.checks):

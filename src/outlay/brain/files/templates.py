@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outlay.core.suggest import did_you_mean
+from outlay.core.toml import Path
 
-Path = tuple[str, ...]
 USE = "use"
 TEMPLATES = "templates"
 

@@ -1,78 +1,20 @@
-"""What is wrong with a TOML file, and on which line: `tomllib` reads values but forgets where they stand."""
+"""What is wrong with the TOML file of a Brain, and on which line."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from outlay.brain.connections import Connection, split_end
 from outlay.brain.files.settings import Unread
-from outlay.brain.files.templates import Merged, Path
+from outlay.brain.files.templates import Merged
 from outlay.brain.files.units import UnitError, parse_connection
 from outlay.brain.module import Module
 from outlay.core.error_types import Problem
+from outlay.core.toml import Path, TomlLines
 from outlay.graph.step_graph import INPUTS
-
-_HEADER = re.compile(r"\s*\[\[?\s*(?P<path>[^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
-_KEY = re.compile(r"""\s*(?P<path>(?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
-_QUOTED = re.compile(r""""[^"]*"|'[^']*'""")
-_PART = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
-
-
-@dataclass(frozen=True)
-class TomlLines:
-    """The lines of the keys and tables of one file.
-
-    Attributes:
-        name: the file, as the user named it.
-        text: what it holds.
-        lines: the line of each key and table, counted from 1.
-    """
-
-    name: str
-    text: str
-    lines: dict[Path, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        lines: dict[Path, int] = {}
-        for path, line in _keys(self.text):
-            lines.setdefault(path, line)
-        object.__setattr__(self, "lines", lines)
-
-    def of(self, path: Path) -> str:
-        """Return `file:line` of a key, or of the innermost table around it that has a line of its own."""
-        while path and path not in self.lines:
-            path = path[:-1]
-        return f"{self.name}:{self.lines[path]}" if path else self.name
-
-    def of_text(self, key: str, is_it: Callable[[str], bool]) -> str:
-        """Return `file:line` of the first text in the list under a key for which `is_it` is true, or of the key."""
-        start = self.lines.get((key,), 1)
-        for number, line in enumerate(self.text.split("\n")[start - 1 :], start):
-            if any(is_it(quoted[1:-1]) for quoted in _QUOTED.findall(line)):
-                return f"{self.name}:{number}"
-        return self.of((key,))
-
-
-def _keys(text: str) -> Iterator[tuple[Path, int]]:
-    table: Path = ()
-    for number, line in enumerate(text.split("\n"), 1):
-        if header := _HEADER.fullmatch(line):
-            table = _parts(header["path"])
-            # `[modules.A_ex.soma]` is also where `modules.A_ex` is first spoken of.
-            for length in range(1, len(table) + 1):
-                yield table[:length], number
-        elif key := _KEY.match(line):
-            parts = _parts(key["path"])
-            for length in range(1, len(parts) + 1):
-                yield table + parts[:length], number
-
-
-def _parts(path: str) -> Path:
-    return tuple(part.strip("\"'") for part in _PART.findall(path))
 
 
 @dataclass

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
@@ -13,15 +11,15 @@ from typing import Any
 from outlay.brain.brain import Brain
 from outlay.brain.connections import Connection, split_end
 from outlay.brain.files.settings import Unread, read_table
-from outlay.brain.files.templates import TEMPLATES, Merged, Path, Templates
-from outlay.brain.files.toml_positions import Findings, TomlLines, locate
+from outlay.brain.files.templates import TEMPLATES, Merged, Templates
+from outlay.brain.files.toml_positions import Findings, locate
 from outlay.brain.files.units import FORM, UnitError, number_in, parse_connection
 from outlay.brain.initializers import from_folder
 from outlay.brain.module import BrainError, Module
 from outlay.brain.registry import MODULE
-from outlay.core.error_types import Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
+from outlay.core.toml import Path, TomlLines, parse_toml
 
 KEYS = ("dt", "dtype", "imports", "connections", "inputs", "outputs", TEMPLATES, "modules")
 """What a file may say, in the order in which it is written."""
@@ -39,7 +37,8 @@ def read_toml(text: str, *, name: str, folder: File, trust: bool = False) -> Bra
     Raises:
         BrainError: something in it is wrong; every offender is listed with its line.
     """
-    data, findings = _parse(text, name), Findings(TomlLines(name, text))
+    fix = "correct the syntax there: text such as 20 ms stands in quotes, and each key once in its table"
+    data, findings = parse_toml(text, name, BrainError, fix), Findings(TomlLines(name, text))
     for key in data:
         if key not in KEYS:
             findings.at((key,), "unknown key", f"{key!r} is not part of a Brain", did_you_mean(key, KEYS))
@@ -56,20 +55,6 @@ def read_toml(text: str, *, name: str, folder: File, trust: bool = False) -> Bra
         count = len(findings.problems)
         raise BrainError(f"{name} describes no Brain that can be built: {counted(count, 'problem')}", findings.problems)
     return brain
-
-
-def _parse(text: str, name: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        where = f"{name}:{at[1]}:{at[2]}" if at else f"{name}, at its end"
-        fix = "correct the syntax there: text such as 20 ms stands in quotes, and each key once in its table"
-        raise BrainError(f"{name} cannot be parsed:", [Problem("not TOML", where, str(error), fix)]) from error
-    except RecursionError as error:
-        what = "lists or tables stand in one another, hundreds deep"
-        problem = Problem("nested too deeply", name, what, "a Brain needs ten levels at most")
-        raise BrainError(f"{name} cannot be parsed:", [problem]) from error
 
 
 def _import_files(files: Any, folder: File, trust: bool, findings: Findings) -> None:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from outlay.arrays.gather import gather
+from outlay.arrays.gather_scatter import gather
 from outlay.arrays.put import put
 from outlay.arrays.shardings import shardings
 from outlay.brain.brain import Brain

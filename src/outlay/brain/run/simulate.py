@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.arrays.fits_in_memory import too_large
-from outlay.arrays.gather import gather
+from outlay.arrays.check_arrays import memory_problems
+from outlay.arrays.gather_scatter import gather
 from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.brain_run import BrainRun, real_time
@@ -85,7 +85,7 @@ class _Simulation(StepLoop):
         self.brain, self.feed = prepared.recipe.brain, prepared.recipe.feed
         self.max_in_flight = 1 if self.feed.listens else StepLoop.max_in_flight
         fix = "fewer neurons: `units` in Python, `count` in a file; a kernel has a number for each pair of them"
-        if found := too_large(self.program.plan, self.program.mesh, fix):
+        if found := memory_problems(self.program.plan, self.program.mesh, fix):
             raise BrainError(*found)
         self._refuse_too_long()
         self._refuse_late_windows()

@@ -33,7 +33,7 @@ from outlay.core.error_types import ExplainError
 from outlay.core.quantities import counted, format_bytes
 from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.program.compiler_options import RequestedOptions

@@ -23,7 +23,7 @@ from outlay.analysis.cost.schedule import Schedule
 from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_module import HloModule
 from outlay.analysis.parts.part_facts import PlacedExplanation
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 from outlay.program.compiler_options import CompilerOptions
 from outlay.render.page import Page

@@ -17,7 +17,7 @@ from outlay.analysis.cost.price import time_on_lanes
 from outlay.analysis.cost.schedule import Schedule
 from outlay.analysis.verify.batches import take
 from outlay.core.error_types import ProfileError
-from outlay.devices.made import refuse_to_run
+from outlay.devices.mesh_info import check_runnable
 from outlay.program.program import Program
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
@@ -61,7 +61,7 @@ def profile(program: Program, batches: Any = None, *, steps: int = 3, trace: Pat
     if trace is not None:
         events = read_trace(Path(trace), found.hlo.name)
         return joined(found, events, _num_steps(found.schedule, found.hlo.num_devices, events))
-    refuse_to_run(program.mesh, "a step cannot be profiled")
+    check_runnable(program.mesh, "a step cannot be profiled")
     with tempfile.TemporaryDirectory() as folder:
         _run(program, take(batches, steps), folder)
         return joined(found, read_trace(Path(folder), found.hlo.name), steps)

@@ -21,7 +21,7 @@ from outlay.arrays.shardings import shardings
 from outlay.core.error_types import CheckpointError
 from outlay.core.runtime_flags import versions
 from outlay.core.sizes import num_bytes
-from outlay.devices.info import MeshInfo
+from outlay.devices.mesh_info import MeshInfo
 from outlay.program.program import Program
 from outlay.train.checkpoint.integrity import SavedLeaf
 

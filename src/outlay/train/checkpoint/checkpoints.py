@@ -17,7 +17,7 @@ from outlay.core.array_leaves import non_arrays
 from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
-from outlay.devices.made import refuse_to_run
+from outlay.devices.mesh_info import check_runnable
 from outlay.program.program import Program
 from outlay.train.checkpoint.array_files import (
     ArrayFiles,
@@ -242,7 +242,7 @@ class Checkpoints:
                 f"only={only!r} and names={names!r:.60} read a part of a state, and the rest is not there"
                 "\n  fix: into=program.init(key)"
             )
-        refuse_to_run(program.mesh, "a state cannot be restored")
+        check_runnable(program.mesh, "a state cannot be restored")
         self.wait()
         found = as_first_finds(lambda: self._choose(step))
         folder = self._folder.step_folder(found)

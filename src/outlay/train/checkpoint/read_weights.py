@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlay.arrays.announcements import exchange
-from outlay.arrays.callback import from_callback
-from outlay.arrays.files import Stored
+from outlay.arrays.from_slices import StoredArray, from_callback
+from outlay.arrays.process_agreement import exchange
 from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.paths import Parts, flatten_paths, split_path
 from outlay.core.quantities import counted
@@ -91,7 +90,7 @@ class _Source:
     """
 
     rule: NameRule
-    arrays: dict[tuple[int, ...], tuple[str, Stored]]
+    arrays: dict[tuple[int, ...], tuple[str, StoredArray]]
 
     @property
     def name(self) -> str:
@@ -153,7 +152,7 @@ class _Source:
             return pieces[0]
         return np.stack(pieces).reshape(*(piece.stop - piece.start for piece in counted), *pieces[0].shape)
 
-    def _piece(self, stored: Stored, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
+    def _piece(self, stored: StoredArray, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
         """A slice of one array, as the leaf has it: read in whole rows of the first dim that a dim of the file is."""
         runs = self._runs(len(stored.shape))
         in_file: dict[int, slice] = {}
@@ -193,7 +192,7 @@ def _placed_leaves(into: Any) -> tuple[list[tuple[str, jax.Array]], Any]:
 
 
 def _sources(
-    arrays: Mapping[str, Stored], named: Sequence[tuple[str, jax.Array]], rules: Sequence[NameRule]
+    arrays: Mapping[str, StoredArray], named: Sequence[tuple[str, jax.Array]], rules: Sequence[NameRule]
 ) -> dict[str, _Source]:
     """What makes up each leaf.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from outlay.arrays.misfits import differences
+from outlay.arrays.check_arrays import leaf_differences
 from outlay.core.error_types import CheckpointError, CheckpointWarning, Problem
 from outlay.core.paths import flatten_paths, join_parts, matches, pattern_problem, split_path
 from outlay.core.quantities import counted
@@ -231,7 +231,7 @@ def leaves_of(program: Program, state: Any) -> dict[str, jax.Array]:
     Raises:
         CheckpointError: it is another state than the program's, or was used up.
     """
-    problems = differences(state, program.plan.state)
+    problems = leaf_differences(state, program.plan.state)
     fix = "another one: program.init(key)"
     problems += [
         Problem("used up", path, "its memory was handed on (donated)", fix)

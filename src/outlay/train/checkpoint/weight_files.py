@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from outlay.arrays.files import Stored
+from outlay.arrays.from_slices import StoredArray
 from outlay.core.error_types import CheckpointError, Problem
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -27,7 +27,7 @@ _NO_ARRAYS = ("None", "Dict", "List", "Tuple", "NamedTuple", "string")  # what i
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a member of a zip file; it ends with the lengths of name and extra field
 
 
-def open_weights(files: Paths) -> dict[str, Stored]:
+def open_weights(files: Paths) -> dict[str, StoredArray]:
     """The arrays of files by name.
 
     Args:
@@ -38,7 +38,7 @@ def open_weights(files: Paths) -> dict[str, Stored]:
         CheckpointError: with one problem per file that cannot be read, or name that stands in two of them.
     """
     given = [files] if isinstance(files, str | PathLike) else files
-    arrays: dict[str, Stored] = {}
+    arrays: dict[str, StoredArray] = {}
     problems: list[Problem] = []
     seen: dict[str, Path] = {}
     for path in (each for one in given for each in _files(Path(one), problems)):
@@ -108,7 +108,7 @@ def _refuse_absent(path: Path) -> None:
         raise _Unreadable("there is no such file", did_you_mean(path.name, beside))
 
 
-def _safetensors(path: Path) -> Iterator[tuple[str, Stored]]:
+def _safetensors(path: Path) -> Iterator[tuple[str, StoredArray]]:
     _refuse_absent(path)
     try:
         import safetensors
@@ -125,16 +125,16 @@ def _safetensors(path: Path) -> Iterator[tuple[str, Stored]]:
         raise _Unreadable(what, "download it again; it may have been cut short") from error
 
 
-def _tensor(file: Any, name: str) -> Stored:
+def _tensor(file: Any, name: str) -> StoredArray:
     piece = file.get_slice(name)
     shape = tuple(piece.get_shape())
     if not shape:  # slices have a dim
         value = file.get_tensor(name)
-        return Stored((), value.dtype, lambda index: value[index])
-    return Stored(shape, piece[0:0].dtype, lambda index: piece[tuple(index)])
+        return StoredArray((), value.dtype, lambda index: value[index])
+    return StoredArray(shape, piece[0:0].dtype, lambda index: piece[tuple(index)])
 
 
-def _npz(path: Path) -> Iterator[tuple[str, Stored]]:
+def _npz(path: Path) -> Iterator[tuple[str, StoredArray]]:
     _refuse_absent(path)
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
@@ -150,7 +150,7 @@ def _npz(path: Path) -> Iterator[tuple[str, Stored]]:
         raise _Unreadable(f"no whole .npz file: {in_short(error)}", "write it again with np.savez") from error
 
 
-def _orbax(path: Path) -> Iterator[tuple[str, Stored]]:
+def _orbax(path: Path) -> Iterator[tuple[str, StoredArray]]:
     """The arrays of a tree that Orbax saved, by the keys that lead to them, joined by dots."""
     try:
         import tensorstore
@@ -174,7 +174,7 @@ def _orbax(path: Path) -> Iterator[tuple[str, Stored]]:
             else:
                 kvstore = {**folder, "path": f"{folder['path']}{name}/"}
             store = tensorstore.open({"driver": driver, "kvstore": kvstore}, open=True, read=True).result()
-            yield name, Stored(tuple(store.shape), np.dtype(store.dtype.numpy_dtype), partial(_read_store, store))
+            yield name, StoredArray(tuple(store.shape), np.dtype(store.dtype.numpy_dtype), partial(_read_store, store))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"no whole checkpoint of Orbax: {in_short(error)}"
         raise _Unreadable(what, "the folder of one step as it was saved, with all its files") from error
@@ -184,7 +184,7 @@ def _read_store(store: Any, index: tuple[slice, ...]) -> np.ndarray:
     return np.asarray(store[index].read().result())
 
 
-def _mapped(path: Path, file: Any) -> Stored:
+def _mapped(path: Path, file: Any) -> StoredArray:
     """The array whose header the file stands before."""
     major, _ = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
@@ -199,4 +199,4 @@ def _mapped(path: Path, file: Any) -> Stored:
         # Mapped anew for every slice: the pages of one are given back before the next is read.
         return np.array(np.memmap(path, dtype, "r", offset, shape, order)[index])
 
-    return Stored(shape, dtype, read)
+    return StoredArray(shape, dtype, read)

@@ -12,8 +12,8 @@ from outlay.analysis.cost.links import (
     collective_seconds,
     locations_of,
 )
-from outlay.devices.info import MeshInfo
 from outlay.devices.measured import CollectiveCost, Measured
+from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 
 GB = 1e9

@@ -1,28 +1,32 @@
-"""Can a sharding have an array of this shape: its spec's length, and dims that divide."""
+"""Checks before arrays are placed: shapes fit the sharding, a tree has the plan's leaves, memory suffices."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, NamedSharding, Sharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
 
-from outlay.arrays.shardings import under
 from outlay.core.error_types import LayoutError, PlaceError, Problem
-from outlay.core.paths import flatten_paths
-from outlay.core.quantities import counted
+from outlay.core.paths import flatten_paths, under
+from outlay.core.quantities import counted, format_bytes
+from outlay.core.sizes import num_bytes
 from outlay.core.suggest import did_you_mean
-from outlay.devices.made import refuse_to_run
+from outlay.devices.mesh_info import check_runnable
 from outlay.layout.placement import spec_dims, spec_text
-from outlay.layout.plan import LeafPlan
+from outlay.layout.plan import LeafPlan, Plan
 
 Shape = tuple[int, ...]
 
+_MAX_NAMED = 4
 
-def refuse_misfits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> None:
-    """Raise where arrays cannot have a sharding, or nothing can live on its devices.
+
+def check_fits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> None:
+    """Raise if arrays of these shapes cannot have a sharding, or if nothing runs on its devices.
 
     Args:
         named: path and global shape of every array; an array alone has the empty path.
@@ -36,8 +40,8 @@ def refuse_misfits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> No
         return
     if isinstance(sharding.mesh, AbstractMesh):
         raise PlaceError("arrays cannot be put on an AbstractMesh, which has no devices\n  fix: use outlay.mesh(...)")
-    refuse_to_run(sharding.mesh, "arrays cannot be put")
-    problems = [problem for path, shape in named for problem in misfits(path, tuple(shape), sharding)]
+    check_runnable(sharding.mesh, "arrays cannot be put")
+    problems = [problem for path, shape in named for problem in _shape_problems(path, tuple(shape), sharding)]
     if problems:
         axes = ", ".join(f"{axis}={size}" for axis, size in sharding.mesh.shape.items())
         raise PlaceError(
@@ -45,7 +49,7 @@ def refuse_misfits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> No
         )
 
 
-def misfits(path: str, shape: Shape, sharding: NamedSharding) -> list[Problem]:
+def _shape_problems(path: str, shape: Shape, sharding: NamedSharding) -> list[Problem]:
     """Every reason why an array of this shape cannot have the sharding."""
     sizes, spec = sharding.mesh.shape, sharding.spec
     if len(spec) > len(shape):
@@ -62,44 +66,40 @@ def misfits(path: str, shape: Shape, sharding: NamedSharding) -> list[Problem]:
     return problems
 
 
-def refuse_mismatch(tree: Any, leaves: Iterable[LeafPlan], what: str, *, root: str = "", part: bool = False) -> None:
-    """Raise when a tree's paths, shapes or dtypes are not those of the leaves, or with `part` of some of them.
+def check_same_leaves(tree: Any, leaves: Iterable[LeafPlan], what: str, *, root: str = "", part: bool = False) -> None:
+    """Raise if the paths, shapes or dtypes of a tree are not those of these leaves, or with `part` of some of them.
 
     Raises:
         LayoutError: with one problem per difference.
     """
-    problems = [
-        problem for problem in differences(tree, leaves, root=root) if not (part and problem.kind == "missing leaf")
-    ]
+    problems = leaf_differences(tree, leaves, root=root)
+    problems = [problem for problem in problems if not (part and problem.kind == "missing leaf")]
     if problems:
         raise LayoutError(
             f"these arrays are not the ones {what} was made for: {counted(len(problems), 'difference')}", problems
         )
 
 
-def differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -> list[Problem]:
+def leaf_differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -> list[Problem]:
     """Every leaf that is missing, extra, or of another shape or dtype."""
     planned = {leaf.path: leaf for leaf in leaves}
     given = {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}
     missing = [path for path in planned if path not in given]
     extra = [path for path in given if path not in planned]
-    problems = [
-        Problem("missing leaf", path, "the plan has it, the tree does not", _fix("add it", path, extra))
-        for path in missing
+    lacks, has = "the plan has it, the tree does not", "the tree has it, the plan does not"
+    return [
+        *(Problem("missing leaf", path, lacks, _fix("add it", path, extra)) for path in missing),
+        *(Problem("extra leaf", path, has, _fix("take it out", path, missing)) for path in extra),
+        *(problem for path in given if path in planned for problem in _type_problems(given[path], planned[path])),
     ]
-    problems += [
-        Problem("extra leaf", path, "the tree has it, the plan does not", _fix("take it out", path, missing))
-        for path in extra
-    ]
-    return problems + [p for path, leaf in given.items() if path in planned for p in _other(leaf, planned[path])]
 
 
 def _fix(edit: str, path: str, others: list[str]) -> str:
-    """The edit; where leaves of the other side have no partner either, the path may just be written differently."""
+    """The edit, and a similar path of the other side, for the leaf may only have another name there."""
     return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
 
-def _other(leaf: Any, planned: LeafPlan) -> list[Problem]:
+def _type_problems(leaf: Any, planned: LeafPlan) -> list[Problem]:
     shape, dtype = tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))
     if planned.dtype.startswith("key<") and dtype != planned.dtype:
         old_style = dtype == "uint32" and len(shape) == len(planned.shape) + 1
@@ -113,3 +113,31 @@ def _other(leaf: Any, planned: LeafPlan) -> list[Problem]:
         what = f"dtype {dtype}, planned {planned.dtype}"
         problems.append(Problem("other dtype", planned.path, what, f"convert it: x.astype({planned.dtype!r})"))
     return problems
+
+
+def memory_problems(plan: Plan, mesh: Mesh, fix: str) -> tuple[str, list[Problem]] | None:
+    """Say that a plan's state needs more memory than this machine has, with its largest leaves; None if it fits.
+
+    Only CPU devices are checked, which share the host's memory: there XLA aborts the process when an allocation fails,
+    while other devices raise an error of their own.
+
+    Args:
+        plan: where the leaves are.
+        mesh: its mesh.
+        fix: the edit that makes a leaf smaller.
+    """
+    devices = mesh.devices.flat
+    here = {at for at, device in enumerate(devices) if device.process_index == jax.process_index()}
+    if devices[0].platform != "cpu" or not hasattr(os, "sysconf"):
+        return None
+    sizes = {
+        leaf: num_bytes(leaf.local_shape, leaf.dtype) * len(here.intersection(leaf.device_ids)) for leaf in plan.state
+    }
+    memory, needed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), sum(sizes.values())
+    if needed <= memory:
+        return None
+    problems = []
+    for leaf in sorted(sizes, key=lambda leaf: -sizes[leaf])[:_MAX_NAMED]:
+        what = f"{leaf.dtype}{list(leaf.shape)} needs {format_bytes(sizes[leaf])} on the devices of this machine"
+        problems.append(Problem("too large", leaf.path, what, fix))
+    return f"the state needs {format_bytes(needed)}, and this machine has {format_bytes(memory)}", problems

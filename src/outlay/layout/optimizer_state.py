@@ -31,7 +31,7 @@ def is_optimizer(path: str) -> bool:
     return split_path(path)[:1] in [(root,) for root in OPTIMIZER_ROOTS]
 
 
-class Mirrors:
+class MirroredLeaves:
     """Finds the leaves that others mirror.
 
     `opt_state.0.mu.dense.kernel` mirrors `params.dense.kernel`: the parameter's path, with or without its first part,
@@ -42,7 +42,7 @@ class Mirrors:
         shapes: the shape of every state leaf, by path.
 
     >>> shapes = {"params.w": (4, 8), "params.enc.w": (4, 8), "opt_state.0.mu.enc.w": (4, 8), "opt_state.0.count": ()}
-    >>> Mirrors(shapes).of("opt_state.0.mu.enc.w"), Mirrors(shapes).of("opt_state.0.count")
+    >>> MirroredLeaves(shapes).of("opt_state.0.mu.enc.w"), MirroredLeaves(shapes).of("opt_state.0.count")
     (('params.enc.w',), ())
     """
 
@@ -63,7 +63,7 @@ class Mirrors:
             source: only consider the leaves of this subtree, such as `params` or `params.critic`.
 
         >>> shapes = {"params.actor.w": (4, 8), "params.critic.w": (4, 8), "target.w": (4, 8)}
-        >>> Mirrors(shapes).of("target.w", "params.critic")
+        >>> MirroredLeaves(shapes).of("target.w", "params.critic")
         ('params.critic.w',)
         """
         parts = split_path(path)
@@ -137,7 +137,7 @@ def find_copies(shapes: Mapping[str, Sequence[int]], paths: Collection[str]) -> 
 def followers(shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
     """Which leaves follow others without being told: copies by name and by likeness, wherever they stand.
 
-    Optimizer state at the top of the tree is not among them: `Mirrors` knows it by its root alone.
+    Optimizer state at the top of the tree is not among them: `MirroredLeaves` knows it by its root alone.
 
     >>> net = {"params.up": (8, 4), "params.down": (4, 8), "opt.0.mu.up": (8, 4), "opt.0.mu.down": (4, 8)}
     >>> followers({f"gen.{path}": shape for path, shape in net.items()})

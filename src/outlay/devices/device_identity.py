@@ -1,13 +1,20 @@
-"""What a device is called: JAX's id, or in a job of several processes the process and the place in it."""
+"""What a device is called, alone and in lists, and which host it belongs to."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 
 from outlay.core.jax_compat import is_compile_only
+from outlay.jobs.joined import host_number
+
+_MAX_RUNS = 4
+"""Ranges of ids that a text shows before it cuts them in the middle."""
+
+_devices_per_simulated_host: int | None = None
 
 
 class DeviceId(int):
@@ -31,17 +38,17 @@ class DeviceId(int):
 
     @classmethod
     def at(cls, number: int, *, process: int, index: int) -> DeviceId:
-        """The id with its place."""
-        made = cls(number)
-        made.process, made.index = process, index
-        return made
+        """Make an id that knows its process."""
+        device = cls(number)
+        device.process, device.index = process, index
+        return device
 
     def __str__(self) -> str:
         return f"{self.process}:{self.index}"
 
 
 def device_id(device: jax.Device) -> int:
-    """The id of a device; in a job of several processes one that says where it is."""
+    """The id of a device; in a job of several processes, one that knows its process."""
     # Compile-only devices are nobody's, and asking for the number of processes would start a backend for them.
     if is_compile_only(device) or jax.process_count() == 1:
         return device.id
@@ -51,22 +58,16 @@ def device_id(device: jax.Device) -> int:
 
 @functools.cache
 def _ids_by_process(platform: str) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    ids: dict[int, list[int]] = {}
     for device in sorted(jax.devices(platform), key=lambda device: device.id):
-        found.setdefault(device.process_index, []).append(device.id)
-    return found
-
-
-# Device ids in few words: ranges, strides, and a count where even those would be long.
-#
-# In a job of several processes a device is written `process:index`, and a range of them `0-3:0-7`.
-
-
-_MAX_RUNS = 4
+        ids.setdefault(device.process_index, []).append(device.id)
+    return ids
 
 
 def format_ids(ids: Sequence[int]) -> str:
-    """Ids as ranges; many ranges are cut in the middle, with the count said.
+    """Ids as ranges or a stride; many ranges are cut in the middle, and then the ids are counted.
+
+    In a job of several processes a device is written `process:index`, and a range of them `0-3:0-7`.
 
     >>> format_ids([0, 1]), format_ids(range(32)), format_ids(range(0, 256, 8))
     ('0,1', '0-31', '0-248 by 8')
@@ -90,17 +91,17 @@ def _shortened(runs: Sequence[str], count: int) -> str:
 
 def _by_process(ids: Iterable[DeviceId]) -> list[str]:
     """Ranges of processes with the ranges of their devices; processes that have the same ones share an entry."""
-    held: dict[int, list[int]] = {}
+    indices_of: dict[int, list[int]] = {}
     for device in ids:
-        held.setdefault(device.process, []).append(device.index)
-    alike: dict[tuple[int, ...], list[int]] = {}
-    for process, places in held.items():
-        alike.setdefault(tuple(places), []).append(process)
+        indices_of.setdefault(device.process, []).append(device.index)
+    processes_with: dict[tuple[int, ...], list[int]] = {}
+    for process, indices in indices_of.items():
+        processes_with.setdefault(tuple(indices), []).append(process)
     return [
-        f"{_span(processes)}:{_span(places)}"
-        for indices, sharing in alike.items()
-        for processes in _runs(sorted(sharing))
-        for places in _runs(indices)
+        f"{_span(process_run)}:{_span(index_run)}"
+        for indices, processes in processes_with.items()
+        for process_run in _runs(sorted(processes))
+        for index_run in _runs(indices)
     ]
 
 
@@ -131,3 +132,21 @@ def _format_run(run: Sequence[int]) -> str:
     if len(run) <= 2:
         return ",".join(map(str, run))
     return f"{run[0]}-{run[-1]}"
+
+
+def host_of(device: Any) -> int:
+    """The host of a device, as a number.
+
+    After `outlay.join()` it is the machine that the device's process runs on, since several processes may run on one;
+    before it, the process. With `outlay.simulate(..., num_hosts=)` it is a simulated host.
+    """
+    if _devices_per_simulated_host is not None and device.platform == "cpu":
+        return device.id // _devices_per_simulated_host
+    machine = host_number(device.process_index)
+    return device.process_index if machine is None or is_compile_only(device) else machine
+
+
+def simulate_hosts(devices_per_host: int | None) -> None:
+    """Group devices by id on simulated hosts of this many devices; with None, hosts are real again."""
+    global _devices_per_simulated_host
+    _devices_per_simulated_host = devices_per_host

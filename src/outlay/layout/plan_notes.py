@@ -1,4 +1,4 @@
-"""What a plan costs without bringing anything, and what looks like a slip: said, and not refused."""
+"""Notes of a plan: mesh axes that bring nothing, copies and bytes left whole, rules that look like a slip."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from outlay.core.annotations import Annotation
 from outlay.core.paths import pattern_parts, split_path
-from outlay.core.quantities import counted, format_bytes
-from outlay.devices.info import MeshInfo
-from outlay.layout.check_leaves import MAX_NAMED, follow_text, left_whole
+from outlay.core.quantities import counted, format_bytes, listed
+from outlay.devices.mesh_info import MeshInfo
+from outlay.layout.check_leaves import follow_text, left_whole
 from outlay.layout.check_stacks import splits_by_layer
-from outlay.layout.mirror import Copies, is_optimizer
+from outlay.layout.optimizer_state import Copies, is_optimizer
 from outlay.layout.placement import spec_text
 from outlay.layout.plan import LeafPlan
 from outlay.layout.policies import OneDim, fitting_spec
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from outlay.layout.resolve import Resolution
 
 
-def notes(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:
-    """The notes of a plan, in words with numbers."""
+def notes_on_mesh(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:
+    """Notes on the mesh: axes that split nothing, and layouts that only replicate."""
     if mesh.num_devices == 1 or not leaves or any(leaf.device_ids != mesh.device_ids for leaf in leaves):
         return ()
     used = {axis for leaf in leaves for axes in leaf.dims for axis in axes}
@@ -39,14 +39,14 @@ def notes_on_rules(
     copies: Sequence[Copies],
     annotated: Mapping[str, Annotation],
 ) -> tuple[str, ...]:
-    """The notes that need to know the rules: how they read the tree, and what they left.
+    """Notes on the rules: how they read the tree, and what they left whole.
 
     Args:
         leaves: the plan's leaves.
         resolution: what each rule got of them.
-        max_whole_bytes: bytes left whole in all from which they are worth a word.
-        copies: what takes more bytes than what it mirrors.
-        annotated: what the model says of its own arrays.
+        max_whole_bytes: bytes left whole together from which on they get a note.
+        copies: copies that take more bytes than their originals.
+        annotated: the model's annotations of its own arrays.
     """
     if resolution.mesh.num_devices == 1:
         return ()
@@ -70,13 +70,13 @@ def _idle_axes(mesh: MeshInfo, used: set[str]) -> Iterable[str]:
 
 def _axes_of_one(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> Iterable[str]:
     for name, size in mesh.axes:
-        asked = [
+        whole = [
             leaf for leaf in leaves if leaf.kind == "state" and not leaf.is_split and any(name in d for d in leaf.dims)
         ]
-        if size == 1 and asked:
+        if size == 1 and whole:
             yield (
-                f"axis {name!r} has one device, so {_count(asked)} that rules split over it are whole on each of "
-                f"{asked[0].num_copies} devices: {_listed(leaf.path for leaf in asked)}"
+                f"axis {name!r} has one device, so {_count(whole)} that rules split over it are whole on each of "
+                f"{whole[0].num_copies} devices: {listed([leaf.path for leaf in whole])}"
             )
 
 
@@ -96,10 +96,10 @@ def _nothing_split(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> str:
 
 
 def _too_small_each(leaves: Sequence[LeafPlan], resolution: Resolution, limit: int) -> Iterable[str]:
-    """Leaves that a policy thought too small, one by one."""
+    """Leaves that a policy left whole one by one, as too small, though together they are large."""
     if not any(leaf.is_split for leaf in leaves if leaf.kind == "state"):
         return
-    whole = [leaf for leaf in left_whole(leaves, resolution) if resolution.claims[leaf.path].declined]
+    whole = [leaf for leaf in left_whole(leaves, resolution) if resolution.assignments[leaf.path].declined]
     if sum(leaf.bytes_total for leaf in whole) >= limit:
         yield (
             f"{_count(whole)} are whole on each of {whole[0].num_copies} devices, each for its own reason, such as "
@@ -125,15 +125,15 @@ def _by_layer(resolution: Resolution) -> Iterable[str]:
         if paths := splits_by_layer(number, stacks, resolution):
             yield (
                 f"{rule.named(number)} splits {len(paths)} stacked leaves by layer, so a scan over the layers fetches "
-                f"each from other devices: {_listed(paths)}; dim 0 counts {stacks[paths[0]]} layers"
+                f"each from other devices: {listed(paths)}; dim 0 counts {stacks[paths[0]]} layers"
             )
 
 
 def _unlike_samples(leaves: Sequence[LeafPlan], resolution: Resolution) -> Iterable[str]:
-    """Leaves of the batch that one rule splits by their first dim as if it counted samples, though these differ."""
+    """Leaves of the batch that one rule splits by their first dim as if it counted samples, though it differs."""
     by_rule: dict[int, list[LeafPlan]] = collections.defaultdict(list)
     for leaf in leaves:
-        owner = resolution.claims[leaf.path].owners.get(0)
+        owner = resolution.assignments[leaf.path].dim_rules.get(0)
         if leaf.kind == "batch" and owner is not None and isinstance(resolution.rules[owner].placement, OneDim):
             by_rule[owner].append(leaf)
     for number, mine in by_rule.items():
@@ -142,10 +142,10 @@ def _unlike_samples(leaves: Sequence[LeafPlan], resolution: Resolution) -> Itera
         odd = [leaf for leaf in mine if leaf.shape[0] != usual]
         if odd:
             fixes = ", ".join(f'("{leaf.path}", {_for_samples(leaf, usual, resolution, number)})' for leaf in odd[:3])
-            more = f" and {len(odd) - MAX_NAMED} more" if len(odd) > MAX_NAMED else ""
-            named = ", ".join(f"{leaf.path} {leaf.shape}" for leaf in odd[:MAX_NAMED]) + more
+            example = next(leaf for leaf in mine if leaf.shape[0] == usual)
             yield (
-                f"the first dims of the batch differ: {usual} of {_of_size(mine, usual).path}, but {named}; "
+                f"the first dims of the batch differ: {usual} of {example.path}, but "
+                f"{listed([f'{leaf.path} {leaf.shape}' for leaf in odd])}; "
                 f"{resolution.rules[number].named(number)} splits all of them as if they counted samples. Where they "
                 f"do not, say so first: {fixes}"
             )
@@ -161,12 +161,8 @@ def _for_samples(leaf: LeafPlan, usual: int, resolution: Resolution, number: int
     return spec_text(spec, quote='"') if len(spec) else "outlay.replicate()"
 
 
-def _of_size(leaves: Sequence[LeafPlan], size: int) -> LeafPlan:
-    return next(leaf for leaf in leaves if leaf.shape[0] == size)
-
-
 def _more_than_meant(resolution: Resolution) -> Iterable[str]:
-    """Stars inside a part that reach other names than the one they extend: `1*` is 1, 10 and 11, `head*` head_norm."""
+    """Stars at the end of a part that match more than meant: `1*` matches 1, 10 and 11, `head*` also head_norm."""
     for number, rule in enumerate(resolution.rules):
         parts = pattern_parts(rule.pattern)
         for i, part in enumerate(parts):
@@ -177,15 +173,15 @@ def _more_than_meant(resolution: Resolution) -> Iterable[str]:
             longer = sorted(name for name in names if _is_another(stem, name))
             if stem in names and longer:
                 yield (
-                    f"{rule.named(number)} reaches {stem!r} and {_listed(map(repr, longer))}: `*` stands for any "
-                    f"letters; write {stem!r} if only that is meant"
+                    f"{rule.named(number)} reaches {stem!r} and {listed([repr(name) for name in longer])}: "
+                    f"`*` stands for any letters; write {stem!r} if only that is meant"
                 )
 
 
 def _annotations_left_out(
     leaves: Sequence[LeafPlan], resolution: Resolution, annotated: Mapping[str, Annotation]
 ) -> Iterable[str]:
-    """Arrays that the model annotates and this layout splits in another way, unless it was made from annotations."""
+    """Arrays that the model annotates and that this layout splits in another way; not those of `from_annotations`."""
     by_them = {
         path
         for rule, reached in zip(resolution.rules, resolution.applications, strict=True)
@@ -193,38 +189,30 @@ def _annotations_left_out(
         for path in reached
     }
     # Optimizer state follows its parameters, whose annotations it carries.
-    found = {leaf.path: leaf for leaf in leaves if leaf.path not in by_them and not is_optimizer(leaf.path)}
-    left_out = [
-        (found[path], said.names) for path, said in annotated.items() if path in found and _asks_more(said, found[path])
-    ]
+    by_others = {leaf.path: leaf for leaf in leaves if leaf.path not in by_them and not is_optimizer(leaf.path)}
+    left_out = [leaf for path, leaf in by_others.items() if path in annotated and _differs(annotated[path], leaf)]
     if left_out:
-        leaf, names = left_out[0]
+        leaf = left_out[0]
         yield (
-            f"{_count([leaf for leaf, _ in left_out])} carry annotations of the model that this layout does not "
-            f"follow, such as {leaf.path}: {names} there, {spec_text(leaf.spec)} here; "
+            f"{_count(left_out)} carry annotations of the model that this layout does not "
+            f"follow, such as {leaf.path}: {annotated[leaf.path].names} there, {spec_text(leaf.spec)} here; "
             "outlay.from_annotations(init) makes a layout of them"
         )
 
 
-def _asks_more(said: Annotation, leaf: LeafPlan) -> bool:
-    """Whether a dim is named that the plan does not split over just these axes."""
+def _differs(annotation: Annotation, leaf: LeafPlan) -> bool:
+    """Whether the plan splits a dim over other axes than its annotation names."""
     return any(
         named is not None and (named if isinstance(named, tuple) else (named,)) != tuple(axes)
-        for named, axes in zip(said.names, leaf.dims, strict=False)
+        for named, axes in zip(annotation.names, leaf.dims, strict=False)
     )
 
 
 def _is_another(stem: str, name: str) -> bool:
-    """Whether a name goes on with another word, or another digit, and is not the next of its kind (`linear_1`)."""
+    """Whether a name goes on with a word or a digit of its own, and is not the next of a series (`linear_1`)."""
     rest = name.removeprefix(stem)
     return rest.isdigit() if stem.isdigit() else bool(re.match(r"_\D", rest))
 
 
 def _count(leaves: Sequence[LeafPlan]) -> str:
     return f"{counted(len(leaves), 'leaf', 'leaves')} ({format_bytes(sum(leaf.bytes_total for leaf in leaves))})"
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more

@@ -1,4 +1,4 @@
-"""What the processes of a job tell each other before they act, so that all of them find the same fault."""
+"""Checks that processes make together: each sends what it was called with, so that all raise the same error."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from jax.sharding import Sharding
 
 from outlay.core.error_types import PlaceError, Problem
 
-# What is said is short; in the rare case that it is longer, a second round brings the whole.
+# Messages are short: one round of this many bytes carries nearly all, and a second one brings longer ones whole.
 _FIRST_ROUND = 1024
 _LENGTH = np.dtype("<u4")
 
 
-def exchange(said: Any) -> list[Any]:
-    """What every process says, in the order of the processes; all of them must call it.
+def exchange(message: Any) -> list[Any]:
+    """Return the messages of all processes, in their order; every process must call it.
 
     Args:
-        said: JSON data; tuples come back as lists.
+        message: JSON data; tuples come back as lists.
 
     Example:
         >>> exchange({"shape": (4, 2)})
         [{'shape': [4, 2]}]
     """
-    text = json.dumps(said).encode()
+    text = json.dumps(message).encode()
     if jax.process_count() == 1:
         return [json.loads(text)]
     length = np.array([len(text)], _LENGTH).tobytes()
@@ -46,21 +46,20 @@ def _all_rows(data: bytes, size: int) -> list[bytes]:
     return [row.tobytes() for row in np.asarray(multihost_utils.process_allgather(own))]
 
 
-def refuse_difference(said: Sequence[Any], what: str, fix: str) -> None:
-    """Raise where the processes do not all say the same, listing what each says.
+def check_same(messages: Sequence[Any], what: str, fix: str) -> None:
+    """Raise if the processes did not all send the same.
 
     Raises:
-        PlaceError: with one problem per process that does not say what process 0 says, and that of process 0.
+        PlaceError: with one problem per process that differs from process 0, and the message of process 0.
     """
-    odd = [process for process, one in enumerate(said) if one != said[0]]
-    if not odd:
-        return
-    problems = [Problem("differs", f"process {process}", str(said[process]), fix) for process in (0, *odd)]
-    raise PlaceError(f"{what} is not the same in all {len(said)} processes", problems)
+    odd = [process for process, message in enumerate(messages) if message != messages[0]]
+    if odd:
+        problems = [Problem("differs", f"process {process}", str(messages[process]), fix) for process in (0, *odd)]
+        raise PlaceError(f"{what} is not the same in all {len(messages)} processes", problems)
 
 
 def process_problem(process: Any, name: str) -> Problem | None:
-    """What is wrong with the number of a process, or None."""
+    """The problem of a number that is no process of this job, or None."""
     count = jax.process_count()
     try:
         number = operator.index(process)
@@ -72,15 +71,20 @@ def process_problem(process: Any, name: str) -> Problem | None:
     return Problem("no such process", f"{name}={process!r}", here, f"{name}=0, for example")
 
 
-def refuse_absent(sharding: Sharding, what: str) -> None:
-    """Raise, in every process, where one of them drives no device of a sharding and so cannot take part.
+def check_all_present(sharding: Sharding, what: str) -> None:
+    """Raise in every process if one of them has no device in a sharding, and so cannot take part.
 
     Raises:
         PlaceError: with one problem per process that has no device there.
     """
     present = {device.process_index for device in sharding.device_set}
     problems = [
-        Problem("takes no part", f"process {process}", "none of its devices is in the sharding", "use a mesh of all")
+        Problem(
+            "takes no part",
+            f"process {process}",
+            "none of its devices is in the sharding",
+            "use a mesh over the devices of all processes",
+        )
         for process in range(jax.process_count())
         if process not in present
     ]

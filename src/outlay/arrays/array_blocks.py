@@ -1,4 +1,4 @@
-"""The distinct blocks that a sharding cuts an array into, and the devices that hold each."""
+"""Blocks: the distinct parts that a sharding cuts an array into, and slabs of them that travel one at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from outlay.core.sizes import num_bytes
 Bounds = tuple[tuple[int, int], ...]
 """Start and stop in each dim."""
 
+MOST_BYTES = 64 * 2**20
+"""Bytes of a slab, unless one row of every block is more already."""
+
 
 def blocks(shape: tuple[int, ...], sharding: Sharding, *, process: int | None = None) -> dict[Bounds, list[jax.Device]]:
-    """Every distinct block, in the order of the devices, with its holders.
+    """Every distinct block, in the order of the devices, with the devices that hold it.
 
     Args:
         shape: the global shape.
@@ -27,15 +30,15 @@ def blocks(shape: tuple[int, ...], sharding: Sharding, *, process: int | None = 
         >>> {bounds: len(devices) for bounds, devices in blocks((8,), sharding).items()}
         {((0, 2),): 2, ((2, 4),): 2, ((4, 6),): 2, ((6, 8),): 2}
     """
-    found: dict[Bounds, list[jax.Device]] = {}
+    holders: dict[Bounds, list[jax.Device]] = {}
     for device, index in sharding.devices_indices_map(shape).items():
         if process in (None, device.process_index):
-            found.setdefault(of_index(index, shape), []).append(device)
-    return found
+            holders.setdefault(of_index(index, shape), []).append(device)
+    return holders
 
 
 def of_index(index: Iterable[slice], shape: tuple[int, ...]) -> Bounds:
-    """The bounds of an index as JAX gives it, where None stands for an end."""
+    """The bounds of an index as JAX gives it, where None stands for the start or the end of the dim."""
     return tuple(piece.indices(size)[:2] for piece, size in zip(index, shape, strict=True))
 
 
@@ -58,18 +61,11 @@ def bounds_text(bounds: Bounds) -> str:
     return f"[{', '.join(f'{start}:{stop}' for start, stop in bounds)}]"
 
 
-# A global array cut into slabs, so that a transfer of the whole never holds more than one on the way.
-#
-# A slab is an array itself: of every block the same few rows along one dim, laid side by side like the blocks.
-
-
-MOST_BYTES = 64 * 2**20
-"""Bytes of a slab, unless one row of every block is more already."""
-
-
 @dataclass(frozen=True)
 class Slabs:
-    """How an array is cut.
+    """How an array is cut into slabs, so that a transfer of the whole never holds more than one on the way.
+
+    A slab is an array itself: of every block the same few rows along one dim, laid side by side like the blocks.
 
     Attributes:
         local_shape: shape of every block.

@@ -1,4 +1,4 @@
-"""A mesh as plain data: axis names and sizes, device ids, hosts. What plans and reports carry instead of devices."""
+"""A mesh as plain data, which plans and reports carry instead of devices; and whether anything runs on its devices."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any, Literal, get_args
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from outlay.core.error_types import MeshError
+from outlay.core.error_types import MeshError, ProgramError
 from outlay.core.jax_compat import is_compile_only
 from outlay.core.sizes import is_count
-from outlay.devices.device_id import DeviceId, device_id
-from outlay.devices.hosts import host_of
-from outlay.devices.made import made_for
+from outlay.devices.device_identity import DeviceId, device_id, host_of
+from outlay.devices.target import Target
 
 Kind = Literal["attached", "simulated", "compile-only", "abstract"]
+
+compile_only_devices: dict[Target, list[jax.Device]] = {}
+"""The devices of each compile-only target that was asked for; each target's are made once."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class MeshInfo:
         devices = list(mesh.devices.flat)
         hosts = tuple(host_of(device) for device in devices)
         ids = tuple(device_id(device) for device in devices)
-        return cls(axes, ids, hosts, _kind(devices[0]), devices[0].platform, str(made_for(devices[0]) or ""))
+        return cls(axes, ids, hosts, _kind(devices[0]), devices[0].platform, str(target_made_for(devices[0]) or ""))
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -74,10 +76,10 @@ class MeshInfo:
 
     def coordinates(self, position: int) -> dict[str, int]:
         """The index along each axis of the device at a row-major position."""
-        found = {}
+        indices = {}
         for name, size in reversed(self.axes):
-            position, found[name] = divmod(position, size)
-        return {name: found[name] for name, _ in self.axes}
+            position, indices[name] = divmod(position, size)
+        return {name: indices[name] for name, _ in self.axes}
 
     def __str__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.axes)
@@ -111,9 +113,9 @@ class MeshInfo:
         axes, ids, hosts = tuple(data["axes"].items()), tuple(data["device_ids"]), tuple(data["hosts"])
         texts = {"kind": data["kind"], "platform": data["platform"], "target": data.get("target", "")}
         if odd := [f"axis {name!r} of size {size!r}" for name, size in axes if not is_count(size) or not size]:
-            raise MeshError(f"{odd[0]} cannot be")
+            raise MeshError(f"{odd[0]}: a size is a whole number above 0")
         if not all(map(is_count, (*ids, *hosts))) or len(set(ids)) < len(ids) or len(hosts) != len(ids):
-            raise MeshError("device_ids and hosts are not numbers, one of each a device, every id once")
+            raise MeshError("device_ids and hosts must be whole numbers, one of each for every device, and no id twice")
         if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
             raise MeshError(f"{odd[0]} is {texts[odd[0]]!r}, not text")
         if texts["kind"] not in get_args(Kind):
@@ -122,7 +124,36 @@ class MeshInfo:
 
 
 def _kind(device: jax.Device) -> Kind:
-    """A machine has one CPU device unless it has been told to pretend more."""
+    """The kind of a device: a machine has one CPU device unless it simulates more."""
     if is_compile_only(device):
         return "compile-only"
     return "simulated" if device.platform == "cpu" and jax.local_device_count("cpu") > 1 else "attached"
+
+
+def target_made_for(device: jax.Device) -> Target | None:
+    """The target that a compile-only device belongs to."""
+    if not is_compile_only(device):
+        return None
+    return next((target for target, devices in compile_only_devices.items() if device in devices), None)
+
+
+def check_runnable(mesh: Mesh, what: str) -> None:
+    """Raise if a mesh is of compile-only devices.
+
+    Args:
+        mesh: the mesh.
+        what: what cannot be done, to begin the message with.
+
+    Raises:
+        ProgramError: nothing runs there.
+    """
+    device = mesh.devices.flat[0]
+    if not is_compile_only(device):
+        return
+    target = target_made_for(device) or device.device_kind
+    raise ProgramError(
+        f"{what} on this mesh: its {mesh.size} devices are compile-only ({target}), which programs are compiled for "
+        "and cannot run on\n"
+        "  fix: look at the program instead, outlay.explain(program) or outlay.estimate(program)\n"
+        f"  or run it on as many simulated devices: target='cpu:{mesh.size}'"
+    )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import outlay
-from outlay.arrays.born import _leaves, born_sharded
+from outlay.arrays.put import _leaves, init_sharded
 
 SHAPE = (4096, 1024)
 FULL = 4 * SHAPE[0] * SHAPE[1]
@@ -24,7 +24,7 @@ def init(key: Any) -> Any:
     return {"w": jax.random.normal(key, SHAPE)}
 
 
-def born(layout: outlay.Layout, make: Any = born_sharded) -> Any:
+def born(layout: outlay.Layout, make: Any = init_sharded) -> Any:
     mesh, shapes = outlay.mesh(data=8), {"w": jax.ShapeDtypeStruct(SHAPE, jnp.float32)}
     return make(init, shapes, layout.plan(shapes, mesh), mesh)
 

@@ -1,0 +1,197 @@
+"""Global arrays read slice by slice, from a function or a file: each process reads only what its devices hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from outlay.arrays.array_blocks import as_index, blocks, bounds_text, shape_of
+from outlay.arrays.check_arrays import check_fits
+from outlay.arrays.process_agreement import check_same, exchange
+from outlay.core.error_types import PlaceError, Problem
+from outlay.core.quantities import counted
+
+# A CPU device does not copy memory that is aligned so, whatever `may_alias` says: it would see what is written there
+# later, and a mapped file that is cut short would end the process.
+_ALIGNED = 64
+
+_SAVE = "save it with np.save(path, array), or as Zarr"
+
+Read = Callable[[tuple[slice, ...]], Any]
+
+
+def from_callback(read: Read, shape: Sequence[int], dtype: Any, sharding: Sharding) -> jax.Array:
+    """Make a global array from a function that gives any slice of it.
+
+    What it adds to `jax.make_array_from_callback`: a slice that several devices hold is read once, no more than one is
+    on the host at a time, and pieces of a wrong shape or dtype are all named.
+
+    Args:
+        read: takes an index, one slice a dim with its start and stop, and returns that part as an array.
+        shape: global shape.
+        dtype: dtype of the array, and of what `read` returns.
+        sharding: where the array shall live, over the devices of any number of processes.
+
+    Raises:
+        PlaceError: the shape cannot have the sharding, or pieces have other shapes or dtypes.
+
+    Example:
+        >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
+        >>> x = outlay.arrays.from_callback(lambda index: np.arange(16)[index], (16,), int, rows)
+        >>> x.sharding.shard_shape(x.shape), int(x[15])
+        ((2,), 15)
+    """
+    shape, canonical = tuple(shape), jax.dtypes.canonicalize_dtype(dtype)
+    check_fits([("", shape)], sharding)
+    pieces: list[jax.Array] = []
+    problems: list[Problem] = []
+    for bounds, devices in blocks(shape, sharding, process=jax.process_index()).items():
+        piece = np.asarray(read(as_index(bounds)))
+        problems += _piece_problems(piece, shape_of(bounds), np.dtype(dtype), f"x{bounds_text(bounds)}")
+        if not problems:
+            pieces += _put_on_each(piece.astype(canonical, copy=False), devices, sharding)
+    if problems:
+        raise PlaceError(
+            f"{counted(len(problems), 'piece')} of a global array {shape} "
+            f"differ{'s' if len(problems) == 1 else ''} from what was asked for",
+            problems,
+        )
+    return jax.make_array_from_single_device_arrays(shape, sharding, pieces, dtype=canonical)
+
+
+def _put_on_each(piece: np.ndarray, devices: list[jax.Device], sharding: Sharding) -> list[jax.Array]:
+    targets = [SingleDeviceSharding(device, memory_kind=sharding.memory_kind) for device in devices]
+    if devices[0].platform == "cpu" and piece.ctypes.data % _ALIGNED == 0:
+        piece = piece.copy()
+    return jax.device_put([piece] * len(targets), targets)
+
+
+def _piece_problems(piece: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, where: str) -> list[Problem]:
+    problems = []
+    if piece.shape != shape:
+        what = f"shape {piece.shape}, asked for {shape}"
+        problems.append(Problem("other shape", where, what, "return exactly the part that the index names"))
+    if piece.dtype != dtype:
+        what = f"dtype {piece.dtype}, asked for {dtype}"
+        problems.append(Problem("other dtype", where, what, f"convert it, or pass dtype={str(piece.dtype)!r}"))
+    return problems
+
+
+def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
+    """Make a global array from a file; every process calls it, and reads only the slices that its devices hold.
+
+    Args:
+        path: a `.npy` file, which is memory-mapped, or the folder of a Zarr array (version 2 or 3), which takes
+            TensorStore. Where processes do not share a file system, each needs the file.
+        sharding: where the array shall live.
+
+    Returns:
+        The array. As everywhere in JAX, 64-bit numbers become 32-bit ones unless `jax_enable_x64` is set.
+
+    Raises:
+        PlaceError: a process cannot open the file, the processes find different arrays in it, or its shape cannot have
+            the sharding.
+
+    Example:
+        >>> tmp = getfixture("tmp_path")
+        >>> np.save(tmp / "x.npy", np.arange(16, dtype=np.float32))
+        >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
+        >>> outlay.arrays.from_file(tmp / "x.npy", rows).addressable_shards[7].data.tolist()
+        [14.0, 15.0]
+    """
+    path = Path(path)
+    try:
+        stored, fault = _open(path), None
+    except _Unreadable as error:
+        stored, fault = None, error.args
+    # A process that raised on its own would leave the others waiting for its devices.
+    answers = exchange({"fault": fault, "array": stored and f"{stored.shape} {stored.dtype}"})
+    faults = [(process, answer["fault"]) for process, answer in enumerate(answers) if answer["fault"]]
+    if faults or stored is None:
+        count = f"{len(faults)} of {counted(len(answers), 'process', 'processes')}"
+        problems = [Problem("cannot read", f"process {process}", *fault) for process, fault in faults]
+        raise PlaceError(f"{path} cannot be read by {count}", problems)
+    check_same([answer["array"] for answer in answers], f"the array in {path}", "give all processes the same file")
+    return from_callback(stored.read, stored.shape, stored.dtype, sharding)
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file: what it is, and how to read a slice of it.
+
+    Attributes:
+        shape: its shape.
+        dtype: its dtype.
+        read: gives the part of it that an index of slices, one a dim, stands for.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Read
+
+
+class _Unreadable(Exception):
+    """Raised for a file that no array can be read from.
+
+    Args:
+        what: what is wrong with it.
+        fix: the edit that helps.
+    """
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what, fix)
+
+
+def _open(path: Path) -> StoredArray:
+    if path.is_dir():
+        return _zarr(path)
+    if not path.exists():
+        raise _Unreadable("there is no such file", f"look into {path.parent}")
+    if path.suffix != ".npy":
+        raise _Unreadable(
+            f"{path.suffix or 'a file without a suffix'} is not a format that slices are read from", _SAVE
+        )
+    return _npy(path)
+
+
+def _npy(path: Path) -> StoredArray:
+    def mapped() -> np.ndarray:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+    try:
+        array = mapped()
+    except (ValueError, OSError, EOFError) as error:
+        raise _Unreadable(f"numpy cannot map it: {error}", _SAVE) from error
+    # Mapped anew for every slice: the pages of one are given back before the next is read.
+    return StoredArray(array.shape, array.dtype, lambda index: np.array(mapped()[index]))
+
+
+_ZARR = {"zarr.json": "zarr3", ".zarray": "zarr"}
+
+
+def _zarr(path: Path) -> StoredArray:
+    driver = next((driver for name, driver in _ZARR.items() if (path / name).is_file()), None)
+    if driver is None:
+        raise _Unreadable(
+            f"the folder holds none of {', '.join(_ZARR)}, so it is no Zarr array", "give an array's own folder"
+        )
+    try:
+        import tensorstore
+    except ImportError as error:
+        raise _Unreadable(
+            "Zarr is read through TensorStore, which is not installed", "pip install tensorstore"
+        ) from error
+    spec = {"driver": driver, "kvstore": {"driver": "file", "path": str(path.resolve())}}
+    try:
+        store = tensorstore.open(spec, open=True, read=True).result()
+    except ValueError as error:
+        raise _Unreadable(f"TensorStore cannot open it: {error}", "write the array anew") from error
+    return StoredArray(
+        tuple(store.shape), np.dtype(store.dtype.numpy_dtype), lambda index: store[index].read().result()
+    )

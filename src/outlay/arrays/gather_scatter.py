@@ -1,0 +1,231 @@
+"""Gather, scatter and broadcast: arrays that one process has, or gets, whole; they travel in slabs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from outlay.arrays.array_blocks import MOST_BYTES, Bounds, Slabs, blocks, cut, of_index, shape_of
+from outlay.arrays.check_arrays import check_fits
+from outlay.arrays.from_slices import from_callback
+from outlay.arrays.process_agreement import check_all_present, check_same, exchange, process_problem
+from outlay.arrays.shardings import auto_sharding, with_auto_types
+from outlay.core.error_types import PlaceError, Problem
+from outlay.core.paths import flatten_paths
+
+
+def gather(tree: Any, to: int | None = None) -> Any:
+    """Fetch arrays as numpy, whichever processes hold their parts; every process calls it.
+
+    `np.asarray(x)` fails where other processes hold a part of `x`. What this adds to `process_allgather`: the array
+    travels in slabs of at most 64 MiB, so that no device ever holds it whole, and with `to` no other process does.
+
+    Args:
+        tree: arrays, or a tree of them. What this process can see whole is only copied to the host.
+        to: the process that gets them; without it, all do.
+
+    Returns:
+        The tree as numpy arrays. In processes other than `to`, None for each.
+
+    Raises:
+        PlaceError: there is no process `to`; or leaves are random keys, are not split by a mesh, or live on devices of
+            only some of the processes. All of them are listed.
+
+    Example:
+        >>> x = jax.device_put(jnp.arange(8), jax.NamedSharding(outlay.mesh(x=8), P("x")))
+        >>> outlay.arrays.gather({"x": x})
+        {'x': array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32)}
+    """
+    if to is not None and (problem := process_problem(to, "to")):
+        raise PlaceError("gather cannot bring arrays there", [problem])
+    named, structure = flatten_paths(tree)
+    problems = [problem for path, leaf in named if (problem := _ungatherable(path, leaf))]
+    if problems:
+        raise PlaceError(f"{len(problems)} of {len(named)} arrays cannot be gathered", problems)
+    for _, leaf in named:
+        if _is_split_between_processes(leaf):
+            check_all_present(leaf.sharding, "gather")
+    return jax.tree.unflatten(structure, [_gathered(leaf, to in (None, jax.process_index())) for _, leaf in named])
+
+
+def _ungatherable(path: str, leaf: Any) -> Problem | None:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return Problem("random key", path, "a key has no numpy form", "gather(jax.random.key_data(key))")
+    if _is_split_between_processes(leaf) and not isinstance(leaf.sharding, NamedSharding):
+        kind = type(leaf.sharding).__name__
+        return Problem("no mesh", path, f"it has a {kind}", "outlay.reshard(x, jax.NamedSharding(mesh, spec)) first")
+    return None
+
+
+def _is_split_between_processes(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
+
+
+def _gathered(leaf: Any, is_receiver: bool) -> np.ndarray | None:
+    if not _is_split_between_processes(leaf):
+        return np.asarray(leaf) if is_receiver else None
+    all_blocks = blocks(leaf.shape, leaf.sharding)
+    slabs = cut(leaf.shape, leaf.dtype, next(iter(all_blocks)), MOST_BYTES)
+    auto = auto_sharding(leaf.sharding)
+    take, source = _replicated_slab(auto.mesh, auto.spec, slabs), with_auto_types(leaf)
+    whole = np.empty(leaf.shape, leaf.dtype) if is_receiver else None
+    for start in slabs.starts:
+        slab = take(source, np.int32(start))
+        if whole is None:  # wait, so that this process too has one slab at a time under way
+            jax.block_until_ready(slab)
+            continue
+        on_host = np.asarray(slab)
+        for block in all_blocks:
+            whole[slabs.in_array(block, start)] = on_host[slabs.in_slab(block)]
+    return whole
+
+
+@functools.lru_cache(maxsize=64)
+def _replicated_slab(mesh: Mesh, spec: PartitionSpec, slabs: Slabs) -> Any:
+    """Compile taking a slab and replicating it, block by block: XLA would gather the whole array to slice it."""
+
+    def take(block: jax.Array, start: jax.Array) -> jax.Array:
+        if slabs.dim is None:
+            return block
+        return jax.lax.dynamic_slice_in_dim(block, start, slabs.rows, slabs.dim)
+
+    taken = jax.shard_map(take, mesh=mesh, in_specs=(spec, PartitionSpec()), out_specs=spec)
+    return jax.jit(taken, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def scatter(value: Any, sharding: Sharding, source: int = 0) -> jax.Array:
+    """Make a global array from a value that one process has whole; every process calls it.
+
+    The value travels in slabs of at most 64 MiB: no other process ever holds it whole, unless the sharding says so.
+
+    Args:
+        value: the whole array, in the process `source`. What the other processes pass is not looked at; None will do.
+        sharding: where the array shall live.
+        source: the number of the process whose value counts.
+
+    Raises:
+        PlaceError: there is no process `source`, the processes name different ones, the source has no array, or its
+            shape cannot have the sharding.
+
+    Example:
+        >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
+        >>> outlay.arrays.scatter(np.arange(16), rows).addressable_shards[3].data.tolist()
+        [6, 7]
+    """
+    header = _agree(value, source, str(sharding), "scatter")
+    check_all_present(sharding, "scatter")
+    check_fits([("", header.shape)], sharding)
+    all_blocks = list(blocks(header.shape, sharding))
+    own = blocks(header.shape, sharding, process=jax.process_index())
+    parts = _receive(value, header, all_blocks, own)
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        return parts.pop(of_index(index, header.shape))
+
+    return from_callback(read, header.shape, header.dtype, sharding)
+
+
+def broadcast(value: Any, source: int = 0) -> np.ndarray:
+    """Give every process a copy of an array that one of them has; every process calls it.
+
+    What it adds to `multihost_utils.broadcast_one_to_all`: the others need not know shape and dtype, and the bytes
+    arrive as they were, 64-bit numbers too.
+
+    Args:
+        value: the array, in the process `source`. What the other processes pass is not looked at; None will do.
+        source: the number of the process whose value counts.
+
+    Raises:
+        PlaceError: there is no process `source`, the processes name different ones, or the source has no array.
+
+    Example:
+        >>> outlay.arrays.broadcast(np.arange(3))
+        array([0, 1, 2])
+    """
+    header = _agree(value, source, "", "broadcast")
+    whole = tuple((0, size) for size in header.shape)
+    return _receive(value, header, [whole], [whole])[whole]
+
+
+@dataclass(frozen=True)
+class _Header:
+    """Shape, dtype and source of an array, known to all processes before it travels."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    source: int
+
+
+def _agree(value: Any, source: int, target: str, verb: str) -> _Header:
+    """What the source sends; the processes compare what they were called with, so that all raise the same error."""
+    fault = process_problem(source, "source")
+    is_source = fault is None and source == jax.process_index()
+    array = np.asarray(value) if is_source and value is not None else None
+    own = {
+        "fault": fault and [fault.kind, fault.where, fault.what, fault.fix],
+        "source": None if fault else int(source),
+        "target": target,
+        "array": None if array is None else [array.shape, array.dtype.name, array.dtype.kind in "OSUM"],
+    }
+    calls = exchange(own)
+    faults = [Problem(*call["fault"]) for call in calls if call["fault"]]
+    if faults:
+        raise PlaceError(f"{verb} from a process that is not there, in {len(faults)} of {len(calls)} processes", faults)
+    fix = f"pass the same to outlay.{verb} everywhere"
+    check_same([f"source={call['source']}" for call in calls], f"the source of {verb}", fix)
+    check_same([call["target"] for call in calls], f"the sharding of {verb}", fix)
+    array_type = calls[source]["array"]
+    if array_type is None or array_type[2]:
+        what = "passed None" if array_type is None else f"passed {array_type[1]}, which is not numbers"
+        problem = Problem("no array", f"process {source}", what, "pass the whole array there")
+        raise PlaceError(f"{verb} has nothing to send: process {source} is the source", [problem])
+    return _Header(tuple(array_type[0]), np.dtype(array_type[1]), int(source))
+
+
+def _receive(value: Any, header: _Header, all_blocks: list[Bounds], own: Iterable[Bounds]) -> dict[Bounds, np.ndarray]:
+    """Receive this process's blocks of the value that the source has, slab by slab."""
+    received = {block: np.empty(shape_of(block), header.dtype) for block in own}
+    slabs = cut(header.shape, header.dtype, all_blocks[0], MOST_BYTES)
+    is_source = jax.process_index() == header.source
+    whole = np.asarray(value) if is_source else None
+    for start in slabs.starts:
+        slab = np.zeros(slabs.shape, header.dtype)
+        if whole is not None:
+            for block in all_blocks:
+                slab[slabs.in_slab(block)] = whole[slabs.in_array(block, start)]
+        slab = _sent_slab(slab)
+        for block, part in received.items():
+            part[slabs.in_block(start) if slabs.dim is not None else ...] = slab[slabs.in_slab(block)]
+    return received
+
+
+def _sent_slab(slab: np.ndarray) -> np.ndarray:
+    """The source's slab: the sum over processes, of which the others bring zeros; as bytes, to keep every bit."""
+    if jax.process_count() == 1 or not slab.size:
+        return slab
+    mesh = _one_device_a_process()
+    row = NamedSharding(mesh, PartitionSpec("process"))
+    own = slab.reshape(-1).view(np.uint8)
+    rows = from_callback(lambda _: own[None], (mesh.size, own.size), np.uint8, row)
+    return np.asarray(_summed(mesh)(rows)).reshape(-1).view(slab.dtype).reshape(slab.shape)
+
+
+@functools.cache
+def _one_device_a_process() -> Mesh:
+    first: Mapping[int, jax.Device] = {device.process_index: device for device in reversed(jax.devices())}
+    return Mesh(np.array([first[process] for process in sorted(first)]), ("process",), axis_types=(AxisType.Auto,))
+
+
+@functools.cache
+def _summed(mesh: Mesh) -> Any:
+    def add(row: jax.Array) -> jax.Array:
+        return jax.lax.psum(row, "process")
+
+    return jax.jit(jax.shard_map(add, mesh=mesh, in_specs=PartitionSpec("process"), out_specs=PartitionSpec()))

@@ -1,0 +1,328 @@
+"""Layout files: ordered `[[rule]]` tables in TOML, rules or strategies, read into a `Layout`."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import inspect
+import os
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import PartitionSpec as P
+
+from outlay.core.error_types import LayoutError, MeshError, Problem
+from outlay.core.quantities import counted
+from outlay.core.suggest import did_you_mean
+from outlay.core.toml import TomlLines, parse_toml
+from outlay.devices.mesh_spec import EXAMPLE, MeshSpec
+from outlay.layout.layout import Layout
+from outlay.layout.placement import Placement, Storage, follow, keep, on, on_host, recompute, replicate
+from outlay.layout.rule import OTHERWISE, Otherwise, Rule
+from outlay.layout.strategies import by_module, by_rows, data_parallel, fsdp, tensor_parallel, zero1, zero2
+
+_FREE = "-"
+_MAX_CHARACTERS = 2**24  # of a layout file; a device such as /dev/zero never ends
+
+
+@dataclass(frozen=True)
+class LayoutFile:
+    """What a layout file holds.
+
+    Attributes:
+        layout: its rules.
+        mesh: the mesh that goes with them, as text; None where the file names none.
+    """
+
+    layout: Layout
+    mesh: str | None
+
+
+def read_layout(path: str | os.PathLike[str]) -> Layout:
+    r"""A layout from a TOML file: the rules of its `[[rule]]` tables, in their order.
+
+    A rule has `match` (the pattern) and one placement: `spec` (one entry a dim: an axis, a list of axes, or "-" for a
+    free dim), `replicate = true`, `on = [2]` or `follow = "params"`; `otherwise` and `optional` as in `outlay.Rule`.
+    In its place, or beside a spec, stands one of `keep = true`, `recompute = true` and `on_host = true`.
+    Or it names a strategy, whose arguments are further keys. Above the rules, `mesh` may name the mesh that the command
+    line takes with the file::
+
+        mesh = "data=4,model=2"
+
+        [[rule]]
+        match = "params.**.kernel"
+        spec = ["-", "model"]
+
+        [[rule]]
+        strategy = "fsdp"
+        axis = "data"
+
+    Args:
+        path: the file.
+
+    Raises:
+        LayoutError: there is no such file, it is no TOML, or its rules are wrong; every offender with its line.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "layout.toml")
+        >>> _ = file.write_text('[[rule]]\nmatch = "params.**.kernel"\nspec = ["-", ["data", "model"]]\n')
+        >>> print(outlay.read_layout(file))
+        1. params.**.kernel  P(None, ('data', 'model'))
+    """
+    return read_layout_file(path).layout
+
+
+def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
+    """All that a layout file holds: the layout, as by `read_layout`, and the mesh.
+
+    Args:
+        path: the file.
+
+    Raises:
+        LayoutError: there is no such file, it is no TOML, or its rules or its mesh are wrong; every offender.
+    """
+    lines = TomlLines(os.fspath(path), _read_text(path))
+    tables, mesh = _contents(lines)
+    rules: list[Rule] = []
+    problems: list[Problem] = []
+    for number, table in enumerate(tables):
+        entry = _Entry(number, table, lines)
+        try:
+            rules += _rules(entry)
+        except LayoutError as error:
+            problems += error.problems
+    if problems:
+        raise _unusable(lines, problems)
+    return LayoutFile(Layout(rules), mesh)
+
+
+def _read_text(path: str | os.PathLike[str]) -> str:
+    try:
+        with Path(path).open(encoding="utf-8-sig") as file:  # some editors begin a file with a byte order mark
+            text = file.read(_MAX_CHARACTERS + 1)
+        if len(text) > _MAX_CHARACTERS:
+            raise OSError(errno.EFBIG, f"it has more than {_MAX_CHARACTERS:,} characters")
+        return text
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
+        problem = Problem("unreadable file", os.fspath(path), str(what), "name a TOML file that you can read")
+        raise LayoutError("the layout file cannot be read:", [problem]) from error
+
+
+def _contents(lines: TomlLines) -> tuple[list[dict[str, Any]], str | None]:
+    """The `[[rule]]` tables and the mesh of a file; raise if it holds anything else."""
+    data = parse_toml(lines.text, lines.name, LayoutError, "correct the syntax there; see https://toml.io")
+    problems = [
+        Problem("unknown key", lines.of((key,)), f"{key!r} is not part of a layout", _top_level_fix(key))
+        for key in data
+        if key not in ("rule", "mesh")
+    ]
+    problems += _mesh_problems(data["mesh"], lines.of(("mesh",))) if "mesh" in data else []
+    tables = data.get("rule", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        what = "'rule' is not a list of tables"
+        problems.append(Problem("wrong type", lines.of(("rule",)), what, "write [[rule]], in two brackets"))
+    elif not tables and not problems:
+        fix = 'write one: [[rule]], then match = "params.**.kernel" and spec = ["-", "model"]'
+        problems.append(Problem("no rules", lines.name, "the file holds no [[rule]]", fix))
+    if problems:
+        raise _unusable(lines, problems)
+    return tables, data.get("mesh")
+
+
+def _unusable(lines: TomlLines, problems: Sequence[Problem]) -> LayoutError:
+    return LayoutError(f"{lines.name} is not a usable layout: {counted(len(problems), 'problem')}", problems)
+
+
+def _mesh_problems(mesh: Any, where: str) -> list[Problem]:
+    fix = f'write mesh = "{EXAMPLE}"'
+    if not isinstance(mesh, str):
+        return [Problem("wrong type", where, f"mesh = {mesh!r} is not what mesh takes", fix)]
+    try:
+        MeshSpec.parse(mesh)
+    except MeshError as error:
+        return [Problem("not a mesh", where, str(error), fix)]
+    return []
+
+
+def _top_level_fix(key: str) -> str:
+    return f"{did_you_mean(key, ['rule', 'mesh'])}; rules are [[rule]] tables, in two brackets"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One `[[rule]]` table.
+
+    Attributes:
+        number: which one of the file, from 0.
+        table: its keys and values.
+        lines: the lines of the file.
+    """
+
+    number: int
+    table: dict[str, Any]
+    lines: TomlLines
+
+    def line(self, key: str | None = None) -> str:
+        """`file:line` of a key, or of the header where the key has no line."""
+        path = ("rule", str(self.number))
+        if path not in self.lines.lines:  # rules written inline, `rule = [{...}]`, have no header
+            return f"{self.lines.name} (rule {self.number + 1})"
+        return self.lines.of(path if key is None else (*path, key))
+
+    @property
+    def source(self) -> str:
+        """How messages of the plan name the rules that come of it."""
+        strategy = f" ({self.table['strategy']})" if "strategy" in self.table else ""
+        return f"{self.line()}, [[rule]] {self.number + 1}{strategy}"
+
+
+def _rules(entry: _Entry) -> list[Rule]:
+    """The rules of one table.
+
+    Raises:
+        LayoutError: with every problem of the table, each with its line.
+    """
+    is_strategy = "strategy" in entry.table
+    problems = _strategy_problems(entry) if is_strategy else _rule_problems(entry)
+    if problems:
+        raise LayoutError("this table cannot be used:", problems)
+    arguments = {key: value for key, value in entry.table.items() if key != "strategy"}
+    try:
+        rules = STRATEGIES[entry.table["strategy"]](**arguments) if is_strategy else [_rule(arguments)]
+    except LayoutError as error:
+        # A strategy names the argument that it refuses, and a rule its own pattern.
+        places = [entry.line(p.where) if p.where in arguments else f"{entry.line()} {p.where}" for p in error.problems]
+        located = zip(places, error.problems, strict=True)
+        problems = [dataclasses.replace(problem, where=place) for place, problem in located]
+        raise LayoutError("this table cannot be used:", problems) from error
+    return [dataclasses.replace(rule, source=entry.source) for rule in rules]
+
+
+Form = tuple[Callable[[Any], bool], str]
+"""What a key takes: whether a value is that, and how to say it."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_axis(value: Any) -> bool:
+    return _is_text(value) and value != ""  # JAX reads the empty name as a dim left free, which is written "-"
+
+
+def _is_spec(value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    return all(_is_axis(entry) or (isinstance(entry, list) and all(map(_is_axis, entry))) for entry in value)
+
+
+def _is_positions(value: Any) -> bool:
+    return isinstance(value, list) and all(type(position) is int for position in value)
+
+
+def _spec(entries: list[Any]) -> P:
+    return P(*(None if e == _FREE else e if isinstance(e, str) else tuple(e) for e in entries))
+
+
+_PLACEMENTS: dict[str, Callable[[Any], Placement]] = {
+    "spec": _spec,
+    "replicate": lambda _: replicate(),
+    "on": on,
+    "follow": follow,
+}
+_STORAGES: dict[str, Callable[[], Storage]] = {"keep": keep, "recompute": recompute, "on_host": on_host}
+_TRUE: Form = (lambda value: value is True, "true")
+_RULE_FORMS: dict[str, Form] = {
+    "match": (_is_text, 'a pattern such as "params.**.kernel"'),
+    "spec": (_is_spec, 'a list with one entry a dim, such as ["-", "model"] or [["data", "model"]]'),
+    "replicate": _TRUE,
+    "on": (_is_positions, "a list of positions in the mesh, such as [2]"),
+    "follow": (_is_text, 'the path of what to follow, such as "params" or "params.critic"'),
+    **dict.fromkeys(_STORAGES, _TRUE),
+    "otherwise": (_is_text, 'one of "error", "replicate", "another_dim"'),
+    "optional": (lambda value: isinstance(value, bool), "true or false"),
+    "strategy": (_is_text, "the name of a strategy"),
+}
+
+STRATEGIES: dict[str, Callable[..., Layout]] = {
+    strategy.__name__: strategy for strategy in (data_parallel, fsdp, zero1, zero2, tensor_parallel, by_module, by_rows)
+}
+ARGUMENT_FORMS: dict[Any, Form] = {
+    str: (_is_text, "a string"),
+    int: (lambda value: type(value) is int, "a whole number"),
+    Otherwise: (lambda value: value in OTHERWISE, "one of " + ", ".join(map(repr, OTHERWISE))),
+    Sequence[str]: (
+        lambda value: isinstance(value, list) and all(map(_is_text, value)),
+        'a list of patterns, such as ["**.up.*"]',
+    ),
+    Mapping[str, int | Sequence[int]]: (
+        lambda value: isinstance(value, dict) and all(type(v) is int or _is_positions(v) for v in value.values()),
+        "a table of module paths and positions, such as { 'params.a' = 2 }",
+    ),
+}
+"""What a strategy's parameter takes from a file, by the parameter's type."""
+
+
+def _rule(table: Mapping[str, Any]) -> Rule:
+    """The rule of a table in which `_rule_problems` found nothing wrong."""
+    placed = [_PLACEMENTS[key](table[key]) for key in _PLACEMENTS if key in table]
+    stored = [storage() for key, storage in _STORAGES.items() if key in table]
+    placement = stored[0] + placed[0] if stored and placed else (*stored, *placed)[0]
+    return Rule(table["match"], placement, **{key: table[key] for key in ("otherwise", "optional") if key in table})
+
+
+def _rule_problems(entry: _Entry) -> list[Problem]:
+    """The problems of a rule: it needs its pattern and exactly one placement."""
+    problems = _key_problems(entry, _RULE_FORMS, "a rule")
+    placed = [key for key in _PLACEMENTS if key in entry.table]
+    stored = [key for key in _STORAGES if key in entry.table]
+    if "match" not in entry.table:
+        fix = 'add match = "params.**.kernel", or name a strategy'
+        problems.append(Problem("missing match", entry.line(), "the rule says nothing of which leaves", fix))
+    # A storage stands alone or beside a spec.
+    at_odds = stored + placed if stored and placed not in ([], ["spec"]) else max(placed, stored, key=len)
+    if len(at_odds) > 1:
+        what = f"the rule has {len(at_odds)} placements: {', '.join(at_odds)}"
+        fix = "keep one, or write one rule each"
+        problems.append(Problem("two placements", entry.line(at_odds[1]), what, fix))
+    elif not placed and not stored:
+        fix = 'add one of spec = ["-", "model"], replicate = true, on = [2], follow = "params"'
+        problems.append(Problem("no placement", entry.line(), "the rule says nothing of where", fix))
+    return problems
+
+
+def _strategy_problems(entry: _Entry) -> list[Problem]:
+    """The problems of a table that names a strategy: its name, and arguments against the function's signature."""
+    name = entry.table["strategy"]
+    if not isinstance(name, str) or name not in STRATEGIES:
+        is_rule = name == "replicate"
+        fix = 'write match = "**" and replicate = true' if is_rule else did_you_mean(str(name), STRATEGIES)
+        return [Problem("unknown strategy", entry.line("strategy"), f"there is no strategy {name!r}", fix)]
+    types = typing.get_type_hints(STRATEGIES[name])
+    parameters = inspect.signature(STRATEGIES[name]).parameters
+    forms = {key: ARGUMENT_FORMS[types[key]] for key in parameters}
+    missing = [key for key, p in parameters.items() if p.default is p.empty and key not in entry.table]
+    return _key_problems(entry, forms, f"strategy {name!r}", name) + [
+        Problem("missing key", entry.line(), f"strategy {name!r} needs {key!r}", f"add {key}: {forms[key][1]}")
+        for key in missing
+    ]
+
+
+def _key_problems(entry: _Entry, forms: Mapping[str, Form], owner: str, name: str = "") -> list[Problem]:
+    """Keys that a table does not take, and values of the wrong type."""
+    problems = []
+    for key, value in entry.table.items():
+        if key == "strategy":
+            continue
+        if key not in forms:
+            what, fix = f"{owner} takes no {key!r}", did_you_mean(key, forms)
+            problems.append(Problem("unknown key", entry.line(key), what, fix))
+        elif not forms[key][0](value):
+            what = f"{key} = {value!r} is not what {name or key} takes"
+            problems.append(Problem("wrong type", entry.line(key), what, f"{key} takes {forms[key][1]}"))
+    return problems

@@ -1,0 +1,221 @@
+"""Patterns that errors suggest: those that reach exactly some leaves, and what an unused pattern was meant to say."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import unicodedata
+import warnings
+from collections.abc import Collection, Iterable, Sequence
+
+from outlay.core.paths import Parts, join_parts, matches, matches_parts, pattern_parts, pattern_problem, split_path
+from outlay.core.suggest import did_you_mean
+from outlay.layout.optimizer_state import is_optimizer
+
+MAX_GLOBS = 8
+"""Patterns a message shows; a tree that needs more is better served by a rule for all that is left."""
+
+_REGEX = re.compile(r"[\^$()|\[\]{}+?\\]|\.\*(?=[^.*])")
+"""What makes a pattern look like a regular expression."""
+
+_REGEX_ONLY = re.compile(r"[\^$()|\[\]{}+?\\]")
+"""What stands in regular expressions and hardly in names."""
+
+_MAX_REGEX = 200
+"""Characters of a pattern that is tried as a regular expression."""
+
+_MAX_TRIES = 10**8
+"""Matches of repetitions that such an expression may try, in all paths together."""
+
+
+def globs(chosen: Collection[str], others: Iterable[str]) -> list[str]:
+    """Few patterns that match all chosen leaves and none of the others.
+
+    Args:
+        chosen: paths of leaves of the state.
+        others: paths that no pattern may match; those among `chosen` do not count.
+
+    >>> globs(["opt.0.mu.w", "opt.0.mu.b", "opt.0.nu.w"], ["opt.0.nu.b", "params.w"])
+    ['opt.0.mu.**', 'opt.0.nu.w']
+    """
+    mine = {split_path(path) for path in chosen}
+    patterns = _cover(sorted(mine), [split_path(path) for path in others if split_path(path) not in mine])
+    return list(dict.fromkeys(patterns))
+
+
+def globs_text(patterns: Sequence[str], placement: str) -> str:
+    """Rules of these patterns with one placement, as they are written in Python; at most `MAX_GLOBS` of them."""
+    shown = ", ".join(f'("{pattern}", {placement})' for pattern in patterns[:MAX_GLOBS])
+    return shown + (f" ({len(patterns) - MAX_GLOBS} more)" if len(patterns) > MAX_GLOBS else "")
+
+
+def as_dotted(pattern: str) -> str | None:
+    """A pattern written as JAX prints key paths, or as a file system writes paths, as a dotted one; None of others.
+
+    >>> as_dotted("['params']['layers'][0].up"), as_dotted("params/embed"), as_dotted("params.embed")
+    ('params.layers.0.up', 'params.embed', None)
+    """
+    dotted = re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", pattern).replace("/", ".").strip(".")
+    dotted = re.sub(r"\.{2,}", ".", dotted)
+    is_path = dotted not in ("", pattern) and not _REGEX_ONLY.search(dotted) and pattern_problem(dotted) is None
+    return dotted if is_path else None
+
+
+def as_glob(regex: str) -> str | None:
+    r"""A plain regular expression over paths as a glob; None if it is no such thing.
+
+    >>> as_glob(r"^params\..*\.kernel$"), as_glob("params..kernel")
+    ('params.**.kernel', None)
+    """
+    text = regex.removeprefix("^").removesuffix("$").replace("\\.", "\0")
+    text = re.sub(r"(\[[^\]]*\]|\\[dw])[*+]?", "*", text)
+    text = re.sub(r"\.[*+]", "**", text).replace("\0", ".")
+    is_glob = text != regex and not _REGEX_ONLY.search(text) and pattern_problem(text) is None
+    return text if is_glob else None
+
+
+def _cover(chosen: list[Parts], others: list[Parts]) -> list[str]:
+    if len(chosen) == 1:
+        return [join_parts(chosen[0])]
+    start = _num_common(chosen)
+    others = [path for path in others if path[:start] == chosen[0][:start]]
+    for pattern in _templates(chosen, start):
+        if not any(matches(pattern, join_parts(path)) for path in others):
+            return [pattern]
+    return [pattern for group in _split(chosen, start) for pattern in _cover(group, others)]
+
+
+def _templates(chosen: list[Parts], start: int) -> list[str]:
+    """Patterns for all of them, plainest first: all below a path, a star for each part that differs, a common end."""
+    head = [join_parts((part,)) for part in chosen[0][:start]]
+    patterns = [".".join([*head, "**"])] if start else []
+    end = _num_common([path[start:][::-1] for path in chosen])
+    if len({len(path) for path in chosen}) == 1:
+        columns = [set(column) for column in zip(*chosen, strict=True)]
+        patterns.append(".".join(join_parts((min(column),)) if len(column) == 1 else "*" for column in columns))
+    if end:
+        tail = [join_parts((part,)) for part in chosen[0][-end:]]
+        patterns.append(".".join([*head, "**", *tail]))
+    return patterns
+
+
+def _split(chosen: list[Parts], start: int) -> list[list[Parts]]:
+    """Groups by one part: by names rather than by numbers, since layers are alike, and into few groups."""
+    if len({len(path) for path in chosen}) > 1:
+        position = start
+    else:
+        columns = [{path[i] for path in chosen} for i in range(len(chosen[0]))]
+        differing = [i for i, column in enumerate(columns) if len(column) > 1]
+        position = min(differing, key=lambda i: (all(part.isdigit() for part in columns[i]), len(columns[i])))
+    groups: dict[str | None, list[Parts]] = {}
+    for path in chosen:
+        groups.setdefault(path[position] if position < len(path) else None, []).append(path)
+    return list(groups.values())
+
+
+def _num_common(paths: Sequence[Parts]) -> int:
+    """How many parts all of them begin with; never the whole of one, which would leave nothing to tell them apart."""
+    shortest = min(len(path) for path in paths)
+    for i in range(shortest):
+        if len({path[i] for path in paths}) > 1:
+            return i
+    return shortest - 1
+
+
+def similar_patterns(pattern: str, paths: Sequence[str]) -> str:
+    """What a pattern that matches none of these paths was meant to say: another syntax, other letters, or a typo."""
+    other = _other_syntax(pattern, paths) or _look_alike(pattern, paths)
+    return other or did_you_mean(pattern, _with_one_part_replaced(pattern, paths))
+
+
+def _with_one_part_replaced(pattern: str, paths: Sequence[str]) -> list[str]:
+    """The pattern with one part replaced by a part that exists, where that makes it match something."""
+    parts = pattern_parts(pattern)
+    repaired = []
+    for i, part in enumerate(parts):
+        if "*" in part:
+            continue
+        before, after = parts[:i], parts[i + 1 :]
+        others = {other for path in paths for other in _between(before, split_path(path), after)}
+        repaired += [".".join([*before, join_parts((other,)), *after]) for other in sorted(others)]
+    return repaired or list(paths)
+
+
+def _between(before: Parts, path: Parts, after: Parts) -> list[str]:
+    """The parts of a path that stand where the pattern has a part between these two."""
+    fixed = "**" not in before and "**" not in after
+    if fixed and len(path) != len(before) + 1 + len(after):
+        return []
+    positions = [len(before)] if fixed else range(len(path))
+    return [path[k] for k in positions if matches_parts(before, path[:k]) and matches_parts(after, path[k + 1 :])]
+
+
+def _other_syntax(pattern: str, paths: Sequence[str]) -> str | None:
+    """The pattern, if it is written as JAX or a file system writes paths, or as a regular expression."""
+    dotted = as_dotted(pattern)
+    if dotted and any(matches(dotted, path) for path in paths):
+        return f'paths are dotted, list positions too: write "{dotted}"'
+    if not _REGEX.search(pattern) or len(pattern) > _MAX_REGEX:
+        return None
+    reached = _by_regex(pattern, paths)
+    if not reached:
+        return "patterns are globs, not regular expressions: `*` is one part, `**` any number; " + did_you_mean(
+            pattern, paths
+        )
+    suggested = globs(reached, set(paths) - set(reached))
+    more = f" and {len(suggested) - MAX_GLOBS} more" if len(suggested) > MAX_GLOBS else ""
+    written = ", ".join(f'"{each}"' for each in suggested[:MAX_GLOBS]) + more
+    each = "" if len(suggested) == 1 else ", a rule each"
+    return f"patterns are globs, not regular expressions: write {written}{each}"
+
+
+def _by_regex(pattern: str, paths: Sequence[str]) -> list[str]:
+    """The leaves that a pattern matches if it is read as a regular expression, or as a shell reads it."""
+    chosen = re.sub(r"\{([^{}]*,[^{}]*)\}", lambda m: "(" + m[1].replace(",", "|") + ")", pattern).replace("/", r"\.")
+    shell = re.sub(r"\*+", "[^.]*", chosen.replace(r"\.", ".").replace(".", r"\.")).replace("?", "[^.]")
+    for regex, method in ((chosen, "fullmatch"), (shell, "fullmatch"), (chosen, "search")):
+        if _backtracks(regex, paths):
+            continue
+        try:
+            with warnings.catch_warnings():  # of syntax that a later Python may read otherwise
+                warnings.simplefilter("ignore")
+                compiled = re.compile(regex)
+            reached = [path for path in paths if getattr(compiled, method)(path)]
+        except (re.error, RecursionError):
+            continue
+        if reached:
+            return [path for path in reached if not is_optimizer(path)] or reached
+    return []
+
+
+def _backtracks(regex: str, paths: Sequence[str]) -> bool:
+    """Whether matching might take very long: repetitions of groups or of repetitions, or many of them in long paths."""
+    if re.search(r"[)*+}?][*+{]", regex):
+        return True
+    num = 1 + len(re.findall(r"[*+{?]", regex))
+    return sum(math.comb(len(path) + num, num) for path in paths) > _MAX_TRIES
+
+
+def _look_alike(pattern: str, paths: Sequence[str]) -> str | None:
+    """The closest path, if letters of the pattern only look like its letters: of other alphabets, or without width."""
+    closest = difflib.get_close_matches(pattern, _with_one_part_replaced(pattern, paths), n=1, cutoff=0.6)
+    if not closest or (pattern.isascii() and closest[0].isascii()):
+        return None
+    differing = [
+        (pattern[a:b], closest[0][c:d])
+        for tag, a, b, c, d in difflib.SequenceMatcher(None, pattern, closest[0]).get_opcodes()
+        if tag != "equal"
+    ]
+    if all(one.isascii() and other.isascii() for one, other in differing):
+        return None
+    letters = "; ".join(
+        f"it has {_code_points(one)} where the leaf has {_code_points(other)}" for one, other in differing[:3]
+    )
+    return f"did you mean {closest[0]!a}? {letters}"
+
+
+def _code_points(text: str) -> str:
+    if not text:
+        return "nothing"
+    return " + ".join(f"U+{ord(c):04X} {unicodedata.name(c, 'without a name')}" for c in text[:4])
