@@ -54,8 +54,8 @@ class Subgraph:
         values = jax.eval_shape(lambda own, cache: values_of(own, self._like_produced(own, cache)), own, cache)
         check_addresses(self.recorded_outputs, values)
         never = {name: jnp.full((), NEVER, jnp.int32) for name in self.names}
-        kept = empty(self.recorded_outputs, values, num_steps)
-        return {"own": own, "cache": cache, "not_finite": never, "kept": kept, "step": jnp.zeros((), jnp.int32)}
+        buffers = empty(self.recorded_outputs, values, num_steps)
+        return {"own": own, "cache": cache, "not_finite": never, "kept": buffers, "step": jnp.zeros((), jnp.int32)}
 
     def run(self, carry: Carry, foreign: Any, inputs: Any, num_steps: int) -> Carry:
         """So many steps.
@@ -194,8 +194,8 @@ def seen_at_the_end(before: jax.Array, own: Any, num_steps: int) -> jax.Array:
 def over_devices(first: jax.Array, axis: str) -> jax.Array:
     """The first step at which any device saw something, where each holds some rows of a part."""
     latest = jnp.iinfo(jnp.int32).max
-    found = jax.lax.pmin(jnp.where(first == NEVER, latest, first), axis)
-    return jnp.where(found == latest, NEVER, found)
+    earliest = jax.lax.pmin(jnp.where(first == NEVER, latest, first), axis)
+    return jnp.where(earliest == latest, NEVER, earliest)
 
 
 def _seen(before: jax.Array, leaves: list[Any], step: Any) -> jax.Array:

@@ -70,18 +70,18 @@ class ByRows:
 
     def __call__(self, state: Any, inputs: Any) -> tuple[Any, Any]:
         """All steps, of a padded state."""
-        num_steps, rows, kept = count_steps(inputs), self.rows, self.graph_loop.recorded_outputs
-        subgraph = Subgraph(rows.graph, tuple(rows.graph.parts), kept, rows.num, rows.axis)
+        num_steps, rows, recorded_outputs = count_steps(inputs), self.rows, self.graph_loop.recorded_outputs
+        subgraph = Subgraph(rows.graph, tuple(rows.graph.parts), recorded_outputs, rows.num, rows.axis)
 
         def run(state: Any, inputs: Any) -> Any:
             carry = subgraph.end(subgraph.run(subgraph.begin(state, num_steps), {}, inputs, num_steps), num_steps)
             return {**carry["own"], CACHE: carry["cache"]}, carry["kept"], carry["not_finite"]
 
         specs = map_with_paths(lambda path, _: rows.spec(path), state)
-        out_specs = specs, {one.key: rows.buffer_spec(one) for one in kept}, P()
+        out_specs = specs, {one.key: rows.buffer_spec(one) for one in recorded_outputs}, P()
         mapped = jax.shard_map(run, mesh=self.mesh, in_specs=(specs, P()), out_specs=out_specs, check_vma=False)
         state, buffers, not_finite = mapped(state, inputs)
-        return state, results(rows.crop_buffers(kept, buffers), not_finite)
+        return state, results(rows.crop_buffers(recorded_outputs, buffers), not_finite)
 
 
 def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, mode: str) -> ByRows | None:

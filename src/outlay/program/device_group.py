@@ -116,8 +116,8 @@ class DeviceGroup:
         looked = self._mapped(look, ({name: mine[name] for name in self.names}, self._rest_specs), P())
 
         def end(own: Any, rest: Any) -> Any:
-            kept = self.rows.crop_buffers(subgraph.recorded_outputs, rest["kept"]) if self.rows else rest["kept"]
-            return kept, looked(own, rest)
+            buffers = self.rows.crop_buffers(subgraph.recorded_outputs, rest["kept"]) if self.rows else rest["kept"]
+            return buffers, looked(own, rest)
 
         return jax.jit(end)
 
@@ -143,8 +143,10 @@ class DeviceGroup:
 
     @functools.cached_property
     def _rest_specs(self) -> Any:
-        kept = {one.key: self.rows.buffer_spec(one) if self.rows else P() for one in self.subgraph.recorded_outputs}
-        return {"not_finite": dict.fromkeys(self.names, P()), "kept": kept, "step": P()}
+        buffer_specs = {
+            one.key: self.rows.buffer_spec(one) if self.rows else P() for one in self.subgraph.recorded_outputs
+        }
+        return {"not_finite": dict.fromkeys(self.names, P()), "kept": buffer_specs, "step": P()}
 
     def _typed(self, tree: Any, specs: Any) -> Any:
         """Shapes that say where they are."""

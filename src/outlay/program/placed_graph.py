@@ -149,12 +149,14 @@ class PlacedGraph:
             begin({**mine, "cache": cache}) for (begin, _), mine, cache in zip(self._ends, own, caches, strict=True)
         ]
         dispatch(own, rest, caches, inputs)
-        kept, not_finite = {}, {}
+        buffers, not_finite = {}, {}
         for (_, end), mine, left in zip(self._ends, own, rest, strict=True):
             these, first = end(mine, left)
-            kept |= these
+            buffers |= these
             not_finite |= first
-        return joined(own, caches), results({one.key: kept[one.key] for one in self.step.recorded_outputs}, not_finite)
+        return joined(own, caches), results(
+            {one.key: buffers[one.key] for one in self.step.recorded_outputs}, not_finite
+        )
 
     @functools.cached_property
     def _structure(self) -> Any:
@@ -168,8 +170,8 @@ class PlacedGraph:
         self, names: tuple[str, ...], devices: tuple[Any, ...], rows: Rows | None, num_steps: int
     ) -> DeviceGroup:
         graph = self.step.graph
-        kept = tuple(one for one in self.step.recorded_outputs if one.part in names)
-        subgraph = Subgraph(graph, names, kept, rows.num if rows else {}, ROWS)
+        recorded = tuple(one for one in self.step.recorded_outputs if one.part in names)
+        subgraph = Subgraph(graph, names, recorded, rows.num if rows else {}, ROWS)
         inputs = {name: self.batch_shapes[name] for name in subgraph.inputs}
         return DeviceGroup(subgraph, devices, rows, self.state_shapes, inputs, num_steps)
 

@@ -48,12 +48,12 @@ def _array_leaves(x: Any, named: Sequence[tuple[str, Any]]) -> list[LeafFacts]:
             "outlay.show cannot see a value that is being traced: inside jit it has no place on devices yet\n"
             "  fix: show the result, outside the jitted function"
         )
-    found = [array_leaf(name, leaf) for name, leaf in named]
-    problems = [item for item in found if isinstance(item, Problem)]
+    array_leaves = [array_leaf(name, leaf) for name, leaf in named]
+    problems = [item for item in array_leaves if isinstance(item, Problem)]
     if problems:
-        lines = [f"{len(problems)} of {len(found)} arrays cannot have their sharding:"]
+        lines = [f"{len(problems)} of {len(array_leaves)} arrays cannot have their sharding:"]
         raise ShowError("\n".join([*lines, *(problem.text() for problem in problems)]))
-    return [item for item in found if isinstance(item, LeafFacts)]
+    return [item for item in array_leaves if isinstance(item, LeafFacts)]
 
 
 def _no_array(x: Any, left_out: Sequence[tuple[str, Any]]) -> ShowError:

@@ -76,15 +76,15 @@ def heat(leaves: Sequence[LeafFacts], hosts: dict[int, int]) -> Heat:
     """
     held = _by_module([leaf for leaf in leaves if leaf.device_ids])
     names = sorted(held, key=lambda name: -sum(held[name].values()))
-    kept = set(names if len(names) <= _MAX_MODULES else names[: _MAX_MODULES - 1])
-    modules = [name for name in held if name in kept]
+    shown = set(names if len(names) <= _MAX_MODULES else names[: _MAX_MODULES - 1])
+    modules = [name for name in held if name in shown]
     columns = [held[name] for name in modules]
-    if len(kept) < len(held):
+    if len(shown) < len(held):
         others: collections.Counter[int] = collections.Counter()
         for name in held:
-            if name not in kept:
+            if name not in shown:
                 others.update(held[name])
-        modules.append(f"{len(held) - len(kept)} others")
+        modules.append(f"{len(held) - len(shown)} others")
         columns.append(others)
     rows = [HeatRow((host,), (device,), tuple(c[device] for c in columns)) for device, host in hosts.items()]
     if len(rows) > _MAX_SINGLE_DEVICES:

@@ -18,7 +18,7 @@ from outlay.report.show_text import shape_text
 def leaves_view(facts: Facts) -> dict[str, Any]:
     """What the script draws: the table of leaves and their block pictures."""
     blocks = facts.shared_blocks
-    numbers = {found: number for number, found in enumerate(blocks)}
+    numbers = {block: number for number, block in enumerate(blocks)}
     most = max((leaf.bytes_per_device for leaf in facts.leaves), default=0)
     leaves = [
         {
@@ -48,7 +48,7 @@ def leaves_view(facts: Facts) -> dict[str, Any]:
     return {
         "leaves": leaves,
         "modules": modules,
-        "pictures": [_picture(draw(found)) for found in blocks],
+        "pictures": [_picture(draw(block)) for block in blocks],
         "colours": dict(zip(ids, device_colours(len(ids)), strict=True)),
     }
 

@@ -105,7 +105,7 @@ class Facts:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        blocks = {found: number for number, found in enumerate(self.shared_blocks)}
+        blocks = {block: number for number, block in enumerate(self.shared_blocks)}
         everywhere = [device.id for device in self.devices]
         leaves = [
             {
@@ -127,7 +127,7 @@ class Facts:
             "leaves": leaves,
             "modules": [module.to_dict() for module in self.modules],
             "heat": self.heat.to_dict(),
-            "blocks": [found.to_dict() for found in blocks],
+            "blocks": [block.to_dict() for block in blocks],
         }
 
 

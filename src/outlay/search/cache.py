@@ -128,12 +128,12 @@ def price(program: Program, target: Target, cache: Cache) -> tuple[Price, bool]:
         *(os.environ.get(variable, "") for variable in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
     )
     key = cache_key(program.lowered.as_text(), depends)
-    kept = cache.load(key)
-    if kept is not None:
-        return kept, True
-    found = _compiled_price(program, target)
-    cache.store(key, found)
-    return found, False
+    cached = cache.load(key)
+    if cached is not None:
+        return cached, True
+    compiled = _compiled_price(program, target)
+    cache.store(key, compiled)
+    return compiled, False
 
 
 def _compiled_price(program: Program, target: Target) -> Price:

@@ -208,12 +208,12 @@ def _reason(error: OutlayError) -> str:
     return lines[2] if len(lines) > 2 else lines[0]
 
 
-def _figures(found: Explanation) -> Iterator[tuple[str, int]]:
-    for kind, total in found.by_kind().items():
+def _figures(explanation: Explanation) -> Iterator[tuple[str, int]]:
+    for kind, total in explanation.by_kind().items():
         yield f"{kind}, runs", total.num_runs
-    yield "bytes a step", found.bytes_per_step
-    if found.memory is not None:
-        yield "memory", found.memory.peak
+    yield "bytes a step", explanation.bytes_per_step
+    if explanation.memory is not None:
+        yield "memory", explanation.memory.peak
 
 
 def _render(fixed: Fix) -> Iterator[Any]:

@@ -23,14 +23,14 @@ def mesh_shapes(spec: MeshSpec, target: Target) -> tuple[MeshSpec, ...]:
     """
     names = [name for name, _ in spec.axes]
     least = [min(2, abs(size)) for _, size in spec.axes]
-    found = []
+    shapes = []
     for sizes in _products(target.num_devices, least):
         mesh = MeshSpec(dict(zip(names, sizes, strict=True)), dict(spec.over))
         try:
-            found.append(on_target(mesh, target))
+            shapes.append(on_target(mesh, target))
         except MeshError:  # an axis would leave its host
             continue
-    return tuple(found)
+    return tuple(shapes)
 
 
 def on_target(mesh: MeshSpec, target: Target) -> MeshSpec:

@@ -122,9 +122,9 @@ def _compile(
                     outcomes.append(outcome)
                     progress.ended(outcome.screened.candidate, future.result(), _in_words(outcome))
         except KeyboardInterrupt:
-            kept = sum(each.price is not None for each in outcomes)
+            num_priced = sum(each.price is not None for each in outcomes)
             raise KeyboardInterrupt(
-                f"stopped: {kept} of {total} candidates were compiled and are kept in {cache_folder()}; the same "
+                f"stopped: {num_priced} of {total} candidates were compiled and are kept in {cache_folder()}; the same "
                 "command goes on from there"
             ) from None
         finally:
@@ -171,10 +171,10 @@ def _outcome(screened: Screened, ended: Ended) -> Outcome:
 def _in_words(outcome: Outcome) -> str:
     if outcome.price is None:
         return outcome.failure.partition("\n")[0]
-    kept = ", kept from before" if outcome.was_kept else ""
+    from_cache = ", kept from before" if outcome.was_kept else ""
     if not outcome.price.fits:
-        return f"does not fit, {why_too_big(outcome.price)}{kept}"
-    return f"{outcome.price.range_in_words} a step, {format_bytes(outcome.price.peak_bytes)}{kept}"
+        return f"does not fit, {why_too_big(outcome.price)}{from_cache}"
+    return f"{outcome.price.range_in_words} a step, {format_bytes(outcome.price.peak_bytes)}{from_cache}"
 
 
 def _not_compiled(left: Sequence[Screened], capacity: int) -> list[Considered]:
@@ -230,17 +230,17 @@ def ranked(outcomes: Sequence[Outcome]) -> list[Considered]:
     priced = [(each, each.price) for each in outcomes if each.price is not None]
     fitting = sorted(((each, _of_a_sample(each)) for each, its in priced if its.fits), key=lambda pair: pair[1].seconds)
     too_big = sorted((pair for pair in priced if not pair[1].fits), key=lambda pair: pair[1].peak_bytes)
-    found = []
+    ranking = []
     if fitting:
         fastest = fitting[0][1]
         first = min((pair for pair in fitting if is_tie(pair[1], fastest)), key=lambda pair: pair[1].peak_bytes)
-        found.append(_considered(first[0], "chosen", "the fastest that fits"))
-        found += [
+        ranking.append(_considered(first[0], "chosen", "the fastest that fits"))
+        ranking += [
             _considered(each, "slower", _why_slower(each, first[0])) for each, _ in fitting if each is not first[0]
         ]
-    found += [_considered(each, "does not fit", why_too_big(price)) for each, price in too_big]
+    ranking += [_considered(each, "does not fit", why_too_big(price)) for each, price in too_big]
     failed = [each for each in outcomes if each.price is None]
-    return found + [_considered(each, "timed out" if each.timed_out else "failed", each.failure) for each in failed]
+    return ranking + [_considered(each, "timed out" if each.timed_out else "failed", each.failure) for each in failed]
 
 
 def _of_a_sample(outcome: Outcome) -> Price:

@@ -122,8 +122,8 @@ def _why(code: int, errors: str) -> str:
 
 def _raised(errors: str) -> list[str]:
     """The exception that ends a text, then the place that raised it; nothing where it does not end in a traceback."""
-    _, found, traceback = errors.rpartition("Traceback (most recent call last):\n")
-    lines = [line for line in traceback.splitlines() if line.strip()] if found else []
+    _, separator, traceback = errors.rpartition("Traceback (most recent call last):\n")
+    lines = [line for line in traceback.splitlines() if line.strip()] if separator else []
     # The stack is indented, and the exception is not.
     begin = next((number for number, line in enumerate(lines) if not line.startswith(" ")), len(lines))
     places = [line.strip() for line in lines[:begin] if line.startswith("  File ")]

@@ -165,11 +165,11 @@ def fit(
         writer = stack.enter_context(MetricsFile(writes, after=first)) if writes else None
         counter = PatienceCounter(patience) if patience else None
         if counter:
-            counter.continue_after(writer.kept if writer else (), first, from_file=metrics_path is not None)
+            counter.continue_after(writer.earlier if writer else (), first, from_file=metrics_path is not None)
             steps = first if counter.is_used_up else steps
-        history = History(writer.kept if writer else ())
+        history = History(writer.earlier if writer else ())
         if writer:
-            writer.kept.clear()  # the file has them
+            writer.earlier.clear()  # the file has them
         before = history.last or {"step": first, "seconds": 0.0}
         since = 0 if history.last else first
         saving = Saving(checkpoints, checkpoint_every) if checkpoints else None
@@ -330,13 +330,13 @@ def _in_words(metrics: Mapping[str, Any]) -> str:
 
 def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, float]:
     """What an evaluation gives, as metrics of a step."""
-    found = evaluate(program, state)
+    metrics = evaluate(program, state)
     if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
         raise ProgramError(
             "evaluate(program, state) used up the state that training goes on with"
             "\n  fix: a program that only reads: outlay.program(..., donate=False)"
         )
-    return {f"evaluate.{name}": as_numbers(value) for name, value in found.items()}
+    return {f"evaluate.{name}": as_numbers(value) for name, value in metrics.items()}
 
 
 def _batch(data: Data, step: int, steps: int) -> Any:

@@ -33,7 +33,7 @@ class History:
     """
 
     def __init__(self, metrics: Iterable[dict[str, float]] = ()) -> None:
-        self._kept: list[dict[str, float]] = []
+        self._remembered: list[dict[str, float]] = []
         self._every = 1
         self._num = 0
         self.last: dict[str, float] | None = None
@@ -44,15 +44,15 @@ class History:
         """Take in the metrics of the next step."""
         self.last = metrics
         if self._num % self._every == 0:
-            self._kept.append(metrics)
-            if len(self._kept) > MOST_REMEMBERED:
-                self._kept = self._kept[::2]
+            self._remembered.append(metrics)
+            if len(self._remembered) > MOST_REMEMBERED:
+                self._remembered = self._remembered[::2]
                 self._every *= 2
         self._num += 1
 
     def __iter__(self) -> Iterator[dict[str, float]]:
-        ends_with_last = not self._kept or self._kept[-1] is self.last
-        return iter(self._kept if ends_with_last or self.last is None else [*self._kept, self.last])
+        ends_with_last = not self._remembered or self._remembered[-1] is self.last
+        return iter(self._remembered if ends_with_last or self.last is None else [*self._remembered, self.last])
 
 
 class MetricsFile:
@@ -64,7 +64,7 @@ class MetricsFile:
 
     Attributes:
         path: the file.
-        kept: the metrics of the lines that stayed.
+        earlier: the metrics of the lines that stayed.
 
     Raises:
         CheckpointError: the file does not hold every step up to `after`.
@@ -73,14 +73,14 @@ class MetricsFile:
 
     def __init__(self, path: Path, *, after: int = 0) -> None:
         self.path = path
-        self.kept = _read(path, after) if after else []
+        self.earlier = _read(path, after) if after else []
         _refuse_other(path)
         # Beside it and then in its place: a kill in between loses no line, and other processes may be reading it.
         try:
             with whole_file(path) as rewritten:
                 self._file = rewritten.open("wb", buffering=0)
                 try:
-                    for metrics in self.kept:
+                    for metrics in self.earlier:
                         self.write(metrics)
                 except BaseException:
                     self._file.close()
@@ -172,8 +172,8 @@ def _read(path: Path, num_steps: int) -> list[dict[str, Any]]:
         if path.exists() and not path.is_file():  # a pipe or a device might never end
             raise ValueError("it is no plain file")
         with path.open(encoding="utf-8") as file:
-            found = [json.loads(line) for line in itertools.islice(file, num_steps)]
-        steps = [metrics["step"] for metrics in found]
+            rows = [json.loads(line) for line in itertools.islice(file, num_steps)]
+        steps = [metrics["step"] for metrics in rows]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be continued after step {num_steps}: {error}\n{_FIX}") from error
     if steps != list(range(1, num_steps + 1)):
@@ -184,7 +184,7 @@ def _read(path: Path, num_steps: int) -> list[dict[str, Any]]:
             f"and {which}\n"
             f"{_FIX}"
         )
-    return [{name: _read_number(value) for name, value in metrics.items()} for metrics in found]
+    return [{name: _read_number(value) for name, value in metrics.items()} for metrics in rows]
 
 
 _FIX = "  fix: put the file of this run back, or begin the run anew"

@@ -40,22 +40,22 @@ def state_in(optimizer: optax.GradientTransformation, dtype: Any) -> optax.Gradi
         >>> precise.init({"w": jnp.ones(2, jnp.bfloat16)}).master["w"].dtype
         dtype('float32')
     """
-    inner, kept = optax.with_extra_args_support(optimizer), jnp.dtype(dtype)
+    inner, state_dtype = optax.with_extra_args_support(optimizer), jnp.dtype(dtype)
 
     def needs_master(params: Any) -> bool:
-        return any(jnp.dtype(p.dtype).itemsize < kept.itemsize for p in jax.tree.leaves(params))
+        return any(jnp.dtype(p.dtype).itemsize < state_dtype.itemsize for p in jax.tree.leaves(params))
 
     def init(params: Any) -> KeptState:
-        master = _floats_as(params, kept) if needs_master(params) else None
-        return KeptState(master, _floats_as(inner.init(_floats_as(params, kept)), kept))
+        master = _floats_as(params, state_dtype) if needs_master(params) else None
+        return KeptState(master, _floats_as(inner.init(_floats_as(params, state_dtype)), state_dtype))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         exact = _widened(params if state.master is None else state.master)
         updates, inner_state = inner.update(_widened(updates), _widened(state.inner), exact, **extra)
-        kept_state = _floats_as(inner_state, kept)
+        kept_state = _floats_as(inner_state, state_dtype)
         if state.master is None:
             return updates, KeptState(None, kept_state)
-        master = jax.tree.map(lambda p, u: (p + u).astype(kept), exact, updates)
+        master = jax.tree.map(lambda p, u: (p + u).astype(state_dtype), exact, updates)
         # As a difference, since that is what optax adds: the parameters become the rounded master copies.
         updates = jax.tree.map(lambda m, p: m.astype(jnp.float32) - p.astype(jnp.float32), master, params)
         return updates, KeptState(master, kept_state)

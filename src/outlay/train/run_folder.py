@@ -201,12 +201,12 @@ class RunFolder:
                 f"{self.path} is a run folder, but Outlay did not write {', '.join(strange)}, which a run would replace"
                 f"\n  fix: rename {strange[0]}, or --run-folder {_free(self.path)} for a new one"
             )
-        found = sorted(entry.name for entry in self.path.iterdir() if entry.name != MARK)
-        if not found or force:
+        entries = sorted(entry.name for entry in self.path.iterdir() if entry.name != MARK)
+        if not entries or force:
             return
-        listed = ", ".join(found[:6]) + (", …" if len(found) > 6 else "")
+        listed = ", ".join(entries[:6]) + (", …" if len(entries) > 6 else "")
         raise RunFolderError(
-            f"the run folder {self.path} exists and holds {counted(len(found), 'file')}: {listed}\n"
+            f"the run folder {self.path} exists and holds {counted(len(entries), 'file')}: {listed}\n"
             f"  fix: --run-folder {_free(self.path)} for a new one, or --force to replace the run in it"
         )
 

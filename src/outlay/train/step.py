@@ -114,8 +114,8 @@ def train_step(
 
         def loss_of(params: Any) -> jax.Array:
             over = functools.partial(sums, params)
-            found, _ = sum_over_microbatches(over, samples, accumulate, state.model_state)
-            return found["loss"] * ((accumulate if reduction == "sum" else 1) / found["weight"])
+            totals, _ = sum_over_microbatches(over, samples, accumulate, state.model_state)
+            return totals["loss"] * ((accumulate if reduction == "sum" else 1) / totals["weight"])
 
         with jax.named_scope("optimizer"):  # the name by which reports know this part of the step
             grads = jax.tree.map(lambda g, p: _downhill(g * share).astype(p.dtype), grads, state.params)
@@ -141,14 +141,14 @@ def _downhill(grad: jax.Array) -> jax.Array:
 
 def _learning_rate(state: TrainState) -> jax.Array:
     leaves = flatten_paths(state.opt_state)[0]
-    found = [(path, leaf) for path, leaf in leaves if path.split(".")[-1] == "learning_rate"]
-    if len(found) != 1:
+    rates = [(path, leaf) for path, leaf in leaves if path.split(".")[-1] == "learning_rate"]
+    if len(rates) != 1:
         raise ProgramError(
-            f"the metric learning_rate: the optimizer's state holds {len(found)} of that name"
-            + "".join(f"\n  opt_state.{path}" for path, _ in found)
+            f"the metric learning_rate: the optimizer's state holds {len(rates)} of that name"
+            + "".join(f"\n  opt_state.{path}" for path, _ in rates)
             + "\n  fix: optax.inject_hyperparams(optax.adam)(learning_rate=schedule), once, or leave it out"
         )
-    return found[0][1]
+    return rates[0][1]
 
 
 _OF_THE_STEP: dict[str, Callable[[Any, Any, TrainState], jax.Array]] = {
@@ -182,16 +182,16 @@ def _gradient(
     """Gradients of the summed loss, all sums, and the last model state, microbatch by microbatch."""
 
     def summed_loss(params: Any, samples: Any, carried: Any) -> tuple[jax.Array, Any]:
-        found, carried = sums(params, samples, carried)
-        return found["loss"], (found, carried)
+        summed, carried = sums(params, samples, carried)
+        return summed["loss"], (summed, carried)
 
     def one(samples: Any, carried: Any) -> tuple[Any, Any]:
-        grads, (found, carried) = jax.grad(summed_loss, has_aux=True)(params, samples, carried)
+        grads, (summed, carried) = jax.grad(summed_loss, has_aux=True)(params, samples, carried)
         grads = constrain(jax.tree.map(_at_least_float32, grads), "grads", optional=True)
-        return (grads, found), carried
+        return (grads, summed), carried
 
-    (grads, found), carried = sum_over_microbatches(one, samples, accumulate, carried)
-    return grads, found, carried
+    (grads, summed), carried = sum_over_microbatches(one, samples, accumulate, carried)
+    return grads, summed, carried
 
 
 def _at_least_float32(grad: jax.Array) -> jax.Array:
@@ -227,12 +227,12 @@ def sum_over_microbatches(
 
     def add(so_far: Any, microbatch: Any) -> tuple[Any, None]:
         total, carried = so_far
-        found, carried = sums(microbatch, carried)
-        return (jax.tree.map(jnp.add, total, found), carried), None
+        shapes, carried = sums(microbatch, carried)
+        return (jax.tree.map(jnp.add, total, shapes), carried), None
 
     # From the values, not their shapes: on Explicit axes the sums' shardings are part of their types.
-    found = jax.eval_shape(lambda m, c: sums(jax.tree.map(lambda x: x[0], m), c)[0], microbatches, carried)
-    zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype, out_sharding=s.sharding), found))
+    shapes = jax.eval_shape(lambda m, c: sums(jax.tree.map(lambda x: x[0], m), c)[0], microbatches, carried)
+    zeros = per_device(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype, out_sharding=s.sharding), shapes))
     with jax.named_scope(MICROBATCHES):
         return jax.lax.scan(add, (zeros, carried), microbatches)[0]
 
@@ -312,7 +312,7 @@ def init_state(
                 f"init_params must return a pair (params, model_state), and returned a {type(made).__name__}\n"
                 "  fix: return params, model_state; or leave model_state=True out"
             )
-        params, kept = arrays_only(made if model_state else (made, None))
-        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key_samples, kept)
+        params, model_arrays = arrays_only(made if model_state else (made, None))
+        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key_samples, model_arrays)
 
     return init

@@ -161,8 +161,8 @@ class _Together:
         self._inputs = inputs
 
     def run(self) -> dict[str, Any]:
-        self.state, found = jax.block_until_ready(self._run(self.state, self._inputs))
-        return found
+        self.state, outputs = jax.block_until_ready(self._run(self.state, self._inputs))
+        return outputs
 
     def seconds(self) -> float:
         return _seconds(self.run)
@@ -290,7 +290,7 @@ def _step_seconds(devices: Sequence[jax.Device], num_ports: int) -> float:
 
     def run() -> Any:
         nonlocal state
-        state, found = program(state, inputs)
-        return state, found
+        state, outputs = program(state, inputs)
+        return state, outputs
 
     return _median(run)

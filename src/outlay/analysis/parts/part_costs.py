@@ -61,7 +61,7 @@ def explain_placed(program: Program, target: Target | None = None) -> PlacedExpl
     unknown: dict[str, list[str]] = {}
     parts = _with_shares([_part(program, name, hardware, unknown) for name in program.step.graph.parts])
     sent = sent_by(program, hardware)
-    found = PlacedExplanation(
+    explanation = PlacedExplanation(
         name=", ".join(part.name for part in parts[:_NAMED]) + (" ..." if len(parts) > _NAMED else ""),
         target=hardware,
         mesh=mesh,
@@ -74,7 +74,7 @@ def explain_placed(program: Program, target: Target | None = None) -> PlacedExpl
         notes=tuple(_notes(mesh, hardware)),
         seconds=0.0,
     )
-    return replace(found, findings=find(found), seconds=time.perf_counter() - start)
+    return replace(explanation, findings=find(explanation), seconds=time.perf_counter() - start)
 
 
 def _part(program: Program, name: str, target: Target | None, unknown: dict[str, list[str]]) -> PartFacts:
@@ -166,76 +166,76 @@ _FAR = 0.75
 """Share of the devices' number below which the best gain is said to be bounded by one part."""
 
 
-def find(found: PlacedExplanation) -> tuple[Finding, ...]:
+def find(explanation: PlacedExplanation) -> tuple[Finding, ...]:
     """Every finding."""
-    return (*_dominant(found), *_unbalanced(found), *_exchange(found), *_idle(found))
+    return (*_dominant(explanation), *_unbalanced(explanation), *_exchange(explanation), *_idle(explanation))
 
 
-def _dominant(found: PlacedExplanation) -> Iterator[Finding]:
+def _dominant(explanation: PlacedExplanation) -> Iterator[Finding]:
     """One part is so much of the work that devices for the others gain little."""
-    if len(found.parts) < 2 or found.best_gain >= _FAR * found.mesh.num_devices:
+    if len(explanation.parts) < 2 or explanation.best_gain >= _FAR * explanation.mesh.num_devices:
         return
-    part = max(found.parts, key=lambda one: one.share)
+    part = max(explanation.parts, key=lambda one: one.share)
     yield Finding(
         "dominant-part",
-        f"{found.bound}, whatever number of devices there are",
+        f"{explanation.bound}, whatever number of devices there are",
         f'split it over several devices: outlay.by_module({{..., "{part.name}": [0, 1]}}), or everything: '
         "outlay.by_rows()",
         int(part.bytes_accessed),
     )
 
 
-def _unbalanced(found: PlacedExplanation) -> Iterator[Finding]:
+def _unbalanced(explanation: PlacedExplanation) -> Iterator[Finding]:
     """Several parts share the busiest device, and what could be reached is far."""
-    busiest = max(found.work_by_device, key=lambda device: found.work_by_device[device])
-    there = [part for part in found.parts if busiest in part.devices]
-    reachable = min(found.best_gain, found.mesh.num_devices)
-    if len(there) < 2 or found.gain >= _FAR * reachable:
+    busiest = max(explanation.work_by_device, key=lambda device: explanation.work_by_device[device])
+    there = [part for part in explanation.parts if busiest in part.devices]
+    reachable = min(explanation.best_gain, explanation.mesh.num_devices)
+    if len(there) < 2 or explanation.gain >= _FAR * reachable:
         return
     yield Finding(
         "unbalanced",
-        f"device {busiest} does {found.work_by_device[busiest] / found.work:.0%} of the work with "
-        f"{', '.join(part.name for part in there)}: at most {found.gain:.1f}x one device, where up to "
+        f"device {busiest} does {explanation.work_by_device[busiest] / explanation.work:.0%} of the work with "
+        f"{', '.join(part.name for part in there)}: at most {explanation.gain:.1f}x one device, where up to "
         f"{reachable:.1f}x could be reached",
         "outlay choose RECIPE --target T proposes a balanced placement",
         int(sum(part.bytes_accessed for part in there)),
     )
 
 
-def _exchange(found: PlacedExplanation) -> Iterator[Finding]:
+def _exchange(explanation: PlacedExplanation) -> Iterator[Finding]:
     """What is exchanged takes longer than what is computed."""
-    spent = found.exchange_seconds
-    busiest = max(found.work_by_device.values())
+    spent = explanation.exchange_seconds
+    busiest = max(explanation.work_by_device.values())
     if spent is None or spent <= busiest:
         return
     yield Finding(
         "exchange-above-work",
-        f"a device waits {format_seconds(spent)} a step for {format_bytes(found.bytes_per_step)} in "
-        f"{counted(len(found.sent), 'transfer')}, and computes {format_seconds(busiest)} at most: the estimate sees "
-        "no gain in this placement",
+        f"a device waits {format_seconds(spent)} a step for {format_bytes(explanation.bytes_per_step)} in "
+        f"{counted(len(explanation.sent), 'transfer')}, and computes {format_seconds(busiest)} at most: the "
+        "estimate sees no gain in this placement",
         "one device; larger parts on fewer devices; or connections with a longer delay, so that several steps run "
         "between two exchanges",
-        int(found.bytes_per_step),
+        int(explanation.bytes_per_step),
     )
 
 
-def _idle(found: PlacedExplanation) -> Iterator[Finding]:
-    idle = [device for device, work in found.work_by_device.items() if not work]
+def _idle(explanation: PlacedExplanation) -> Iterator[Finding]:
+    idle = [device for device, work in explanation.work_by_device.items() if not work]
     if not idle:
         return
     names = ", ".join(map(str, idle))
     yield Finding(
         "idle-device",
         f"device{'s' if len(idle) > 1 else ''} {names}: nothing to do",
-        f"a mesh of {found.mesh.num_devices - len(idle)}, or a part for each: outlay.by_module names positions",
+        f"a mesh of {explanation.mesh.num_devices - len(idle)}, or a part for each: outlay.by_module names positions",
         0,
     )
 
 
 def sent_by(program: Program, target: Target | None) -> tuple[SentFacts, ...]:
     """Everything that leaves a device, most bytes first."""
-    found = [*_between(program, target), *_within(program, target)]
-    return tuple(sorted(found, key=lambda one: -one.bytes_in_all))
+    transfers = [*_between(program, target), *_within(program, target)]
+    return tuple(sorted(transfers, key=lambda one: -one.bytes_in_all))
 
 
 def cached_by(program: Program, sent: tuple[SentFacts, ...]) -> tuple[CachedFacts, ...]:

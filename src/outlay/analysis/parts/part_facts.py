@@ -143,20 +143,20 @@ class PlacedExplanation:
     @property
     def work_by_device(self) -> dict[int, float]:
         """The same on each device, by id."""
-        found = dict.fromkeys(self.mesh.device_ids, 0.0)
+        work = dict.fromkeys(self.mesh.device_ids, 0.0)
         for part in self.parts:
             for device in part.devices:
-                found[device] += part.cost
-        return found
+                work[device] += part.cost
+        return work
 
     @property
     def bytes_by_device(self) -> dict[int, int]:
         """What each device holds of the state, cache included, by id."""
-        found = dict.fromkeys(self.mesh.device_ids, 0)
+        num_bytes = dict.fromkeys(self.mesh.device_ids, 0)
         for one in (*self.parts, *self.cached):
             for device in one.devices if isinstance(one, PartFacts) else one.owners:
-                found[device] += one.num_bytes
-        return found
+                num_bytes[device] += one.num_bytes
+        return num_bytes
 
     @property
     def best_gain(self) -> float:

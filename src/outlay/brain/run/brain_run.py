@@ -115,22 +115,22 @@ def figures(run: BrainRun) -> dict[str, Figure]:
     Args:
         run: a finished run.
     """
-    found = {"graph": draw(run.brain)}
+    drawn = {"graph": draw(run.brain)}
     names = population_names(run.activity.num_neurons)
     num_neurons = {name: run.activity.num_neurons[port] for port, name in names.items()}
     if names and run.num_steps:
         recent = {name: run.activity.recent(port) for port, name in names.items()}
         end = run.num_steps * run.brain.dt
         spikes = {name: (there.times, there.neurons) for name, there in recent.items()}
-        found["raster"] = raster_plot(spikes, num_neurons, start=max(0.0, end - RASTER_MS), end=end)
+        drawn["raster"] = raster_plot(spikes, num_neurons, start=max(0.0, end - RASTER_MS), end=end)
         counts = {name: run.activity.counts(port) for port, name in names.items()}
-        found["rates"] = rates_plot(counts, num_neurons, run.brain.dt)
+        drawn["rates"] = rates_plot(counts, num_neurons, run.brain.dt)
     potentials = {address: np.asarray(run[address]) for address in run.recording if address.endswith(POTENTIAL)}
     if potentials and len(run.times):
-        found["potentials"] = potentials_plot(potentials, run.times, list(num_neurons))
+        drawn["potentials"] = potentials_plot(potentials, run.times, list(num_neurons))
     if run.weights:
-        found["weights"] = weights_plot(run.weights, list(num_neurons))
-    return found
+        drawn["weights"] = weights_plot(run.weights, list(num_neurons))
+    return drawn
 
 
 _NUM_BINS = 60

@@ -122,10 +122,10 @@ class Stimulus:
     def digest(self) -> str:
         """The inputs of the first steps, hashed."""
         stop = min(_NUM_COMPARED, self.num_steps or _NUM_COMPARED)
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name in sorted(self._shapes):
-            found.update(self._steps_of(name, 0, stop).tobytes())
-        return found.hexdigest()[:12]
+            digest.update(self._steps_of(name, 0, stop).tobytes())
+        return digest.hexdigest()[:12]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Nothing: the inputs of a step depend on its number alone."""
@@ -143,18 +143,18 @@ class Stimulus:
         return np.broadcast_to(value.astype(self._dtype), (stop - start, *shape))
 
     def _called(self, name: str, function: Callable[[int], Any], step: int) -> np.ndarray:
-        found, shape = np.asarray(function(step)), self._shapes[name]
-        if not _is_real(found.dtype):
+        value, shape = np.asarray(function(step)), self._shapes[name]
+        if not _is_real(value.dtype):
             raise BrainError(
-                f"the function of input {name!r} returned {found.dtype} for step {step}, not numbers"
+                f"the function of input {name!r} returned {value.dtype} for step {step}, not numbers"
                 f"\n  fix: return an array of real numbers of shape {shape}"
             )
-        if found.shape not in (shape, ()):
+        if value.shape not in (shape, ()):
             raise BrainError(
-                f"the function of input {name!r} returned shape {found.shape} for step {step}, and the input has "
+                f"the function of input {name!r} returned shape {value.shape} for step {step}, and the input has "
                 f"{shape}\n  fix: return an array of shape {shape}"
             )
-        return np.broadcast_to(found, shape)
+        return np.broadcast_to(value, shape)
 
 
 def refuse_not_finite(batch: Batch, start: int) -> None:

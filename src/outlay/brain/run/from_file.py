@@ -83,14 +83,14 @@ def read_inputs(words: Iterable[str]) -> dict[str, Any]:
     Raises:
         BrainError: a text is none of these, or a file cannot be read; all of them are listed.
     """
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     problems = []
     for word in words:
         name, equals, text = word.partition("=")
         try:
             if not equals or not name:
                 raise ValueError("it names no input")
-            found[name] = _value(name, text)
+            inputs[name] = _value(name, text)
         except (OSError, ValueError, KeyError) as error:
             problems.append(
                 Problem(
@@ -99,7 +99,7 @@ def read_inputs(words: Iterable[str]) -> dict[str, Any]:
             )
     if problems:
         raise BrainError(f"{counted(len(problems), 'input')} cannot be read", problems)
-    return found
+    return inputs
 
 
 def _value(name: str, text: str) -> Any:

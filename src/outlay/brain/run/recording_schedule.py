@@ -88,13 +88,13 @@ class Trigger:
         Raises:
             BrainError: it is written otherwise.
         """
-        found = _TRIGGER.fullmatch(text.strip())
-        if not found:
+        match = _TRIGGER.fullmatch(text.strip())
+        if not match:
             raise BrainError(
                 f"{text!r} is no trigger\n  fix: MODULE:PORT > RATE +- MS, such as 'A_ex:out_spikes > 80 +- 50'"
             )
-        around = {} if found["around"] is None else {"around": float(found["around"])}
-        return cls(found["port"], float(found["above"]), **around)
+        around = {} if match["around"] is None else {"around": float(match["around"])}
+        return cls(match["port"], float(match["above"]), **around)
 
 
 _NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
@@ -217,10 +217,10 @@ class Filter:
         steps, rows = self._joined()
         certain = np.ones(len(steps), bool) if before is None else steps < before
         self._waiting = [(steps[~certain], {name: row[~certain] for name, row in rows.items()})]
-        wanted = certain & self._moments.in_windows(steps, self._dt)
+        recorded = certain & self._moments.in_windows(steps, self._dt)
         for watch in self._watches:
-            wanted |= certain & watch.wanted(steps)
-        return steps[wanted], {name: row[wanted] for name, row in rows.items()}
+            recorded |= certain & watch.includes(steps)
+        return steps[recorded], {name: row[recorded] for name, row in rows.items()}
 
 
 _WATCH, _WAITING = "watch/", "waiting"
@@ -266,7 +266,7 @@ class _Watch:
         """Begin with what `to_arrays` returned."""
         self.certain, self._last, self._events = int(arrays["certain"]), arrays["last"], arrays["events"]
 
-    def wanted(self, steps: np.ndarray) -> np.ndarray:
+    def includes(self, steps: np.ndarray) -> np.ndarray:
         """Which of some steps are near an event, as booleans."""
         from_, to = np.searchsorted(self._events, [steps - self._around, steps + self._around + 1])
         return to > from_

@@ -107,9 +107,9 @@ def run_brain(
         *(("record", one, str, 'addresses, such as "*:out_spikes"') for one in record),
         *(("triggers", one, str, 'texts, such as "A_ex:out_spikes > 80 +- 50"') for one in triggers),
     )
-    found = _brain(brain)
+    model = _brain(brain)
     recipe = BrainRecipe.of(
-        found,
+        model,
         inputs=inputs,
         steps=steps,
         record=record,
@@ -127,8 +127,8 @@ def run_brain(
     return simulate(
         prepared,
         steps,
-        lambda rows: MemoryRecorder(rows, found.dt) if to is None else ZarrRecorder(Path(to), rows, found.dt),
-        state=None if state is None else _laid_out(state, found, prepared.program),
+        lambda rows: MemoryRecorder(rows, model.dt) if to is None else ZarrRecorder(Path(to), rows, model.dt),
+        state=None if state is None else _laid_out(state, model, prepared.program),
         progress=progress,
         kept_in=str(to) if to else "",
     )

@@ -85,8 +85,8 @@ class _Simulation(StepLoop):
         self.brain, self.feed = prepared.recipe.brain, prepared.recipe.feed
         self.max_in_flight = 1 if self.feed.listens else StepLoop.max_in_flight
         fix = "fewer neurons: `units` in Python, `count` in a file; a kernel has a number for each pair of them"
-        if found := memory_problems(self.program.plan, self.program.mesh, fix):
-            raise BrainError(*found)
+        if excess := memory_problems(self.program.plan, self.program.mesh, fix):
+            raise BrainError(*excess)
         self._refuse_too_long()
         self._refuse_late_windows()
         self.programs = {self.recipe.chunk: prepared.program}
@@ -223,12 +223,12 @@ class _Simulation(StepLoop):
 
     def _weights(self) -> dict[str, np.ndarray]:
         """Some numbers of every kernel, evenly from all of its neurons."""
-        found = {}
+        weights = {}
         for path, leaf in flatten_paths(self.program.crop(self.state))[0]:
             if path.endswith(".kernel"):
                 whole = gather(leaf).astype(np.float32).reshape(-1)
-                found[path] = whole[:: -(-whole.size // _MAX_WEIGHTS)].copy()
-        return found
+                weights[path] = whole[:: -(-whole.size // _MAX_WEIGHTS)].copy()
+        return weights
 
 
 class BrainStopped(BrainError):

@@ -27,10 +27,10 @@ def read_size(text: str) -> int:
     Raises:
         ExplainError: it is no size.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise ExplainError(f"{text!r} is no size\n  fix: write a number with a unit, such as 10GiB or 500MB")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " "))
 
 
 def read_kind(text: str) -> CollectiveKind:
@@ -47,7 +47,7 @@ def read_kind(text: str) -> CollectiveKind:
 
 
 def broken_budgets(
-    found: Explanation,
+    explanation: Explanation,
     *,
     max_bytes: int | None = None,
     max_memory: int | None = None,
@@ -58,30 +58,30 @@ def broken_budgets(
     What is not known keeps no limit: totals that are incomplete, or memory that the compiler gave no figures of.
 
     Args:
-        found: the program.
+        explanation: the program.
         max_bytes: that a device may send in a step.
         max_memory: that a device may need at its peak.
         forbid: kinds of collectives that there may be none of.
     """
-    if found.by_parts is not None:
-        return tuple(_broken_by_parts(found.by_parts, max_bytes, max_memory, forbid))
-    return tuple(_broken(found, max_bytes, max_memory, forbid))
+    if explanation.by_parts is not None:
+        return tuple(_broken_by_parts(explanation.by_parts, max_bytes, max_memory, forbid))
+    return tuple(_broken(explanation, max_bytes, max_memory, forbid))
 
 
 def _broken(
-    found: Explanation, max_bytes: int | None, max_memory: int | None, forbid: Sequence[CollectiveKind]
+    explanation: Explanation, max_bytes: int | None, max_memory: int | None, forbid: Sequence[CollectiveKind]
 ) -> Iterator[str]:
-    unknown = found.hlo is None or bool(found.hlo.skipped)
-    if max_bytes is not None and found.bytes_per_step > max_bytes:
-        yield f"a device sends {format_bytes(found.bytes_per_step)} a step, {format_bytes(max_bytes)} are allowed"
+    unknown = explanation.hlo is None or bool(explanation.hlo.skipped)
+    if max_bytes is not None and explanation.bytes_per_step > max_bytes:
+        yield f"a device sends {format_bytes(explanation.bytes_per_step)} a step, {format_bytes(max_bytes)} are allowed"
     elif max_bytes is not None and unknown:
         yield "what a device sends is not known for certain: the program could not be read whole"
-    if max_memory is not None and found.memory is None:
+    if max_memory is not None and explanation.memory is None:
         yield "the memory that a device needs is not known: there are no figures from the compiler"
-    elif max_memory is not None and found.memory is not None and found.memory.peak > max_memory:
-        yield f"a device needs {format_bytes(found.memory.peak)}, {format_bytes(max_memory)} are allowed"
+    elif max_memory is not None and explanation.memory is not None and explanation.memory.peak > max_memory:
+        yield f"a device needs {format_bytes(explanation.memory.peak)}, {format_bytes(max_memory)} are allowed"
     for kind in dict.fromkeys(forbid):
-        lines = [row for row in rows(found.collectives) if row.kind == kind]
+        lines = [row for row in rows(explanation.collectives) if row.kind == kind]
         if lines:
             where = ", ".join(f"{row.what}{f' at {row.source}' if row.source else ''}" for row in lines[:_MAX_NAMED])
             more = f" and {len(lines) - _MAX_NAMED} more" if len(lines) > _MAX_NAMED else ""
@@ -95,15 +95,15 @@ _OF_ROWS: CollectiveKind = "all-gather"
 
 
 def _broken_by_parts(
-    found: PlacedExplanation, max_bytes: int | None, max_memory: int | None, forbid: Sequence[CollectiveKind]
+    explanation: PlacedExplanation, max_bytes: int | None, max_memory: int | None, forbid: Sequence[CollectiveKind]
 ) -> Iterator[str]:
     """Each limit that it does not keep, in words; the arguments are those of `broken_budgets`."""
-    if max_bytes is not None and found.most_sent > max_bytes:
-        yield f"a device sends {format_bytes(found.most_sent)} a step, {format_bytes(max_bytes)} are allowed"
-    if max_memory is not None and found.peak is None:
+    if max_bytes is not None and explanation.most_sent > max_bytes:
+        yield f"a device sends {format_bytes(explanation.most_sent)} a step, {format_bytes(max_bytes)} are allowed"
+    if max_memory is not None and explanation.peak is None:
         yield "the memory that a device needs is not known: there are no figures from the compiler"
-    elif max_memory is not None and found.peak is not None and found.peak > max_memory:
-        yield f"a device needs {format_bytes(found.peak)}, {format_bytes(max_memory)} are allowed"
-    within = [one for one in found.sent if one.is_within]
+    elif max_memory is not None and explanation.peak is not None and explanation.peak > max_memory:
+        yield f"a device needs {format_bytes(explanation.peak)}, {format_bytes(max_memory)} are allowed"
+    within = [one for one in explanation.sent if one.is_within]
     if _OF_ROWS in forbid and within:
         yield f"{_OF_ROWS} is forbidden, and exchanges rows of {', '.join(one.part for one in within)}"

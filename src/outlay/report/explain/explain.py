@@ -80,17 +80,17 @@ def explain(
         >>> [(one.kind, one.axes, one.bytes_moved) for one in found.collectives]
         [('all-reduce', ('data',), 7)]
     """
-    wanted = Target.parse(target) if isinstance(target, str) else target
+    requested = Target.parse(target) if isinstance(target, str) else target
     if isinstance(x, Program) and x.device_groups and not (args or kwargs):
-        return _of_parts(explain_placed(x, wanted), x)
+        return _of_parts(explain_placed(x, requested), x)
     subject = subject_of(x, args, kwargs, mesh, compiler_options)
     start = time.perf_counter()
     info = MeshInfo.of(subject.mesh) if subject.mesh is not None else None
-    hardware = wanted or (target_of(subject.mesh) if subject.mesh is not None else None)
+    hardware = requested or (target_of(subject.mesh) if subject.mesh is not None else None)
     if not subject.text:
         return _of_failure(subject, info, hardware, start)
     module = parse_hlo(subject.text)
-    _refuse_other_sizes(module, info, wanted)
+    _refuse_other_sizes(module, info, requested)
     notes = list(subject.notes)
     if hardware is not None and hardware.num_devices != module.num_partitions:
         notes.append(f"a part of {hardware}: without times, which are for all of it; pass target= for the part")
@@ -137,7 +137,7 @@ def _explanation(
     schedule = schedule_of(module, done, target, mesh)
     timed = time_on_lanes(schedule) if target else None
     evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, subject.compiled)
-    said = message_findings(subject.messages, module, leaves, subject.text, mesh)
+    from_messages = message_findings(subject.messages, module, leaves, subject.text, mesh)
     return Explanation(
         name=subject.name,
         target=target,
@@ -148,7 +148,7 @@ def _explanation(
         estimate=price(schedule) if target else None,
         timeline=timeline(timed, collectives) if timed else (),
         operations=dearest_operations(module, schedule, timed) if timed else (),
-        findings=ranked([*find(evidence), *said]),
+        findings=ranked([*find(evidence), *from_messages]),
         messages=subject.messages,
         incomplete=tuple(_incomplete(subject, module, done)),
         notes=(*of_one_step(subject.program, collectives), *subject.notes, *_notes(mesh, target, memory)),
@@ -275,9 +275,9 @@ def largest_traced(jaxpr: Any) -> tuple[ValueFacts, ...]:
     Args:
         jaxpr: of the program, closed or not.
     """
-    found = {(tuple(aval.shape), str(aval.dtype)): name for name, aval in _made(getattr(jaxpr, "jaxpr", jaxpr))}
+    names = {(tuple(aval.shape), str(aval.dtype)): name for name, aval in _made(getattr(jaxpr, "jaxpr", jaxpr))}
     values = [
-        ValueFacts("", shape, dtype, num_bytes(shape, dtype), name, None) for (shape, dtype), name in found.items()
+        ValueFacts("", shape, dtype, num_bytes(shape, dtype), name, None) for (shape, dtype), name in names.items()
     ]
     return tuple(heapq.nlargest(_NUM, values, key=lambda value: value.num_bytes))
 
@@ -319,16 +319,18 @@ def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate
         >>> found.dominated_by, found.seconds == sum(found.parts.values())
         ('communication', True)
     """
-    wanted = Target.parse(target) if isinstance(target, str) else target
-    found = x if isinstance(x, Explanation) else explain(x, *args, target=wanted)
-    if found.by_parts is not None:
+    hardware = Target.parse(target) if isinstance(target, str) else target
+    explanation = x if isinstance(x, Explanation) else explain(x, *args, target=hardware)
+    if explanation.by_parts is not None:
         raise ExplainError(
             "a program in mode placed has no estimate as a whole: its parts run side by side, each waiting for others\n"
             "  fix: outlay.explain(program), which estimates each part and what they exchange; or outlay choose, "
             "which measures"
         )
-    if found.hlo is None:
-        raise ExplainError(f"{found.name}: the compiler gave up, so there is no program to estimate\n{found}")
-    if found.estimate is not None and wanted in (None, found.target):
-        return found.estimate
-    return price(schedule_of(found.hlo, compiled_work(found.hlo), wanted, found.mesh))
+    if explanation.hlo is None:
+        raise ExplainError(
+            f"{explanation.name}: the compiler gave up, so there is no program to estimate\n{explanation}"
+        )
+    if explanation.estimate is not None and hardware in (None, explanation.target):
+        return explanation.estimate
+    return price(schedule_of(explanation.hlo, compiled_work(explanation.hlo), hardware, explanation.mesh))

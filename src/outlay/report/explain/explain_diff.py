@@ -87,13 +87,13 @@ def read_report(path: Path) -> Saved:
     """
     fix = f"outlay explain RECIPE --json > {path.name}"
     try:
-        found = json.loads(path.read_text())
+        report = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise ExplainError(f"{path} cannot be read as a report: {error}\n  fix: {fix}") from error
-    missing = [key for key in _NEEDED if not isinstance(found, dict) or key not in found]
+    missing = [key for key in _NEEDED if not isinstance(report, dict) or key not in report]
     if missing:
         raise ExplainError(f"{path} is no report of outlay explain: it lacks {', '.join(missing)}\n  fix: {fix}")
-    return found
+    return report
 
 
 _NEEDED = ("name", "bytes_per_step", "collectives", "memory", "work", "estimate")
@@ -121,10 +121,10 @@ def _totals(report: Saved) -> Figures:
 
 
 def _lines(report: Saved) -> Figures:
-    found: Figures = {}
+    figures: Figures = {}
 
     def add(what: str, unit: str, number: float) -> None:
-        found[what, unit] = found.get((what, unit), 0) + number
+        figures[what, unit] = figures.get((what, unit), 0) + number
 
     for one in report["collectives"]:
         axes = "+".join(one["axes"]) or f"{one['group_size']} devices"
@@ -137,7 +137,7 @@ def _lines(report: Saved) -> Figures:
         add(f"{way}: {starred(one['leaf']) or 'a value, ' + one['phase']}{_at(one)}", "bytes", one["bytes_per_step"])
     for one in report.get("recomputed", ()):
         add(f"recomputed{': ' * bool(one['module'])}{starred(one['module'])}{_at(one)}", "FLOPs", one["flops_per_step"])
-    return found
+    return figures
 
 
 def _at(one: Saved) -> str:
@@ -148,9 +148,11 @@ def _at(one: Saved) -> str:
 def _differing(before: Figures, after: Figures) -> list[Difference]:
     both = dict.fromkeys((*before, *after))
     pairs = {key: Difference(*key, before.get(key, 0), after.get(key, 0)) for key in both}
-    found = [pair for pair in pairs.values() if pair.before != pair.after]
-    compared = {pair.what for pair in found if pair.unit == "bytes"}
-    return [pair for pair in found if pair.unit != "runs" or pair.what not in compared]  # so many runs of other sizes
+    differing = [pair for pair in pairs.values() if pair.before != pair.after]
+    compared = {pair.what for pair in differing if pair.unit == "bytes"}
+    return [
+        pair for pair in differing if pair.unit != "runs" or pair.what not in compared
+    ]  # so many runs of other sizes
 
 
 def _table(differences: Sequence[Difference]) -> Table:

@@ -161,5 +161,5 @@ class Explanation(Report):
         return totals(self.collectives, name)
 
 
-def _to_dicts(found: dict[str, Total]) -> dict[str, Any]:
-    return {name: dataclasses.asdict(total) for name, total in found.items()}
+def _to_dicts(totals: dict[str, Total]) -> dict[str, Any]:
+    return {name: dataclasses.asdict(total) for name, total in totals.items()}

@@ -78,7 +78,11 @@ _SEEN_BEFORE = "it was compiled before: what the compiler printed then is not kn
 
 
 def subject_of(
-    x: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: Mesh | AbstractMesh | None, wanted: RequestedOptions
+    x: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    mesh: Mesh | AbstractMesh | None,
+    options: RequestedOptions,
 ) -> Subject:
     """Compile what is to be explained; nothing is run.
 
@@ -87,10 +91,10 @@ def subject_of(
             refuses it for another reason than memory.
     """
     if hasattr(x, "lower") and callable(x) and not isinstance(x, jax.stages.Traced) and not hasattr(x, "trace"):
-        return _of_function(_over_arrays(x), arrays_only(args), arrays_only(kwargs), mesh, wanted)
+        return _of_function(_over_arrays(x), arrays_only(args), arrays_only(kwargs), mesh, options)
     if (args or kwargs) and not hasattr(x, "trace"):
         raise ExplainError(f"arguments are for a jitted function; {_kind(x)} has its own")
-    if wanted != "preset" and not hasattr(x, "lower"):
+    if options != "preset" and not hasattr(x, "lower"):
         raise ExplainError(
             f"compiler options are for what is yet to be compiled; {_kind(x)} has its own, or is compiled"
         )
@@ -99,15 +103,15 @@ def subject_of(
     if isinstance(x, jax.stages.Compiled):
         return Subject("a compiled function", x.as_text() or "", x, mesh or _mesh_of(x), notes=(_SEEN_BEFORE,))
     if isinstance(x, jax.stages.Lowered):
-        return _compile(Subject("a lowered function", mesh=mesh), lambda: x, wanted)
+        return _compile(Subject("a lowered function", mesh=mesh), lambda: x, options)
     if isinstance(x, jax.stages.Traced):
-        return _compile(Subject(x.fun_name, mesh=mesh, jaxpr=x.jaxpr, traced=traced_work(x.jaxpr)), x.lower, wanted)
+        return _compile(Subject(x.fun_name, mesh=mesh, jaxpr=x.jaxpr, traced=traced_work(x.jaxpr)), x.lower, options)
     if isinstance(x, Path):
         return _of_file(x, mesh)
     if isinstance(x, str):
         return _of_text(x, mesh)
     if hasattr(x, "trace") and hasattr(x, "lower"):
-        return _of_function(x, args, kwargs, mesh, wanted)
+        return _of_function(x, args, kwargs, mesh, options)
     raise ExplainError(_not_explainable(x))
 
 
@@ -137,7 +141,7 @@ def _of_function(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     mesh: Mesh | AbstractMesh | None,
-    wanted: RequestedOptions,
+    options: RequestedOptions,
 ) -> Subject:
     name = getattr(function, "__name__", "the function")
     # The mesh is set only where it was given: then the function may name axes without saying of which mesh.
@@ -146,7 +150,7 @@ def _of_function(
             traced = trace(function, args, kwargs)
         subject = Subject(name, mesh=_mesh_in((args, kwargs)))
         subject = replace(subject, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
-        return _compile(subject, traced.lower, wanted)
+        return _compile(subject, traced.lower, options)
     if isinstance(mesh, AbstractMesh):
         raise ExplainError(
             f"{name} cannot be compiled for an abstract mesh, which has no devices\n"
@@ -155,7 +159,7 @@ def _of_function(
     with jax.set_mesh(mesh), fresh_traces():
         traced = trace(function, args, kwargs)
         subject = Subject(name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
-        return _compile(subject, traced.lower, wanted)
+        return _compile(subject, traced.lower, options)
 
 
 def _over_arrays(function: Any) -> Any:
@@ -248,7 +252,7 @@ def _first_mesh(shardings: Sequence[Any]) -> Mesh | None:
 
 def _kind(x: Any) -> str:
     words = {Program: "a program", Path: "a file", str: "text"}
-    return next((said for kind, said in words.items() if isinstance(x, kind)), f"a {type(x).__name__}")
+    return next((word for kind, word in words.items() if isinstance(x, kind)), f"a {type(x).__name__}")
 
 
 def _not_explainable(x: Any) -> str:
@@ -281,8 +285,8 @@ def trace(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ja
     try:
         return function.trace(*args, **kwargs)
     except _NEEDS_VALUE as error:
-        found = _DEPENDS.search(str(error))
-        names = found[1] if found else "an argument"
+        match = _DEPENDS.search(str(error))
+        names = match[1] if match else "an argument"
         raise ExplainError(
             f"{_name(function)} cannot be traced from shapes alone: it needs the value of {names}\n"
             f"  {str(error).splitlines()[0]}\n"
@@ -309,8 +313,8 @@ def _name(function: Any) -> str:
 
 
 def _first(names: str) -> str:
-    found = re.search(r"\w+", names)
-    return found[0] if found else "name"
+    match = re.search(r"\w+", names)
+    return match[0] if match else "name"
 
 
 def _no_arrays(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

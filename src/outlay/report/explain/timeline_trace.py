@@ -18,38 +18,40 @@ _LANES = {"compute": 1, "links": 2, "host": 3}
 _MICROSECONDS = 1e6
 
 
-def timeline_trace(found: Explanation) -> dict[str, Any]:
+def timeline_trace(explanation: Explanation) -> dict[str, Any]:
     """The predicted step of one device: a track each for computing, for links, and for copies to the host.
 
     A loop stands there as long as all its rounds take, with one round inside of it.
 
     Args:
-        found: what was explained.
+        explanation: what was explained.
 
     Raises:
         ExplainError: there are no times without a target, or it is of parts, which have a timeline each.
     """
-    if found.by_parts is not None:
+    if explanation.by_parts is not None:
         raise ExplainError("mode placed runs several programs, of which there is no one timeline\n  fix: --mode auto")
-    return {"traceEvents": list(predicted_events(found)), "displayTimeUnit": "ms"}
+    return {"traceEvents": list(predicted_events(explanation)), "displayTimeUnit": "ms"}
 
 
-def predicted_events(found: Explanation) -> Iterator[dict[str, Any]]:
+def predicted_events(explanation: Explanation) -> Iterator[dict[str, Any]]:
     """The events of the predicted step, and the names of its tracks.
 
     Args:
-        found: what was explained.
+        explanation: what was explained.
 
     Raises:
         ExplainError: there are no times without a target.
     """
-    if found.schedule is None or found.target is None:
+    if explanation.schedule is None or explanation.target is None:
         raise ExplainError(
-            f"{found.name}: without a target there are no times to draw\n  fix: --target h100:1x8, or cpu:8"
+            f"{explanation.name}: without a target there are no times to draw\n  fix: --target h100:1x8, or cpu:8"
         )
-    yield from named(PREDICTED, f"predicted: {found.name} on {found.target}", {n: lane for lane, n in _LANES.items()})
-    origins = origins_of(found)
-    yield from _events(time_on_lanes(found.schedule).stretches, 0.0, origins)
+    yield from named(
+        PREDICTED, f"predicted: {explanation.name} on {explanation.target}", {n: lane for lane, n in _LANES.items()}
+    )
+    origins = origins_of(explanation)
+    yield from _events(time_on_lanes(explanation.schedule).stretches, 0.0, origins)
 
 
 def named(process: int, name: str, threads: Mapping[int, str]) -> Iterator[dict[str, Any]]:
@@ -66,12 +68,16 @@ def span(process: int, thread: int, name: str, begin: float, seconds: float, arg
     return {"ph": "X", "pid": process, "tid": thread, "name": name, **times, "args": dict(args)}
 
 
-def origins_of(found: Explanation) -> Mapping[str, Origin]:
+def origins_of(explanation: Explanation) -> Mapping[str, Origin]:
     """By the name of every instruction that is executed, who asked for it."""
-    module = found.hlo
+    module = explanation.hlo
     if module is None:
         return {}
-    executed = {event.name for block in (found.schedule.blocks if found.schedule else {}).values() for event in block}
+    executed = {
+        event.name
+        for block in (explanation.schedule.blocks if explanation.schedule else {}).values()
+        for event in block
+    }
     return {
         one.name: origin_of(module, computation.name, one)
         for computation in module.computations.values()

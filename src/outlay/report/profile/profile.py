@@ -55,37 +55,37 @@ def profile(program: Program, batches: Any = None, *, steps: int = 3, trace: Pat
         >>> found.num_steps, found.measured_seconds > 0
         (1, True)
     """
-    found = explain(program)
-    if found.hlo is None or found.schedule is None:
+    explanation = explain(program)
+    if explanation.hlo is None or explanation.schedule is None:
         raise ProfileError("the compiler gave no program: there is nothing to run\n  fix: outlay explain says why")
     if trace is not None:
-        events = read_trace(Path(trace), found.hlo.name)
-        return joined(found, events, _num_steps(found.schedule, found.hlo.num_devices, events))
+        events = read_trace(Path(trace), explanation.hlo.name)
+        return joined(explanation, events, _num_steps(explanation.schedule, explanation.hlo.num_devices, events))
     check_runnable(program.mesh, "a step cannot be profiled")
     with tempfile.TemporaryDirectory() as folder:
         _run(program, take(batches, steps), folder)
-        return joined(found, read_trace(Path(folder), found.hlo.name), steps)
+        return joined(explanation, read_trace(Path(folder), explanation.hlo.name), steps)
 
 
-def joined(found: Explanation, events: Sequence[TraceEvent], num_steps: int) -> Profile:
+def joined(explanation: Explanation, events: Sequence[TraceEvent], num_steps: int) -> Profile:
     """Predictions and a trace, operation by operation.
 
     Args:
-        found: what was predicted.
+        explanation: what was predicted.
         events: what a trace says of the same program.
         num_steps: how many steps it holds.
 
     Raises:
         ProfileError: none of the program's operations is in the trace.
     """
-    assert found.schedule is not None
-    assert found.hlo is not None
-    num_devices = found.hlo.num_devices
+    assert explanation.schedule is not None
+    assert explanation.hlo is not None
+    num_devices = explanation.hlo.num_devices
     took: dict[str, float] = collections.defaultdict(float)
     for event in events:
         took[event.name] += event.seconds / num_steps / num_devices
     predicted: dict[str, float] = collections.defaultdict(float)
-    for stretch in flattened(time_on_lanes(found.schedule).stretches):
+    for stretch in flattened(time_on_lanes(explanation.schedule).stretches):
         predicted[stretch.name] += stretch.seconds * stretch.runs
     if not predicted.keys() & took.keys():
         names = ", ".join(itertools.islice(took, 3))
@@ -93,11 +93,13 @@ def joined(found: Explanation, events: Sequence[TraceEvent], num_steps: int) -> 
             f"the trace is of another program of the same name: none of its operations ({names}, ...) is in this one"
             "\n  fix: profile this recipe with this layout, or explain the one that was traced"
         )
-    origins, leaves = origins_of(found), {one.name: one.leaf for one in found.collectives}
+    origins, leaves = origins_of(explanation), {one.name: one.leaf for one in explanation.collectives}
     timed = [_timed(name, origins[name], leaves.get(name, ""), predicted[name], took.get(name)) for name in predicted]
-    holding = {event.name for block in found.schedule.blocks.values() for event in block if event.kind in _HOLD_OTHERS}
+    holding = {
+        event.name for block in explanation.schedule.blocks.values() for event in block if event.kind in _HOLD_OTHERS
+    }
     unknown = sum(seconds for name, seconds in took.items() if name not in holding and name not in predicted)
-    return Profile(found, num_steps, num_devices, tuple(timed), unknown, tuple(events))
+    return Profile(explanation, num_steps, num_devices, tuple(timed), unknown, tuple(events))
 
 
 def _timed(name: str, origin: Origin, leaf: str, predicted: float, measured: float | None) -> Timed:

@@ -180,8 +180,8 @@ class Profile(Report):
         for one in self.operations:
             predicted, measured = sums.get(name(one), (0.0, 0.0))
             sums[name(one)] = predicted + one.predicted, measured + (one.measured or 0.0)
-        found = [Compared(key, *seconds) for key, seconds in sums.items()]
-        return tuple(sorted(found, key=lambda one: -max(one.measured, one.predicted)))
+        groups = [Compared(key, *seconds) for key, seconds in sums.items()]
+        return tuple(sorted(groups, key=lambda one: -max(one.measured, one.predicted)))
 
 
 def _table(title: str, groups: Sequence[Compared]) -> Table:

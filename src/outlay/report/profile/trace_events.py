@@ -49,12 +49,12 @@ def read_trace(path: Path, program: str) -> list[TraceEvent]:
         with warnings.catch_warnings():
             # Python 3.13 warns of a type inside of JAX's reader, and where warnings are errors that ends the process.
             warnings.simplefilter("ignore", DeprecationWarning)
-            found = list(_events(jax.profiler.ProfileData.from_file(str(file))))
+            events = list(_events(jax.profiler.ProfileData.from_file(str(file))))
     except (OSError, RuntimeError, ValueError) as error:
         fix = "a file that jax.profiler wrote"
         raise ProfileError(f"{file} cannot be read as a trace: {error}\n  fix: {fix}") from error
-    programs = collections.Counter(name for name, _ in found)
-    if not found:
+    programs = collections.Counter(name for name, _ in events)
+    if not events:
         raise ProfileError(
             f"{file} holds no event of any compiled program: nothing ran while it was taken, or it was over too soon"
             "\n  fix: let the profiler run over whole steps, and wait for their results: jax.block_until_ready(state)"
@@ -65,7 +65,7 @@ def read_trace(path: Path, program: str) -> list[TraceEvent]:
             f"{file} is a trace of another program: it holds no event of {program}, but of {listed}"
             "\n  fix: profile this recipe with this layout, or explain the one that was traced"
         )
-    mine = [event for name, event in found if name == program]
+    mine = [event for name, event in events if name == program]
     first = min(event.begin for event in mine)
     shifted = [TraceEvent(one.name, one.track, one.begin - first, one.seconds) for one in mine]
     return sorted(shifted, key=lambda event: event.begin)

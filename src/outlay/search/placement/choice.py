@@ -97,10 +97,10 @@ class PlacementChoice(Report):
         Args:
             file: where the layout was written; `THIS_FILE` stands for it without.
         """
-        found = [["--layout", file or "THIS_FILE", "--mode", "placed", *self._devices(self.placed)]]
+        commands = [["--layout", file or "THIS_FILE", "--mode", "placed", *self._devices(self.placed)]]
         if self.by_rows and self.chosen.layout == self.by_rows:
-            found.insert(0, ["--layout", self.by_rows, *self._devices(self.chosen)])
-        return tuple(shlex.join(["outlay", "run", self.recipe, *self.words, *options]) for options in found)
+            commands.insert(0, ["--layout", self.by_rows, *self._devices(self.chosen)])
+        return tuple(shlex.join(["outlay", "run", self.recipe, *self.words, *options]) for options in commands)
 
     def _devices(self, way: Way) -> list[str]:
         return ["--devices", str(way.num_devices)] if self.target.startswith("cpu:") else []

@@ -29,8 +29,8 @@ _SIGNS_A_BYTE = 4
 def attached(target: Target) -> list[jax.Device]:
     """The devices of a target, as far as they are attached to this process; none where one is missing."""
     kind = target.hardware
-    found = [d for d in jax.local_devices() if d.platform == "cpu" or d.device_kind in kind.device_kinds]
-    same = [device for device in found if (device.platform == "cpu") == (kind.kind == "cpu")]
+    devices = [d for d in jax.local_devices() if d.platform == "cpu" or d.device_kind in kind.device_kinds]
+    same = [device for device in devices if (device.platform == "cpu") == (kind.kind == "cpu")]
     return same[: target.num_devices] if len(same) >= target.num_devices else []
 
 
@@ -65,12 +65,12 @@ def estimated_costs(
     across = {"devices": "hosts"} if target.num_hosts > 1 else None
     mesh = make_mesh("devices=-1", over=across, target=target)
     layout = by_module({name: number % target.num_devices for number, name in enumerate(graph_loop.graph.parts)})
-    found = explain_placed(Program(graph_loop, init, inputs, layout, mesh, "placed"), target)
+    explanation = explain_placed(Program(graph_loop, init, inputs, layout, mesh, "placed"), target)
     return _costs(
         graph_loop,
         init,
         target,
-        seconds={part.name: part.cost for part in found.parts},
+        seconds={part.name: part.cost for part in explanation.parts},
         per_place=_LAUNCH,
         per_transfer=_LAUNCH + target.hardware.link_latency,
         all_gather=_gathers(graph_loop, init, target),

@@ -142,13 +142,13 @@ def balance(costs: Costs, num_devices: int) -> Placement:
 def _improved(costs: Costs, placement: Placement, num_devices: int) -> Placement:
     best = _rank(costs, placement)
     while True:
-        found = min(
+        candidate = min(
             ((_rank(costs, other), number, other) for number, other in enumerate(_near(placement, num_devices))),
             default=None,
         )
-        if found is None or found[0] >= best:
+        if candidate is None or candidate[0] >= best:
             return placement
-        best, _, placement = found
+        best, _, placement = candidate
 
 
 def _near(placement: Placement, num_devices: int) -> Iterator[Placement]:
@@ -206,8 +206,8 @@ def measured_ways(
                 took[layout].append(seconds)
     num_steps = count_steps(inputs)
     known = {layout: statistics.median(times) / num_steps for layout, times in took.items()}
-    told = [dataclasses.replace(w, measured=known[w.layout]) if first.get(w.layout) is w else w for w in ways]
-    return tuple(sorted(told, key=lambda way: (way.measured is None, way.seconds, way.num_devices)))
+    measured = [dataclasses.replace(w, measured=known[w.layout]) if first.get(w.layout) is w else w for w in ways]
+    return tuple(sorted(measured, key=lambda way: (way.measured is None, way.seconds, way.num_devices)))
 
 
 class _Run:

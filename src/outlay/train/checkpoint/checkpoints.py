@@ -106,7 +106,7 @@ class Checkpoints:
 
     def exist(self) -> bool:
         """Whether there is any checkpoint, be it damaged; the same answer in all processes."""
-        return bool(as_first_finds(lambda: len(self._folder.found())))
+        return bool(as_first_finds(lambda: len(self._folder.present())))
 
     def save(self, step: int, state: Any) -> None:
         """Save a state. It returns when the arrays are copied; writing them goes on beside what comes next.
@@ -244,39 +244,39 @@ class Checkpoints:
             )
         check_runnable(program.mesh, "a state cannot be restored")
         self.wait()
-        found = as_first_finds(lambda: self._choose(step))
-        folder = self._folder.step_folder(found)
+        saved_step = as_first_finds(lambda: self._choose(step))
+        folder = self._folder.step_folder(saved_step)
         manifest = read_manifest(folder)
         if isinstance(manifest, str):  # the first process sees it, this one does not
             raise CheckpointError(f"{manifest}\n  fix: a folder that every process of the job sees")
-        wanted = dict(_leaves(unpadded_state(program)))
+        expected = dict(_leaves(unpadded_state(program)))
         if into is None:
-            refuse_other_state(folder, manifest, wanted)
-            part, kept = {path: path for path in wanted}, {}
+            refuse_other_state(folder, manifest, expected)
+            part, unchanged = {path: path for path in expected}, {}
         else:
-            kept = leaves_of(program, into)
-            part = part_of(folder, manifest, wanted, only, name_rules(names))
-            free([kept.pop(path) for path in part], kept.values())
+            unchanged = leaves_of(program, into)
+            part = part_of(folder, manifest, expected, only, name_rules(names))
+            free([unchanged.pop(path) for path in part], unchanged.values())
         try:
-            read = self._array_files().read(folder / ARRAYS, {saved: wanted[path] for path, saved in part.items()})
+            read = self._array_files().read(folder / ARRAYS, {saved: expected[path] for path, saved in part.items()})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{folder} has the bytes that were written, and yet cannot be read: {in_short(error)}"
                 "\n  fix: restore another step"
             ) from error
-        leaves = [read[part[path]] if path in part else kept[path] for path in wanted]
-        return found, padded_state(program, jax.tree.unflatten(jax.tree.structure(program.state_shapes), leaves))
+        leaves = [read[part[path]] if path in part else unchanged[path] for path in expected]
+        return saved_step, padded_state(program, jax.tree.unflatten(jax.tree.structure(program.state_shapes), leaves))
 
     def _choose(self, step: int | None) -> int:
         """The step to restore, every byte of it checked."""
-        found = self._folder.found()
-        if step is not None and step not in found:
-            has = f"it has those of steps {', '.join(map(str, found))}" if found else "it has none"
+        steps = self._folder.present()
+        if step is not None and step not in steps:
+            has = f"it has those of steps {', '.join(map(str, steps))}" if steps else "it has none"
             raise CheckpointError(f"{self.path} has no checkpoint of step {step}; {has}")
-        if not found:
+        if not steps:
             raise CheckpointError(f"there is no checkpoint in {self.path}\n  fix: another folder, or save one first")
         damaged: dict[int, list[str]] = {}
-        for number in [step] if step is not None else reversed(found):
+        for number in [step] if step is not None else reversed(steps):
             lines = self._folder.damage(number, contents=True)
             if not lines:
                 if damaged:

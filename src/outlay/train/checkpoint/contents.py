@@ -86,16 +86,16 @@ def contents(path: Path, step: int | None = None) -> Contents:
     if path.name.isdecimal() and (path / MANIFEST).is_file():
         path, step = path.parent, int(path.name)
     folder = CheckpointFolder(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
-    found = folder.found()
-    if not found or (step is not None and step not in found):
-        of = f" of step {step}; it has those of steps {', '.join(map(str, found))}" if found else ""
+    steps = folder.present()
+    if not steps or (step is not None and step not in steps):
+        of = f" of step {step}; it has those of steps {', '.join(map(str, steps))}" if steps else ""
         raise CheckpointError(
             f"{folder.path} has no checkpoint{of}"
             "\n  fix: a run folder, the folder that checkpoints are saved to, or one checkpoint in it"
         )
-    lines = {number: folder.damage(number, contents=True) for number in found}
-    whole = tuple(number for number in found if not lines[number])
+    lines = {number: folder.damage(number, contents=True) for number in steps}
+    whole = tuple(number for number in steps if not lines[number])
     damaged = {number: wrong for number, wrong in lines.items() if wrong}
-    shown = step if step is not None else max(whole, default=found[-1])
+    shown = step if step is not None else max(whole, default=steps[-1])
     manifest = read_manifest(folder.step_folder(shown))
     return Contents(folder.path, whole, damaged, None if isinstance(manifest, str) else manifest)

@@ -37,7 +37,7 @@ class CheckpointFolder:
         """Where the checkpoint of a step is."""
         return self.path / str(step)
 
-    def found(self) -> list[int]:
+    def present(self) -> list[int]:
         """The steps that have a checkpoint of Outlay, whole or damaged, oldest first; other folders are passed over."""
         if not self.path.is_dir():
             return []
@@ -58,7 +58,7 @@ class CheckpointFolder:
 
     def whole(self) -> list[int]:
         """The steps whose files are all there with their sizes, oldest first."""
-        return [step for step in self.found() if not self.damage(step, contents=False)]
+        return [step for step in self.present() if not self.damage(step, contents=False)]
 
     def begin(self, step: int) -> list[str]:
         """Make the empty folder `partial` of a step; what killed runs left half-written goes.
@@ -108,8 +108,8 @@ class CheckpointFolder:
         Returns:
             A line for everything that should have gone and did not.
         """
-        kept = self.whole()[-keep:]
-        old = [step for step in self.found() if kept and step < kept[0] and self._is_ours(step)]
+        newest = self.whole()[-keep:]
+        old = [step for step in self.present() if newest and step < newest[0] and self._is_ours(step)]
         return [line for step in old for line in self._remove(step)]
 
     def clear(self) -> list[str]:
@@ -119,7 +119,7 @@ class CheckpointFolder:
             A line for everything that should have gone and did not.
         """
         self.own.take()
-        ours = [step for step in self.found() if self._is_ours(step)]
+        ours = [step for step in self.present() if self._is_ours(step)]
         return [*self._clear_partials(), *(line for step in ours for line in self._remove(step))]
 
     def discard(self, partial: Path) -> None:

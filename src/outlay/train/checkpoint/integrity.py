@@ -225,13 +225,13 @@ def files_in(folder: Path) -> dict[str, os.stat_result]:
     def refuse(error: OSError) -> None:
         raise error
 
-    found = {}
+    entries = {}
     for path, folders, files in os.walk(folder, onerror=refuse):
         links = [name for name in folders if os.path.islink(os.path.join(path, name))]
         for name in (*files, *links):
             whole = Path(path, name)
-            found[whole.relative_to(folder).as_posix()] = os.lstat(whole)
-    return found
+            entries[whole.relative_to(folder).as_posix()] = os.lstat(whole)
+    return entries
 
 
 def _each(items: Iterable[tuple[str, Any]], do: Callable[[tuple[str, Any]], Any]) -> list[Any]:
@@ -242,12 +242,12 @@ def _each(items: Iterable[tuple[str, Any]], do: Callable[[tuple[str, Any]], Any]
 
 def _other_bytes(path: Path, file: SavedFile) -> str:
     try:
-        found = _checksum(path)
+        checksum = _checksum(path)
     except OSError as error:
         return f"{path} cannot be read: {error.strerror or error}"
-    if found == file.crc32:
+    if checksum == file.crc32:
         return ""
-    return f"{path} has other bytes than were written: checksum {found:08x}, written {file.crc32:08x}"
+    return f"{path} has other bytes than were written: checksum {checksum:08x}, written {file.crc32:08x}"
 
 
 def _checksum(path: Path) -> int:
@@ -272,5 +272,5 @@ def _wrong_size(path: Path, its: os.stat_result | None, file: SavedFile) -> str:
         return f"{path} is {'a folder' if path.is_dir() and not path.is_symlink() else 'missing'}"
     if not stat.S_ISREG(its.st_mode):
         return f"{path} is no plain file"
-    found = its.st_size
-    return "" if found == file.num_bytes else f"{path} has {found} bytes of {file.num_bytes}"
+    size = its.st_size
+    return "" if size == file.num_bytes else f"{path} has {size} bytes of {file.num_bytes}"

@@ -62,7 +62,7 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
     try:
         named, structure = _placed_leaves(into)
         sources = _sources(open_weights(files), named, name_rules(names))
-        wanted, stays = _wanted(sources, named, only)
+        arrays, stays = _selected(sources, named, only)
         fault = None
     except CheckpointError as error:
         fault = error
@@ -72,7 +72,7 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
     if elsewhere := [f"process {process}: {text}" for process, text in enumerate(faults) if text]:
         raise CheckpointError("\n".join(["other processes cannot read the weights; nothing was loaded", *elsewhere]))
     leaves = dict(named)
-    for path in wanted:
+    for path in arrays:
         old = leaves[path]
         free([old], (leaf for other, leaf in leaves.items() if other != path))
         leaves[path] = sources[path].onto(old)
@@ -201,7 +201,7 @@ def _sources(
     """
     leaves = dict(named)
     used: set[NameRule] = set()
-    found: dict[str, _Source] = {}
+    sources: dict[str, _Source] = {}
     problems: list[Problem] = []
     unclaimed: list[str] = []
     for name, stored in arrays.items():
@@ -216,13 +216,13 @@ def _sources(
             what = f"{rule.text()} leads to {path}, which the state lacks"
             problems.append(Problem("no such leaf", name, what, did_you_mean(path, leaves)))
             continue
-        source = found.setdefault(path, _Source(rule, {}))
+        source = sources.setdefault(path, _Source(rule, {}))
         if place in source.arrays or source.rule != rule:
             what = f"{path} is made of {source.name} already"
             problems.append(Problem("two for one leaf", name, what, "one rule for each, or None for one of them"))
         else:
             source.arrays[place] = (name, stored)
-    free_paths = [path for path in leaves if path not in found]
+    free_paths = [path for path in leaves if path not in sources]
     problems += [
         Problem(
             "no rule", name, f"{arrays[name].shape} {arrays[name].dtype}: no rule claims it", _fix(name, free_paths)
@@ -239,10 +239,10 @@ def _sources(
         for rule in rules
         if rule not in used
     ]
-    problems += [problem for path, source in found.items() for problem in _misfit(path, source, leaves[path])]
+    problems += [problem for path, source in sources.items() for problem in _misfit(path, source, leaves[path])]
     if problems:
         raise CheckpointError(f"these weights do not fit the state: {counted(len(problems), 'problem')}", problems)
-    return found
+    return sources
 
 
 def _fix(name: str, paths: Sequence[str]) -> str:
@@ -277,7 +277,7 @@ def _is_float(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating)
 
 
-def _wanted(
+def _selected(
     sources: Mapping[str, _Source], named: Sequence[tuple[str, jax.Array]], only: str | Sequence[str] | None
 ) -> tuple[list[str], list[str]]:
     """The leaves to read, and those that were asked for and are not there.

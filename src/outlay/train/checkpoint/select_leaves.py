@@ -48,12 +48,12 @@ class NameRule:
         """
         texts = {"**": "(.+)", "*": "([^.]*)"}
         pattern = "".join(texts.get(piece, re.escape(piece)) for piece in re.split(r"(\*\*|\*)", self.name))
-        found = re.fullmatch(pattern, name)
-        if found is None:
+        match = re.fullmatch(pattern, name)
+        if match is None:
             return None
         if self.path is None:
             return None, ()
-        stars = list(found.groups())
+        stars = list(match.groups())
         path = _STAR.sub(lambda _: stars.pop(0), self.path)
         if not all(star.isdecimal() for star in stars):
             return None
@@ -172,7 +172,7 @@ def selected(only: str | Sequence[str], paths: Collection[str]) -> list[str]:
 def part_of(
     folder: Path,
     manifest: Manifest,
-    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    expected: Mapping[str, jax.ShapeDtypeStruct],
     only: str | Sequence[str],
     rules: Sequence[NameRule],
 ) -> dict[str, str]:
@@ -181,17 +181,17 @@ def part_of(
     Args:
         folder: the checkpoint.
         manifest: what it holds.
-        wanted: the leaves of the program's state.
+        expected: the leaves of the program's state.
         only: patterns of those that are asked for.
         rules: for leaves that have another path in the checkpoint.
 
     Raises:
         CheckpointError: with one problem per pattern or rule that matches nothing, or leaf that does not fit.
     """
-    asked = selected(only, wanted)
+    asked = selected(only, expected)
     saved = {leaf.path: leaf for leaf in manifest.leaves}
     problems: list[Problem] = []
-    found: dict[str, str] = {}
+    saved_as: dict[str, str] = {}
     used: set[NameRule] = set()
     for path in saved:
         rule, leaf = next(((rule, leaf) for rule in rules if (leaf := rule.leaf_of(path))), (None, (path, ())))
@@ -199,30 +199,30 @@ def part_of(
         if leaf[1] or (rule and rule.dims):
             what = "it stacks or turns arrays, which is for files of other programs"
             problems.append(Problem("no rule for a path", rule.text() if rule else path, what, "outlay.read_weights"))
-        elif rule and leaf[0] is not None and leaf[0] not in wanted:
+        elif rule and leaf[0] is not None and leaf[0] not in expected:
             what = f"{path} of the checkpoint would be {leaf[0]}, which the program lacks"
-            problems.append(Problem("no such leaf", rule.text(), what, did_you_mean(leaf[0], wanted)))
-        elif leaf[0] in found:
-            what = f"{found[leaf[0]]} and {path} of the checkpoint would both be it"
+            problems.append(Problem("no such leaf", rule.text(), what, did_you_mean(leaf[0], expected)))
+        elif leaf[0] in saved_as:
+            what = f"{saved_as[leaf[0]]} and {path} of the checkpoint would both be it"
             problems.append(Problem("two for one leaf", leaf[0], what, f'add names=[("{path}", None)]'))
         elif leaf[0] in asked:
-            found[leaf[0]] = path
+            saved_as[leaf[0]] = path
     problems += [
         Problem("unused rule", rule.text(), "no leaf of the checkpoint matches", did_you_mean(rule.name, saved))
         for rule in rules
         if rule not in used
     ]
-    problems += [problem for path, there in found.items() for problem in unlike(saved[there], wanted[path])]
-    if not found and not problems:
+    problems += [problem for path, there in saved_as.items() for problem in unlike(saved[there], expected[path])]
+    if not saved_as and not problems:
         what = f"the checkpoint has none of the {len(asked)} leaves that are asked for, such as {asked[0]}"
         problems.append(Problem("nothing to read", f"only={only!r}", what, did_you_mean(asked[0], saved)))
     if problems:
         raise CheckpointError(
             f"{folder} cannot be restored so: {counted(len(problems), 'problem')}; nothing was loaded", problems
         )
-    others = saved.keys() - found.values()
-    warn_of_what_stays([path for path in asked if path not in found], folder, others)
-    return found
+    others = saved.keys() - saved_as.values()
+    warn_of_what_stays([path for path in asked if path not in saved_as], folder, others)
+    return saved_as
 
 
 def leaves_of(program: Program, state: Any) -> dict[str, jax.Array]:
@@ -260,26 +260,26 @@ def warn_of_what_stays(stays: Sequence[str], source: object, others: Collection[
     warnings.warn("\n".join([what, *lines, *more, fix]), CheckpointWarning, stacklevel=3)
 
 
-def free(leaves: Iterable[jax.Array], kept: Iterable[jax.Array]) -> None:
+def free(leaves: Iterable[jax.Array], still_used: Iterable[jax.Array]) -> None:
     """Give back the memory of arrays that others take the place of, so that never both are there."""
-    ids = {id(leaf) for leaf in kept}
+    ids = {id(leaf) for leaf in still_used}
     for leaf in leaves:
         if id(leaf) not in ids and not leaf.is_deleted():
             leaf.delete()
 
 
-def refuse_other_state(folder: Path, manifest: Manifest, wanted: Mapping[str, Any]) -> None:
+def refuse_other_state(folder: Path, manifest: Manifest, expected: Mapping[str, Any]) -> None:
     """Raise when a checkpoint does not hold the state that a program asks for.
 
     Args:
         folder: the checkpoint.
         manifest: what it holds.
-        wanted: what the program asks for, by path, with `shape` and `dtype`.
+        expected: what the program asks for, by path, with `shape` and `dtype`.
 
     Raises:
         CheckpointError: with one problem per difference.
     """
-    problems = state_differences(manifest, wanted)
+    problems = state_differences(manifest, expected)
     if problems:
         raise CheckpointError(
             f"{folder} is a checkpoint of another state than this program's: {counted(len(problems), 'difference')}; "
@@ -288,30 +288,30 @@ def refuse_other_state(folder: Path, manifest: Manifest, wanted: Mapping[str, An
         )
 
 
-def state_differences(manifest: Manifest, wanted: Mapping[str, Any]) -> list[Problem]:
+def state_differences(manifest: Manifest, expected: Mapping[str, Any]) -> list[Problem]:
     """Every leaf that only the checkpoint or only the program has, or that has another shape or dtype."""
     saved = {leaf.path: leaf for leaf in manifest.leaves}
-    only_wanted = [path for path in wanted if path not in saved]
-    only_saved = [path for path in saved if path not in wanted]
+    only_expected = [path for path in expected if path not in saved]
+    only_saved = [path for path in saved if path not in expected]
     problems = [
         Problem(
             "not in the checkpoint",
             path,
-            f"the program has {wanted[path].shape} {wanted[path].dtype}",
+            f"the program has {expected[path].shape} {expected[path].dtype}",
             _fix("restore with a program whose state lacks it", path, only_saved),
         )
-        for path in only_wanted
+        for path in only_expected
     ]
     problems += [
         Problem(
             "not in the program",
             path,
             f"the checkpoint has {saved[path].shape} {saved[path].dtype}",
-            _fix("restore with the program that saved it", path, only_wanted),
+            _fix("restore with the program that saved it", path, only_expected),
         )
         for path in only_saved
     ]
-    return problems + [p for path, leaf in saved.items() if path in wanted for p in unlike(leaf, wanted[path])]
+    return problems + [p for path, leaf in saved.items() if path in expected for p in unlike(leaf, expected[path])]
 
 
 def _fix(edit: str, path: str, others: list[str]) -> str:
@@ -319,13 +319,13 @@ def _fix(edit: str, path: str, others: list[str]) -> str:
     return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
 
-def unlike(saved: SavedLeaf, wanted: Any) -> list[Problem]:
+def unlike(saved: SavedLeaf, expected: Any) -> list[Problem]:
     """What the shape and the dtype of a saved leaf have against the leaf that is asked for."""
     problems = []
-    if saved.shape != wanted.shape:
-        what = f"shape {saved.shape} in the checkpoint, {wanted.shape} in the program"
+    if saved.shape != expected.shape:
+        what = f"shape {saved.shape} in the checkpoint, {expected.shape} in the program"
         problems.append(Problem("other shape", saved.path, what, "give the model the size that was saved"))
-    if saved.dtype != str(wanted.dtype):
-        what = f"dtype {saved.dtype} in the checkpoint, {wanted.dtype} in the program"
+    if saved.dtype != str(expected.dtype):
+        what = f"dtype {saved.dtype} in the checkpoint, {expected.dtype} in the program"
         problems.append(Problem("other dtype", saved.path, what, f"make the state with {saved.dtype}"))
     return problems

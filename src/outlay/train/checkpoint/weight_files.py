@@ -44,16 +44,16 @@ def open_weights(files: Paths) -> dict[str, StoredArray]:
     for path in (each for one in given for each in _files(Path(one), problems)):
         try:
             read = _orbax if path.is_dir() else _npz if path.suffix == ".npz" else _safetensors
-            found = dict(read(path))
+            opened = dict(read(path))
         except _Unreadable as error:
             problems.append(Problem("cannot read", str(path), *error.args))
             continue
         problems += [
             Problem("name twice", name, f"{seen[name]} and {path} both have it", "give one of the two files")
-            for name in found.keys() & arrays.keys()
+            for name in opened.keys() & arrays.keys()
         ]
-        arrays |= found
-        seen |= dict.fromkeys(found, path)
+        arrays |= opened
+        seen |= dict.fromkeys(opened, path)
     if problems:
         raise CheckpointError(
             f"weights cannot be read: {counted(len(problems), 'problem')}; nothing was loaded", problems
@@ -76,14 +76,14 @@ def _files(path: Path, problems: list[Problem]) -> list[Path]:
         if checkpoint := next((folder for folder in (path, path / "default") if (folder / _TREE).is_file()), None):
             return [checkpoint]
         indices = sorted(path.glob(f"*{_INDEX}"))
-        found = indices[:1] or sorted([*path.glob("*.safetensors"), *path.glob("*.npz")])
-        if not found:
+        files = indices[:1] or sorted([*path.glob("*.safetensors"), *path.glob("*.npz")])
+        if not files:
             problems.append(
                 Problem(
                     "no weights", str(path), "no .safetensors, .npz or Orbax checkpoint is in it", "the model's folder"
                 )
             )
-        return [file for each in found for file in _files(each, problems)]
+        return [file for each in files for file in _files(each, problems)]
     if not path.name.endswith(_INDEX):
         return [path]
     try:

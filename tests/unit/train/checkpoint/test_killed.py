@@ -51,10 +51,10 @@ def test_killed_at_any_moment_no_checkpoint_is_lost(processes, tmp_path):
         last = finished.value
         num_halfway += any(tmp_path.glob("*.partial"))
         folder = CheckpointFolder(tmp_path)
-        assert [folder.damage(step, contents=True) for step in folder.found()] == [[]] * len(folder.found())
-        assert folder.found()[-1] in (last, last + 1), f"kill {number}"
+        assert [folder.damage(step, contents=True) for step in folder.present()] == [[]] * len(folder.present())
+        assert folder.present()[-1] in (last, last + 1), f"kill {number}"
         step, state = checkpoints.restore(program)
-        assert (step, int(state["step"])) == (folder.found()[-1], step)
+        assert (step, int(state["step"])) == (folder.present()[-1], step)
         assert float(state["numbers"].min()) == float(state["numbers"].max()) == step
     assert num_halfway >= NUM_KILLS // 2  # or the kills came between saves, and this tested nothing
 
