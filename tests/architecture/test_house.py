@@ -2,10 +2,24 @@
 
 import ast
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 SRC = Path(__file__).parents[2] / "src"
+
+PRIVATE_WORDS = {"found", "wanted", "said", "kept", "told", "cure", "cures"}
+"""Verbs in the place of nouns, which say nothing of what a value is: a name says what it names."""
+
+SHORT = 120
+"""A module of fewer lines that only one neighbour imports is a paragraph of that neighbour ..."""
+
+ON_THEIR_OWN = {
+    "outlay.analysis.cost.measure": "timing what devices do, which knows nothing of targets",
+    "outlay.analysis.findings.computation": "one of the three kinds of findings, each a file",
+    "outlay.brain.files.toml_positions": "the lines of a Brain's file, which every problem in it is told by",
+}
+"""... but for these, and why."""
 
 
 def test_no_two_files_have_the_same_name():
@@ -47,5 +61,63 @@ def test_messages_count_in_words():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if re.search(r"\b[a-z]{3,}\((s|es)\)", line)
     ]
-    assert len(files) > 300
+    assert len(files) > 200
     assert not lazy
+
+
+def test_names_say_what_they_name():
+    """A JAX user must not have to learn a dialect: what is given a name in the code has one of the field's."""
+    offenders = [
+        f"{path.relative_to(SRC)}:{line} {name}"
+        for path in SRC.rglob("*.py")
+        for name, line in _given_names(ast.parse(path.read_text(encoding="utf-8")))
+        if name.strip("_") in PRIVATE_WORDS
+    ]
+    assert not offenders
+
+
+def _given_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The variables, attributes, parameters, functions and classes that a module names, each with its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, node.lineno
+            case ast.arg(arg=name):
+                yield name, node.lineno
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name, node.lineno
+
+
+def test_what_only_a_neighbour_imports_is_a_part_of_it():
+    importers = _importers()
+    lonely = {
+        module
+        for module, by in importers.items()
+        if len(by) == 1
+        and next(iter(by)).rpartition(".")[0] == module.rpartition(".")[0]
+        and len(_file_of(module).read_text(encoding="utf-8").splitlines()) < SHORT
+    }
+    # A command is a file of its own, which the list of commands imports.
+    lonely -= {module for module in lonely if importers[module] == {"outlay.cli.main"}}
+    assert lonely == set(ON_THEIR_OWN)
+
+
+def _importers() -> dict[str, set[str]]:
+    """The modules that import a module, `if TYPE_CHECKING` and the public stubs included."""
+    importers: dict[str, set[str]] = defaultdict(set)
+    for path in [*SRC.rglob("*.py"), *SRC.rglob("*.pyi")]:
+        importer = ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
+        package = importer if path.stem == "__init__" else importer.rpartition(".")[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            source = f"{package}.{node.module}" if node.level else node.module or ""
+            for module in {source, *(f"{source}.{alias.name}" for alias in node.names)}:
+                if module != importer and _file_of(module).is_file():
+                    importers[module].add(importer)
+    assert importers, "no imports found: the test looks in the wrong place"
+    return importers
+
+
+def _file_of(module: str) -> Path:
+    return SRC / Path(*module.split(".")).with_suffix(".py")

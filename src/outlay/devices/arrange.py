@@ -112,8 +112,8 @@ def _whole_dims(torus: Sequence[int], dims: Sequence[int], sizes: Sequence[int])
     *outer, size = sizes
     fits = [some for some in _subsets(dims) if math.prod(torus[dim] for dim in some) == size]
     for some in sorted(fits, key=lambda some: (_gaps(some), tuple(-dim for dim in reversed(some)))):
-        for found in _whole_dims(torus, [dim for dim in dims if dim not in some], outer):
-            yield [*found, some]
+        for rest in _whole_dims(torus, [dim for dim in dims if dim not in some], outer):
+            yield [*rest, some]
 
 
 def _subsets(dims: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -57,34 +57,36 @@ def mesh(
     _refuse_size("target", target)
     if not isinstance(explicit, bool):
         _refuse_size("explicit", explicit)
-    wanted = _spec_of(spec, over, axes)
+    requested = _spec_of(spec, over, axes)
     if target is not None:
         if devices is not None:
             raise MeshError(f"devices are given twice: as devices= and as target={str(target)!r}; keep one of the two")
-        return _target_mesh(wanted, Target.parse(target) if isinstance(target, str) else target, explicit)
-    found = list(attached_devices() if devices is None else devices)
-    if len(set(found)) < len(found):
-        raise MeshError(f"devices= holds {len(found)} devices, but only {len(set(found))} different ones")
-    groups = group_by_host([host_of(device) for device in found])
-    resolved = wanted.resolve(len(found), max(len(groups), 1))
+        return _target_mesh(requested, Target.parse(target) if isinstance(target, str) else target, explicit)
+    available = list(attached_devices() if devices is None else devices)
+    if len(set(available)) < len(available):
+        raise MeshError(f"devices= holds {len(available)} devices, but only {len(set(available))} different ones")
+    groups = group_by_host([host_of(device) for device in available])
+    resolved = requested.resolve(len(available), max(len(groups), 1))
     if devices is None and len(groups) == 1:
         # JAX knows how the devices of one machine are wired (the torus of a TPU), this library does not.
         names, sizes = zip(*resolved.axes, strict=True)
         return jax.make_mesh(sizes, names, axis_types=_types(resolved, explicit))
-    return _mesh_of(found, arrange(resolved, groups), resolved, explicit)
+    return _mesh_of(available, arrange(resolved, groups), resolved, explicit)
 
 
-def _target_mesh(wanted: MeshSpec, target: Target, explicit: bool) -> Mesh:
+def _target_mesh(requested: MeshSpec, target: Target, explicit: bool) -> Mesh:
     """The mesh of a target's devices, its axes along the target's hosts, or along the torus of its slices."""
-    found = target_devices(target)
+    compile_only = target_devices(target)
     if target.hardware.kind == "tpu":
-        found = sorted(found, key=lambda device: (_slice_of(device), tuple(device.coords), device.core_on_chip))
-        groups = group_by_host([_slice_of(device) for device in found])
-        resolved = wanted.resolve(len(found), len(groups), target=str(target), host="slice")
-        return _mesh_of(found, arrange(resolved, groups, target.torus), resolved, explicit)
-    groups = group_by_host([host_of(device) for device in found])
-    resolved = wanted.resolve(len(found), len(groups), target=str(target))
-    return _mesh_of(found, arrange(resolved, groups), resolved, explicit)
+        compile_only = sorted(
+            compile_only, key=lambda device: (_slice_of(device), tuple(device.coords), device.core_on_chip)
+        )
+        groups = group_by_host([_slice_of(device) for device in compile_only])
+        resolved = requested.resolve(len(compile_only), len(groups), target=str(target), host="slice")
+        return _mesh_of(compile_only, arrange(resolved, groups, target.torus), resolved, explicit)
+    groups = group_by_host([host_of(device) for device in compile_only])
+    resolved = requested.resolve(len(compile_only), len(groups), target=str(target))
+    return _mesh_of(compile_only, arrange(resolved, groups), resolved, explicit)
 
 
 def _slice_of(device: jax.Device) -> int:

@@ -107,7 +107,7 @@ def _target_there(devices: Sequence[jax.Device]) -> Target | None:
     known = known_hardware()
     if devices[0].platform == "cpu":
         return Target(known["cpu"], (len(devices),))
-    hardware = next((found for found in known.values() if devices[0].device_kind in found.device_kinds), None)
+    hardware = next((kind for kind in known.values() if devices[0].device_kind in kind.device_kinds), None)
     if hardware is None:
         return None
     return _attached_gpus(hardware, devices) if hardware.kind == "gpu" else _attached_tpus(hardware, devices)

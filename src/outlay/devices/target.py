@@ -60,12 +60,12 @@ class Target:
                 "  fix: correct the name, or describe the hardware in your own file of targets"
             )
         hardware = known[key]
-        found = _SHAPE.fullmatch(rest)
-        if not colon or found is None:
+        match = _SHAPE.fullmatch(rest)
+        if not colon or match is None:
             what = "says no shape" if not rest else f"{rest!r} is no shape"
             raise TargetError(f"{text!r}: {what}\n  fix: write {_example(hardware)}; a target is like {EXAMPLES}")
-        shape = tuple(int(size) for size in found[1].split("x"))
-        return cls(hardware, shape, int(found[2] or 1))
+        shape = tuple(int(size) for size in match[1].split("x"))
+        return cls(hardware, shape, int(match[2] or 1))
 
     @property
     def num_devices(self) -> int:

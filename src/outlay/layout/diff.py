@@ -55,7 +55,7 @@ class LeafDiff:
         return {
             "path": self.path,
             "what": self.what,
-            "fields": {name: [_said(self.before, name), _said(self.after, name)] for name in self.fields},
+            "fields": {name: [_as_json(self.before, name), _as_json(self.after, name)] for name in self.fields},
             "bytes_per_device": [before, after],
         }
 
@@ -124,10 +124,10 @@ def diff_plans(before: Plan, after: Plan) -> PlanDiff:
     """What changed from one plan to another; `before.diff(after)` is the same."""
     old, new = ({leaf.path: leaf for leaf in plan} for plan in (before, after))
     paths = [*old, *(path for path in new if path not in old)]
-    found = [LeafDiff(path, old.get(path), new.get(path)) for path in paths]
+    differences = [LeafDiff(path, old.get(path), new.get(path)) for path in paths]
     return PlanDiff(
         meshes=(before.mesh, after.mesh),
-        leaves=tuple(leaf for leaf in found if leaf.what != "changed" or leaf.fields),
+        leaves=tuple(leaf for leaf in differences if leaf.what != "changed" or leaf.fields),
         bytes_total=(before.bytes_total, after.bytes_total),
         bytes_per_device=(_fullest(before), _fullest(after)),
     )
@@ -137,7 +137,7 @@ def _fullest(plan: Plan) -> int:
     return max(plan.bytes_per_device.values(), default=0)
 
 
-def _said(leaf: LeafPlan | None, name: str) -> Any:
+def _as_json(leaf: LeafPlan | None, name: str) -> Any:
     value = getattr(leaf, name)
     if name == "dims":
         return [list(axes) for axes in value]

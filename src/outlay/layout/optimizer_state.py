@@ -70,11 +70,11 @@ class MirroredLeaves:
         for start in range(1, len(parts)):
             ending = parts[start:]
             if source is None:
-                found = [other for other in self._by_ending.get(ending, ()) if split_path(other)[0] != parts[0]]
+                originals = [other for other in self._by_ending.get(ending, ()) if split_path(other)[0] != parts[0]]
             else:
-                found = self._below(split_path(source), parts, ending)
-            if found:
-                return tuple(other for other in found if tuple(self._shapes[other]) == tuple(self._shapes[path]))
+                originals = self._below(split_path(source), parts, ending)
+            if originals:
+                return tuple(other for other in originals if tuple(self._shapes[other]) == tuple(self._shapes[path]))
         return ()
 
     def _below(self, source: Parts, parts: Parts, ending: Parts) -> list[str]:
@@ -82,8 +82,8 @@ class MirroredLeaves:
         if parts[: len(source)] == source:
             return []
         paths = (source[:k] + ending for k in range(len(source) + 1))
-        found = dict.fromkeys(join_parts(each) for each in paths if each[: len(source)] == source)
-        return [path for path in found if path in self._shapes and not is_optimizer(path)]
+        paths_below = dict.fromkeys(join_parts(each) for each in paths if each[: len(source)] == source)
+        return [path for path in paths_below if path in self._shapes and not is_optimizer(path)]
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ def followers(shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
     """
     if not any(_COPY.fullmatch(part) for path in shapes for part in split_path(path)):
         return {}
-    found = find_copies(shapes, [path for path in shapes if not is_optimizer(path)])
-    alone = [pair for copy in found if len(copy.sources) == 1 for pair in copy.leaves.items()]
+    copies = find_copies(shapes, [path for path in shapes if not is_optimizer(path)])
+    alone = [pair for copy in copies if len(copy.sources) == 1 for pair in copy.leaves.items()]
     return {path: other for path, other in alone if copy_names(path) - copy_names(other)}
 
 
@@ -167,11 +167,11 @@ def _originals(
         alike = by_ending[parts[start:]]
         if len(alike) > _MAX_ALIKE:
             break
-        found = [other for other in alike if _is_copy_of(parts[:start], other[: len(other) - len(parts) + start])]
-        if found:
+        originals = [other for other in alike if _is_copy_of(parts[:start], other[: len(other) - len(parts) + start])]
+        if originals:
             # Of actor and critic, the one whose name the copy bears too; else whole networks before their parts.
-            likeness = {other: (len({*other[:-1]} & {*parts[:start]}), -len(other)) for other in found}
-            best = [other for other in found if likeness[other] == max(likeness.values())]
+            likeness = {other: (len({*other[:-1]} & {*parts[:start]}), -len(other)) for other in originals}
+            best = [other for other in originals if likeness[other] == max(likeness.values())]
             shape = tuple(shapes[join_parts(parts)])
             return parts[:start], [other for other in best if tuple(shapes[join_parts(other)]) == shape]
     return (), []
@@ -219,13 +219,13 @@ def _grouped(pairs: Mapping[tuple[Parts, tuple[Parts, ...]], Mapping[Parts, Part
     for head, sources in pairs:
         same = len(head) - len(_differing(head, sources[0])[0])
         groups[head[: same + 1], sources].append(head)
-    found = []
+    copies = []
     for (below, sources), heads in groups.items():
         if sum(other == below for other, _ in groups) > 1:
             below = _common(heads)
         leaves = {join_parts(a): join_parts(b) for head in heads for a, b in pairs[head, sources].items()}
-        found.append(Copies(join_parts(below), tuple(join_parts(source) for source in sources), leaves))
-    return found
+        copies.append(Copies(join_parts(below), tuple(join_parts(source) for source in sources), leaves))
+    return copies
 
 
 def _common(heads: Iterable[Parts]) -> Parts:

@@ -61,16 +61,16 @@ def unwritable(layout: Layout) -> list[Problem]:
 
 def _rules_as_keys(rules: Sequence[Rule]) -> list[dict[str, Any]]:
     """What each `[[rule]]` table says; the two rules of `data_parallel` are one."""
-    found, position = [], 0
+    keys, position = [], 0
     while position < len(rules):
         rule = rules[position]
         if _is_data_parallel(rules[position : position + 2]):
-            found.append({"strategy": "data_parallel", "axis": rule.axes[0]})
+            keys.append({"strategy": "data_parallel", "axis": rule.axes[0]})
             position += 2
         else:
-            found.append(_keys(rule))
+            keys.append(_keys(rule))
             position += 1
-    return found
+    return keys
 
 
 def _is_data_parallel(pair: Sequence[Rule]) -> bool:
