@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from outlay.arrays.array_blocks import as_index, blocks, bounds_text, shape_of
 from outlay.arrays.check_arrays import check_fits
 from outlay.arrays.process_agreement import check_same, exchange
+from outlay.arrays.sharding_blocks import as_index, blocks, bounds_text, shape_of
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.quantities import counted
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
-from outlay.arrays.array_blocks import MOST_BYTES, Bounds, Slabs, blocks, cut, of_index, shape_of
 from outlay.arrays.check_arrays import check_fits
 from outlay.arrays.from_slices import from_callback
 from outlay.arrays.process_agreement import check_all_present, check_same, exchange, process_problem
+from outlay.arrays.sharding_blocks import MOST_BYTES, Bounds, Slabs, blocks, cut, of_index, shape_of
 from outlay.arrays.shardings import auto_sharding, with_auto_types
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.paths import flatten_paths

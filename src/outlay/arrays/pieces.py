@@ -11,10 +11,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from outlay.arrays.array_blocks import Bounds, blocks, shape_of
 from outlay.arrays.check_arrays import check_fits
 from outlay.arrays.from_slices import from_callback
 from outlay.arrays.process_agreement import check_all_present, exchange
+from outlay.arrays.sharding_blocks import Bounds, blocks, shape_of
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.quantities import counted
 from outlay.layout.placement import spec_dims, spec_text

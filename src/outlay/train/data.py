@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from outlay.arrays.array_blocks import blocks
 from outlay.arrays.from_slices import from_callback
+from outlay.arrays.sharding_blocks import blocks
 from outlay.arrays.shardings import shardings
 from outlay.core.error_types import ProgramError
 from outlay.datasets.examples import Examples

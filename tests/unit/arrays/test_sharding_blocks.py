@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import outlay
-from outlay.arrays.array_blocks import blocks, cut
+from outlay.arrays.sharding_blocks import blocks, cut
 
 SPECS = st.sampled_from([P("a", "b"), P("b", "a"), P(("a", "b")), P(None, "a"), P()])
 
