@@ -7,6 +7,9 @@ import jax
 from outlay.jobs import heartbeat
 from outlay.jobs.join import _work_unseen
 
+WAITS = ("join", "_wait_for_tstate_lock")
+"""Where a thread that waits for another one is, by the version of Python."""
+
 
 def test_who_asks_twice_at_once_gets_the_same_answer_and_no_look_at_his_own_asking(monkeypatch):
     looks = iter([3.5, 4.0])
@@ -33,6 +36,10 @@ def test_a_wait_counts_later_where_devices_work_without_a_sign_in_the_process(mo
         waited = []
 
         def ask():
+            # On a busy machine the main thread may not have come to its wait when this one begins.
+            while (main := sys._current_frames()[threading.main_thread().ident]).f_code.co_name not in WAITS:
+                time.sleep(0.01)
+            time.sleep(0.2)
             main = sys._current_frames()[threading.main_thread().ident]
             monkeypatch.setattr(heartbeat, "_since", ((id(main), main.f_lasti), time.monotonic() - 70.0))
             waited.append(heartbeat._look())
