@@ -37,6 +37,27 @@ def run(
         int | None,
         typer.Option("--checkpoint-every", min=1, metavar="N", help="Save a checkpoint every N steps and at the end."),
     ] = None,
+    evaluate_every: Annotated[
+        int | None,
+        typer.Option(
+            "--evaluate-every", min=1, metavar="N", help="Measure on held-out data every N steps, not only at the end."
+        ),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            "--patience",
+            min=1,
+            metavar="N",
+            help="End training when evaluate.loss was no better in N evaluations; with --evaluate-every.",
+        ),
+    ] = None,
+    steps_per_call: Annotated[
+        int | None,
+        typer.Option(
+            "--steps-per-call", min=1, metavar="N", help="Take N steps in one compiled call: for small steps."
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Continue the run in the run folder, if there is one, from its last checkpoint."),
@@ -98,9 +119,10 @@ def run(
     own = replace(options, devices=devices)
     prepared = own.prepare(load_recipe(context, recipe, own, record=record or (), stride=stride))
     from outlay.recipes.run import own_folder_of, run_prepared
-    from outlay.recipes.run_kind import ResultNotWritten
+    from outlay.recipes.run_kind import ResultNotWritten, TrainingOptions
     from outlay.report.show import show
     from outlay.train.multihost import is_first
+    from outlay.train.patience import Patience
     from outlay.train.run_folder import RunFolder
 
     path = own_folder_of(prepared.recipe.name) if run_folder is None else run_folder
@@ -110,6 +132,9 @@ def run(
         seed=prepared.recipe.seed,
         steps=steps,
         checkpoint_every=checkpoint_every,
+        evaluate_every=evaluate_every,
+        patience=patience,
+        steps_per_call=steps_per_call,
         run_folder=path,
         resume=resume,
     )
@@ -118,7 +143,8 @@ def run(
         print_picture(show(prepared.program.plan))
         warn_unread(f"the run goes on, and what it comes to is in {path}")
     try:
-        result = run_prepared(prepared, folder, steps=steps, checkpoint_every=checkpoint_every)
+        training = TrainingOptions(evaluate_every, None if patience is None else Patience(patience), steps_per_call)
+        result = run_prepared(prepared, folder, steps=steps, checkpoint_every=checkpoint_every, training=training)
     except ResultNotWritten as error:
         _print(error.result, as_json)
         raise

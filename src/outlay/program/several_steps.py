@@ -50,7 +50,7 @@ def several_steps(program: Program, num_steps: int) -> Several:
         >>> float(state), outputs["mean"].tolist()
         (48.0, [1.0, 2.0, 3.0])
     """
-    _check_can_repeat(program)
+    check_can_repeat(program)
     plan, mesh = program.plan, program.mesh
     in_state = shardings(plan, program.state_shapes, mesh)
     in_batch = shardings(plan, program.batch_shapes, mesh, root="batch")
@@ -113,7 +113,12 @@ def _stacked(place: NamedSharding, *leaves: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(jnp.stack(leaves), NamedSharding(place.mesh, spec))
 
 
-def _check_can_repeat(program: Program) -> None:
+def check_can_repeat(program: Program) -> None:
+    """Raise if several steps of a program cannot be taken in one call.
+
+    Raises:
+        ProgramError: it only reads, or is a graph, or its mesh has Explicit axes.
+    """
     if not program.donate:
         reason = "it only reads the state"
     elif program.mode == "placed" or program.rows or program.num_steps_at_once > 1:

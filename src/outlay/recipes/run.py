@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from outlay.recipes.find import find_recipe, with_recording
 from outlay.recipes.plugins import load
 from outlay.recipes.prepare import Prepared, prepare
 from outlay.recipes.recipe import Recipe
-from outlay.recipes.run_kind import Result, RunKind, RunSetup
+from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.checkpoint.folder import CheckpointFolder
+from outlay.train.patience import Patience
 from outlay.train.run_folder import COLLECTED, RECORDING, RunFolder
 from outlay.train.saving import Saving
 
@@ -38,6 +40,9 @@ def run(
     force: bool = False,
     resume: bool = False,
     checkpoint_every: int | None = None,
+    evaluate_every: int | None = None,
+    patience: int | Patience | None = None,
+    steps_per_call: int | None = None,
     record: str | Sequence[str] = (),
     stride: int | None = None,
 ) -> Result:
@@ -53,6 +58,11 @@ def run(
         force: replace the run that is in the folder.
         resume: go on after the newest checkpoint of the run that is in the folder, if there is one.
         checkpoint_every: save a checkpoint after so many steps, and after the last.
+        evaluate_every: measure a recipe that is trained on its held-out data after so many steps too, and not only
+            after the last; the numbers are metrics of these steps.
+        patience: end training after so many evaluations in which `evaluate.loss` was no better than before; an
+            `outlay.Patience` says which metric, and by how much.
+        steps_per_call: of a recipe that is trained, steps in one compiled call; see `outlay.fit`.
         record: what is recorded: patterns of leaves of the state, such as `params.**.bias`, or of what else the
             recipe has addresses for; as the recipe says if there are none.
         stride: record after every so many steps.
@@ -79,7 +89,10 @@ def run(
     prepared = prepare(ready, layout=layout, mesh=mesh, mode=mode)
     path = own_folder_of(ready.name) if run_folder is None else Path(run_folder)
     folder = RunFolder(path, force=force, resume=resume)
-    return run_prepared(prepared, folder, steps=steps, checkpoint_every=checkpoint_every)
+    training = TrainingOptions(
+        evaluate_every, Patience(patience) if isinstance(patience, int) else patience, steps_per_call
+    )
+    return run_prepared(prepared, folder, steps=steps, checkpoint_every=checkpoint_every, training=training)
 
 
 def own_folder_of(name: str) -> Path:
@@ -96,7 +109,12 @@ def own_folder_of(name: str) -> Path:
 
 
 def run_prepared(
-    prepared: Prepared, folder: RunFolder, *, steps: int | None = None, checkpoint_every: int | None = None
+    prepared: Prepared,
+    folder: RunFolder,
+    *,
+    steps: int | None = None,
+    checkpoint_every: int | None = None,
+    training: TrainingOptions | None = None,
 ) -> Result:
     """Run a prepared recipe as its kind is run, and fill its run folder. Progress goes to stderr.
 
@@ -108,6 +126,7 @@ def run_prepared(
         steps: how many steps in all; those of the earlier run, or else the recipe's own number, if None.
         checkpoint_every: save a checkpoint after so many steps, and after the last; as the earlier run did if None,
             and none at all in a new run.
+        training: of a recipe that is trained, how; what is not given is as in the earlier run.
 
     Raises:
         Interrupted: on Ctrl-C; config, plan, checkpoints and what was measured so far are in the folder.
@@ -116,18 +135,21 @@ def run_prepared(
             which has the result.
     """
     try:
-        return _run(load(prepared.recipe.runner)(prepared), folder, steps, checkpoint_every)
+        options = (training or TrainingOptions()).or_as_before(folder.earlier or {})
+        return _run(load(prepared.recipe.runner)(prepared), folder, steps, checkpoint_every, options)
     finally:
         folder.close()
 
 
-def _run(kind: RunKind, folder: RunFolder, steps: int | None, checkpoint_every: int | None) -> Result:
+def _run(
+    kind: RunKind, folder: RunFolder, steps: int | None, checkpoint_every: int | None, training: TrainingOptions
+) -> Result:
     program, earlier = kind.program, folder.earlier or {}
     if steps is None:
         steps = int(earlier.get("num_steps", kind.recipe.steps))
     if checkpoint_every is None:
         checkpoint_every = earlier.get("checkpoint_every")
-    config = _config(kind, steps, checkpoint_every, earlier)
+    config = _config(kind, steps, checkpoint_every, earlier, training)
     saving = _saving(kind, folder, checkpoint_every) if checkpoint_every else None
     start = None
     if folder.earlier is not None:
@@ -135,6 +157,7 @@ def _run(kind: RunKind, folder: RunFolder, steps: int | None, checkpoint_every: 
         start = saving.restore(program) if saving else None
         _check_steps_left(folder, start.step if start else 0, steps)
     kind.check(steps)
+    kind.check_training(training)
     # Everything that can fail has failed by now: from here on the run that this one replaces goes.
     check_ready(program, folder, saves=saving is not None)
     folder.write_config(config)
@@ -144,7 +167,7 @@ def _run(kind: RunKind, folder: RunFolder, steps: int | None, checkpoint_every: 
         continued=start is not None,
         folders={RECORDING: bool(kind.recipe.record), COLLECTED: saving is not None and kind.collects},
     )
-    return kind.run(RunSetup(steps, folder, saving, start))
+    return kind.run(RunSetup(steps, folder, saving, start, training))
 
 
 def _saving(kind: RunKind, folder: RunFolder, every: int) -> Saving:
@@ -153,7 +176,13 @@ def _saving(kind: RunKind, folder: RunFolder, every: int) -> Saving:
     return Saving(Checkpoints(folder.checkpoints_path), every, collected=collected, step_unit=kind.step_unit)
 
 
-def _config(kind: RunKind, steps: int, checkpoint_every: int | None, earlier: Mapping[str, Any]) -> dict[str, Any]:
+def _config(
+    kind: RunKind,
+    steps: int,
+    checkpoint_every: int | None,
+    earlier: Mapping[str, Any],
+    training: TrainingOptions,
+) -> dict[str, Any]:
     recipe, program = kind.recipe, kind.program
     return {
         "recipe": recipe.name,
@@ -166,6 +195,7 @@ def _config(kind: RunKind, steps: int, checkpoint_every: int | None, earlier: Ma
         "seed": recipe.seed,
         "record": list(recipe.record),
         "stride": recipe.stride,
+        **{name: value for name, value in asdict(training).items() if value is not None},
         **kind.config(),
         "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
         "before": _arrangements(earlier),

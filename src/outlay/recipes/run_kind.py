@@ -5,19 +5,43 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from outlay.core.error_types import RunFolderError
+from outlay.core.error_types import RecipeError, RunFolderError
 from outlay.core.quantities import counted
 from outlay.recipes.prepare import Prepared
 from outlay.train.multihost import is_first
+from outlay.train.patience import Patience
 from outlay.train.recording import MemoryRecorder, Recorder, RowTypes, ZarrRecorder
 from outlay.train.run_folder import RECORDING, RunFolder
 from outlay.train.saving import Saved, Saving
 
 RECORDED_ROWS = "recorded_rows"
 """The name, among what is collected, of the number of rows that the recording had."""
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How training is evaluated on its way, ended early and taken: arguments of `outlay.fit`, by their names there.
+
+    Attributes:
+        evaluate_every: call the recipe's `evaluate` after so many steps.
+        patience: end training after so many evaluations without an improvement.
+        steps_per_call: steps in one compiled call.
+    """
+
+    evaluate_every: int | None = None
+    patience: Patience | None = None
+    steps_per_call: int | None = None
+
+    def or_as_before(self, earlier: Mapping[str, Any]) -> TrainingOptions:
+        """The same, with what is not given as the config of the run that is continued has it."""
+        before = {field.name: earlier.get(field.name) for field in fields(self)}
+        if patience := before["patience"]:
+            before["patience"] = Patience(**patience)
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return TrainingOptions(**{**before, **given})
 
 
 @dataclass(frozen=True)
@@ -29,12 +53,14 @@ class RunSetup:
         folder: the run folder.
         saving: saves it on its way; None where nothing is saved.
         start: what it continues from; None for a new run.
+        training: of a training run, how it is evaluated, ended early and taken.
     """
 
     steps: int
     folder: RunFolder
     saving: Saving | None
     start: Saved | None
+    training: TrainingOptions
 
     def recorder(self, types: RowTypes, dt: float = 1.0) -> Recorder:
         """Return where the rows of these addresses go: into the run folder, from the first process."""
@@ -80,6 +106,19 @@ class RunKind(abc.ABC):
 
     def check(self, steps: int) -> None:  # noqa: B027  # not every kind has something to check
         """Raise if the recipe cannot be run; nothing in the run folder was touched."""
+
+    def check_training(self, options: TrainingOptions) -> None:
+        """Raise if the run cannot be evaluated, ended early and taken so; what is no training has nothing of these.
+
+        Raises:
+            RecipeError: it cannot.
+        """
+        if given := [name for name, value in vars(options).items() if value is not None]:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise RecipeError(
+                f"{names} is for recipes that are trained, and {self.recipe.name!r} is not"
+                f"\n  fix: leave out {names}; in Python, {', '.join(f'{name}=' for name in given)}"
+            )
 
     def check_saving(self, every: int) -> None:  # noqa: B027
         """Raise if a run cannot be saved every so many steps.

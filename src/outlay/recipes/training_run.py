@@ -12,13 +12,15 @@ import jax
 from outlay.core.error_types import RecipeError
 from outlay.core.quantities import counted
 from outlay.core.user_code import users_traceback
-from outlay.recipes.run_kind import Result, RunKind, RunSetup, metrics_in_words, result_not_lost
+from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions, metrics_in_words, result_not_lost
 from outlay.report.run_page import Picture, run_page
+from outlay.train.check_fit import check_evaluations, check_steps_per_call
 from outlay.train.contract import refuse_unrecordable
 from outlay.train.data import TrainData, num_of
 from outlay.train.loop import Data, fit
 from outlay.train.metrics_file import as_numbers, finite
 from outlay.train.multihost import is_first
+from outlay.train.patience import EVALUATED
 from outlay.train.recording import RecordedLeaves
 
 
@@ -44,6 +46,15 @@ class TrainingRun(RunKind):
         refuse_unrecordable(self.program.lowered.out_info[1])
         RecordedLeaves(self.program, self.recipe.record, self.recipe.stride)
 
+    def check_training(self, options: TrainingOptions) -> None:
+        """Raise if steps cannot be taken several a call, or training is never evaluated.
+
+        Raises:
+            ProgramError: either.
+        """
+        check_steps_per_call(self.program, self.recipe.data, options.steps_per_call or 1)
+        check_evaluations(self.recipe.evaluate, options.evaluate_every, options.patience)
+
     def run(self, setup: RunSetup) -> Result:
         """Train, evaluate, and leave metrics, sample and report."""
         recipe, program, folder = self.recipe, self.program, setup.folder
@@ -60,17 +71,27 @@ class TrainingRun(RunKind):
             checkpoints=setup.saving.checkpoints if setup.saving else None,
             checkpoint_every=setup.saving.every if setup.saving else None,
             start=start,
+            evaluate=recipe.evaluate if setup.training.evaluate_every else None,
+            evaluate_every=setup.training.evaluate_every,
+            patience=setup.training.patience,
+            steps_per_call=setup.training.steps_per_call or 1,
             record=recipe.record,
             stride=recipe.stride,
             recorder=setup.recorder,
         )
         problems: list[str] = []
+        last = done.history[-1] if done.history else {}
+        held_out = {name.removeprefix(EVALUATED): last[name] for name in last if name.startswith(EVALUATED)}
+        if not held_out:
+            measured = self._measured(recipe.evaluate, "evaluate", _numbers, "a dictionary of numbers", done, problems)
+            held_out = measured or {}
+        facts = self.result_facts(setup, done.seconds, tuple(done.recording), len(done.recording.steps))
         result = TrainingResult(
-            **self.result_facts(setup, done.seconds, tuple(done.recording), len(done.recording.steps)),
+            **{**facts, "num_steps": last.get("step", setup.steps)},
+            of_steps=setup.steps,
             num_samples=done.num_samples,
-            training=done.history[-1] if done.history else {},
-            held_out=self._measured(recipe.evaluate, "evaluate", _numbers, "a dictionary of numbers", done, problems)
-            or {},
+            training={name: last[name] for name in last if not name.startswith(EVALUATED)},
+            held_out=held_out,
             sample=self._measured(recipe.sample, "sample", _text, "a text", done, problems) or "",
         )
         with result_not_lost(result):
@@ -114,7 +135,7 @@ class TrainingRun(RunKind):
     def _failed(self, setup: RunSetup, problems: list[str]) -> RecipeError:
         folder = setup.folder
         saved = (
-            f"the state after step {setup.steps} is in {folder.checkpoints_path}"
+            f"the state after the last step is in {folder.checkpoints_path}"
             if setup.saving
             else "its state was not saved: --checkpoint-every N saves it before they are called"
         )
@@ -138,12 +159,14 @@ class TrainingResult(Result):
     """What a finished training came to.
 
     Attributes:
+        of_steps: steps that would have been taken in all, had patience not ended training before.
         num_samples: samples seen.
         training: the metrics of the last step.
         held_out: the metrics on held-out data; empty where the recipe has none.
         sample: what the recipe shows of the trained state, as text; empty where it shows nothing.
     """
 
+    of_steps: int
     num_samples: int
     training: Mapping[str, float]
     held_out: Mapping[str, float]
@@ -153,7 +176,8 @@ class TrainingResult(Result):
     def facts(self) -> dict[str, str]:
         """The result in words, by name, for people."""
         rate = self.num_samples / self.seconds if self.seconds else 0.0
-        steps = f"{counted(self.num_steps, 'step')}{self.continued}"
+        ended = f" of {self.of_steps}, which patience ended" if self.num_steps < self.of_steps else ""
+        steps = f"{counted(self.num_steps, 'step')}{ended}{self.continued}"
         facts = {
             "ran": f"{self.recipe}, layout {self.layout}, {self.devices}",
             "training": f"{metrics_in_words(self.training)} after {steps}",

@@ -18,12 +18,13 @@ from outlay.core.quantities import counted
 from outlay.program.program import Program
 from outlay.program.several_steps import several_steps
 from outlay.train.buckets import programs_by_shape, shapes_of
+from outlay.train.check_fit import check_data, check_evaluations, check_steps, check_steps_per_call, ends_early
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, refuse_unrecordable
 from outlay.train.data import ReadAhead
 from outlay.train.metrics_file import History, MetricsFile, as_numbers
 from outlay.train.multihost import is_first
-from outlay.train.patience import Patience, PatienceCounter
+from outlay.train.patience import EVALUATED, Patience, PatienceCounter
 from outlay.train.progress import Progress
 from outlay.train.recording import MemoryRecorder, RecordedLeaves, Recorder, Recording, RowTypes
 from outlay.train.saving import Saving
@@ -45,7 +46,8 @@ class Fit:
         state: the state after the last step.
         history: the metrics of every step, each with its `step`, counted from 1, and `seconds` since the start; of a
             run of more than `MOST_REMEMBERED` steps, of every second, fourth, ... one, and of the last; of a run that
-            was continued without its metrics file, only those after `start`. The metrics file has all.
+            was continued without its metrics file, and in other processes than the first, only those after `start`.
+            The metrics file has all.
         seconds: what the steps took, from dispatch to metrics, without compiling.
         num_samples: samples trained on in them.
         recording: what was recorded, and after which steps.
@@ -146,17 +148,12 @@ def fit(
         ([1.0, 0.0], 8.0)
     """
     first, state = start or (0, None)
-    _refuse_impossible(steps, first, checkpoints, checkpoint_every)
+    check_steps(steps, first, checkpoints, checkpoint_every)
     if read_ahead < 0:
         raise ProgramError(f"read_ahead={read_ahead}: a number of batches, 0 to read each when its step is next")
-    if evaluate_every is not None and (evaluate is None or evaluate_every < 1):
-        raise ProgramError(
-            f"evaluate_every={evaluate_every} with evaluate={evaluate}: evaluations are 1 step or more apart"
-            "\n  fix: evaluate=lambda program, state: {...}, and evaluate_every=100, for example"
-        )
-    if steps_per_call < 1:
-        raise ProgramError(f"steps_per_call={steps_per_call}: a call takes 1 step or more")
-    _refuse_data(data, steps)
+    check_evaluations(evaluate, evaluate_every, patience)
+    check_steps_per_call(program, data, steps_per_call)
+    check_data(data, steps)
     refuse_unrecordable(program.lowered.out_info[1])
     recorded = RecordedLeaves(program, record, stride)
     samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
@@ -238,15 +235,17 @@ class _Training(StepLoop):
         self._steps_per_call, self._counter = steps_per_call, counter
 
     def begin(self, stack: contextlib.ExitStack) -> float:
-        every = self.saving.every if self.saving else None
-        self.program.agree(steps=self.num_steps, checkpoint_every=every, start=self.step, key=self._key)
+        self.program.agree(
+            steps=self.num_steps,
+            checkpoint_every=self.saving.every if self.saving else None,
+            evaluate_every=self._every,
+            patience=self._counter and self._counter.patience,
+            steps_per_call=self._steps_per_call,
+            start=self.step,
+            key=self._key,
+        )
         longest = self.num_steps - self.step
         self._programs = programs_by_shape(self.program, self._data)
-        if self._steps_per_call > 1 and len(self._programs) > 1:
-            raise ProgramError(
-                f"steps_per_call={self._steps_per_call}: the steps of a call take batches of one shape, and data has"
-                f" {len(self._programs)}\n  fix: leave steps_per_call out"
-            )
         self._take_several = (
             several_steps(self.program, self._steps_per_call) if 1 < self._steps_per_call <= longest else None
         )
@@ -336,43 +335,11 @@ def _evaluated(evaluate: Evaluate, program: Program, state: Any) -> dict[str, fl
             "evaluate(program, state) used up the state that training goes on with"
             "\n  fix: a program that only reads: outlay.program(..., donate=False)"
         )
-    return {f"evaluate.{name}": as_numbers(value) for name, value in metrics.items()}
+    return {f"{EVALUATED}{name}": as_numbers(value) for name, value in metrics.items()}
 
 
 def _batch(data: Data, step: int, steps: int) -> Any:
     try:
         return data[step]
     except (IndexError, KeyError) as error:
-        raise _ends_early(step, steps) from error
-
-
-def _ends_early(num_batches: int, steps: int) -> ProgramError:
-    fewer = f"--steps {num_batches} (steps={num_batches}), or " if num_batches else ""
-    return ProgramError(
-        f"the data ends early: data[{num_batches}] is not there, and {steps} steps take data[0] to "
-        f"data[{steps - 1}]\n  fix: {fewer}data that begins again, such as data[step % len(data)]"
-    )
-
-
-def _refuse_impossible(steps: int, first: int, checkpoints: Checkpoints | None, checkpoint_every: int | None) -> None:
-    if steps < 1:
-        raise ProgramError(f"steps={steps}: a run takes 1 step or more")
-    if steps < first:
-        raise ProgramError(f"steps={steps}: the run to continue is after step {first} already")
-    if checkpoint_every is not None and checkpoint_every < 1:
-        raise ProgramError(f"checkpoint_every={checkpoint_every}: checkpoints are 1 step or more apart")
-    if checkpoint_every is not None and checkpoints is None:
-        raise ProgramError(
-            f"checkpoint_every={checkpoint_every} and nowhere to save to\n  fix: checkpoints=outlay.Checkpoints(folder)"
-        )
-
-
-def _refuse_data(data: Any, steps: int) -> None:
-    if not hasattr(data, "__getitem__"):
-        raise ProgramError(
-            f"data must give the batch of a global step as data[step], so that a run can go on where it stopped; a "
-            f"{type(data).__name__} does not\n  fix: list(data) if it fits in memory, outlay.TrainData, or a class "
-            "with __getitem__(self, step)"
-        )
-    if isinstance(data, Sequence) and len(data) < steps:
-        raise _ends_early(len(data), steps)
+        raise ends_early(step, steps) from error

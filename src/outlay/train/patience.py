@@ -12,6 +12,9 @@ from outlay.core.error_types import ProgramError
 from outlay.core.suggest import did_you_mean
 from outlay.train.multihost import text_of_first
 
+EVALUATED = "evaluate."
+"""What the names of metrics begin with that are measured of the state after a step."""
+
 
 @dataclass(frozen=True)
 class Patience:
@@ -43,6 +46,11 @@ class Patience:
         if self.evaluations < 1:
             raise ProgramError(f"evaluations={self.evaluations}: patience is for 1 evaluation or more")
 
+    @property
+    def is_of_evaluations(self) -> bool:
+        """Whether the metric is one of those that only the steps have after which training is evaluated."""
+        return self.metric.startswith(EVALUATED)
+
 
 class PatienceCounter:
     """Counts evaluations without an improvement; a value that is no number is none.
@@ -51,11 +59,12 @@ class PatienceCounter:
         patience: what to count.
 
     Attributes:
+        patience: what is counted.
         is_used_up: whether there were as many as patience is for.
     """
 
     def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+        self.patience = patience
         self._best = math.inf
         self._since = 0
         self.is_used_up = False
@@ -66,9 +75,10 @@ class PatienceCounter:
         Raises:
             ProgramError: it was evaluated, and has no such metric, or the metric is not one number.
         """
-        metric = self._patience.metric
+        metric = self.patience.metric
         value = metrics.get(metric)
-        if value is None and any(name.startswith("evaluate.") for name in metrics):
+        is_due = not self.patience.is_of_evaluations or any(name.startswith(EVALUATED) for name in metrics)
+        if value is None and is_due:
             names = [name for name in metrics if name not in ("step", "seconds")]
             raise ProgramError(f"patience waits for {metric!r}, which is no metric: {did_you_mean(metric, names)}")
         if isinstance(value, list):
@@ -93,15 +103,15 @@ class PatienceCounter:
                 f"the run goes on after step {step}, and patience cannot know the evaluations before"
                 "\n  fix: metrics_path=, the metrics file that the run has written so far"
             )
-        metric = self._patience.metric
+        metric = self.patience.metric
         text = text_of_first(lambda: json.dumps([each[metric] for each in earlier if metric in each])) if step else "[]"
         for value in json.loads(text):
             self._add(float(value))
 
     def _add(self, value: float) -> None:
-        value = -value if self._patience.larger_is_better else value
-        if value < self._best - self._patience.min_change:
+        value = -value if self.patience.larger_is_better else value
+        if value < self._best - self.patience.min_change:
             self._best, self._since = value, 0
         else:
             self._since += 1
-        self.is_used_up = self._since >= self._patience.evaluations
+        self.is_used_up = self._since >= self.patience.evaluations

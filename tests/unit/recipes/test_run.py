@@ -4,9 +4,12 @@ import json
 import pytest
 from tests.unit.recipes import small
 
+from outlay.core.error_types import ProgramError
 from outlay.layout.plan import Plan
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
+from outlay.recipes.run_kind import TrainingOptions
+from outlay.train.patience import Patience
 from outlay.train.run_folder import RunFolder
 
 
@@ -70,3 +73,37 @@ def test_a_recipe_without_a_sample_leaves_no_file(finished):
     assert result.sample == ""
     assert not (path / "sample.txt").exists()
     assert "<pre>" not in (path / "report.html").read_text().partition("<iframe")[0]
+
+
+@pytest.mark.compiles
+def test_a_run_is_evaluated_on_its_way_and_ended_by_patience_also_where_it_is_continued(tmp_path):
+    losses = iter([3.0, 2.0, 2.5, 2.4, 9.0])
+    recipe = dataclasses.replace(small.line(), evaluate=lambda program, state: {"loss": next(losses)})
+    training = TrainingOptions(evaluate_every=2, patience=Patience(2), steps_per_call=2)
+    result = run_prepared(prepare(recipe), RunFolder(tmp_path), steps=6, checkpoint_every=6, training=training)
+    assert (result.num_steps, result.held_out) == (6, {"loss": 2.5})
+    assert "evaluate.loss" not in result.training
+    # Continued without options it is evaluated, ended and taken as before.
+    result = run_prepared(prepare(recipe), RunFolder(tmp_path, resume=True), steps=12)
+    assert (result.num_steps, result.held_out, next(losses)) == (8, {"loss": 2.4}, 9.0)
+    assert "after 8 steps of 12, which patience ended, continued after step 6" in str(result)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["evaluate_every"], config["patience"]["evaluations"], config["steps_per_call"]) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"patience": Patience(2)},
+            r"evaluated after its last step only\n  fix: evaluate_every=100 \(--evaluate-every",
+        ),
+        ({"evaluate_every": 2}, r"evaluate_every=2 and nothing to evaluate by\n  fix: evaluate=lambda"),
+    ],
+)
+def test_options_that_a_recipe_has_no_use_for_leave_the_folder_as_it_is(tmp_path, options, says):
+    (tmp_path / "run").mkdir()
+    recipe = dataclasses.replace(small.line(), evaluate=None)
+    with pytest.raises(ProgramError, match=says):
+        run_prepared(prepare(recipe), RunFolder(tmp_path / "run"), training=TrainingOptions(**options))
+    assert not (tmp_path / "run" / "config.json").exists()

@@ -262,7 +262,7 @@ def test_without_evaluation_the_step_that_was_begun_is_finished(program):
 
 
 def test_evaluations_that_cannot_be(program):
-    with pytest.raises(ProgramError, match=r"evaluate_every=3 with evaluate=None.*\n  fix: evaluate=lambda"):
+    with pytest.raises(ProgramError, match=r"evaluate_every=3 and nothing to evaluate by\n  fix: evaluate=lambda"):
         run(program, evaluate_every=3)
     with pytest.raises(ProgramError, match="evaluate_every=0"):
         run(program, evaluate=held_out, evaluate_every=0)

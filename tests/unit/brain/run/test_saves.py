@@ -14,10 +14,11 @@ import outlay
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.run_statistics import Collected
 from outlay.brain.run.simulate import BrainStopped
-from outlay.core.error_types import CheckpointError, OutputError
+from outlay.core.error_types import CheckpointError, OutputError, RecipeError
 from outlay.jobs import stop_request
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
+from outlay.recipes.run_kind import TrainingOptions
 from outlay.train.recording import Recording
 from outlay.train.run_folder import RunFolder
 from outlay.train.step_loop import Interrupted
@@ -192,3 +193,12 @@ def test_what_was_collected_is_missed(tmp_path):
     (tmp_path / "collected" / "40.npz").unlink()
     with pytest.raises(CheckpointError, match=r"40.npz, what the run had collected in its first 40 steps, cannot be"):
         run_prepared(prepare(recipe()), RunFolder(tmp_path, resume=True), steps=60)
+
+
+def test_what_is_only_for_training_is_refused_before_the_folder_is_touched(tmp_path):
+    training = TrainingOptions(steps_per_call=4)
+    with pytest.raises(
+        RecipeError, match=r"--steps-per-call is for recipes that are trained, and 'eye' is not\n  fix:"
+    ):
+        run_prepared(prepare(recipe()), RunFolder(tmp_path), training=training)
+    assert not (tmp_path / "config.json").exists()
