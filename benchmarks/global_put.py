@@ -1,4 +1,4 @@
-"""Numpy onto the devices of two real processes: `outlay.put` against JAX's two ways.
+"""Numpy onto the devices of two real processes: `outlay.arrays.put` against JAX's two ways.
 
 `make_array_from_callback` by slices is the fastest of JAX's ways, `device_put` the one that everybody writes first: it
 sends the whole array around to compare it. Without arguments the script starts both processes.
@@ -42,7 +42,7 @@ def measure(port, rank):
     value = np.ones((MEBIBYTES * 256, 1024), np.float32)
 
     def put():
-        jax.block_until_ready(outlay.put(value, rows))
+        jax.block_until_ready(outlay.arrays.put(value, rows))
 
     def by_callback():
         jax.block_until_ready(jax.make_array_from_callback(value.shape, rows, lambda index: value[index]))
@@ -56,7 +56,7 @@ def measure(port, rank):
     _, naive, against_naive = compare(put, device_put, rounds=2, calls=1)
     if rank == 0:
         report(f"{MEBIBYTES} MiB on {NUM_PROCESSES} processes", ours, theirs, ratio, bar=2.0)
-        print(f"device_put: {naive * 1e6:.0f} us, {1 / against_naive:.0f} times as long as outlay.put")
+        print(f"device_put: {naive * 1e6:.0f} us, {1 / against_naive:.0f} times as long as outlay.arrays.put")
     jax.distributed.shutdown()
 
 

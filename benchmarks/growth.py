@@ -25,7 +25,7 @@ def tree(num_leaves: int) -> Any:
     return {"params": {f"layer{i}": shapes for i in range(num_leaves // 2)}}
 
 
-def planned(num_leaves: int, spec: P) -> outlay.Plan:
+def planned(num_leaves: int, spec: P) -> outlay.layout.Plan:
     return (outlay.Layout([("params.**.kernel", spec)]) + BASE).plan(tree(num_leaves), outlay.mesh(data=4, model=2))
 
 
@@ -44,7 +44,7 @@ def diff(num: int) -> Callable[[], Any]:
 
 def saved(num: int) -> Callable[[], Any]:
     plan = planned(num, P(None, "model"))
-    return lambda: outlay.Plan.from_json(plan.to_json())
+    return lambda: outlay.layout.Plan.from_json(plan.to_json())
 
 
 def typo(num: int) -> Callable[[], Any]:
@@ -66,7 +66,7 @@ def toml(num: int) -> Callable[[], Any]:
     rule = '[[rule]]\nmatch = "params.**.kernel"\nspec = ["-", "model"]\notherwis = "replicate"\n'
     file = Path(tempfile.mkdtemp()) / "layout.toml"
     file.write_text(rule * (num // 4))
-    return lambda: refused(lambda: outlay.read_layout(file))
+    return lambda: refused(lambda: outlay.layout.read_layout(file))
 
 
 def doctor(num: int) -> Callable[[], Any]:

@@ -118,7 +118,7 @@ def main(path):
     program = outlay.program(step, init, data[0], layout=layout, mesh=mesh)
     print(program.plan)
 
-    state = outlay.read_weights(path, program.init(jax.random.key(0)), NAMES)
+    state = outlay.train.read_weights(path, program.init(jax.random.key(0)), NAMES)
     for first, text in ((0, "what it was trained on"), (8, "what it is to learn")):
         print(f"{text}: {outlay.evaluate(program, state, make_examples(500, first), loss=loss)}")
     done = outlay.fit(program, data, steps=100, key=None, start=(0, state), progress=False)

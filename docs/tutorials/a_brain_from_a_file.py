@@ -162,7 +162,7 @@ assert 0 < len(later.times) < 2000
 outlay.brain.run_brain(
     brain, steps=1000, inputs={"drive": 0.5}, record=["**.kernel"], stride=100, to=folder / "kernels.zarr"
 )
-outlay.brain.Recording.read(folder / "kernels.zarr")["excitatory.synapses.kernel"].shape
+outlay.train.Recording.read(folder / "kernels.zarr")["excitatory.synapses.kernel"].shape
 
 # %% [markdown]
 # ## The same from the command line

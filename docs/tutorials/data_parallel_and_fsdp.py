@@ -167,13 +167,13 @@ assert {piece.data.shape for piece in kernel.addressable_shards} == {(98, 512)}
 outlay.show(start, "params")
 
 # %% [markdown]
-# Sixteen steps on the one batch, under each layout, from the same state. `outlay.reshard` moves it from the FSDP plan
-# to the others.
+# Sixteen steps on the one batch, under each layout, from the same state. `outlay.arrays.reshard` moves it from
+# the FSDP plan to the others.
 
 # %%
 losses = {}
 for name, program in programs.items():
-    state = outlay.reshard(start, program.plan, mesh)
+    state = outlay.arrays.reshard(start, program.plan, mesh)
     for _ in range(16):
         state, metrics = program(state, batch)
     losses[name] = float(metrics["loss"])
@@ -230,7 +230,7 @@ def three_steps(run, state):
     return state, metrics
 
 
-alone = outlay.put(start, outlay.Layout([outlay.on(0)]).plan(start, mesh), mesh)
+alone = outlay.arrays.put(start, outlay.Layout([outlay.layout.on(0)]).plan(start, mesh), mesh)
 alone, metrics_alone = three_steps(jax.jit(exact_step), alone)
 
 
@@ -242,7 +242,7 @@ def largest_difference(state):
 by_hand = {}
 for name, layout in layouts.items():
     program = outlay.program(exact_step, init, batch, layout=layout, mesh=mesh, mode="manual")
-    state, metrics = three_steps(program, outlay.reshard(start, program.plan, mesh))
+    state, metrics = three_steps(program, outlay.arrays.reshard(start, program.plan, mesh))
     apart = largest_difference(state)
     by_hand[name] = collectives(program.compiled)
     print(f"{name:6} loss {metrics['loss']:.6f}  largest difference to one device {apart:.0e}  {by_hand[name]}")

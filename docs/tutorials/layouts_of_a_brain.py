@@ -141,7 +141,7 @@ print(note)
 # exchanged in one all-gather a step, two bits for each neuron.
 
 # %%
-by_neuron = program(outlay.by_rows("neurons"), outlay.mesh(neurons=6), mode="manual")
+by_neuron = program(outlay.layout.by_rows("neurons"), outlay.mesh(neurons=6), mode="manual")
 kernel = by_neuron.plan["B_ex.synapses.kernel"]
 print(kernel.local_shape, "of", kernel.shape, "on each device:", kernel.reason)
 assert kernel.local_shape == (43, 832)
@@ -216,11 +216,11 @@ cached = {one.path: one for one in parts.cached}
 assert cached["cache.spiker.spikes"].sent_to == (2, 4)
 
 # %% [markdown]
-# An estimate ranks, a measurement decides. `outlay.measure_parts` runs each module alone, with the spikes of a real
-# run:
+# An estimate ranks, a measurement decides. `outlay.analysis.measure_parts` runs each module alone, with the spikes of a
+# real run:
 
 # %%
-times = outlay.measure_parts(graph_loop, brain.init, {"drive": drive}, num_rounds=3)
+times = outlay.analysis.measure_parts(graph_loop, brain.init, {"drive": drive}, num_rounds=3)
 print(times)
 
 # %% [markdown]

@@ -39,7 +39,7 @@ from jax.sharding import PartitionSpec as P
 line = outlay.mesh(i=8)
 eight = np.arange(8, dtype=np.float32)
 plan = outlay.Layout([("**", P("i"))]).plan(eight, line)
-placed = outlay.put(eight, plan, line)
+placed = outlay.arrays.put(eight, plan, line)
 assert outlay.show(placed).blocks.holders == ((0,), (1,), (2,), (3,), (4,), (5,), (6,), (7,))
 outlay.show(placed)
 
@@ -80,7 +80,7 @@ arrays = {
 dense = arrays["x"] @ arrays["w"] + arrays["b"]
 
 layout = outlay.Layout([("x", P("i", None)), ("w", P(None, "j")), ("b", P("j"))])
-placed = outlay.put(arrays, layout.plan(arrays, mesh), mesh)
+placed = outlay.arrays.put(arrays, layout.plan(arrays, mesh), mesh)
 assert outlay.show(placed["x"]).blocks.holders == ((0, 1), (2, 3), (4, 5), (6, 7))
 assert outlay.show(placed["w"]).blocks.holders == ((0, 2, 4, 6), (1, 3, 5, 7))
 assert outlay.show(placed["b"]).blocks.holders == ((0, 2, 4, 6), (1, 3, 5, 7))

@@ -58,7 +58,7 @@ assert outlay.show(x).blocks.holders == ((0,),)
 # %%
 mesh = outlay.mesh(x=2, y=4)
 plan = outlay.Layout([("**", P("x", "y"))]).plan(numbers, mesh)
-split = outlay.put(numbers, plan, mesh)
+split = outlay.arrays.put(numbers, plan, mesh)
 outlay.show(split)
 
 # %% [markdown]

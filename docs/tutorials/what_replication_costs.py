@@ -62,7 +62,7 @@ assert "no dim of B_ex.synapses.kernel (256, 832) divides by 6" in note
 # The arrays themselves tell the same:
 
 # %%
-placed = outlay.put(brain, plan, six)
+placed = outlay.arrays.put(brain, plan, six)
 kernel = placed["B_ex"]["synapses"]["kernel"]
 assert kernel.sharding.is_fully_replicated
 assert outlay.show(kernel).blocks.holders == ((0, 1, 2, 3, 4, 5),)
@@ -97,7 +97,7 @@ def currents(brain, spikes):
 
 
 def operations_of_a_device(layout, mesh):
-    arrays = outlay.put(jax.tree.map(np.asarray, brain), layout.plan(brain, mesh), mesh)
+    arrays = outlay.arrays.put(jax.tree.map(np.asarray, brain), layout.plan(brain, mesh), mesh)
     everywhere = jax.device_put(np.asarray(spikes), jax.NamedSharding(mesh, P()))
     return jax.jit(currents).lower(arrays, everywhere).compile().cost_analysis()["flops"]
 

@@ -110,7 +110,7 @@ def main() -> None:
     everywhere = [("**", jax.sharding.PartitionSpec()), ("batch.**", jax.sharding.PartitionSpec())]
     for model, brain in (("tutorial", tutorial()), ("every component", every_component())):
         places = {name: place % 2 for place, name in enumerate(brain.modules)}
-        arrangements = {"by neuron": (outlay.by_rows("neurons"), 2, "neurons", "manual")}
+        arrangements = {"by neuron": (outlay.layout.by_rows("neurons"), 2, "neurons", "manual")}
         if model == "tutorial":
             arrangements["by module"] = (outlay.by_module(places), 2, "all", "placed")
         alone = run(brain, everywhere, 1, "all", "auto")

@@ -32,7 +32,7 @@ def six() -> jax.sharding.Mesh:
 def test_s0_07_without_rules_that_split_every_array_is_replicated_six_times() -> None:
     mesh = six()
     plan = (outlay.Layout() + outlay.replicate()).plan(brain(), mesh)
-    placed = outlay.put(brain(), plan, mesh)
+    placed = outlay.arrays.put(brain(), plan, mesh)
     for array in jax.tree.leaves(placed):
         assert blocks(array) == [[0, 1, 2, 3, 4, 5]]
     assert {leaf.num_copies for leaf in plan} == {6}
@@ -50,7 +50,7 @@ def test_s0_08_the_plan_says_that_the_layout_brings_nothing() -> None:
 def test_s0_12_modules_on_devices_of_their_own() -> None:
     mesh = six()
     layout = outlay.by_module({"integrator": 1, "A_ex": 2, "B_ex": 4, "B_in": 5})
-    placed = outlay.put(brain(), layout.plan(brain(), mesh), mesh)
+    placed = outlay.arrays.put(brain(), layout.plan(brain(), mesh), mesh)
     assert blocks(placed["A_ex"]["soma"]["potential"]) == [[2]]
     assert blocks(placed["B_ex"]["synapses"]["kernel"]) == [[4]]
     assert blocks(placed["integrator"]["trace"]) == [[1]]

@@ -16,7 +16,7 @@ X = np.arange(32, dtype=np.float32).reshape(4, 8)
 
 def test_s1_02_one_device_holds_one_block() -> None:
     mesh = outlay.mesh(x=2, y=4)
-    x = outlay.put(X, outlay.Layout([outlay.on(0)]).plan(X, mesh), mesh)
+    x = outlay.arrays.put(X, outlay.Layout([outlay.layout.on(0)]).plan(X, mesh), mesh)
     assert blocks(x) == [[0]]
 
 
@@ -31,7 +31,7 @@ def test_s1_04_every_arrays_sharding_is_in_the_plan() -> None:
 def test_s1_05_06_blocks_over_two_axes_keep_the_values() -> None:
     mesh = outlay.mesh(x=2, y=4)
     plan = outlay.Layout([("**", P("x", "y"))]).plan(X, mesh)
-    x = outlay.put(X, plan, mesh)
+    x = outlay.arrays.put(X, plan, mesh)
     assert blocks(x) == [[0], [1], [2], [3], [4], [5], [6], [7]]
     assert x.sharding.shard_shape(x.shape) == (2, 2)
     np.testing.assert_array_equal(x, X)
@@ -46,7 +46,7 @@ def test_s1_07_an_elementwise_step_keeps_the_sharding_without_collectives() -> N
     mesh = outlay.mesh(x=2, y=4)
     layout = outlay.Layout([("**", P("x", "y")), ("batch.**", outlay.replicate())])
     program = outlay.program(step, lambda key: jnp.asarray(X), np.zeros(1), layout=layout, mesh=mesh)
-    state = outlay.put(X, program.plan, mesh)
+    state = outlay.arrays.put(X, program.plan, mesh)
     _, y = program(state, np.zeros(1))
     assert blocks(y) == [[0], [1], [2], [3], [4], [5], [6], [7]]
     assert y.sharding.spec == P("x", "y")
@@ -68,7 +68,7 @@ def summed_rows(layout, mesh, constrained=None):
 
     rules = outlay.Layout([*layout, ("batch.**", outlay.replicate())])
     program = outlay.program(step, lambda key: jnp.asarray(X), np.zeros(1), layout=rules, mesh=mesh)
-    return program(outlay.put(X, program.plan, mesh), np.zeros(1))[1], program
+    return program(outlay.arrays.put(X, program.plan, mesh), np.zeros(1))[1], program
 
 
 COLUMN_SUMS = [48, 52, 56, 60, 64, 68, 72, 76]
@@ -95,7 +95,7 @@ def by_hand(step, **axes):
     state, mesh = np.arange(32, dtype=np.float32), outlay.mesh(**axes)
     layout = outlay.Layout([("**", P("i")), ("batch.**", outlay.replicate())])
     program = outlay.program(step, lambda key: jnp.asarray(state), np.zeros(1), layout=layout, mesh=mesh, mode="manual")
-    return *program(outlay.put(state, program.plan, mesh), np.zeros(1)), program
+    return *program(outlay.arrays.put(state, program.plan, mesh), np.zeros(1)), program
 
 
 def test_s1_11_12_a_step_by_hand_on_pieces_of_four() -> None:
@@ -174,7 +174,7 @@ def test_s1_16_a_layer_in_every_way_gives_the_same(step, mode, num_devices) -> N
     program = outlay.program(
         step, lambda key: jax.tree.map(jnp.asarray, inputs), np.zeros(1), layout=rules, mesh=mesh, mode=mode
     )
-    _, y = program(outlay.put(inputs, program.plan, mesh), np.zeros(1))
+    _, y = program(outlay.arrays.put(inputs, program.plan, mesh), np.zeros(1))
     np.testing.assert_allclose(y, LAYER_OUTPUT, rtol=1e-5)
     np.testing.assert_allclose(sigmoid_layer(inputs, None)[1], LAYER_OUTPUT, rtol=1e-5)
     assert y.sharding.is_fully_replicated

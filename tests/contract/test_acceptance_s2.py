@@ -17,12 +17,12 @@ def run(function, tree, rules, mesh):
     """The output and the program of one step that computes `function` of the state."""
     layout = outlay.Layout([*rules, ("batch.**", outlay.replicate())])
     program = outlay.program(lambda s, b: (s, function(s)), lambda key: tree, NO_BATCH, layout=layout, mesh=mesh)
-    return program(outlay.put(tree, program.plan, mesh), NO_BATCH)[1], program
+    return program(outlay.arrays.put(tree, program.plan, mesh), NO_BATCH)[1], program
 
 
 def test_s2_05_eight_blocks() -> None:
     mesh, x = outlay.mesh(i=8), np.arange(8, dtype=np.float32)
-    placed = outlay.put(x, outlay.Layout([("**", P("i"))]).plan(x, mesh), mesh)
+    placed = outlay.arrays.put(x, outlay.Layout([("**", P("i"))]).plan(x, mesh), mesh)
     assert blocks(placed) == [[0], [1], [2], [3], [4], [5], [6], [7]]
 
 
@@ -54,7 +54,7 @@ def test_s2_08_inputs_and_weights_over_different_axes() -> None:
     mesh, tree = outlay.mesh(i=4, j=2), layer()
     tree["b"] = tree["b"][0]
     plan = outlay.Layout([*LAYER_RULES[:2], ("b", P("j"))]).plan(tree, mesh)
-    placed = outlay.put(tree, plan, mesh)
+    placed = outlay.arrays.put(tree, plan, mesh)
     assert blocks(placed["x"]) == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert blocks(placed["w"]) == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert blocks(placed["b"]) == [[0, 2, 4, 6], [1, 3, 5, 7]]
@@ -88,7 +88,7 @@ def by_hand(function, tree, rules, **axes):
         mesh=mesh,
         mode="manual",
     )
-    return program(outlay.put(tree, program.plan, mesh), NO_BATCH)[0]
+    return program(outlay.arrays.put(tree, program.plan, mesh), NO_BATCH)[0]
 
 
 def test_s2_10_by_hand_each_device_sees_its_pieces_and_takes_unsharded_inputs() -> None:

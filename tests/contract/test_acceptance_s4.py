@@ -54,7 +54,7 @@ def fsdp() -> outlay.Program:
     return make(outlay.fsdp(min_size=2**4) + outlay.data_parallel())
 
 
-def bytes_of(plan: outlay.Plan, root: str) -> tuple[int, int]:
+def bytes_of(plan: outlay.layout.Plan, root: str) -> tuple[int, int]:
     """Bytes in all and a device, of the leaves under a root."""
     leaves = [leaf for leaf in plan.state if leaf.path.startswith(root)]
     return sum(leaf.bytes_total for leaf in leaves), sum(leaf.bytes_per_device for leaf in leaves)

@@ -68,7 +68,7 @@ def test_rows_that_fill_up_do_nothing():
     assert state["a"]["kernel"].shape == (12, 15)
     wild = jax.tree.map(np.array, jax.device_get(state))
     wild["a"]["kernel"][7:], wild["a"]["height"][7:] = 1e6, -1e6
-    state, found = program(outlay.put(wild, program.plan, program.mesh), inputs())
+    state, found = program(outlay.arrays.put(wild, program.plan, program.mesh), inputs())
     expected_state, expected = alone(1, 1)
     assert_same((program.crop(state), found), (expected_state, expected))
 

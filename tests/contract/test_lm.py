@@ -81,7 +81,7 @@ def _one_device(config: TransformerConfig) -> list[Any]:
 
 def _assert_trains_as_one_device(name: str, program: outlay.Program) -> None:
     config, _, _ = ALL[name]
-    state = outlay.put(_first_state(config), program.plan, program.mesh)
+    state = outlay.arrays.put(_first_state(config), program.plan, program.mesh)
     for expected in _one_device(config):
         state, metrics = program(state, BATCH)
         assert_placed_as_planned(state, program.plan)

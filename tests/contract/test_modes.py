@@ -97,7 +97,7 @@ def _assert_trains_as_one_device(
 ) -> None:
     batch = _batch(model) if batch is None else batch
     program = _program(model, layout, mode, batch, accumulate)
-    state = outlay.put(_first_state(model), program.plan, program.mesh)
+    state = outlay.arrays.put(_first_state(model), program.plan, program.mesh)
     for expected in _one_device(model.name):
         state, metrics = program(state, batch)
         assert_placed_as_planned(state, program.plan)

@@ -166,12 +166,12 @@ def test_wrong_places_are_all_named():
     ]
     assert "did you mean 'a'?" in str(refused.value)
     with pytest.raises(LayoutError, match="part in several places: a"):
-        program_at_rules([("a.**", outlay.on(1)), ("cache.a.**", outlay.on(2)), *PLACED_REST])
+        program_at_rules([("a.**", outlay.layout.on(1)), ("cache.a.**", outlay.layout.on(2)), *PLACED_REST])
     with pytest.raises(LayoutError, match=r"not a place: \*\*"):
-        program_at_rules([("**", outlay.fsdp().rules[0].placement), ("a.**", outlay.on(1)), *PLACED_REST])
+        program_at_rules([("**", outlay.fsdp().rules[0].placement), ("a.**", outlay.layout.on(1)), *PLACED_REST])
 
 
-PLACED_REST = [(f"{root}{name}.**", outlay.on(0)) for name in ("source", "b", "sum") for root in ("", "cache.")]
+PLACED_REST = [(f"{root}{name}.**", outlay.layout.on(0)) for name in ("source", "b", "sum") for root in ("", "cache.")]
 
 
 def program_at_rules(rules):

@@ -94,7 +94,7 @@ def test_a_state_is_planned_born_and_run(init: Any, paths: set[str]) -> None:
         layout = outlay.data_parallel()  # strict rules refuse an FSDP of nothing
     program = outlay.program(step, init, BATCH, layout=layout, mesh=mesh)
     assert {leaf.path for leaf in program.plan.state} == paths
-    assert outlay.Plan.from_json(program.plan.to_json()) == program.plan
+    assert outlay.layout.Plan.from_json(program.plan.to_json()) == program.plan
 
     key = jax.random.key(4)
     state, expected = program.init(key), jax.jit(init)(key)

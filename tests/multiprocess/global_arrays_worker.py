@@ -35,7 +35,7 @@ def mesh_of(**options: Any) -> Mesh:
 
 
 def placed(value: Any, spec: P, **axes: int) -> jax.Array:
-    return outlay.put(value, NamedSharding(mesh_of(**axes), spec))
+    return outlay.arrays.put(value, NamedSharding(mesh_of(**axes), spec))
 
 
 def error_of(call: Any) -> str:
@@ -78,7 +78,7 @@ def shard_shapes(_: Path) -> Any:
     value = np.zeros((4096, 4096), np.int8)
     found = []
     for a, b in ((2, 2), (1, 4), (4, 1)):
-        x = outlay.put(value, NamedSharding(mesh_of(a=a, b=b, devices=devices), P("a", "b")))
+        x = outlay.arrays.put(value, NamedSharding(mesh_of(a=a, b=b, devices=devices), P("a", "b")))
         found.append([list(shard.data.shape) for shard in x.addressable_shards])
     return found
 
@@ -93,13 +93,13 @@ def local_array(_: Path) -> Any:
 
 def put_without_comparing(_: Path) -> Any:
     rows = NamedSharding(mesh_of(x=8), P("x"))
-    mine = outlay.put({"w": np.full(8, jax.process_index())}, rows)["w"]
+    mine = outlay.arrays.put({"w": np.full(8, jax.process_index())}, rows)["w"]
     tree = {"same": np.arange(8), "w": np.full(8, jax.process_index())}
     return {
         "device_put": error_of(lambda: jax.device_put(tree["w"], rows)),
         "mine": [int(shard.data[0]) for shard in mine.addressable_shards],
-        "checked": error_of(lambda: outlay.put(tree, rows, check_equal=True)),
-        "equal": outlay.put({"same": tree["same"]}, rows, check_equal=True)["same"].shape,
+        "checked": error_of(lambda: outlay.arrays.put(tree, rows, check_equal=True)),
+        "equal": outlay.arrays.put({"same": tree["same"]}, rows, check_equal=True)["same"].shape,
     }
 
 
@@ -107,7 +107,7 @@ def put_a_plan(_: Path) -> Any:
     mesh = mesh_of(data=8)
     tree = {"w": np.arange(16, dtype=np.float32), "b": np.float32(3), "key": jax.random.key(7)}
     layout = outlay.Layout([("w", P("data"))]) + outlay.replicate()
-    state = outlay.put(tree, layout.plan(tree, mesh), mesh)
+    state = outlay.arrays.put(tree, layout.plan(tree, mesh), mesh)
     draw = jax.jit(lambda key: jax.random.normal(key, (2,)))(state["key"])
     return {
         "w": outlay.arrays.gather(state["w"]).tolist(),
@@ -162,7 +162,7 @@ def gathered(_: Path) -> Any:
     one = outlay.arrays.gather({"x": x}, to=1)["x"]
     strange = placed(np.array([-0.0, np.nan, 1, 2, 3, 4, 5, 6], jnp.bfloat16), P("x"), x=8)
     explicit = mesh_of(a=4, b=2, explicit=True)
-    typed = outlay.put(np.arange(32).reshape(8, 4), NamedSharding(explicit, P("b", "a")))
+    typed = outlay.arrays.put(np.arange(32).reshape(8, 4), NamedSharding(explicit, P("b", "a")))
     gather_scatter.MOST_BYTES = 100
     value = np.arange(24 * 20, dtype=np.int16).reshape(24, 20)
     by_slabs = [outlay.arrays.gather(placed(value, spec, a=4, b=2)) for spec in (P("a", "b"), P("b"), P(None, "a"))]
@@ -183,8 +183,8 @@ def gathered(_: Path) -> Any:
 def pencils(_: Path) -> Any:
     mesh = mesh_of(a=4, b=2)
     value = np.arange(64).reshape(8, 8)
-    x = outlay.put(value, NamedSharding(mesh, P("a", "b")))
-    y = outlay.reshard(x, NamedSharding(mesh, P("b", "a")))
+    x = outlay.arrays.put(value, NamedSharding(mesh, P("a", "b")))
+    y = outlay.arrays.reshard(x, NamedSharding(mesh, P("b", "a")))
     own = [bool((np.asarray(shard.data) == value[shard.index]).all()) for shard in y.addressable_shards]
     return {
         "ab": outlay.show(x).blocks.by_position,
@@ -204,7 +204,7 @@ def sliced(_: Path) -> Any:
     wide = NamedSharding(mesh_of(x=8), P(None, "x"))
     big = placed(np.arange(1024 * 128, dtype=np.int32).reshape(1024, 128), P("a", "b"), a=4, b=2)
     explicit = mesh_of(x=8, explicit=True)
-    typed = outlay.put(np.arange(16), NamedSharding(explicit, P("x")))
+    typed = outlay.arrays.put(np.arange(16), NamedSharding(explicit, P("x")))
     return {
         "piece": list(big.addressable_shards[0].data.shape),
         "3:9": np.asarray(outlay.arrays.slice_of(x, np.s_[3:9])).tolist(),

@@ -102,7 +102,7 @@ BUILT_IN = tomllib.loads((Path(outlay.__file__).parent / "devices" / "targets.to
 def layout_file(text: str, folder: Path) -> None:
     file = folder / "layout.toml"
     file.write_text(text, encoding="utf-8")
-    layout = outlay.read_layout(file)
+    layout = outlay.layout.read_layout(file)
     str(layout.plan(STATE, outlay.mesh(data=4, model=2)))
 
 
@@ -113,7 +113,7 @@ def hardware_file(text: str, folder: Path) -> None:
 
 
 def saved_plan(text: str, folder: Path) -> None:
-    plan = outlay.Plan.from_json(text)
+    plan = outlay.layout.Plan.from_json(text)
     assert str(plan)
     assert plan.to_json()
     assert plan.replication >= 0
@@ -122,7 +122,7 @@ def saved_plan(text: str, folder: Path) -> None:
     outlay.show(plan).to_html()
 
 
-def a_plan() -> outlay.Plan:
+def a_plan() -> outlay.layout.Plan:
     layout = outlay.Layout([("params.embed", P("model"))]) + outlay.fsdp(min_size=16)
     return layout.plan(STATE, outlay.mesh(data=4, model=2))
 
@@ -132,7 +132,7 @@ def mesh_text(text: str, folder: Path) -> None:
 
 
 def target_text(text: str, folder: Path) -> None:
-    assert outlay.Target.parse(text).num_devices
+    assert outlay.devices.Target.parse(text).num_devices
 
 
 BRAIN = outlay.brain.read_brain(Path(__file__).parents[2] / "examples" / "ab_brain.toml")

@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 mesh = outlay.mesh(a=4, b=2, over={"a": "hosts"})
 value = np.arange(64).reshape(8, 8)
-x = outlay.put(value, NamedSharding(mesh, P("a", "b")))
-y = outlay.reshard(x, NamedSharding(mesh, P("b", "a")))
+x = outlay.arrays.put(value, NamedSharding(mesh, P("a", "b")))
+y = outlay.arrays.reshard(x, NamedSharding(mesh, P("b", "a")))
 if job.process == 0:
     print(outlay.show(x))
     print(outlay.show(y))

@@ -8,7 +8,7 @@ import time
 
 from jax.experimental.multihost_utils import sync_global_devices
 
-from outlay import beat
+from outlay.jobs import beat
 
 for step in range(1, 4):
     time.sleep(0.1 * job.process)

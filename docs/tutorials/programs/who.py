@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-x = outlay.put(np.arange(8), NamedSharding(outlay.mesh(x=-1), P("x")))
+x = outlay.arrays.put(np.arange(8), NamedSharding(outlay.mesh(x=-1), P("x")))
 
 print(f"I am process {job.process} of {job.num_processes}")
 print(f"{len(x.sharding.device_set)} devices hold x, {jax.local_device_count()} of them are mine")

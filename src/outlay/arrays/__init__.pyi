@@ -1,3 +1,5 @@
+from .put import put as put
+from .put import reshard as reshard
 from .from_slices import from_callback as from_callback
 from .pieces import from_pieces as from_pieces
 from .from_slices import from_file as from_file

@@ -60,7 +60,9 @@ def _ungatherable(path: str, leaf: Any) -> Problem | None:
         return Problem("random key", path, "a key has no numpy form", "gather(jax.random.key_data(key))")
     if _is_split_between_processes(leaf) and not isinstance(leaf.sharding, NamedSharding):
         kind = type(leaf.sharding).__name__
-        return Problem("no mesh", path, f"it has a {kind}", "outlay.reshard(x, jax.NamedSharding(mesh, spec)) first")
+        return Problem(
+            "no mesh", path, f"it has a {kind}", "outlay.arrays.reshard(x, jax.NamedSharding(mesh, spec)) first"
+        )
     return None
 
 

@@ -89,7 +89,7 @@ def put(
 
     Returns:
         The tree as JAX arrays, each committed to its devices; of an Equinox module its arrays alone, as the state of a
-        program holds it: `outlay.as_model` makes it whole.
+        program holds it: `outlay.train.as_model` makes it whole.
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
@@ -100,9 +100,9 @@ def put(
     Example:
         >>> mesh = outlay.mesh(data=8)
         >>> plan = outlay.fsdp(min_size=8).plan({"w": jnp.ones((16, 4))}, mesh)
-        >>> outlay.put({"w": np.ones((16, 4), np.float32)}, plan, mesh)["w"].sharding.shard_shape((16, 4))
+        >>> outlay.arrays.put({"w": np.ones((16, 4), np.float32)}, plan, mesh)["w"].sharding.shard_shape((16, 4))
         (2, 4)
-        >>> outlay.put(np.ones(8), jax.NamedSharding(mesh, P("data"))).sharding.spec
+        >>> outlay.arrays.put(np.ones(8), jax.NamedSharding(mesh, P("data"))).sharding.spec
         P('data',)
     """
     tree = arrays_only(tree)
@@ -135,7 +135,7 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
         >>> mesh, tree = outlay.mesh(data=4, model=2), {"w": np.ones((8, 8))}
         >>> by_rows = outlay.Layout([("w", P("data"))]).plan(tree, mesh)
         >>> by_blocks = outlay.Layout([("w", P("model", "data"))]).plan(tree, mesh)
-        >>> outlay.reshard(outlay.put(tree, by_rows, mesh), by_blocks, mesh)["w"].sharding.spec
+        >>> outlay.arrays.reshard(outlay.arrays.put(tree, by_rows, mesh), by_blocks, mesh)["w"].sharding.spec
         P('model', 'data')
     """
     targets = _target_shardings(tree, where, mesh)

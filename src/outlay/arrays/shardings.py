@@ -121,7 +121,8 @@ def pencil(shape: Sequence[int], mesh: Mesh, along: int) -> NamedSharding:
     """The sharding in which dim `along` is whole on every device; the mesh's axes split the other dims, in order.
 
     A transform along one dim after the other (an FFT, a tridiagonal solve) runs on pencils along that dim, and moves to
-    the next ones by exchanging blocks between the devices of one mesh axis only: `outlay.reshard(x, pencil(...))`.
+    the next ones by exchanging blocks between the devices of one mesh axis only:
+    `outlay.arrays.reshard(x, outlay.arrays.pencil(...))`.
 
     Args:
         shape: global shape, of one dim more than the mesh has axes.

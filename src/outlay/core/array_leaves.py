@@ -118,7 +118,7 @@ def as_model(tree: Any) -> Any:
         >>> step = lambda model, x: (model, jax.vmap(model)(x))
         >>> x = np.ones((8, 2), np.float32)
         >>> program = outlay.program(step, init, x, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
-        >>> outlay.as_model(program.init(jax.random.key(0))).activation.__name__
+        >>> outlay.train.as_model(program.init(jax.random.key(0))).activation.__name__
         'relu'
     """
     return jax.tree.map(

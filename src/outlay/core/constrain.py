@@ -70,7 +70,7 @@ def name(tree: Any, of: str) -> Any:
         ...     x, _ = jax.lax.scan(layer, batch, params["layers"])
         ...     return (x**2).mean(axis=-1), {}
         >>> optimizer = optax.sgd(0.1)
-        >>> layout = outlay.Layout([("layer_input", outlay.on_host())]) + outlay.data_parallel()
+        >>> layout = outlay.Layout([("layer_input", outlay.layout.on_host())]) + outlay.data_parallel()
         >>> program = outlay.program(
         ...     outlay.train_step(loss, optimizer),
         ...     outlay.init_state(lambda key: {"layers": jnp.ones((6, 4, 4))}, optimizer),

@@ -1,1 +1,8 @@
-"""Devices and how they are arranged: simulated devices, `MeshSpec` (pure) and the `jax.sharding.Mesh` built from it."""
+"""Devices and how they are arranged: simulated devices, `MeshSpec` (pure) and the `jax.sharding.Mesh` built from it.
+
+The public names stand in `__init__.pyi`; each is imported when it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,8 @@
-"""Start many processes, watch them, end them together; and, inside each, join the others."""
+"""Start many processes, watch them, end them together; and, inside each, join the others.
+
+The public names stand in `__init__.pyi`; each is imported when it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,8 @@
-"""Where every array should live: rules, strategies, and the plan they resolve to. Pure: no devices, no compilation."""
+"""Where every array should live: rules, strategies, and the plan they resolve to. Pure: no devices, no compilation.
+
+The public names stand in `__init__.pyi`; each is imported when it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -111,11 +111,11 @@ def _apply_policy(rule: Rule, number: int, assignment: LeafAssignment) -> Applic
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{name} raised {type(error).__name__}: {error}, at {at.filename}:{at.lineno}"
-        return _refuse(assignment, "policy that raises", what, "correct it, or raise outlay.CannotPlace")
+        return _refuse(assignment, "policy that raises", what, "correct it, or raise outlay.layout.CannotPlace")
     choice = answer if isinstance(answer, Choice) else Choice(answer, "chosen by the policy")
     if not isinstance(choice.spec, P):
         what = f"{name} returned {choice.spec!r}"
-        return _refuse(assignment, "not a placement", what, "return a PartitionSpec or outlay.Choice")
+        return _refuse(assignment, "not a placement", what, "return a PartitionSpec or outlay.layout.Choice")
     if choice.spec == P():
         assignment.reasons.append(choice.reason)
         assignment.declined = True

@@ -62,12 +62,12 @@ def _originals(copy: Copies, first: str) -> list[tuple[str, str]]:
 def follow_text(copy: Copies, leaves: Sequence[LeafPlan]) -> str:
     """The rules that place copies like their originals; they reach no split leaf that is no copy."""
     if copy.sources == ("",):
-        pairs = [f'("{path}", outlay.follow("{other}"))' for path, other in copy.leaves.items()]
+        pairs = [f'("{path}", outlay.layout.follow("{other}"))' for path, other in copy.leaves.items()]
         return ", ".join(pairs[:3])
     below = f"{copy.below}.**"
     others = [leaf.path for leaf in leaves if leaf.kind == "state" and leaf.is_split and leaf.path not in copy.leaves]
     reach = [below] if not any(matches(below, path) for path in others) else globs(copy.leaves, others)
-    return " or ".join(globs_text(reach, f'outlay.follow("{source}")') for source in copy.sources)
+    return " or ".join(globs_text(reach, f'outlay.layout.follow("{source}")') for source in copy.sources)
 
 
 def _is_uncovered(leaf: LeafPlan, resolution: Resolution) -> bool:

@@ -213,7 +213,7 @@ def _follows_nothing(number: int, source: str, resolution: Resolution) -> Proble
     )
     for copy in find_copies(resolution.shapes, paths):
         if source not in copy.sources and copy.sources != ("",):
-            suggested = " or ".join(f'outlay.follow("{each}")' for each in copy.sources)
+            suggested = " or ".join(f'outlay.layout.follow("{each}")' for each in copy.sources)
             path, other = next(iter(copy.leaves.items()))
             fix = f"write {suggested}: {path} has the ending and shape of {other}"
             return Problem("follows nothing", rule.named(number), what, fix)

@@ -46,7 +46,7 @@ def from_annotations(model: Any, rules: LogicalRules | None = None, *, below: st
         >>> kernel_init = nn.with_logical_partitioning(nn.initializers.lecun_normal(), ("embed", "mlp"))
         >>> dense = nn.Dense(16, kernel_init=kernel_init)
         >>> rules = [("embed", None), ("mlp", "model")]
-        >>> print(outlay.from_annotations(lambda key: dense.init(key, jnp.ones((1, 8))), rules))
+        >>> print(outlay.layout.from_annotations(lambda key: dense.init(key, jnp.ones((1, 8))), rules))
         1. params.kernel  P(None, 'model')
     """
     tree = _tree(model)
@@ -81,7 +81,7 @@ def _tree(model: Any) -> Any:
             "no arrays",
             type(model).__name__,
             "a module of Linen has no arrays before it is initialized",
-            "outlay.from_annotations(lambda key: model.init(key, example))",
+            "outlay.layout.from_annotations(lambda key: model.init(key, example))",
         )
         raise LayoutError("a layout cannot be made from annotations:", [problem])
     if callable(model) and jax.tree_util.all_leaves([model]):  # and no module that is a tree

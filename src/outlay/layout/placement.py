@@ -49,7 +49,9 @@ class On:
             what = (
                 f"the positions {self.positions} are not whole numbers that differ" if odd else "there is no position"
             )
-            problem = Problem("not a placement", str(self), what, "name each position once, as outlay.on([2, 3])")
+            problem = Problem(
+                "not a placement", str(self), what, "name each position once, as outlay.layout.on([2, 3])"
+            )
             raise LayoutError("this placement cannot be used:", [problem])
 
     def __str__(self) -> str:
@@ -82,7 +84,7 @@ class Storage:
         """The same storage for leaves that are split as a spec says."""
         if isinstance(other, P) and self.spec is None:
             return dataclasses.replace(self, spec=other)
-        fix = 'add one spec, as outlay.on_host() + P("data"), or say how leaves are split in a rule of its own'
+        fix = 'add one spec, as outlay.layout.on_host() + P("data"), or say how leaves are split in a rule of its own'
         what = f"{other!r} cannot be added to {self}"
         raise LayoutError("this placement cannot be used:", [Problem("not a placement", str(self), what, fix)])
 
@@ -163,7 +165,7 @@ def on(devices: int | Sequence[int]) -> On:
     Raises:
         LayoutError: no position, one that is no whole number, or one given twice.
 
-    >>> outlay.on(2)
+    >>> outlay.layout.on(2)
     On(positions=(2,))
     """
     return On(tuple(devices) if isinstance(devices, Sequence) else (devices,))
@@ -180,7 +182,7 @@ def follow(source: str) -> Follow:
     Example:
         >>> w = jnp.ones((16, 8))
         >>> state = {"params": {"actor": {"w": w}, "critic": {"w": w}}, "target": {"w": w}}
-        >>> rules = [("params.critic.w", P("data")), ("target.**", outlay.follow("params.critic"))]
+        >>> rules = [("params.critic.w", P("data")), ("target.**", outlay.layout.follow("params.critic"))]
         >>> plan = (outlay.Layout(rules) + outlay.replicate()).plan(state, outlay.mesh(data=8))
         >>> plan["target.w"].spec, plan["target.w"].reason
         (P('data', None), 'follows params.critic.w')
@@ -197,7 +199,8 @@ def keep() -> Storage:
 
     For leaves of the state it is an exception to a later `on_host()`.
 
-    >>> print(outlay.Layout([("attention", outlay.keep()), ("opt_state.**", outlay.on_host() + P("data"))]))
+    >>> rules = [("attention", outlay.layout.keep()), ("opt_state.**", outlay.layout.on_host() + P("data"))]
+    >>> print(outlay.Layout(rules))
     1. attention     keep()
     2. opt_state.**  on_host() + P('data',)
     """
@@ -210,7 +213,7 @@ def recompute() -> Storage:
     For values that a step names with `outlay.name` or `outlay.constrain`. What no rule speaks of stays where it was,
     unless another rule says `keep()` or `on_host()`.
 
-    >>> print(outlay.Layout([("layers.*.up", outlay.recompute())]))
+    >>> print(outlay.Layout([("layers.*.up", outlay.layout.recompute())]))
     1. layers.*.up  recompute()
     """
     return Storage("recomputed")
@@ -225,7 +228,7 @@ def on_host() -> Storage:
 
     Adding a spec says in the same rule how the leaves are split.
 
-    >>> outlay.on_host() + P("data")
+    >>> outlay.layout.on_host() + P("data")
     Storage(stored='host', spec=P('data',))
     """
     return Storage("host")

@@ -196,7 +196,7 @@ def _annotations_left_out(
         yield (
             f"{_count(left_out)} carry annotations of the model that this layout does not "
             f"follow, such as {leaf.path}: {annotated[leaf.path].names} there, {spec_text(leaf.spec)} here; "
-            "outlay.from_annotations(init) makes a layout of them"
+            "outlay.layout.from_annotations(init) makes a layout of them"
         )
 
 

@@ -70,7 +70,7 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
         >>> import pathlib, tempfile
         >>> file = pathlib.Path(tempfile.mkdtemp(), "layout.toml")
         >>> _ = file.write_text('[[rule]]\nmatch = "params.**.kernel"\nspec = ["-", ["data", "model"]]\n')
-        >>> print(outlay.read_layout(file))
+        >>> print(outlay.layout.read_layout(file))
         1. params.**.kernel  P(None, ('data', 'model'))
     """
     return read_layout_file(path).layout

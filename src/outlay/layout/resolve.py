@@ -249,7 +249,7 @@ class Resolution:
 def _ambiguous(path: str, sources: Sequence[str]) -> Problem:
     what = f"it mirrors {len(sources)} leaves that live in different places: {', '.join(sources)}"
     root, source = split_path(path)[0], split_path(sources[0])[0]
-    fix = f'say which one: ("{root}.**", outlay.follow("{source}"))'
+    fix = f'say which one: ("{root}.**", outlay.layout.follow("{source}"))'
     return Problem("ambiguous parameter", path, what, fix)
 
 

@@ -161,8 +161,8 @@ class Rule:
         if not isinstance(self.placement, Replicate | On | Follow | Storage) and not callable(self.placement):
             what = f"the placement is a {type(self.placement).__name__}"
             fix = (
-                "use a PartitionSpec, outlay.replicate(), outlay.on(...), outlay.follow(...), outlay.on_host(), "
-                "outlay.keep(), outlay.recompute() or a policy function"
+                "use a PartitionSpec, outlay.replicate(), a policy function, or from outlay.layout on(...), "
+                "follow(...), on_host(), keep() or recompute()"
             )
             return Problem("not a placement", str(self.pattern), what, fix)
         return None

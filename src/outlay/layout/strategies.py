@@ -164,7 +164,7 @@ def by_rows(axis: str = "rows") -> Layout:
         axis: the mesh axis.
 
     Example:
-        >>> print(outlay.by_rows())
+        >>> print(outlay.layout.by_rows())
         1. **        by rows over 'rows'
         2. batch.**  P() (optional)
     """

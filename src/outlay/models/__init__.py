@@ -1,1 +1,8 @@
-"""Reference models: single-device code, without a mesh in sight."""
+"""Reference models: single-device code, without a mesh in sight.
+
+The public names stand in `__init__.pyi`; each is imported when it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

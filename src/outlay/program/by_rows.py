@@ -112,11 +112,11 @@ def _check_rules(splits: bool, has_devices: bool, step: Any, mode: str) -> None:
         )
     if splits:
         raise ProgramError(
-            "outlay.by_rows lays out a graph loop in mode manual: only its graph says which leaves have rows\n"
-            '  fix: outlay.program(outlay.graph.GraphLoop(graph), ..., layout=outlay.by_rows(), mode="manual")'
+            "outlay.layout.by_rows lays out a graph loop in mode manual: only its graph says which leaves have rows\n"
+            '  fix: outlay.program(outlay.graph.GraphLoop(graph), ..., layout=outlay.layout.by_rows(), mode="manual")'
         )
     if mode == "manual" and isinstance(step, GraphLoop):
         raise ProgramError(
             "a graph loop in mode manual is split by the rows of its parts, and no rule of the layout says so\n"
-            '  fix: layout=outlay.by_rows("rows"), or mode="auto" or mode="placed"'
+            '  fix: layout=outlay.layout.by_rows("rows"), or mode="auto" or mode="placed"'
         )

@@ -90,7 +90,7 @@ def check_devices(plan: Plan) -> None:
             "step needs all on all of it:"
         )
         fix = (
-            "  fix: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays\n"
+            "  fix: split them over a mesh axis instead of on()/by_module(); outlay.arrays.put only moves arrays\n"
             "  or, for the parts of a graph, an outlay.graph.GraphLoop in mode placed"
         )
         raise ProgramError("\n".join([head, *lines, fix]))
@@ -138,7 +138,7 @@ def _where(leaf: LeafPlan, plan: Plan) -> str:
 def _move(leaf: LeafPlan) -> str:
     if leaf.kind == "batch":
         return "pass the batch as numpy arrays, or device_put it with the plan's spec"
-    return "place it first: state = outlay.put(state, program.plan, program.mesh)"
+    return "place it first: state = outlay.arrays.put(state, program.plan, program.mesh)"
 
 
 def _error(headline: str, problems: list[Problem]) -> ProgramError | None:

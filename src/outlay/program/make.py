@@ -42,8 +42,8 @@ def program(
         mode: `auto` lets XLA partition the step. `manual` uses collectives written by hand: Outlay's, for a step from
             `outlay.train_step`; for any other step its own, since it then runs as a whole on each device's pieces. Its
             outputs are the same on every device, unless a rule for `outputs.**` says how they are split. A graph loop
-            (`outlay.graph.GraphLoop`) in mode manual is split by rows (`outlay.by_rows`). In mode `placed` its parts
-            are programs of their own, each on its devices (`outlay.by_module`).
+            (`outlay.graph.GraphLoop`) in mode manual is split by rows (`outlay.layout.by_rows`). In mode `placed` its
+            parts are programs of their own, each on its devices (`outlay.by_module`).
         compiler_options: what the compiler is asked for besides its defaults: `preset` is what published recipes set on
             such devices, `none` nothing; or options by name, or the `Path` of a file with one `--name=value` a line.
         donate: whether a call uses up the state and returns the next one. With False the step only reads the state and

@@ -206,7 +206,7 @@ def _check_step(step: Any, mesh: Mesh, options: RequestedOptions) -> None:
     if len(processes) > 1:
         raise ProgramError(
             f"mode placed sends off the steps of all parts from one process, and this mesh is of {len(processes)}\n"
-            '  fix: the devices of one process, or outlay.by_rows in mode="manual", which runs in any number of them'
+            '  fix: the devices of one process, or outlay.layout.by_rows in mode="manual", which runs in any number'
         )
 
 

@@ -71,7 +71,7 @@ def _problems(path: Path, config: TransformerConfig):
     try:
         llama_names(config)
     except ValueError as error:
-        yield f"{error}; for others give the names yourself: outlay.read_weights(files, state, names)"
+        yield f"{error}; for others give the names yourself: outlay.train.read_weights(files, state, names)"
     beside = (path if path.is_dir() else path.parent) / "config.json"
     if not beside.is_file():
         return
@@ -85,7 +85,7 @@ def _problems(path: Path, config: TransformerConfig):
 def llama_names(
     config: TransformerConfig, root: str = "params"
 ) -> list[tuple[str, str | None] | tuple[str, str, tuple[int, ...]]]:
-    """Return the rules for `outlay.read_weights` for a Llama-like model: Llama 2 and 3, Mistral, TinyLlama, SmolLM.
+    """Return the rules of `outlay.train.read_weights` for models like Llama: Llama 2 and 3, Mistral, TinyLlama, SmolLM.
 
     Args:
         config: the model.

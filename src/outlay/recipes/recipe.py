@@ -15,9 +15,8 @@ from outlay.layout.placement import replicate
 from outlay.layout.strategies import data_parallel, fsdp, zero1, zero2
 from outlay.program.execution import Mode
 from outlay.program.program import Program
-from outlay.train.data import TrainData
+from outlay.train.data import Data, TrainData
 from outlay.train.evaluate import evaluate
-from outlay.train.loop import Data
 from outlay.train.objective import Loss, Reduction
 from outlay.train.step import init_state, train_step
 

@@ -16,8 +16,8 @@ from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions, 
 from outlay.report.run_page import Picture, run_page
 from outlay.train.check_fit import check_evaluations, check_steps_per_call
 from outlay.train.contract import refuse_unrecordable
-from outlay.train.data import TrainData, num_of
-from outlay.train.loop import Data, fit
+from outlay.train.data import Data, TrainData, num_of
+from outlay.train.loop import fit
 from outlay.train.metrics_file import as_numbers, finite
 from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED

@@ -1,1 +1,8 @@
-"""Say what is where: facts first (dataclasses), then text, JSON and HTML renderers that never compute."""
+"""Say what is where: facts first (dataclasses), then text, JSON and HTML renderers that never compute.
+
+The public names stand in `__init__.pyi`; each is imported when it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

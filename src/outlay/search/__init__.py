@@ -1,1 +1,8 @@
-"""Which layout to take on a target: candidates, arithmetic, the real compiler, and why each loser lost."""
+"""Which layout to take on a target: candidates, arithmetic, the real compiler, and why each loser lost.
+
+The public names stand in `__init__.pyi`; each is imported when it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

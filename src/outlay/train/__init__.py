@@ -1,1 +1,8 @@
-"""Train over any mesh: the step, data by global step, evaluation, the loop, and the folder that a run leaves behind."""
+"""Train over any mesh: the step, data by global step, evaluation, the loop, and the folder that a run leaves behind.
+
+The public names stand in `__init__.pyi`; each is imported when it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -36,7 +36,7 @@ class BucketedData:
 
     Example:
         >>> sequences = [np.arange(n) for n in (3, 8, 2, 5, 1)]
-        >>> data = outlay.BucketedData(sequences, lengths=[4, 8], batch_size=2)
+        >>> data = outlay.train.BucketedData(sequences, lengths=[4, 8], batch_size=2)
         >>> [batch["tokens"].shape for batch in data.buckets], data.batches_per_epoch
         ([(2, 4), (2, 8)], 3)
         >>> batch = data.buckets[1]

@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -18,6 +18,13 @@ from outlay.core.error_types import ProgramError
 from outlay.datasets.examples import Examples
 from outlay.program.program import Program
 from outlay.train.contract import num_samples
+
+
+class Data(Protocol):
+    """Batches by global step."""
+
+    def __getitem__(self, step: int, /) -> Any:
+        """The batch of a step, counted from 0."""
 
 
 class TrainData:
@@ -61,7 +68,7 @@ class TrainData:
         """The numbers of the examples of a global step."""
         return np.asarray(self._order[operator.index(step)])
 
-    def on(self, program: Program) -> _Placed:
+    def on(self, program: Program) -> Data:
         """The same batches where a program wants them; each process reads only the examples that its devices hold.
 
         Args:

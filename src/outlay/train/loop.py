@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from outlay.train.buckets import programs_by_shape, shapes_of
 from outlay.train.check_fit import check_data, check_evaluations, check_steps, check_steps_per_call, ends_early
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.contract import as_metrics, refuse_unrecordable
-from outlay.train.data import ReadAhead
+from outlay.train.data import Data, ReadAhead
 from outlay.train.metrics_file import History, MetricsFile, as_numbers
 from outlay.train.multihost import is_first
 from outlay.train.patience import EVALUATED, Patience, PatienceCounter
@@ -29,13 +29,6 @@ from outlay.train.progress import Progress
 from outlay.train.recording import MemoryRecorder, RecordedLeaves, Recorder, Recording, RowTypes
 from outlay.train.saving import Saving
 from outlay.train.step_loop import StepLoop
-
-
-class Data(Protocol):
-    """Batches by global step."""
-
-    def __getitem__(self, step: int, /) -> Any:
-        """The batch of a step, counted from 0."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Patience:
         ProgramError: there is no evaluation to wait for.
 
     Example:
-        >>> counter = PatienceCounter(outlay.Patience(2, metric="loss"))
+        >>> counter = PatienceCounter(outlay.train.Patience(2, metric="loss"))
         >>> [counter.is_used_up_after({"loss": loss}) for loss in (1.0, 0.5, 0.6, 0.5)]
         [False, False, False, True]
     """

@@ -73,7 +73,7 @@ key = jax.random.key(0)
 if sys.argv[1] == "born":
     make = lambda: program.init(key)
 else:
-    make = lambda: outlay.put(jax.jit(init)(key), program.plan, mesh)
+    make = lambda: outlay.arrays.put(jax.jit(init)(key), program.plan, mesh)
 before = peak()
 state = jax.block_until_ready(make())
 print((peak() - before) / (NUM_LEAVES * 4 * SHAPE[0] * SHAPE[1]))

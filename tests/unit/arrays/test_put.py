@@ -43,7 +43,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("form", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
 def test_put_places_as_planned_and_keeps_values(layout: outlay.Layout, form: Any, mesh: Any) -> None:
     plan = layout.plan(tree(), mesh)
-    placed = outlay.put(jax.tree.map(form, tree()), plan, mesh)
+    placed = outlay.arrays.put(jax.tree.map(form, tree()), plan, mesh)
     assert_placed_as_planned(placed, plan)
     jax.tree.map(np.testing.assert_array_equal, placed, tree())
     assert all(leaf.committed for leaf in jax.tree.leaves(placed))
@@ -51,23 +51,23 @@ def test_put_places_as_planned_and_keeps_values(layout: outlay.Layout, form: Any
 
 def test_put_leaves_the_original_alone(mesh: Any) -> None:
     given = jax.tree.map(jnp.asarray, tree())
-    outlay.put(given, LAYOUTS["rows"].plan(given, mesh), mesh)
+    outlay.arrays.put(given, LAYOUTS["rows"].plan(given, mesh), mesh)
     np.testing.assert_array_equal(given["w"], tree()["w"])
 
 
 def test_a_part_of_a_planned_tree_is_put_where_the_whole_would_be(mesh: Any) -> None:
     plan = LAYOUTS["rows"].plan(tree(), mesh)
-    part = outlay.put({"w": tree()["w"]}, plan, mesh, part=True)
+    part = outlay.arrays.put({"w": tree()["w"]}, plan, mesh, part=True)
     assert list(part) == ["w"]
     assert part["w"].sharding.spec == P("data", None)
     np.testing.assert_array_equal(part["w"], tree()["w"])
     with pytest.raises(outlay.errors.LayoutError, match=r"1 difference\n  extra leaf: ww\n.*\n.*did you mean 'w'"):
-        outlay.put({"ww": tree()["w"]}, plan, mesh, part=True)
+        outlay.arrays.put({"ww": tree()["w"]}, plan, mesh, part=True)
     with pytest.raises(outlay.errors.LayoutError, match="2 differences\n  missing leaf: "):
-        outlay.put({"w": tree()["w"]}, plan, mesh)
+        outlay.arrays.put({"w": tree()["w"]}, plan, mesh)
 
 
-@pytest.mark.parametrize("verb", [outlay.put, outlay.reshard])
+@pytest.mark.parametrize("verb", [outlay.arrays.put, outlay.arrays.reshard])
 def test_a_wrong_tree_is_refused_with_every_difference(verb: Any, mesh: Any) -> None:
     plan = LAYOUTS["rows"].plan(tree(), mesh)
     wrong = {"w": np.ones((64, 16), np.float32), "b": np.ones(16, np.float16), "bias": np.ones(3)}
@@ -86,11 +86,11 @@ def test_a_wrong_tree_is_refused_with_every_difference(verb: Any, mesh: Any) -> 
 @pytest.mark.parametrize("before", LAYOUTS)
 @pytest.mark.parametrize("after", LAYOUTS)
 def test_reshard_keeps_values_and_leaves_the_old_arrays_valid(before: str, after: str, mesh: Any) -> None:
-    old = outlay.put(tree(), LAYOUTS[before].plan(tree(), mesh), mesh)
+    old = outlay.arrays.put(tree(), LAYOUTS[before].plan(tree(), mesh), mesh)
     plan = LAYOUTS[after].plan(tree(), mesh)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        moved = outlay.reshard(old, plan, mesh)
+        moved = outlay.arrays.reshard(old, plan, mesh)
     assert_placed_as_planned(moved, plan)
     jax.tree.map(np.testing.assert_array_equal, moved, tree())
     jax.tree.map(np.testing.assert_array_equal, old, tree())
@@ -116,9 +116,11 @@ def test_reshard_never_holds_a_whole_array_on_a_device(before: P, after: P) -> N
 
 
 def test_reshard_to_devices_of_their_own(mesh: Any) -> None:
-    old = outlay.put(tree(), LAYOUTS["whole"].plan(tree(), mesh), mesh)
-    plan = (outlay.Layout([("w", outlay.on(5)), ("b", outlay.on([1, 2]))]) + outlay.replicate()).plan(tree(), mesh)
-    moved = outlay.reshard(old, plan, mesh)
+    old = outlay.arrays.put(tree(), LAYOUTS["whole"].plan(tree(), mesh), mesh)
+    plan = (outlay.Layout([("w", outlay.layout.on(5)), ("b", outlay.layout.on([1, 2]))]) + outlay.replicate()).plan(
+        tree(), mesh
+    )
+    moved = outlay.arrays.reshard(old, plan, mesh)
     assert_placed_as_planned(moved, plan)
     jax.tree.map(np.testing.assert_array_equal, moved, tree())
 
@@ -127,7 +129,7 @@ def test_modules_are_put_on_devices_of_their_own() -> None:
     mesh = outlay.mesh(x=8)
     modules = {name: {"potential": np.full((256,), i, np.float32)} for i, name in enumerate("abcd")}
     layout = outlay.by_module({"a": 2, "b": 5, "c": [6, 7], "d": list(range(8))})
-    placed = outlay.put(modules, layout.plan(modules, mesh), mesh)
+    placed = outlay.arrays.put(modules, layout.plan(modules, mesh), mesh)
     ids = {name: sorted(d.id for d in placed[name]["potential"].devices()) for name in placed}
     assert ids == {"a": [2], "b": [5], "c": [6, 7], "d": list(range(8))}
     jax.tree.map(np.testing.assert_array_equal, placed, modules)
@@ -138,8 +140,8 @@ TREE = {"w": np.arange(64).reshape(8, 8), "v": np.arange(32).reshape(8, 4)}
 
 def test_every_leaf_gets_the_sharding() -> None:
     mesh = outlay.mesh(a=4, b=2)
-    placed = outlay.put(TREE, NamedSharding(mesh, P("a", "b")), check_equal=True)
-    moved = outlay.reshard(placed, NamedSharding(mesh, P("b", "a")))
+    placed = outlay.arrays.put(TREE, NamedSharding(mesh, P("a", "b")), check_equal=True)
+    moved = outlay.arrays.reshard(placed, NamedSharding(mesh, P("b", "a")))
     for name, value in TREE.items():
         assert placed[name].sharding.spec == P("a", "b")
         assert moved[name].sharding.spec == P("b", "a")
@@ -148,11 +150,11 @@ def test_every_leaf_gets_the_sharding() -> None:
 
 def test_every_leaf_that_does_not_fit_is_listed() -> None:
     with pytest.raises(outlay.errors.PlaceError, match=r"P\(None, 'x'\) on mesh x=8 does not fit: 1 problem") as caught:
-        outlay.put(TREE, NamedSharding(outlay.mesh(x=8), P(None, "x")))
+        outlay.arrays.put(TREE, NamedSharding(outlay.mesh(x=8), P(None, "x")))
     assert caught.value.problems[0].where == "v"
 
 
 def test_a_plan_needs_its_mesh() -> None:
     plan = (outlay.Layout() + outlay.replicate()).plan(TREE, outlay.mesh(x=8))
     with pytest.raises(outlay.errors.PlaceError, match="give the mesh that it was made for too"):
-        outlay.put(TREE, plan)
+        outlay.arrays.put(TREE, plan)

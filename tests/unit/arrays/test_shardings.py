@@ -18,7 +18,7 @@ from outlay.core.paths import under
 def test_each_leaf_gets_its_sharding() -> None:
     mesh = outlay.mesh(data=4, model=2)
     tree = {"a": jnp.ones((8, 4)), "b": [jnp.ones(4), jnp.ones(())], "c": jnp.ones(4)}
-    layout = outlay.Layout([("a", P("data", "model")), ("b.0", P("model")), ("c", outlay.on(3))])
+    layout = outlay.Layout([("a", P("data", "model")), ("b.0", P("model")), ("c", outlay.layout.on(3))])
     found = shardings(layout.plan(tree, mesh), tree, mesh)
     assert found["a"] == NamedSharding(mesh, P("data", "model"))
     assert found["b"] == [NamedSharding(mesh, P("model")), NamedSharding(mesh, P())]
@@ -50,9 +50,9 @@ def test_paths_below_a_root(root: str, path: str, joined: str) -> None:
 def test_moving_between_pencils_keeps_the_values_and_gathers_nothing() -> None:
     mesh = outlay.mesh(a=4, b=2)
     value = np.arange(16 * 8 * 8, dtype=np.float32).reshape(16, 8, 8)
-    x = outlay.put(value, outlay.arrays.pencil(value.shape, mesh, along=2))
+    x = outlay.arrays.put(value, outlay.arrays.pencil(value.shape, mesh, along=2))
     for along in (1, 0, -1):
-        x = outlay.reshard(x, outlay.arrays.pencil(value.shape, mesh, along=along))
+        x = outlay.arrays.reshard(x, outlay.arrays.pencil(value.shape, mesh, along=along))
         np.testing.assert_array_equal(x, value)
         assert x.sharding.shard_shape(value.shape)[along] == value.shape[along]
 

@@ -105,7 +105,7 @@ BROKEN_RULE_SETS = [
         "no rule for the optimizer",
         'outlay.Layout([("params.**", P("model"))]) + outlay.data_parallel()',
         "copy left whole",
-        'add ("slots.**", outlay.follow("params"))',
+        'add ("slots.**", outlay.layout.follow("params"))',
         state={"slots": MOMENTS, "params": PARAMS},
     ),
     BrokenRuleSet(

@@ -54,20 +54,22 @@ def pairs(layout):
 
 
 def test_names_of_mesh_axes_and_logical_names():
-    layout = outlay.from_annotations(variables, [("mlp", "model"), ("embed", None), ("model", "model")])
+    layout = outlay.layout.from_annotations(variables, [("mlp", "model"), ("embed", None), ("model", "model")])
     assert dict(pairs(layout)) == {"params.up.kernel": P(None, "model"), "params.down.kernel": P("model")}
 
 
 def test_a_part_of_the_state_stands_below_its_path():
     params = jax.eval_shape(variables, jax.random.key(0))["params"]
-    layout = outlay.from_annotations(params, {"mlp": "model", "embed": "model", "model": "model"}, below="params")
+    layout = outlay.layout.from_annotations(
+        params, {"mlp": "model", "embed": "model", "model": "model"}, below="params"
+    )
     # A mesh axis splits one dim of an array: the first that asks for it.
     assert dict(pairs(layout))["params.down.kernel"] == P("model")
 
 
 def test_equal_layers_of_nnx_are_one_rule_and_take_the_first_rule_that_is_free():
     rules = [("embed", "data"), ("mlp", "data"), ("mlp", ("model", "pod"))]
-    layout = outlay.from_annotations(state_of_nnx, rules)
+    layout = outlay.layout.from_annotations(state_of_nnx, rules)
     assert pairs(layout) == [
         ("params.layers.*.0.kernel", P("data", ("model", "pod"))),
         ("params.layers.*.1.kernel", P("data")),
@@ -77,8 +79,8 @@ def test_equal_layers_of_nnx_are_one_rule_and_take_the_first_rule_that_is_free()
 def test_a_module_itself_and_arrays_with_named_axes():
     with nnx.use_eager_sharding(False):
         module = Logical(nnx.Rngs(0))
-    assert len(outlay.from_annotations(module, {"embed": None, "mlp": "model"})) == 2
-    assert pairs(outlay.from_annotations({"w": Named(jnp.ones((4, 8)), (Axis("embed"), Axis("mlp")))})) == [
+    assert len(outlay.layout.from_annotations(module, {"embed": None, "mlp": "model"})) == 2
+    assert pairs(outlay.layout.from_annotations({"w": Named(jnp.ones((4, 8)), (Axis("embed"), Axis("mlp")))})) == [
         ("w", P("embed", "mlp"))
     ]
 
@@ -98,7 +100,7 @@ class Named:
 
 
 def test_it_composes_and_the_state_is_born_so():
-    layout = outlay.from_annotations(state_of_nnx, {"embed": None, "mlp": "model"}) + outlay.fsdp(min_size=8)
+    layout = outlay.layout.from_annotations(state_of_nnx, {"embed": None, "mlp": "model"}) + outlay.fsdp(min_size=8)
     layout += outlay.data_parallel()
     program = outlay.program(
         lambda state, batch: (state, {}),
@@ -122,7 +124,8 @@ def test_annotations_that_a_layout_leaves_out_are_told_and_those_it_follows_are_
     (note,) = [note for note in outlay.data_parallel().plan(shapes, MESH).notes if "annotations" in note]
     assert note == (
         "2 leaves (1.0 KiB) carry annotations of the model that this layout does not follow, such as "
-        "params.down.kernel: ('mlp', 'embed') there, P() here; outlay.from_annotations(init) makes a layout of them"
+        "params.down.kernel: ('mlp', 'embed') there, P() here; "
+        "outlay.layout.from_annotations(init) makes a layout of them"
     )
     followed = outlay.Layout([("params.up.kernel", P(None, "model"))]) + outlay.data_parallel()
     (note,) = [note for note in followed.plan(shapes, MESH).notes if "annotations" in note]
@@ -131,7 +134,7 @@ def test_annotations_that_a_layout_leaves_out_are_told_and_those_it_follows_are_
 
 def test_names_without_a_rule_are_all_listed_with_the_nearest():
     with pytest.raises(LayoutError, match=r"the rules leave out 2 logical names of the model:") as error:
-        outlay.from_annotations(state_of_nnx, [("embeds", "model")])
+        outlay.layout.from_annotations(state_of_nnx, [("embeds", "model")])
     assert "'embed'\n    a dim of 6 arrays, such as params.layers.0.0.kernel, has it (did you mean 'embeds'?)" in str(
         error.value
     )
@@ -139,7 +142,7 @@ def test_names_without_a_rule_are_all_listed_with_the_nearest():
 
 
 def test_axes_that_the_mesh_lacks_are_refused_by_the_plan():
-    layout = outlay.from_annotations(variables) + outlay.data_parallel()
+    layout = outlay.layout.from_annotations(variables) + outlay.data_parallel()
     with pytest.raises(LayoutError, match=r"names 2 axes that .* lacks:(?s:.)*of from_annotations"):
         layout.plan(jax.eval_shape(variables, jax.random.key(0)), MESH)
 
@@ -148,9 +151,9 @@ def test_axes_that_the_mesh_lacks_are_refused_by_the_plan():
     ("model", "message"),
     [
         ({"w": jnp.ones(3)}, r"no annotations: dict\n(?s:.)*fix: nn.with_partitioning"),
-        (Linen(), r"no arrays: Linen\n(?s:.)*fix: outlay.from_annotations\(lambda key: model.init"),
+        (Linen(), r"no arrays: Linen\n(?s:.)*fix: outlay.layout.from_annotations\(lambda key: model.init"),
     ],
 )
 def test_what_says_nothing_is_refused(model, message):
     with pytest.raises(LayoutError, match=message):
-        outlay.from_annotations(model)
+        outlay.layout.from_annotations(model)

@@ -43,8 +43,8 @@ def test_a_leaf_split_otherwise_changes_its_dims_and_its_piece():
 
 
 def test_shape_dtype_and_devices_are_compared():
-    before = plan({"a": shape(8), "b": shape(8), "c": shape(8)}, ("c", outlay.on(1)))
-    after = plan({"a": shape(4), "b": shape(8, dtype="bfloat16"), "c": shape(8)}, ("c", outlay.on(2)))
+    before = plan({"a": shape(8), "b": shape(8), "c": shape(8)}, ("c", outlay.layout.on(1)))
+    after = plan({"a": shape(4), "b": shape(8, dtype="bfloat16"), "c": shape(8)}, ("c", outlay.layout.on(2)))
     assert {leaf.path: leaf.fields for leaf in before.diff(after).changed} == {
         "a": ("shape", "local_shape"),
         "b": ("dtype",),
@@ -77,7 +77,7 @@ def test_the_text_says_what_changed_with_bytes_before_and_after():
 
 def test_the_data_is_json_and_says_both_sides():
     state = {"w": shape(8, 4)}
-    difference = plan(state, ("w", P("data"))).diff(plan(state, ("w", outlay.on(3))))
+    difference = plan(state, ("w", P("data"))).diff(plan(state, ("w", outlay.layout.on(3))))
     data = json.loads(json.dumps(difference.to_dict()))
     assert data["bytes_per_device"] == [32, 128]
     assert data["leaves"] == [

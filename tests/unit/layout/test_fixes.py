@@ -70,7 +70,7 @@ CASES = {
         {"params": {"actor": NETWORKS["critic"], "critic": NETWORKS["critic"]}, "target": NETWORKS["critic"]},
     ),
     "a target network that follows too much": (
-        R([("params.**", P("data")), ("target.**", outlay.follow("params"))]) + DP,
+        R([("params.**", P("data")), ("target.**", outlay.layout.follow("params"))]) + DP,
         {"params": NETWORKS, "target": NETWORKS["critic"]},
     ),
     "moments of which some are split otherwise": (

@@ -101,7 +101,7 @@ def test_factored_moments_follow_nothing_and_are_reported_as_uncovered(factored)
 
 
 def test_factored_moments_are_not_covered_by_being_told_to_follow(factored):
-    told = FACTORED_LAYOUT + outlay.Layout([("opt_state.**", outlay.follow("params"))])
+    told = FACTORED_LAYOUT + outlay.Layout([("opt_state.**", outlay.layout.follow("params"))])
     with pytest.raises(outlay.errors.LayoutError, match=r"(?s)uncovered leaf: opt_state.*v_(row|col)\.enc\.w"):
         told.plan(factored, MESH)
 
@@ -144,7 +144,9 @@ def test_a_rule_that_names_the_optimizer_overrides_its_parameter():
 def test_a_rule_that_does_not_name_the_optimizer_leaves_the_moments_with_their_parameter():
     params = {"w": shape(8, 16), "b": shape(16)}
     state = {"opt_state": jax.eval_shape(optax.sgd(1e-3, momentum=0.9).init, params), "params": params}
-    layout = outlay.Layout([("params.w", outlay.replicate()), ("params.b", outlay.on(5))]) + outlay.fsdp(min_size=1)
+    layout = outlay.Layout([("params.w", outlay.replicate()), ("params.b", outlay.layout.on(5))]) + outlay.fsdp(
+        min_size=1
+    )
     with pytest.raises(outlay.errors.LayoutError, match="shadowed rule: rule 3"):
         layout.plan(state, MESH)
     plan = (outlay.Layout(layout.rules[:2])).plan(state, MESH)
@@ -171,14 +173,16 @@ def test_a_rule_that_only_reaches_following_moments_is_shadowed_and_told_how_to_
 def test_explicit_following_works_whatever_the_order_of_the_tree():
     for name in ("averages", "zaverages"):  # before and after `params` in a sorted dictionary
         state = {name: {"w": shape(8, 16)}, "params": {"w": shape(8, 16)}}
-        plan = outlay.Layout([("params.w", P("data")), (f"{name}.**", outlay.follow("params"))]).plan(state, MESH)
+        plan = outlay.Layout([("params.w", P("data")), (f"{name}.**", outlay.layout.follow("params"))]).plan(
+            state, MESH
+        )
         assert plan[f"{name}.w"].spec == P("data", None)
         assert plan[f"{name}.w"].reason == "follows params.w"
 
 
 def test_an_explicit_follow_is_not_said_twice():
     state = {"opt_state": {"w": shape(8, 16)}, "params": {"w": shape(8, 16)}}
-    plan = outlay.Layout([("params.w", P("data")), ("opt_state.**", outlay.follow("params"))]).plan(state, MESH)
+    plan = outlay.Layout([("params.w", P("data")), ("opt_state.**", outlay.layout.follow("params"))]).plan(state, MESH)
     assert plan["opt_state.w"].reason == "follows params.w"
 
 
@@ -196,7 +200,7 @@ def test_a_moment_of_two_trees_that_are_placed_differently_must_be_told_which():
         match=r"(?s)ambiguous parameter: opt_state\.mu\.w.*2 leaves.*ema\.w, params\.w.*follow",
     ):
         layout.plan(state, MESH)
-    told = layout + outlay.Layout([("opt_state.**", outlay.follow("params"))])
+    told = layout + outlay.Layout([("opt_state.**", outlay.layout.follow("params"))])
     assert told.plan(state, MESH)["opt_state.mu.w"].spec == P("data")
     settled = layout + outlay.Layout([("opt_state.**", outlay.replicate())])
     assert settled.plan(state, MESH)["opt_state.mu.w"].spec == P()
@@ -206,15 +210,16 @@ def test_a_moment_of_two_trees_that_are_placed_differently_must_be_told_which():
 
 def test_a_rule_that_follows_what_is_not_there_names_what_is():
     state = {"ema": {"w": shape(8)}, "params": {"w": shape(8)}}
-    layout = outlay.Layout([("params.w", P("data")), ("ema.**", outlay.follow("parms"))])
+    layout = outlay.Layout([("params.w", P("data")), ("ema.**", outlay.layout.follow("parms"))])
     with pytest.raises(
-        outlay.errors.LayoutError, match=r"(?s)follows nothing: rule 2.*1 leaf.*write outlay.follow\(\"params\"\)"
+        outlay.errors.LayoutError,
+        match=r"(?s)follows nothing: rule 2.*1 leaf.*write outlay.layout.follow\(\"params\"\)",
     ):
         layout.plan(state, MESH)
     with pytest.raises(
         outlay.errors.LayoutError, match=r"(?s)uncovered leaf: the bare array\n.*follows nothing: rule 1"
     ):
-        outlay.Layout([("**", outlay.follow("params"))]).plan(jnp.ones(8), MESH)
+        outlay.Layout([("**", outlay.layout.follow("params"))]).plan(jnp.ones(8), MESH)
 
 
 def test_parameters_at_the_top_of_the_state_are_followed_too():

@@ -35,7 +35,7 @@ def test_a_copy_of_split_parameters_left_to_a_rule_for_all_is_refused_with_the_b
     found, said = kinds(layout(("params.**", P("data"))) + rest, {"params": params, name: {"mu": params}})
     assert found == ["copy left whole"]
     assert "2 leaves (1.0 KiB) are whole on each of 8 devices by rule 2" in said or "by rule 3" in said
-    assert f'add ("{name}.**", outlay.follow("params")) as the first rule' in said
+    assert f'add ("{name}.**", outlay.layout.follow("params")) as the first rule' in said
 
 
 @pytest.mark.parametrize("name", ["momentum", "opt", "ema", "polyak", "opt_state"])
@@ -75,23 +75,23 @@ def test_of_two_networks_alike_of_which_one_is_split_a_whole_target_is_a_copy_of
     state = {"params": {"actor": net, "critic": net}, "target": net}
     found, said = kinds(layout(("params.critic.**", P("data"))) + DP, state)
     assert found == ["copy left whole"]
-    assert 'add ("target.**", outlay.follow("params.critic")) as the first rule' in said
+    assert 'add ("target.**", outlay.layout.follow("params.critic")) as the first rule' in said
 
 
 def test_a_part_of_the_parameters_is_followed_and_named_where_the_whole_cannot_be():
     networks = {"actor": {"w": shape(16, 8)}, "critic": {"w": shape(16, 8)}}
     state = {"params": networks, "target": {"w": shape(16, 8)}}
     rules = layout(("params.actor.**", P("model")), ("params.critic.**", P("data")))
-    told = rules + layout(("target.**", outlay.follow("params.critic")))
+    told = rules + layout(("target.**", outlay.layout.follow("params.critic")))
     assert told.plan(state, MESH)["target.w"].spec == P("data", None)
-    found, said = kinds(rules + layout(("target.**", outlay.follow("params"))), state)
+    found, said = kinds(rules + layout(("target.**", outlay.layout.follow("params"))), state)
     assert "follows nothing" in found
-    assert 'write outlay.follow("params.actor") or outlay.follow("params.critic")' in said
+    assert 'write outlay.layout.follow("params.actor") or outlay.layout.follow("params.critic")' in said
 
 
 def test_what_follows_a_follower_lives_there_too_whatever_the_order():
     state = {name: {"w": shape(8, 16)} for name in ("a", "b", "c")}
-    rules = layout(("a.**", outlay.follow("b")), ("b.**", outlay.follow("c")), ("c.**", P("data")))
+    rules = layout(("a.**", outlay.layout.follow("b")), ("b.**", outlay.layout.follow("c")), ("c.**", P("data")))
     assert {leaf.spec for leaf in rules.plan(state, MESH)} == {P("data", None)}
 
 

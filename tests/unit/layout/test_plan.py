@@ -58,15 +58,15 @@ def test_json_is_plain_read_back_equal_and_says_the_totals(plan):
     data = json.loads(plan.to_json())
     assert data["bytes_total"] == plan.bytes_total
     assert data["leaves"][0]["device_ids"] == "all"
-    assert outlay.Plan.from_json(plan.to_json()) == plan
+    assert outlay.layout.Plan.from_json(plan.to_json()) == plan
     placed = outlay.by_module({"a": [2, 5]}).plan({"a": {"w": shape(8)}}, MESH)
-    assert outlay.Plan.from_json(placed.to_json()) == placed
+    assert outlay.layout.Plan.from_json(placed.to_json()) == placed
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"mesh": 3}', '{"mesh": {"axes": []}}', '{"leaves": 1}'])
 def test_text_that_is_no_saved_plan_is_refused(text):
     with pytest.raises(outlay.errors.LayoutError, match=r"not a saved plan \(.*\); write one with plan\.to_json\(\)"):
-        outlay.Plan.from_json(text)
+        outlay.layout.Plan.from_json(text)
 
 
 def test_planning_on_real_devices_gives_their_ids():

@@ -18,7 +18,7 @@ def test_a_users_policy_may_return_a_spec():
 
 
 def test_a_users_policy_may_give_its_reason():
-    leaf = plan(lambda leaf: outlay.Choice(P("data"), f"{leaf.shape[0]} rows are many"), 8, 16)
+    leaf = plan(lambda leaf: outlay.layout.Choice(P("data"), f"{leaf.shape[0]} rows are many"), 8, 16)
     assert (leaf.spec, leaf.reason) == (P("data", None), "8 rows are many")
 
 
@@ -30,7 +30,7 @@ def test_a_policy_sees_the_leaf_and_what_earlier_rules_left_free():
         return P()
 
     plan(policy, 8, 16, before=[("w", P("data"))])
-    assert seen == [outlay.LeafView("w", (8, 16), "float32", (1,), {"model": 2})]
+    assert seen == [outlay.layout.LeafView("w", (8, 16), "float32", (1,), {"model": 2})]
 
 
 def test_a_policy_that_forgets_to_return_is_told_what_to_return():

@@ -54,9 +54,9 @@ def rules(draw, axes):
         specs(axes)
         | specs(axes)
         | st.builds(outlay.replicate)
-        | st.builds(outlay.on, st.integers(0, 3))
+        | st.builds(outlay.layout.on, st.integers(0, 3))
         | st.sampled_from(axes).map(lambda axis: outlay.fsdp(axis, min_size=2).rules[0].placement)
-        | st.just(outlay.follow("params"))
+        | st.just(outlay.layout.follow("params"))
     )
     return outlay.Rule(pattern, placement, draw(st.sampled_from(["replicate", "another_dim", "error"])), optional=True)
 
@@ -131,7 +131,7 @@ def test_every_leaf_is_planned_once_and_says_why(problem):
 def test_a_plan_read_back_from_json_is_equal(problem):
     plan = plan_or_errors(*problem)
     if plan is not None:
-        assert outlay.Plan.from_json(plan.to_json()) == plan
+        assert outlay.layout.Plan.from_json(plan.to_json()) == plan
 
 
 @given(problems(max_rules=5), st.integers(0, 5))

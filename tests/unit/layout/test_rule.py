@@ -70,7 +70,7 @@ def test_a_layout_adds_rules_layouts_lists_and_single_placements():
 @pytest.mark.parametrize("devices", [[], [1, 1], [True], [1.0], 1.5])
 def test_positions_that_are_no_different_whole_numbers_are_refused(devices):
     with pytest.raises(outlay.errors.LayoutError, match=r"not a placement.*\n.*position.*\n.*name each position once"):
-        outlay.on(devices)
+        outlay.layout.on(devices)
 
 
 def test_a_leading_wildcard_speaks_of_the_state_only():

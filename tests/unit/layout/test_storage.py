@@ -20,7 +20,7 @@ def plan_of(*rules, intermediates=VALUES) -> Plan:
 
 
 def test_optimizer_state_on_the_host_is_still_split_as_its_parameters():
-    plan = plan_of(("opt_state.**", outlay.on_host()))
+    plan = plan_of(("opt_state.**", outlay.layout.on_host()))
     assert [(leaf.spec, leaf.stored) for leaf in plan.state] == [
         (P("data", None), "host"),
         (P("data", None), "host"),
@@ -32,12 +32,12 @@ def test_optimizer_state_on_the_host_is_still_split_as_its_parameters():
 
 
 def test_a_spec_beside_the_storage_places_the_leaf_too():
-    plan = plan_of(("opt_state.**", outlay.on_host() + P(None, "data")))
+    plan = plan_of(("opt_state.**", outlay.layout.on_host() + P(None, "data")))
     assert (plan["opt_state.nu.w"].spec, plan["opt_state.nu.w"].stored) == (P(None, "data"), "host")
 
 
 def test_a_counter_beside_the_moments_goes_with_them():
-    layout = outlay.Layout([("opt_state.**", outlay.on_host() + P("data"))]) + outlay.replicate()
+    layout = outlay.Layout([("opt_state.**", outlay.layout.on_host() + P("data"))]) + outlay.replicate()
     plan = layout.plan({"opt_state": {"count": shape(), "mu": shape(16)}}, MESH)
     assert {leaf.path: (leaf.stored, leaf.spec) for leaf in plan.state} == {
         "opt_state.count": ("host", P()),
@@ -46,7 +46,7 @@ def test_a_counter_beside_the_moments_goes_with_them():
 
 
 def test_the_first_storage_wins_and_what_mirrors_a_leaf_follows_it_to_the_host():
-    plan = plan_of(("opt_state.nu.**", outlay.keep()), ("params.**", outlay.on_host()))
+    plan = plan_of(("opt_state.nu.**", outlay.layout.keep()), ("params.**", outlay.layout.on_host()))
     assert {leaf.path: leaf.stored for leaf in plan.state} == {
         "params.w": "host",
         "opt_state.mu.w": "host",
@@ -55,7 +55,7 @@ def test_the_first_storage_wins_and_what_mirrors_a_leaf_follows_it_to_the_host()
 
 
 def test_values_are_stored_by_their_names_and_parts_of_names_and_the_compiler_places_them():
-    plan = plan_of(("layer_input", outlay.keep()), ("layers.*.up", outlay.recompute()))
+    plan = plan_of(("layer_input", outlay.layout.keep()), ("layers.*.up", outlay.layout.recompute()))
     found = {leaf.path: (leaf.stored, leaf.is_placed) for leaf in plan.of_kind("intermediate")}
     assert found == {
         "layer_input": ("device", False),
@@ -65,7 +65,7 @@ def test_values_are_stored_by_their_names_and_parts_of_names_and_the_compiler_pl
 
 
 def test_a_rule_that_stores_covers_no_leaf():
-    layout = outlay.Layout([("params.**", outlay.on_host())])
+    layout = outlay.Layout([("params.**", outlay.layout.on_host())])
     with pytest.raises(outlay.errors.LayoutError, match=r"uncovered leaf: params\.w"):
         layout.plan({"params": {"w": shape(16, 8)}}, MESH)
 
@@ -73,9 +73,12 @@ def test_a_rule_that_stores_covers_no_leaf():
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (("layer_inputs", outlay.keep()), r"matches none of the 7 leaves\s+fix: did you mean 'layer_input'"),
-        (("params.**", outlay.recompute()), r"params\.w\s+the state is what a step keeps .* asked by rule \(\"params"),
-        (("batch.**", outlay.on_host()), r"batch\.x\s+the batch is read by one step and kept by none"),
+        (("layer_inputs", outlay.layout.keep()), r"matches none of the 7 leaves\s+fix: did you mean 'layer_input'"),
+        (
+            ("params.**", outlay.layout.recompute()),
+            r"params\.w\s+the state is what a step keeps .* asked by rule \(\"params",
+        ),
+        (("batch.**", outlay.layout.on_host()), r"batch\.x\s+the batch is read by one step and kept by none"),
     ],
 )
 def test_what_cannot_be_stored_so_is_refused(rule, message):
@@ -92,19 +95,19 @@ def test_a_value_named_as_a_leaf_is_refused():
 
 def test_a_second_rule_for_the_same_values_is_shadowed():
     with pytest.raises(outlay.errors.LayoutError, match=r"shadowed rule: rule 2 \(\"layer_input\", recompute\(\)\)"):
-        plan_of(("layer_input", outlay.keep()), ("layer_input", outlay.recompute()))
+        plan_of(("layer_input", outlay.layout.keep()), ("layer_input", outlay.layout.recompute()))
 
 
-@pytest.mark.parametrize("other", [outlay.replicate(), outlay.keep(), "data"])
+@pytest.mark.parametrize("other", [outlay.replicate(), outlay.layout.keep(), "data"])
 def test_only_one_spec_can_be_added(other):
     with pytest.raises(outlay.errors.LayoutError, match=r"cannot be added to on_host\(\)"):
-        outlay.on_host() + other
+        outlay.layout.on_host() + other
     with pytest.raises(outlay.errors.LayoutError, match="cannot be added"):
-        outlay.on_host() + P("data") + P("data")
+        outlay.layout.on_host() + P("data") + P("data")
 
 
 def test_a_plan_comes_back_from_json_with_its_storages_and_a_damaged_one_is_refused():
-    plan = plan_of(("opt_state.**", outlay.on_host()), ("layer_input", outlay.keep()))
+    plan = plan_of(("opt_state.**", outlay.layout.on_host()), ("layer_input", outlay.layout.keep()))
     assert Plan.from_json(plan.to_json()) == plan
     data = json.loads(plan.to_json())
     data["leaves"][0]["stored"] = "moon"
@@ -113,7 +116,7 @@ def test_a_plan_comes_back_from_json_with_its_storages_and_a_damaged_one_is_refu
 
 
 def test_a_diff_says_what_moved_to_the_host():
-    diff = plan_of().diff(plan_of(("opt_state.mu.**", outlay.on_host())))
+    diff = plan_of().diff(plan_of(("opt_state.mu.**", outlay.layout.on_host())))
     assert [(leaf.path, leaf.fields) for leaf in diff.leaves] == [("opt_state.mu.w", ("stored",))]
     assert "stored as it comes -> host" in str(diff)
     assert diff.bytes_per_device == (192, 128)
@@ -122,14 +125,14 @@ def test_a_diff_says_what_moved_to_the_host():
 def test_files_say_the_same_as_python(tmp_path):
     layout = outlay.Layout(
         [
-            ("opt_state.**", outlay.on_host() + P("data")),
-            ("layers.*.up", outlay.recompute()),
-            outlay.Rule("layer_input", outlay.keep(), optional=True),
+            ("opt_state.**", outlay.layout.on_host() + P("data")),
+            ("layers.*.up", outlay.layout.recompute()),
+            outlay.Rule("layer_input", outlay.layout.keep(), optional=True),
         ]
     )
     file = tmp_path / "layout.toml"
     file.write_text(write_layout(layout))
-    assert outlay.read_layout(file) == layout
+    assert outlay.layout.read_layout(file) == layout
     assert 'on_host = true\nspec = ["data"]' in file.read_text()
 
 
@@ -145,8 +148,8 @@ def test_files_that_store_in_two_ways_are_refused(tmp_path, lines, message):
     file = tmp_path / "layout.toml"
     file.write_text(f'[[rule]]\nmatch = "x"\n{lines}\n')
     with pytest.raises(outlay.errors.LayoutError, match=message):
-        outlay.read_layout(file)
+        outlay.layout.read_layout(file)
 
 
 def test_a_storage_for_every_leaf_needs_no_pattern():
-    assert outlay.Layout([outlay.on_host()]).rules[0] == outlay.Rule("**", Storage("host"))
+    assert outlay.Layout([outlay.layout.on_host()]).rules[0] == outlay.Rule("**", Storage("host"))

@@ -15,7 +15,7 @@ def read(tmp_path, monkeypatch):
 
     def read_text(text: str) -> outlay.Layout:
         (tmp_path / "layout.toml").write_text(text)
-        return outlay.read_layout("layout.toml")
+        return outlay.layout.read_layout("layout.toml")
 
     monkeypatch.chdir(tmp_path)
     return read_text
@@ -50,8 +50,8 @@ def test_every_placement_reads_as_the_rule_in_python(read):
             outlay.Rule("params.**.kernel", P(None, "model"), otherwise="another_dim"),
             outlay.Rule("params.embed", P(("data", "model")), optional=True),
             ("params.**.bias", outlay.replicate()),
-            ("A.**", outlay.on([2, 3])),
-            ("ema.**", outlay.follow("params")),
+            ("A.**", outlay.layout.on([2, 3])),
+            ("ema.**", outlay.layout.follow("params")),
         ]
     )
 
@@ -213,15 +213,15 @@ def test_broken_syntax_is_located_by_line_and_column(read):
 
 def test_a_missing_file_and_a_folder_are_named(read, tmp_path):
     with pytest.raises(outlay.errors.LayoutError, match=r"unreadable file: nowhere\.toml\n.*No such file"):
-        outlay.read_layout("nowhere.toml")
+        outlay.layout.read_layout("nowhere.toml")
     with pytest.raises(outlay.errors.LayoutError, match="Is a directory"):
-        outlay.read_layout(tmp_path)
+        outlay.layout.read_layout(tmp_path)
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "layout.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(outlay.errors.LayoutError, match="not UTF-8 text"):
-        outlay.read_layout(tmp_path / "layout.toml")
+        outlay.layout.read_layout(tmp_path / "layout.toml")
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "rule = []\n"])
@@ -310,4 +310,4 @@ def test_an_error_of_the_plan_names_a_rule_by_its_line_and_its_place_among_those
 
 def test_a_file_without_end_is_refused():
     with pytest.raises(outlay.errors.LayoutError, match="it has more than 16,777,216 characters"):
-        outlay.read_layout("/dev/zero")
+        outlay.layout.read_layout("/dev/zero")

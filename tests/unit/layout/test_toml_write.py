@@ -35,7 +35,9 @@ def test_layouts_of_our_recipes_come_back_equal(again, name):
 PATTERNS = st.sampled_from(["**", "params.**.kernel", "batch.**", 'params.é"\\.w', "grads.**"])
 OTHERWISE = st.sampled_from(["error", "replicate", "another_dim"])
 SPECS = st.sampled_from([P(), P(None, "model"), P(("data", "model")), P("data", None, "model")])
-PLACEMENTS = st.one_of(SPECS, st.just(outlay.replicate()), st.just(outlay.on([2, 3])), st.just(outlay.follow("params")))
+PLACEMENTS = st.one_of(
+    SPECS, st.just(outlay.replicate()), st.just(outlay.layout.on([2, 3])), st.just(outlay.layout.follow("params"))
+)
 RULES = st.builds(outlay.Rule, PATTERNS, PLACEMENTS, OTHERWISE, st.booleans())
 AXES = st.sampled_from(["data", "model"])
 STRATEGIES = st.one_of(

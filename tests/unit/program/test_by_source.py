@@ -201,7 +201,7 @@ def test_a_forward_pass_with_branches_and_a_loop_without_an_end():
 
 
 def test_it_can_be_kept_or_recomputed_too():
-    program = program_of(("@block", outlay.keep()))
+    program = program_of(("@block", outlay.layout.keep()))
     assert program.plan["@block"].stored == "device"
     outlay.verify(program).raise_if_different()
 
@@ -332,4 +332,4 @@ def test_an_optional_rule_may_speak_of_nothing():
 def test_files_write_such_rules(tmp_path):
     file = tmp_path / "layout.toml"
     file.write_text('[[rule]]\nmatch = "@mlp"\nspec = ["data", "-", "model"]\n')
-    assert outlay.read_layout(file).rules == outlay.Layout([("@mlp", P("data", None, "model"))]).rules
+    assert outlay.layout.read_layout(file).rules == outlay.Layout([("@mlp", P("data", None, "model"))]).rules

@@ -91,6 +91,6 @@ def test_nothing_runs_on_devices_that_are_not_there() -> None:
     with pytest.raises(outlay.errors.ProgramError, match=f"a step cannot run on this mesh: {why}"):
         program(state, BATCH)
     plan = outlay.fsdp(min_size=8).plan(state, program.mesh)
-    for place in (outlay.put, outlay.reshard):
+    for place in (outlay.arrays.put, outlay.arrays.reshard):
         with pytest.raises(outlay.errors.ProgramError, match=f"arrays cannot be put on this mesh: {why}"):
             place(state, plan, program.mesh)

@@ -95,8 +95,8 @@ def test_a_state_that_lives_elsewhere_says_how_to_place_it(program: outlay.Progr
         r"lives elsewhere: w\n.*planned PartitionSpec\('data', None\)|lives elsewhere: w\n.*planned P\('data', None\)",
         message,
     )
-    assert "fix: place it first: state = outlay.put(state, program.plan, program.mesh)" in message
-    placed = outlay.put(elsewhere, program.plan, program.mesh)
+    assert "fix: place it first: state = outlay.arrays.put(state, program.plan, program.mesh)" in message
+    placed = outlay.arrays.put(elsewhere, program.plan, program.mesh)
     _, outputs = program(placed, BATCH)
     assert float(outputs["total"]) == 496
 
@@ -129,7 +129,9 @@ def test_leaves_on_a_part_of_the_mesh_are_refused_with_the_fix() -> None:
     assert "2 leaves live on a part of mesh data=8" in message
     assert "  a.w: device 2 (1. a.**)" in message
     assert "  b.w: device 4, 5 (2. b.**)" in message
-    assert "fix: split them over a mesh axis instead of on()/by_module(); outlay.put only moves arrays" in message
+    assert (
+        "fix: split them over a mesh axis instead of on()/by_module(); outlay.arrays.put only moves arrays" in message
+    )
 
 
 def test_a_state_given_as_host_arrays_runs(program: outlay.Program, state: Any) -> None:

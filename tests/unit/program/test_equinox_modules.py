@@ -63,7 +63,7 @@ def test_a_module_trains_as_it_is(mode, tmp_path):
     assert np.isfinite(metrics["loss"])
     assert outlay.verify(program).ok
     assert outlay.evaluate(program, state, BATCH, loss=loss)["loss"] == pytest.approx(
-        float(loss(outlay.as_model(jax.device_get(state.params)), BATCH, None)[0].mean()), rel=1e-4
+        float(loss(outlay.train.as_model(jax.device_get(state.params)), BATCH, None)[0].mean()), rel=1e-4
     )
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(3, state)
@@ -89,7 +89,7 @@ def test_a_step_of_ones_own_is_given_whole_modules():
     state, outputs = program(program.init(jax.random.key(0)), BATCH)
     expected, wanted = eqx.filter_jit(step)(init(jax.random.key(0)), BATCH)
     np.testing.assert_allclose(outputs["loss"], wanted["loss"], rtol=1e-5)
-    got = outlay.as_model(state["params"])
+    got = outlay.train.as_model(state["params"])
     np.testing.assert_allclose(got.layers[0].weight, expected["params"].layers[0].weight, atol=1e-5)
     assert got(jnp.ones(8)).shape == (8,)
     assert outlay.verify(program).ok
@@ -109,9 +109,9 @@ def test_a_module_is_planned_and_put_as_it_is():
     mesh, model = outlay.mesh(data=8), Net(jax.random.key(0))
     plan = LAYOUT.plan(model, mesh, batch=BATCH)
     assert [leaf.path for leaf in plan.of_kind("state")] == ["linear.weight", "linear.bias"]
-    placed = outlay.put(model, outlay.fsdp(min_size=16).plan(model, mesh), mesh)
+    placed = outlay.arrays.put(model, outlay.fsdp(min_size=16).plan(model, mesh), mesh)
     assert placed.linear.weight.sharding.shard_shape((8, 8)) == (1, 8)
-    again = outlay.as_model(placed)
+    again = outlay.train.as_model(placed)
     assert (again.scale, again.name, again.dropout.p) == (2.0, "net", 0.5)
     np.testing.assert_allclose(again(jnp.ones(8)), model(jnp.ones(8)), rtol=1e-6)
 
@@ -135,7 +135,7 @@ def test_other_trees_stay_as_they_are():
 
 def test_a_function_of_modules_is_explained_under_filter_jit():
     mesh, model = outlay.mesh(data=8), Net(jax.random.key(0))
-    placed = outlay.as_model(outlay.put(model, outlay.fsdp(min_size=16).plan(model, mesh), mesh))
+    placed = outlay.train.as_model(outlay.arrays.put(model, outlay.fsdp(min_size=16).plan(model, mesh), mesh))
     x = jax.ShapeDtypeStruct((16, 8), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P("data")))
     found = outlay.explain(eqx.filter_jit(lambda model, x: jax.vmap(model)(x)), placed, x)
     assert [one.kind for one in found.collectives] == ["all-gather"]

@@ -79,9 +79,9 @@ def plain():
 
 
 RULES = {
-    "keep": [("layer_input", outlay.keep())],
-    "recompute": [("up", outlay.recompute())],
-    "on_host": [("layer_input", outlay.on_host()), ("opt_state.**", outlay.on_host())],
+    "keep": [("layer_input", outlay.layout.keep())],
+    "recompute": [("up", outlay.layout.recompute())],
+    "on_host": [("layer_input", outlay.layout.on_host()), ("opt_state.**", outlay.layout.on_host())],
 }
 
 
@@ -100,33 +100,33 @@ def test_the_numbers_are_the_same_and_the_state_stays_where_it_lives(rules, mode
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 @pytest.mark.parametrize("loss", [scanned, checkpointed])
 def test_keeping_one_value_a_layer_takes_less_than_keeping_all_and_more_is_kept_with_more_names(loss, mode):
-    one = temporaries(("layer_input", outlay.keep()), loss=loss, mode=mode)
-    both = temporaries(("layer_input", outlay.keep()), ("up", outlay.keep()), loss=loss, mode=mode)
+    one = temporaries(("layer_input", outlay.layout.keep()), loss=loss, mode=mode)
+    both = temporaries(("layer_input", outlay.layout.keep()), ("up", outlay.layout.keep()), loss=loss, mode=mode)
     everything = temporaries(loss=scanned, mode=mode)
     a_layer = BATCH[:64].nbytes
     assert one + (NUM_LAYERS - 1) * a_layer <= both <= everything - (NUM_LAYERS - 1) * a_layer
 
 
 def test_recomputing_one_value_leaves_the_others_where_they_were():
-    saved = temporaries() - temporaries(("up", outlay.recompute()))
+    saved = temporaries() - temporaries(("up", outlay.layout.recompute()))
     assert saved >= (NUM_LAYERS - 1) * BATCH[:64].nbytes
-    assert temporaries(("up", outlay.recompute())) > temporaries(("layer_input", outlay.keep()))
+    assert temporaries(("up", outlay.layout.recompute())) > temporaries(("layer_input", outlay.layout.keep()))
 
 
 def test_layers_written_out_one_after_another_are_told_apart_by_their_names():
-    program = program_of(("layers.*.up", outlay.recompute()), loss=unrolled)
+    program = program_of(("layers.*.up", outlay.layout.recompute()), loss=unrolled)
     assert [leaf.path for leaf in program.plan.of_kind("intermediate")] == [f"layers.{i}.up" for i in range(NUM_LAYERS)]
     assert "stablehlo.optimization_barrier" in program.lowered.as_text()
 
 
 @pytest.mark.parametrize("mode", ["auto", "manual"])
 def test_verify_proves_it(mode):
-    verification = outlay.verify(program_of(*RULES["on_host"], ("params.down", outlay.on_host()), mode=mode))
+    verification = outlay.verify(program_of(*RULES["on_host"], ("params.down", outlay.layout.on_host()), mode=mode))
     verification.raise_if_different()
 
 
 def test_a_checkpoint_is_restored_to_where_the_state_lives(tmp_path):
-    program = program_of(("opt_state.**", outlay.on_host()))
+    program = program_of(("opt_state.**", outlay.layout.on_host()))
     checkpoints = outlay.Checkpoints(tmp_path)
     checkpoints.save(0, program.init(jax.random.key(0)))
     _, state = checkpoints.restore(program)
@@ -138,13 +138,13 @@ def test_a_checkpoint_is_restored_to_where_the_state_lives(tmp_path):
 
 
 def test_an_evaluation_reads_parameters_from_the_host():
-    program = program_of(("params.**", outlay.on_host()))
+    program = program_of(("params.**", outlay.layout.on_host()))
     found = evaluate(program, program.init(jax.random.key(0)), BATCH, loss=scanned)
     assert found == evaluate(program_of(), program_of().init(jax.random.key(0)), BATCH, loss=scanned)
 
 
 def test_microbatches_keep_what_they_are_told():
-    rules = (("layer_input", outlay.keep()),)
+    rules = (("layer_input", outlay.layout.keep()),)
     assert temporaries(*rules, accumulate=2) < temporaries(accumulate=2)
 
 
@@ -163,7 +163,7 @@ def test_a_step_that_takes_its_own_gradient_is_ruled_too():
 
         return outlay.program(step, start, BATCH, layout=layout, mesh=outlay.mesh(data=8)).compiled
 
-    kept, all_kept = compiled(("layer_input", outlay.keep())), compiled()
+    kept, all_kept = compiled(("layer_input", outlay.layout.keep())), compiled()
     assert kept.memory_analysis().temp_size_in_bytes < all_kept.memory_analysis().temp_size_in_bytes
 
 
@@ -183,14 +183,14 @@ def test_a_step_that_is_written_for_the_pieces_is_ruled_too():
 
         return outlay.program(step, start, BATCH, layout=layout, mesh=outlay.mesh(data=8), mode="manual")
 
-    kept, plain = program(("layer_input", outlay.keep())), program()
+    kept, plain = program(("layer_input", outlay.layout.keep())), program()
     assert kept.plan["layer_input"].stored == "device"
     sizes = [one.compiled.memory_analysis().temp_size_in_bytes for one in (kept, plain)]
     assert sizes[0] < sizes[1]
     losses = [one(one.init(jax.random.key(0)), BATCH)[1] for one in (kept, plain)]
     np.testing.assert_allclose(*losses, rtol=1e-6)
     with pytest.raises(LayoutError, match="did you mean 'layer_input'"):
-        program(("layer_inputs", outlay.keep()))
+        program(("layer_inputs", outlay.layout.keep()))
 
 
 def test_names_that_no_rule_speaks_of_leave_no_trace():
@@ -212,21 +212,23 @@ def test_a_name_of_ones_own_checkpoint_still_counts():
         x, _ = jax.lax.scan(jax.checkpoint(turn, policy=policy, prevent_cse=False), batch, params)
         return (x**2).mean(axis=-1), {}
 
-    assert temporaries(loss=loss) < temporaries(("up", outlay.keep()), loss=loss)
+    assert temporaries(loss=loss) < temporaries(("up", outlay.layout.keep()), loss=loss)
 
 
 def test_a_value_that_no_gradient_passes_is_refused():
     def step(state, batch):
         return state, outlay.name(batch, "seen").mean()
 
-    layout = outlay.Layout([("seen", outlay.keep())]) + outlay.replicate() + outlay.data_parallel()
+    layout = outlay.Layout([("seen", outlay.layout.keep())]) + outlay.replicate() + outlay.data_parallel()
     program = outlay.program(step, lambda key: jnp.ones(4), BATCH, layout=layout, mesh=outlay.mesh(data=8))
     with pytest.raises(outlay.errors.ProgramError, match=r"no gradient: seen\n.*no gradient is taken through it"):
         _ = program.lowered
 
 
 def test_devices_that_do_not_reach_the_host_are_refused_with_every_leaf():
-    plan = program_of(("opt_state.**", outlay.on_host() + P(None, "data")), ("layer_input", outlay.on_host())).plan
+    plan = program_of(
+        ("opt_state.**", outlay.layout.on_host() + P(None, "data")), ("layer_input", outlay.layout.on_host())
+    ).plan
     assert isinstance(plan, Plan)
     with pytest.raises(
         outlay.errors.ProgramError, match=r"(?s)6 values .*layer_input.*reach no pinned_host memory, only hbm"
@@ -238,7 +240,7 @@ def test_devices_that_do_not_reach_the_host_are_refused_with_every_leaf():
 @pytest.mark.compiles
 def test_a_gpu_program_counts_the_host_apart():
     mesh = outlay.mesh(data=8, target="h100:1x8")
-    rules = (("layer_input", outlay.on_host()), ("opt_state.**", outlay.on_host()))
+    rules = (("layer_input", outlay.layout.on_host()), ("opt_state.**", outlay.layout.on_host()))
     program = program_of(*rules, mesh=mesh)
     stats = program.compiled.memory_analysis()
     on_host = program.plan.host_bytes_per_device[0]

@@ -164,7 +164,7 @@ def test_state_on_the_host_takes_time_rather_than_memory():
         {"x": np.zeros((BATCH, WIDTH), np.float32)},
         EIGHT,
     )
-    away = Layout([("opt_state.**", outlay.on_host())]) + data_parallel()
+    away = Layout([("opt_state.**", outlay.layout.on_host())]) + data_parallel()
     near, far = (plan_of(adam, layout, EIGHT, TARGET) for layout in (data_parallel(), away))
     moments = 2 * WHOLE
     assert certain_bytes(near) - certain_bytes(far) == moments + 4  # and the count
@@ -180,6 +180,6 @@ def test_what_the_host_keeps_is_another_placement():
         {"x": np.zeros((BATCH, WIDTH), np.float32)},
         EIGHT,
     )
-    layouts = {"dp": data_parallel(), "dp+host": Layout([("opt_state.**", outlay.on_host())]) + data_parallel()}
+    layouts = {"dp": data_parallel(), "dp+host": Layout([("opt_state.**", outlay.layout.on_host())]) + data_parallel()}
     passed, _ = screen([Candidate(name, "data=8") for name in layouts], layouts, lambda _: adam, TARGET)
     assert [each.candidate.layout for each in passed] == ["dp", "dp+host"]

@@ -120,7 +120,7 @@ def measure_parts(
         >>> def init(key):
         ...     zero = {"out": jnp.zeros(())}
         ...     return {"large": {"w": jnp.ones((200, 200))}, "small": {}, "cache": {"large": zero, "small": zero}}
-        >>> times = outlay.measure_parts(outlay.graph.GraphLoop(graph), init, {"step": np.arange(20)})
+        >>> times = outlay.analysis.measure_parts(outlay.graph.GraphLoop(graph), init, {"step": np.arange(20)})
         >>> times.largest, times.best_gain < 1.5
         ('large', True)
     """

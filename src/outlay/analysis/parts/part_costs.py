@@ -180,7 +180,7 @@ def _dominant(explanation: PlacedExplanation) -> Iterator[Finding]:
         "dominant-part",
         f"{explanation.bound}, whatever number of devices there are",
         f'split it over several devices: outlay.by_module({{..., "{part.name}": [0, 1]}}), or everything: '
-        "outlay.by_rows()",
+        "outlay.layout.by_rows()",
         int(part.bytes_accessed),
     )
 

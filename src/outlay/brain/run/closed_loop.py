@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from outlay.brain.module import BrainError, Shape
-from outlay.brain.run.feed import Batch, Outputs, Stimulus
+from outlay.brain.run.feed import Batch, Feed, Outputs, Stimulus
 
 
 class Environment(Protocol):
@@ -101,7 +101,7 @@ class ClosedLoop:
         self._reward, self._total, self._num_actions, self._start = 0.0, 0.0, 0, 0
         self._encoded: Mapping[str, Any] | None = None
 
-    def feed(self, shapes: Mapping[str, Shape], dtype: np.dtype) -> _Fed:
+    def feed(self, shapes: Mapping[str, Shape], dtype: np.dtype) -> Feed:
         """The loop as inputs of these shapes."""
         return _Fed(self, shapes, dtype)
 

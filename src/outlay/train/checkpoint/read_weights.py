@@ -53,8 +53,8 @@ def read_weights(files: Paths, into: Any, names: NameRules, *, only: str | Seque
         >>> tmp = getfixture("tmp_path")
         >>> np.savez(tmp / "w.npz", **{"h.0.weight": np.eye(8, 16, dtype=np.float32)})
         >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
-        >>> state = {"layers": [{"kernel": outlay.put(np.zeros((16, 8), np.float32), rows)}]}
-        >>> state = outlay.read_weights(tmp / "w.npz", state, [("h.*.weight", "layers.*.kernel", (1, 0))])
+        >>> state = {"layers": [{"kernel": outlay.arrays.put(np.zeros((16, 8), np.float32), rows)}]}
+        >>> state = outlay.train.read_weights(tmp / "w.npz", state, [("h.*.weight", "layers.*.kernel", (1, 0))])
         >>> kernel = state["layers"][0]["kernel"]
         >>> float(kernel[3, 3]), kernel.sharding.spec
         (1.0, P('x',))
@@ -175,7 +175,7 @@ def _placed_leaves(into: Any) -> tuple[list[tuple[str, jax.Array]], Any]:
         CheckpointError: with one problem per leaf that is no array on devices, or was used up.
     """
     named, structure = flatten_paths(into)
-    fix = "outlay.put(tree, plan, mesh), or program.init(key)"
+    fix = "outlay.arrays.put(tree, plan, mesh), or program.init(key)"
     problems = [
         Problem("not on devices", path, f"a {type(leaf).__name__} has no place to read to", fix)
         for path, leaf in named

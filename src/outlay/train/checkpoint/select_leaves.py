@@ -198,7 +198,9 @@ def part_of(
         used |= {rule} if rule else set()
         if leaf[1] or (rule and rule.dims):
             what = "it stacks or turns arrays, which is for files of other programs"
-            problems.append(Problem("no rule for a path", rule.text() if rule else path, what, "outlay.read_weights"))
+            problems.append(
+                Problem("no rule for a path", rule.text() if rule else path, what, "outlay.train.read_weights")
+            )
         elif rule and leaf[0] is not None and leaf[0] not in expected:
             what = f"{path} of the checkpoint would be {leaf[0]}, which the program lacks"
             problems.append(Problem("no such leaf", rule.text(), what, did_you_mean(leaf[0], expected)))

@@ -46,7 +46,7 @@ def test_copies_are_known_by_the_memory_of_what_they_take_and_give():
 
 
 def test_products_that_are_computed_again_are_told_by_line():
-    found = outlay.explain(program_of(("layer_input", outlay.keep())))
+    found = outlay.explain(program_of(("layer_input", outlay.layout.keep())))
     (again,) = found.recomputed
     assert (again.count, again.flops_per_step) == (NUM_LAYERS, NUM_LAYERS * 2 * 64 * WIDTH * WIDTH)
     assert again.source is not None
@@ -63,13 +63,17 @@ def test_products_that_are_computed_again_are_told_by_line():
 
 
 def test_state_on_the_host_is_no_memory_of_a_device():
-    found, plain = (outlay.explain(program_of(*rules)).memory for rules in ([("opt_state.**", outlay.on_host())], []))
+    found, plain = (
+        outlay.explain(program_of(*rules)).memory for rules in ([("opt_state.**", outlay.layout.on_host())], [])
+    )
     assert found is not None
     assert plain is not None
     assert (found.optimizer, found.on_host) == (0, plain.optimizer)
     assert found.arguments + found.on_host == plain.arguments
     assert found.peak == plain.peak - found.on_host
-    assert "on its host 32.0 KiB: state 32.0 KiB" in str(outlay.explain(program_of(("opt_state.**", outlay.on_host()))))
+    assert "on its host 32.0 KiB: state 32.0 KiB" in str(
+        outlay.explain(program_of(("opt_state.**", outlay.layout.on_host())))
+    )
 
 
 @pytest.mark.compiles
@@ -84,7 +88,7 @@ def test_state_on_the_host_comes_back_where_it_was_however_its_spec_is_written()
 @pytest.mark.compiles
 def test_what_goes_to_the_host_of_a_gpu_is_told_by_leaf_and_line():
     mesh = outlay.mesh(data=8, target="h100:1x8")
-    program = program_of(("layer_input", outlay.on_host()), ("opt_state.**", outlay.on_host()), mesh=mesh)
+    program = program_of(("layer_input", outlay.layout.on_host()), ("opt_state.**", outlay.layout.on_host()), mesh=mesh)
     found = outlay.explain(program)
     a_value = NUM_LAYERS * BATCH[:64].nbytes
     assert found.memory is not None

@@ -20,16 +20,16 @@ def program() -> outlay.Program:
 
 
 @pytest.fixture(scope="module")
-def same(program: outlay.Program) -> outlay.Verification:
+def same(program: outlay.Program) -> outlay.analysis.Verification:
     return outlay.verify(program, batches=faults.BATCHES)
 
 
 @pytest.fixture(scope="module")
-def different() -> outlay.Verification:
+def different() -> outlay.analysis.Verification:
     return outlay.verify(faults.program(faults.forgotten_pmean), steps=1)
 
 
-def test_every_array_of_every_step_is_compared(same: outlay.Verification) -> None:
+def test_every_array_of_every_step_is_compared(same: outlay.analysis.Verification) -> None:
     assert same.ok
     assert [(check.step, check.path) for check in same.checks] == [
         (step, path) for step in (1, 2, 3) for path in ("outputs.loss", "key", "w")
@@ -96,7 +96,9 @@ def test_old_and_other_keys_begin_a_proof_too(program: outlay.Program) -> None:
         assert outlay.verify(program, steps=1, key=key).ok
 
 
-def test_a_proof_reads_as_text_data_and_page(same: outlay.Verification, different: outlay.Verification) -> None:
+def test_a_proof_reads_as_text_data_and_page(
+    same: outlay.analysis.Verification, different: outlay.analysis.Verification
+) -> None:
     assert str(same).startswith(
         "the same: all 3 arrays of mode manual on mesh data=8 (8 simulated devices), against one"
     )
@@ -173,7 +175,7 @@ def test_keys_in_the_batch_reach_both_alike() -> None:
     assert outlay.verify(program, steps=1, batches=given).ok
 
 
-def test_a_proof_without_gradients_says_so(same: outlay.Verification) -> None:
+def test_a_proof_without_gradients_says_so(same: outlay.analysis.Verification) -> None:
     assert not any(check.kind == "gradient" for check in same.checks)
     assert any(note.startswith("gradients are not among the arrays") for note in same.notes)
 

@@ -18,7 +18,7 @@ import outlay
 pytestmark = pytest.mark.compiles
 
 
-def verified(step: Any, **options: Any) -> outlay.Verification:
+def verified(step: Any, **options: Any) -> outlay.analysis.Verification:
     return outlay.verify(faults.program(step, **options), steps=1, batches=faults.BATCHES)
 
 
@@ -84,7 +84,7 @@ def test_a_normalisation_over_each_devices_own_samples_shows_first_in_the_gradie
     optimizer = optax.adam(1e-2)
     init = outlay.init_state(lambda key: {"w": jnp.ones(6)}, optimizer)
 
-    def verified(mode: Any) -> outlay.Verification:
+    def verified(mode: Any) -> outlay.analysis.Verification:
         step, mesh = outlay.train_step(loss, optimizer), outlay.mesh(data=8)
         program = outlay.program(step, init, faults.BATCHES[0], layout=outlay.data_parallel(), mesh=mesh, mode=mode)
         return outlay.verify(program, steps=1, batches=faults.BATCHES)
@@ -249,7 +249,7 @@ def rows(key: Any) -> Any:
     return {"w": jax.random.normal(key, (16, 4))}
 
 
-def split_by_rows(step: Any) -> outlay.Verification:
+def split_by_rows(step: Any) -> outlay.analysis.Verification:
     batch = {"x": programs.batches(1)[0]["x"]}
     layout = outlay.Layout([("w", P("data"))]) + outlay.data_parallel()
     program = outlay.program(step, rows, batch, layout=layout, mesh=outlay.mesh(data=8), mode="manual")

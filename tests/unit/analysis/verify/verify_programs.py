@@ -256,7 +256,7 @@ def program(entries: Mapping[str, Entry], dtype: Any, *, mode: Any = "manual", i
     return outlay.program(step, make, batches(1)[0], layout=layout, mesh=mesh, mode=mode)
 
 
-def verdicts(found: outlay.Verification, names: Any) -> dict[str, set[str]]:
+def verdicts(found: outlay.analysis.Verification, names: Any) -> dict[str, set[str]]:
     """The verdicts of each entry's arrays."""
     parts = {name: (f"{name}.", f"outputs.{name}.") for name in names}
     return {

@@ -51,7 +51,7 @@ def test_everything_runs_after_a_user_has_set_a_mesh(plain, kind, num):
         tree = {"w": jnp.ones((8, 4))}
         eight = outlay.mesh(data=8)
         plan = outlay.fsdp(min_size=1).plan(tree, eight)
-        assert outlay.reshard(outlay.put(tree, plan, eight), plan, eight)["w"].sharding.mesh == eight
+        assert outlay.arrays.reshard(outlay.arrays.put(tree, plan, eight), plan, eight)["w"].sharding.mesh == eight
         step = outlay.program(
             lambda state, batch: (state, {"sum": (batch @ state["w"]).sum()}),
             lambda key: {"w": jax.random.normal(key, (8, 4))},
@@ -64,12 +64,12 @@ def test_everything_runs_after_a_user_has_set_a_mesh(plain, kind, num):
 
 
 def test_a_layout_brings_its_mode_and_its_mesh(plain):
-    for layout in (BY_MODULE, outlay.by_rows("rows"), outlay.by_module({"eye": 3, "count": 0})):
+    for layout in (BY_MODULE, outlay.layout.by_rows("rows"), outlay.by_module({"eye": 3, "count": 0})):
         assert np.array_equal(run(layout=layout)["eye:out_spikes"], plain[:20])
 
 
 def test_a_state_goes_on_under_any_other_layout(plain):
-    layouts = [None, outlay.by_rows("rows"), BY_MODULE, "copies", "by-neuron", None]
+    layouts = [None, outlay.layout.by_rows("rows"), BY_MODULE, "copies", "by-neuron", None]
     devices = jax.devices()
     for before, after in itertools.pairwise(layouts):
         state = run(layout=before).state

@@ -11,7 +11,7 @@ from outlay.report.explain.explain_diff import diff_reports, read_report
 
 @pytest.fixture(scope="module")
 def reports():
-    found = [outlay.explain(program_of(*rules)).to_dict() for rules in ([], [("layer_input", outlay.keep())])]
+    found = [outlay.explain(program_of(*rules)).to_dict() for rules in ([], [("layer_input", outlay.layout.keep())])]
     return MappingProxyType(dict(zip(("plain", "kept"), found, strict=True)))
 
 

@@ -17,7 +17,7 @@ LAYER = (FIRST + 2, FIRST + 3)
 
 @pytest.fixture(scope="module")
 def program():
-    return program_of(("layer_input", outlay.keep()))
+    return program_of(("layer_input", outlay.layout.keep()))
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def test_the_file_is_a_layout_that_runs(measured, tmp_path):
     file = tmp_path / "chosen.toml"
     file.write_text(measured.toml)
     assert measured.toml.startswith("# Chosen by outlay choose waves --target cpu:3\n")
-    layout = outlay.read_layout(file)
+    layout = outlay.layout.read_layout(file)
     mesh = outlay.mesh("devices=-1")
     program = outlay.program(GraphLoop(WAVES), init_of(WAVES), inputs(), layout=layout, mesh=mesh, mode="placed")
     placement = measured.placed.placement

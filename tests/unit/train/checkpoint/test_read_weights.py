@@ -46,7 +46,7 @@ STACKED = [
 def placed(tree, specs=()):
     mesh = outlay.mesh(data=4, model=2)
     layout = outlay.Layout([*specs, ("**", outlay.replicate())])
-    return outlay.put(tree, layout.plan(tree, mesh), mesh)
+    return outlay.arrays.put(tree, layout.plan(tree, mesh), mesh)
 
 
 def state(specs=(), **more):
@@ -70,7 +70,7 @@ def model(tmp_path_factory):
 
 
 def test_names_of_another_program_in_several_files_each_read_to_its_place(model):
-    found = outlay.read_weights(model, state([("params.layers.*.up", P("data", "model"))]), NAMES)
+    found = outlay.train.read_weights(model, state([("params.layers.*.up", P("data", "model"))]), NAMES)
     up = found["params"]["layers"][1]["up"]
     assert up.sharding.spec == P("data", "model")
     expected = HUGGING_FACE["model.layers.1.mlp.up_proj.weight"].astype(np.float32).T
@@ -85,7 +85,7 @@ def test_layers_that_are_stacked_here(model):
         {"params": {"embed": jnp.zeros((32, 8)), "layers": layers, "norm": jnp.zeros(8)}},
         [("params.layers.up", P(None, "data", "model"))],
     )
-    found = outlay.read_weights(model / "model.safetensors.index.json", into, STACKED)
+    found = outlay.train.read_weights(model / "model.safetensors.index.json", into, STACKED)
     for n in range(3):
         for name in ("up", "down"):
             expected = HUGGING_FACE[f"model.layers.{n}.mlp.{name}_proj.weight"].astype(np.float32).T
@@ -100,14 +100,14 @@ def test_a_dim_of_the_file_is_several_of_the_leaf(tmp_path):
     leaves = {"q": jnp.zeros((3, 16, 4, 6)), "o": jnp.zeros((4, 6, 16))}
     state = placed(leaves, [("q", P(None, None, "data", "model")), ("o", P("data", "model"))])
     names = [("h.*.q", "q", (1, 0, 0)), ("o", "o", (1, 1, 0))]
-    read = outlay.read_weights(tmp_path / "w.safetensors", state, names)
+    read = outlay.train.read_weights(tmp_path / "w.safetensors", state, names)
     np.testing.assert_array_equal(read["q"], np.float32(into).transpose(0, 2, 1).reshape(3, 16, 4, 6))
     np.testing.assert_array_equal(read["o"], np.float32(out).T.reshape(4, 6, 16))
     state = placed({"q": jnp.zeros((3, 16, 4, 5)), "o": leaves["o"]}, [])
     with pytest.raises(CheckpointError, match=r"h\.0\.q and 2 more makes \(3, 16, 24\), the leaf is \(3, 16, 4, 5\)"):
-        outlay.read_weights(tmp_path / "w.safetensors", state, names)
+        outlay.train.read_weights(tmp_path / "w.safetensors", state, names)
     with pytest.raises(CheckpointError, match=r"\(0, 1, 0\) is no order of dims"):
-        outlay.read_weights(tmp_path / "w.safetensors", state, [("o", "o", (0, 1, 0))])
+        outlay.train.read_weights(tmp_path / "w.safetensors", state, [("o", "o", (0, 1, 0))])
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -115,7 +115,7 @@ def test_npz(order, tmp_path):
     values = {"w": np.asarray(RANDOM.normal(size=(16, 8)), order=order), "empty": np.zeros((0, 3)), "scalar": np.pi}
     np.savez(tmp_path / "w.npz", **values)
     into = placed({name: jnp.zeros(np.shape(x)) for name, x in values.items()}, [("w", P("data", "model"))])
-    found = outlay.read_weights(tmp_path / "w.npz", into, [("**", "**")])
+    found = outlay.train.read_weights(tmp_path / "w.npz", into, [("**", "**")])
     for name, x in values.items():
         np.testing.assert_array_equal(found[name], np.float32(x))
 
@@ -129,17 +129,17 @@ def test_what_orbax_saved_elsewhere(is_one_store, is_zarr3, tmp_path):
         checkpointer.save(tmp_path / "5" / "default", tree)  # as its manager of checkpoints lays them out
     into = placed({"layers": jnp.zeros((2, 16, 8)), "step": jnp.int32(0)}, [("layers", P(None, "data", "model"))])
     names = [("model.h.*.kernel", "layers"), ("step", "step")]
-    read = outlay.read_weights(tmp_path / "5", into, names)
+    read = outlay.train.read_weights(tmp_path / "5", into, names)
     np.testing.assert_array_equal(read["layers"], np.stack(kernels).astype(np.float32))
     assert int(read["step"]) == 9
     metadata = tmp_path / "5" / "default" / "_METADATA"
     text = metadata.read_text()
     metadata.write_text(text.replace('"key": "kernel"', '"key": "../../kernel"'))
     with pytest.raises(CheckpointError, match=r"no whole checkpoint of Orbax: .*\.\./\.\./kernel', which is no name"):
-        outlay.read_weights(tmp_path / "5", placed({"layers": jnp.zeros((2, 16, 8))}), names)
+        outlay.train.read_weights(tmp_path / "5", placed({"layers": jnp.zeros((2, 16, 8))}), names)
     metadata.write_text(text[:200])
     with pytest.raises(CheckpointError, match="no whole checkpoint of Orbax"):
-        outlay.read_weights(tmp_path / "5", placed({"layers": jnp.zeros((2, 16, 8))}), names)
+        outlay.train.read_weights(tmp_path / "5", placed({"layers": jnp.zeros((2, 16, 8))}), names)
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "npz"])
@@ -156,17 +156,17 @@ def test_each_device_reads_its_slice_and_nothing_twice(suffix, tmp_path, monkeyp
         return stored.read(index)
 
     monkeypatch.setattr("outlay.train.checkpoint.read_weights.open_weights", recording)
-    into = {"w": outlay.put(np.zeros((16, 64), np.float32), NamedSharding(outlay.mesh(a=4, b=2), P(None, "a")))}
-    outlay.read_weights(path, into, [("w", "w", (1, 0))])
+    into = {"w": outlay.arrays.put(np.zeros((16, 64), np.float32), NamedSharding(outlay.mesh(a=4, b=2), P(None, "a")))}
+    outlay.train.read_weights(path, into, [("w", "w", (1, 0))])
     assert asked == [(16, 16)] * 4
 
 
 def test_a_part_and_what_no_name_leads_to(model):
     into = state(bias=jnp.ones(8))
     with pytest.warns(CheckpointWarning, match=r"1 leaf is not in .*\n  params.bias\n  fix: only="):
-        into = outlay.read_weights(model, into, NAMES)
+        into = outlay.train.read_weights(model, into, NAMES)
     into["params"]["norm"] = placed({"x": jnp.full(8, 5.0)})["x"]
-    found = outlay.read_weights(model, into, NAMES, only="params.layers.**")
+    found = outlay.train.read_weights(model, into, NAMES, only="params.layers.**")
     assert float(found["params"]["norm"][0]) == 5.0
     assert not found["params"]["norm"].is_deleted()
 
@@ -193,7 +193,7 @@ def test_a_part_and_what_no_name_leads_to(model):
 def test_names_that_do_not_map_are_all_listed_and_nothing_is_read(names, match, model):
     into = state()
     with pytest.raises(CheckpointError, match=match):
-        outlay.read_weights(model, into, names)
+        outlay.train.read_weights(model, into, names)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(into))
 
 
@@ -202,7 +202,7 @@ def test_a_layer_that_is_missing(model):
     layers = {"up": jnp.zeros((3, 8, 16)), "down": jnp.zeros((3, 16, 8))}
     into = placed({"params": {"embed": jnp.zeros((32, 8)), "layers": layers, "norm": jnp.zeros(8)}})
     with pytest.raises(CheckpointError, match=r"not one array: params.layers.up\n.*number 0 is missing, of 3"):
-        outlay.read_weights(model, into, names)
+        outlay.train.read_weights(model, into, names)
 
 
 def cut(path):
@@ -233,7 +233,7 @@ def test_files_that_cannot_be_read_are_named(spoil, match, tmp_path):
     np.savez(tmp_path / "a.npz", v=np.ones(3))
     spoil(tmp_path)
     with pytest.raises(CheckpointError, match=match):
-        outlay.read_weights([tmp_path / "a.safetensors", tmp_path / "a.npz"], {"w": jnp.ones(3)}, [("**", "**")])
+        outlay.train.read_weights([tmp_path / "a.safetensors", tmp_path / "a.npz"], {"w": jnp.ones(3)}, [("**", "**")])
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,11 @@ def test_files_that_cannot_be_read_are_named(spoil, match, tmp_path):
 def test_an_index_that_leads_nowhere(weight_map, match, tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(CheckpointError, match=match):
-        outlay.read_weights(tmp_path, {"w": jnp.ones(3)}, [("**", "**")])
+        outlay.train.read_weights(tmp_path, {"w": jnp.ones(3)}, [("**", "**")])
 
 
 def test_a_folder_without_weights_and_leaves_without_a_place(tmp_path):
     with pytest.raises(CheckpointError, match=r"no \.safetensors, \.npz or Orbax checkpoint is in it"):
-        outlay.read_weights(tmp_path, {"w": jnp.ones(3)}, [("**", "**")])
+        outlay.train.read_weights(tmp_path, {"w": jnp.ones(3)}, [("**", "**")])
     with pytest.raises(CheckpointError, match="a ndarray has no place to read to"):
-        outlay.read_weights(tmp_path, {"w": np.ones(3)}, [("**", "**")])
+        outlay.train.read_weights(tmp_path, {"w": np.ones(3)}, [("**", "**")])

@@ -78,7 +78,7 @@ def test_what_the_checkpoint_lacks_is_listed(checkpoint):
         ({"names": [("weights.**", "params.**")]}, r'unused rule: \("weights.\*\*", "params.\*\*"\)'),
         ({"names": [("half", "whole")]}, "half of the checkpoint would be whole, which the program lacks"),
         ({"names": [("half", "none_yet")]}, "half and none_yet of the checkpoint would both be it"),
-        ({"names": [("half", "half", (1, 0))]}, "it stacks or turns arrays.*\n.*outlay.read_weights"),
+        ({"names": [("half", "half", (1, 0))]}, "it stacks or turns arrays.*\n.*outlay.train.read_weights"),
         ({"names": [("half", 3)]}, "3 is no path of a leaf"),
         ({"names": [(f"{LAYER}.w", "half")], "only": "half"}, r"two for one leaf: half|shape \(16, 8\)"),
     ],

@@ -1,0 +1,2 @@
+from .joined import Joined as Joined
+from .heartbeat import beat as beat

@@ -1,0 +1,1 @@
+from .run_kind import Result as Result

@@ -1,0 +1,21 @@
+# where every array lives
+from .show import Show as Show
+from .show_facts import Facts as Facts
+from .show_facts import Totals as Totals
+from .show_facts import Count as Count
+from .show_facts import DeviceFacts as DeviceFacts
+from .show_facts import ModuleFacts as ModuleFacts
+from .leaf import LeafFacts as LeafFacts
+from .array_blocks import Blocks as Blocks
+from .heat import Heat as Heat
+from .heat import HeatRow as HeatRow
+
+# what a program moves, holds and computes
+from .explain.explanation import Explanation as Explanation
+from .explain.explanation import CompilerOptions as CompilerOptions
+
+# what it takes
+from .profile.profiled import Profile as Profile
+from .profile.profiled import Timed as Timed
+from .profile.profiled import Compared as Compared
+from .profile.trace_events import TraceEvent as TraceEvent

@@ -1,0 +1,12 @@
+from .selection import Selection as Selection
+from .selection import Considered as Considered
+from .candidate import Candidate as Candidate
+from .candidate import Price as Price
+from .analytic_cost import Expectation as Expectation
+from .placement.choice import PlacementChoice as PlacementChoice
+from .placement.choice import Way as Way
+from .placement.costs import Costs as Costs
+from .placement.costs import Read as Read
+from .placement.costs import Expected as Expected
+from .fix_activations import Fix as Fix
+from .fix_activations import Try as Try

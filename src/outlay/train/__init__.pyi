@@ -1,0 +1,7 @@
+from .data import Data as Data
+from .loop import Fit as Fit
+from .buckets import BucketedData as BucketedData
+from .recording import Recording as Recording
+from .patience import Patience as Patience
+from .objective import as_model as as_model
+from .checkpoint.read_weights import read_weights as read_weights
