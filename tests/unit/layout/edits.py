@@ -10,7 +10,7 @@ import outlay
 from outlay.core.error_types import Problem
 
 NAMES = {"outlay": outlay, "P": P}
-_PAIR = re.compile(r'\("[^"]*", (?:outlay\.)?\w+\((?:[^()]|\([^()]*\))*\)\)')
+_PAIR = re.compile(r'\("[^"]*", [\w.]+\((?:[^()]|\([^()]*\))*\)\)')
 NUMBER = re.compile(r"rule (\d+) \(")
 
 
@@ -45,7 +45,7 @@ def _edited(option: str, offender: int | None, rules: list[outlay.Rule]) -> list
     elif "delete" in option and "optional=True" not in option:
         assert offender is not None
         del rules[offender]
-    elif put := re.search(r"put (outlay\.\w+\(.*?\)) before rule (\d+)", option):
+    elif put := re.search(r"put (outlay\.[\w.]+\(.*?\)) before rule (\d+)", option):
         rules[int(put[2]) - 1 : int(put[2]) - 1] = eval(put[1], NAMES)
     elif otherwise := re.search(r'otherwise="(\w+)"', option):
         assert offender is not None
@@ -58,10 +58,10 @@ def _edited(option: str, offender: int | None, rules: list[outlay.Rule]) -> list
         rules[offender:offender] = pairs
     elif pairs:
         rules[0:0] = pairs
-    elif written := re.search(r"(?:write|all entries:) ((?:outlay\.follow|P)\([^()]*\))", option):
+    elif written := re.search(r"(?:write|all entries:) ((?:outlay\.layout\.follow|P)\([^()]*\))", option):
         assert offender is not None
         rules[offender] = replace(rules[offender], placement=eval(written[1], NAMES))
-    elif strategy := re.search(r"(?:\+|add) (outlay\.\w+\([^()]*\))", option):
+    elif strategy := re.search(r"(?:\+|add) (outlay\.[\w.]+\([^()]*\))", option):
         rules += outlay.Layout.of(eval(strategy[1], NAMES)).rules
     elif patterns := re.search(r'write ((?:"[^"]*"(?:, )?)+)|did you mean ((?:\'[^\']*\'(?: or )?)+)', option):
         assert offender is not None

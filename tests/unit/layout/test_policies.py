@@ -36,7 +36,7 @@ def test_a_policy_sees_the_leaf_and_what_earlier_rules_left_free():
 def test_a_policy_that_forgets_to_return_is_told_what_to_return():
     with pytest.raises(
         outlay.errors.LayoutError,
-        match=r"not a placement: w\n.*returned None\n.*return a PartitionSpec or outlay\.Choice",
+        match=r"not a placement: w\n.*returned None\n.*return a PartitionSpec or outlay\.layout\.Choice",
     ):
         plan(lambda leaf: None, 8)
 

@@ -36,7 +36,8 @@ def test_a_spec_entry_that_names_no_axis_is_refused():
 
 @pytest.mark.parametrize("placement", ["model", None, 3, ["data"]])
 def test_what_is_no_placement_is_refused_with_what_is_one(placement):
-    with pytest.raises(outlay.errors.LayoutError, match=r"(?s)not a placement: w.*outlay\.replicate\(\), outlay\.on"):
+    fix = r"outlay\.replicate\(\), .* from outlay\.layout on\("
+    with pytest.raises(outlay.errors.LayoutError, match=rf"(?s)not a placement: w.*{fix}"):
         outlay.Rule("w", placement)
 
 
