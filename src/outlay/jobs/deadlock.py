@@ -36,11 +36,12 @@ class DeadlockDetector:
         """Leave out these seconds, in which the launcher itself did not run."""
         self._idle_since += seconds
 
-    def waiting(self, running: Collection[int], *, patience: float | None = None) -> dict[int, str]:
+    def waiting(self, running: Collection[int], moment: float, *, patience: float | None = None) -> dict[int, str]:
         """Return the stacks of the processes by number if all of them wait; empty as long as that is not sure.
 
         Args:
             running: all processes that have not finished their program.
+            moment: of `time.monotonic`, from before this was asked; the caller may have been held since then.
             patience: seconds without any work after which they are taken to wait; None where others have finished.
         """
         pids = {number: self._folder.pid(number) for number in running}
@@ -54,7 +55,7 @@ class DeadlockDetector:
         if patience is not None and platform not in _IDLE_FOR:
             return {}  # a GPU or TPU may be at work, which nothing in the process shows
         enough = _IDLE_FOR.get(platform, _IDLE_FOR_ELSEWHERE) if patience is None else patience
-        if time.monotonic() - self._idle_since < enough:
+        if moment - self._idle_since < enough:
             return {}
         self._idle_since = time.monotonic()
         in_jax = {number: waits_in_jax(pid) for number, pid in pids.items() if pid}

@@ -134,8 +134,7 @@ class PeerWatch:
                 said_at = now
                 self._take(0, _sign_of_life())
                 self._tell({"here": True})
-            if time.monotonic() - now < _PAUSE:  # else it was held in the middle of this look, and looks again
-                self._decide()
+            self._decide(now)  # not by the time that it is then: this process may have been held since it looked
 
     def _take(self, process: int, message: Message) -> None:
         self._heard_at[process] = time.monotonic()
@@ -153,7 +152,7 @@ class PeerWatch:
             if process not in self._gone:
                 connection.send(message)
 
-    def _decide(self) -> None:
+    def _decide(self, looked: float) -> None:
         running = set(range(self._num)) - self._finished - set(self._gone)
         needed = any(self._waiting.get(process, 0.0) > _NEEDED for process in running)
         gone = {
@@ -164,11 +163,11 @@ class PeerWatch:
         if not running and not gone and not self._failed:
             self._tell({"over": True})
             self._over.set()
-        elif self._acts and (verdict := self._verdict(gone, running)):
+        elif self._acts and (verdict := self._verdict(gone, running, looked)):
             self._tell({"end": verdict})
             self._obey(verdict)
 
-    def _verdict(self, gone: set[int], running: set[int]) -> Message | None:
+    def _verdict(self, gone: set[int], running: set[int], looked: float) -> Message | None:
         # Causes before echoes: one that lost another process may have reported before that one did.
         causes = {process: failed for process, failed in self._failed.items() if not failed["echo"]}
         if causes:
@@ -178,49 +177,49 @@ class PeerWatch:
         for process in gone:
             since, why = self._gone[process]
             # One that hung up may be about to end well; one whose machine does not answer is not.
-            if self._failed or "hung up" not in why or time.monotonic() - since > _GRACE:
+            if self._failed or "hung up" not in why or looked - since > _GRACE:
                 text = f"{self._named(process)} has gone without a word, or its machine has: {why}"
                 return {"code": LOST, "text": text, "stacks": []}
         if self._failed and not gone:  # of which nobody knows more
             process, failed = next(iter(self._failed.items()))
-            if time.monotonic() - failed.setdefault("heard", time.monotonic()) > _GRACE:
+            if looked - failed.setdefault("heard", looked) > _GRACE:
                 text = f"{self._named(process)} failed first: {failed['reason']}; exit code {failed['code']}"
                 return {"code": failed["code"], "text": text, "stacks": [], "but": process}
-        if running and self._finished and self._left_early(running):
+        if running and self._finished and self._left_early(running, looked):
             text = (
                 f"{', '.join(map(self._named, sorted(self._finished)))} ended early, while the others wait for it: all "
                 "processes must take the same steps"
             )
             return {"code": STUCK, "text": text, "stacks": sorted(running)}
-        if running and self._is_stuck(running):
+        if running and self._is_stuck(running, looked):
             lines = [f"{self._named(process)}: {self._silence[process]}" for process in sorted(running)]
             return {"code": STUCK, "text": "\n".join(["the job is stuck", *lines]), "stacks": sorted(running)}
         return None
 
-    def _left_early(self, running: set[int]) -> bool:
+    def _left_early(self, running: set[int], looked: float) -> bool:
         """Return whether all that remain wait for those that have finished: in JAX, or in a step too many."""
         in_steps = any(self._is_between_steps(process) for process in self._finished)
         for process in running:
             silence = self._silence[process]
             patience = max(_LEFT_EARLY, 20 * (silence.seconds_a_step or 0))
             waits = self._waiting.get(process, 0.0) > patience
-            stands = in_steps and self._is_between_steps(process) and silence.seconds > patience
+            stands = in_steps and self._is_between_steps(process) and silence.seconds(looked) > patience
             if not waits and not stands:
                 return False
         return True
 
-    def _is_stuck(self, running: set[int]) -> bool:
+    def _is_stuck(self, running: set[int], looked: float) -> bool:
         """Return whether the job is stuck: one process if `stuck_after` is given, else all, as one may work for all."""
         beats = {process: beat for process in running if (beat := self._beats.get(process))}
         stepping = [process for process, beat in beats.items() if beat.step is not None or beat.of is not None]
         decide = any if self._explicit else all
-        return bool(stepping and decide(self._silence[process].is_too_long() for process in stepping)) or (
-            self._are_held(running)
+        return bool(stepping and decide(self._silence[process].is_too_long(looked) for process in stepping)) or (
+            self._are_held(running, looked)
         )
 
-    def _are_held(self, running: set[int]) -> bool:
+    def _are_held(self, running: set[int], looked: float) -> bool:
         """Return whether a process is held, by a signal such as SIGSTOP, and all others wait."""
-        held = {process for process in running if time.monotonic() - self._heard_at[process] > self._together}
+        held = {process for process in running if looked - self._heard_at[process] > self._together}
         return bool(held) and all(self._waiting.get(process, 0.0) > self._together for process in running - held)
 
     def _is_between_steps(self, process: int) -> bool:
@@ -258,12 +257,12 @@ class PeerWatch:
                 said_at = now
                 connection.send(_sign_of_life())
                 own.see(beat if (beat := last_beat()).doing else None, None)
-            self._look_for_process_0(now - heard_at)
+            self._look_for_process_0(now - heard_at, now)
 
-    def _look_for_process_0(self, silent: float) -> None:
+    def _look_for_process_0(self, silent: float, looked: float) -> None:
         """End this process if process 0 is held, as by SIGSTOP, and this process waits: nobody else can decide."""
         is_waiting = seconds_waiting_in_jax() > self._together or (
-            self._explicit and self._silence[self._me].is_too_long()
+            self._explicit and self._silence[self._me].is_too_long(looked)
         )
         if self._acts and silent > self._together and is_waiting:
             text = f"the job is stuck\n{self._named(0)} has given no sign of life for {silent:.0f} s, and is waited for"

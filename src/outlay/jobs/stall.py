@@ -92,21 +92,26 @@ class Silence:
         """The median seconds of its last steps; None before the second."""
         return sorted(self._step_seconds)[len(self._step_seconds) // 2] if self._step_seconds else None
 
-    @property
-    def seconds(self) -> float:
-        """For how many seconds it has been silent."""
-        return time.monotonic() - self.alive_at
+    def seconds(self, moment: float) -> float:
+        """Return for how many seconds it had been silent at a moment.
 
-    def is_too_long(self) -> bool:
-        """Return whether it has been silent for longer than its limit."""
+        Args:
+            moment: of `time.monotonic`, from before its signs of life were looked for: who is held by a signal
+                between a look and its judgement must not take that time for the silence of others.
+        """
+        return moment - self.alive_at
+
+    def is_too_long(self, moment: float) -> bool:
+        """Return whether it had been silent for longer than its limit at a moment, as for `seconds`."""
         limit = self._limit()
-        return limit is not None and self.seconds > limit
+        return limit is not None and self.seconds(moment) > limit
 
     def __str__(self) -> str:
+        seconds = self.seconds(time.monotonic())
         if self._beat is None:
-            return f"silent for {self.seconds:.1f} s"
+            return f"silent for {seconds:.1f} s"
         steps = "no step" if self._beat.step is None else f"step {self._beat.step}"
-        return f"{steps} finished, in {self._beat.doing!r} for {self.seconds:.1f} s"
+        return f"{steps} finished, in {self._beat.doing!r} for {seconds:.1f} s"
 
     def _limit(self) -> float | None:
         """Return for how many seconds it may be silent; None for any time."""

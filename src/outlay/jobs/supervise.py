@@ -77,9 +77,7 @@ class Supervisor:
             self.best = max((beat.step for beat in beats.values() if beat and beat.step is not None), default=self.best)
             # The slowest process decides how long a step of the job takes.
             progress.show(beats, max((s for one in self._silence if (s := one.seconds_a_step)), default=None))
-            if time.monotonic() - looked > _SUSPENDED:
-                continue  # held in the middle of a look: what it saw is old, and silence since then is its own
-            if ended := self._without_progress(beats):
+            if ended := self._without_progress(beats, looked):
                 return ended
 
     def _wait(self, seconds: float) -> None:
@@ -141,7 +139,8 @@ class Supervisor:
         self._end()
         return job_result.after_failure(self._processes, self._failed, self._folder, self._output, held)
 
-    def _without_progress(self, beats: Mapping[int, Beat | None]) -> JobResult | None:
+    def _without_progress(self, beats: Mapping[int, Beat | None], looked: float) -> JobResult | None:
+        """Judge by how long nothing had come when this process looked; it may have been held itself since then."""
         last_lines = self._pipes.last_line
         latest = max(last_lines.values(), default=None)
         for number, beat in beats.items():
@@ -152,9 +151,9 @@ class Supervisor:
         if ended := self._never_joined(beats):
             return ended
         numbers = [process.number for process in others]
-        if self._is_stuck(numbers):
+        if self._is_stuck(numbers, looked):
             return self._stuck(others)
-        waiting = self._deadlock.waiting(numbers, patience=None if finished else self._limits.together())
+        waiting = self._deadlock.waiting(numbers, looked, patience=None if finished else self._limits.together())
         if waiting and not finished:
             return self._stuck(others)
         if waiting:
@@ -163,15 +162,15 @@ class Supervisor:
             return job_result.left_early(self._processes, finished, waiting)
         return None
 
-    def _is_stuck(self, running: Collection[int]) -> bool:
-        now, together = time.monotonic(), self._limits.together()
-        if any(now - self._stopped.get(number, now) > together for number in running):
+    def _is_stuck(self, running: Collection[int], looked: float) -> bool:
+        together = self._limits.together()
+        if any(looked - self._stopped.get(number, looked) > together for number in running):
             return True
-        if not any(self._silence[number].is_too_long() for number in running):
+        if not any(self._silence[number].is_too_long(looked) for number in running):
             return False
         # Where nobody waits for anybody, all are at work of their own, such as reading data from a slow disk.
         is_for_sure = self._limits.stuck_after is not None or self._deadlock.who_waits(running)
-        return bool(is_for_sure) or any(self._silence[number].seconds > BEFORE_THE_FIRST for number in running)
+        return bool(is_for_sure) or any(self._silence[number].seconds(looked) > BEFORE_THE_FIRST for number in running)
 
     def _never_joined(self, beats: Mapping[int, Beat | None]) -> JobResult | None:
         """Return a result if processes have ended well before they joined, while others wait for them there."""

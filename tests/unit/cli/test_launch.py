@@ -60,9 +60,20 @@ def test_what_a_process_started_ends_with_it(tmp_path):
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def start(tmp_path, *arguments, **streams):
-    command = [*OUTLAY, "launch", *arguments]
-    return subprocess.Popen(command, cwd=tmp_path, env=environment(TMPDIR=str(tmp_path)), text=True, **streams)
+@pytest.fixture
+def start(tmp_path):
+    """Starts jobs; none outlives its test, and no pipe to it stays open, whatever fails."""
+    jobs = []
+
+    def start(*arguments, **streams):
+        command, env = [*OUTLAY, "launch", *arguments], environment(TMPDIR=str(tmp_path))
+        jobs.append(subprocess.Popen(command, cwd=tmp_path, env=env, text=True, **streams))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+        job.communicate()
 
 
 def until(happened):
@@ -77,11 +88,11 @@ def is_running(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_process_started_in_a_session_of_its_own_ends_with_the_launcher(tmp_path, number):
+def test_what_a_process_started_in_a_session_of_its_own_ends_with_the_launcher(start, number):
     worker = "subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'], start_new_session=True)"
     foreign = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
     code = f"import subprocess, sys, time; print({worker}.pid, flush=True); time.sleep(600)"
-    job = start(tmp_path, "-n", "1", *python(code), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    job = start("-n", "1", *python(code), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     pid = int(job.stdout.readline().split()[1])
     job.send_signal(number)
     job.communicate(timeout=LONGEST)
@@ -94,9 +105,9 @@ def test_what_a_process_started_in_a_session_of_its_own_ends_with_the_launcher(t
 FLOOD = "import os\nwhile True: print('y' * 99)"
 
 
-def test_a_failure_is_noticed_though_nobody_reads_the_output(tmp_path):
+def test_a_failure_is_noticed_though_nobody_reads_the_output(start, tmp_path):
     code = f"import os; open('pid', 'w').write(str(os.getpid()))\n{FLOOD}"
-    job = start(tmp_path, "-n", "1", *python(code), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    job = start("-n", "1", *python(code), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     time.sleep(1)  # so that all pipes are full
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
@@ -107,8 +118,8 @@ def test_a_failure_is_noticed_though_nobody_reads_the_output(tmp_path):
     job.communicate()
 
 
-def test_a_launcher_whose_output_nobody_reads_can_be_stopped(tmp_path):
-    job = start(tmp_path, "-n", "1", *python(FLOOD), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_a_launcher_whose_output_nobody_reads_can_be_stopped(start):
+    job = start("-n", "1", *python(FLOOD), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     job.stdout.readline()
     time.sleep(1)
     job.terminate()
@@ -117,8 +128,8 @@ def test_a_launcher_whose_output_nobody_reads_can_be_stopped(tmp_path):
     job.communicate()
 
 
-def test_a_reader_that_has_had_enough_ends_the_job_as_it_would_any_command(tmp_path):
-    job = start(tmp_path, "-n", "1", *python(FLOOD), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_a_reader_that_has_had_enough_ends_the_job_as_it_would_any_command(start):
+    job = start("-n", "1", *python(FLOOD), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert job.stdout.readline() == f"[0] {'y' * 99}\n"
     job.stdout.close()
     assert job.wait(LONGEST) == 128 + signal.SIGPIPE
@@ -126,17 +137,17 @@ def test_a_reader_that_has_had_enough_ends_the_job_as_it_would_any_command(tmp_p
     job.stderr.close()
 
 
-def test_a_slow_reader_gets_all_of_a_job_that_ended_well(tmp_path):
-    job = start(tmp_path, "-n", "1", *python("print('y' * 99 + chr(10), end='') or print('x' * 3_000_000)"), stdout=-1)
+def test_a_slow_reader_gets_all_of_a_job_that_ended_well(start):
+    job = start("-n", "1", *python("print('y' * 99 + chr(10), end='') or print('x' * 3_000_000)"), stdout=-1)
     time.sleep(4)  # longer than a launcher waits after a failure
     shown = job.communicate(timeout=LONGEST)[0]
     assert job.returncode == 0
     assert shown.replace("\n[0] ", "").count("x") == 3_000_000
 
 
-def test_a_suspended_job_goes_on_and_is_not_stuck(tmp_path):
+def test_a_suspended_job_goes_on_and_is_not_stuck(start):
     code = "import time, os\nfor _ in range(25): print(os.getpid(), flush=True); time.sleep(0.2)"
-    job = start(tmp_path, "-n", "1", "--stuck-after", "8", *python(code), stdout=subprocess.PIPE)
+    job = start("-n", "1", "--stuck-after", "8", *python(code), stdout=subprocess.PIPE)
     pid = int(job.stdout.readline().split()[1])
     for process in (job.pid, pid):
         os.kill(process, signal.SIGSTOP)

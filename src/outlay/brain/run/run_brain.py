@@ -23,7 +23,7 @@ from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe, refuse_no_count
 from outlay.brain.run.brain_run import BrainRun
 from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.layouts import COPIES, MESHES
-from outlay.brain.run.simulate import simulate
+from outlay.brain.run.simulate import check_simulation, simulate
 from outlay.core.error_types import Problem
 from outlay.core.jax_compat import attached_devices
 from outlay.core.paths import flatten_paths
@@ -124,6 +124,7 @@ def run_brain(
     elif layout is None and mode is None and mesh is None:
         layout, mesh = COPIES, make_mesh(MESHES[COPIES], devices=attached_devices()[:1])
     prepared = prepare(recipe, layout=layout, mesh=mesh, mode=mode)
+    check_simulation(prepared, steps)
     return simulate(
         prepared,
         steps,

@@ -13,7 +13,7 @@ from outlay.brain.plots import bin_steps, binned_rates
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.brain_run import BrainRun, episodes_in_words, real_time
 from outlay.brain.run.run_statistics import RASTER_MS, population_names
-from outlay.brain.run.simulate import simulate
+from outlay.brain.run.simulate import check_simulation, simulate
 from outlay.core.error_types import CheckpointError
 from outlay.core.output_file import picture_bytes
 from outlay.core.quantities import counted, format_seconds
@@ -65,6 +65,10 @@ class BrainKind(RunKind):
             "triggers": [vars(trigger) for trigger in recipe.moments.triggers],
             "chunk": recipe.chunk,
         }
+
+    def check(self, steps: int) -> None:
+        """Raise if the Brain does not fit, its inputs end before, or a window begins after the last step."""
+        check_simulation(self.prepared, steps)
 
     def check_saving(self, every: int) -> None:
         """Raise if nothing can save the environment, or a checkpoint would be between two steps that belong together.

@@ -33,6 +33,35 @@ _MAX_WEIGHTS = 2**18
 """Numbers of a kernel that are kept for histograms."""
 
 
+def check_simulation(prepared: Prepared, num_steps: int) -> None:
+    """Raise if a prepared `BrainRecipe` cannot be run for so many steps; nothing is computed or written.
+
+    Args:
+        prepared: the recipe with its program.
+        num_steps: how many steps.
+
+    Raises:
+        BrainError: it does not fit into memory, its inputs end before, or a window begins after the last step.
+    """
+    assert isinstance(prepared.recipe, BrainRecipe)
+    recipe, program = prepared.recipe, prepared.program
+    fix = "fewer neurons: `units` in Python, `count` in a file; a kernel has a number for each pair of them"
+    if excess := memory_problems(program.plan, program.mesh, fix):
+        raise BrainError(*excess)
+    if recipe.feed.num_steps is not None and num_steps > recipe.feed.num_steps:
+        raise BrainError(
+            f"there are inputs for {recipe.feed.num_steps} steps, and {num_steps} are asked for"
+            f"\n  fix: {recipe.feed.num_steps} steps, longer arrays, or functions of the step"
+        )
+    end = num_steps * recipe.brain.dt
+    if late := [window for window in recipe.moments.windows if window.start >= end]:
+        what = f"it begins after the run, which ends at {end:g} ms"
+        problems = [
+            Problem("window", f"{w.start:g}..{w.end:g}", what, "more steps, or an earlier window") for w in late
+        ]
+        raise BrainError(f"{counted(len(late), 'window')} would record nothing", problems)
+
+
 def simulate(
     prepared: Prepared,
     num_steps: int,
@@ -44,7 +73,7 @@ def simulate(
     saving: Saving | None = None,
     start: Saved | None = None,
 ) -> BrainRun:
-    """Run a prepared `BrainRecipe`.
+    """Run a prepared `BrainRecipe` that `check_simulation` has nothing against.
 
     Args:
         prepared: the recipe with its program.
@@ -84,11 +113,6 @@ class _Simulation(StepLoop):
         self.recipe, self.kept_in = prepared.recipe, kept_in
         self.brain, self.feed = prepared.recipe.brain, prepared.recipe.feed
         self.max_in_flight = 1 if self.feed.listens else StepLoop.max_in_flight
-        fix = "fewer neurons: `units` in Python, `count` in a file; a kernel has a number for each pair of them"
-        if excess := memory_problems(self.program.plan, self.program.mesh, fix):
-            raise BrainError(*excess)
-        self._refuse_too_long()
-        self._refuse_late_windows()
         self.programs = {self.recipe.chunk: prepared.program}
         state = jax.eval_shape(self.recipe.init, jax.random.key(0))  # the program's may be filled up
         shapes = jax.eval_shape(self.program.step, state, self.program.batch_shapes)[1]
@@ -203,23 +227,6 @@ class _Simulation(StepLoop):
                 mode=program.mode,
             )
         return self.programs[length]
-
-    def _refuse_too_long(self) -> None:
-        if self.feed.num_steps is not None and self.num_steps > self.feed.num_steps:
-            raise BrainError(
-                f"there are inputs for {self.feed.num_steps} steps, and {self.num_steps} are asked for"
-                f"\n  fix: {self.feed.num_steps} steps, longer arrays, or functions of the step"
-            )
-
-    def _refuse_late_windows(self) -> None:
-        end = self.num_steps * self.brain.dt
-        late = [window for window in self.recipe.moments.windows if window.start >= end]
-        if late:
-            what = f"it begins after the run, which ends at {end:g} ms"
-            problems = [
-                Problem("window", f"{w.start:g}..{w.end:g}", what, "more steps, or an earlier window") for w in late
-            ]
-            raise BrainError(f"{counted(len(late), 'window')} would record nothing", problems)
 
     def _weights(self) -> dict[str, np.ndarray]:
         """Some numbers of every kernel, evenly from all of its neurons."""

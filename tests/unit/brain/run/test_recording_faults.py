@@ -1,5 +1,6 @@
 """Recordings that cannot be written: an error of Outlay's, and the rows before it are there."""
 
+import dataclasses
 import json
 import os
 import time
@@ -11,7 +12,10 @@ from tests.unit.brain.run.tiny import tiny
 from tests.unit.recipes.test_run_faults import disk_that_may_fill_up
 
 import outlay
+from outlay.brain.module import BrainError
+from outlay.brain.run.recording_schedule import Moments
 from outlay.core.error_types import CheckpointError, DataError, OutputError, RunFolderError
+from outlay.core.own_folder import MARK
 from outlay.recipes.prepare import prepare
 from outlay.recipes.run import run_prepared
 from outlay.train.recording import Recording, ZarrRecorder
@@ -111,6 +115,22 @@ def test_force_leaves_what_others_put_into_the_recording(tmp_path):
     run_prepared(prepare(recipe()), RunFolder(tmp_path, force=True), steps=10)
     assert os.listdir(tmp_path / "collected") == ["notes.npz"]
     assert len(Recording.read(tmp_path / "recording.zarr").steps) == 5
+
+
+@pytest.mark.compiles
+def test_force_on_a_run_that_cannot_be_taken_to_its_end_removes_nothing(tmp_path):
+    short = recipe(np.ones((20, 2), np.float32))
+    run_prepared(prepare(short), RunFolder(tmp_path), steps=10, checkpoint_every=10)
+
+    def left():  # without the marks, which say who used the folder last
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != MARK}
+
+    before = left()
+    late = dataclasses.replace(short, moments=Moments.of(["30..40"], []))
+    for longer, says, steps in ((short, "inputs for 20 steps, and 21 are asked for", 21), (late, "window", 20)):
+        with pytest.raises(BrainError, match=says):
+            run_prepared(prepare(longer), RunFolder(tmp_path, force=True), steps=steps)
+        assert left() == before
 
 
 @pytest.mark.parametrize(
