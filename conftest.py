@@ -9,6 +9,7 @@ import os
 import platform
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -43,6 +44,10 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder())
 os.environ["JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY"] = "true"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# What commands keep of the programs that they compile is for one run of the tests.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    own_cache = tempfile.TemporaryDirectory(prefix="outlay-tests-")
+    os.environ["XDG_CACHE_HOME"] = own_cache.name
 outlay.simulate(8)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from outlay.cli.failures import CHECK_FAILED
-from outlay.cli.options import JsonOption, ProgramOptions, load_recipe, with_program_options
+from outlay.cli.options import CacheOption, JsonOption, ProgramOptions, load_recipe, with_program_options
 from outlay.cli.output import print_facts
 
 
@@ -30,6 +30,7 @@ def diff(
     ] = None,
     *,
     options: ProgramOptions,
+    cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Compare memory, time, and by line what is moved; exit code 0 if all is the same, 1 if not.
@@ -49,7 +50,7 @@ def diff(
 
         loaded = load_recipe(context, recipe, options)
         programs = [replace(options, layout=layout).prepare(loaded).program for layout in (before, after)]
-        reports = [explain(program).to_dict() for program in programs]
+        reports = [explain(program, cache=cache).to_dict() for program in programs]
     differing = diff_reports(*reports)
     print_facts(differing, as_json=as_json, same=not differing)
     if differing:

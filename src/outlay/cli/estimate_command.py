@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, prepare_program, with_program_options
+from outlay.cli.options import (
+    CacheOption,
+    JsonOption,
+    ProgramOptions,
+    RecipeArgument,
+    prepare_program,
+    with_program_options,
+)
 from outlay.cli.output import print_json, say
 
 
@@ -13,6 +20,7 @@ def estimate(
     context: typer.Context,
     recipe: RecipeArgument,
     options: ProgramOptions,
+    cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate the time of a step as a range, with all that it assumes; `outlay explain` says where it goes.
@@ -24,10 +32,12 @@ def estimate(
     from outlay.report.explain.explain import estimate as estimate_program
     from outlay.report.explain.explain import explain as explain_program
 
-    explained = explain_program(prepared.program)
-    ways = ways_for(prepared, explained, recipe, context.args, options.target, options.xla)
+    explained = explain_program(prepared.program, cache=cache)
+    ways = ways_for(prepared, explained, recipe, context.args, options.target, options.xla, cache=cache)
     for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, options.target):
         say(line, err=True)
+    if explained.from_cache:
+        say("not compiled again: what the compiler made of this program was taken from the cache", err=True)
     estimated = estimate_program(explained)
     if as_json:
         print_json({**estimated.to_dict(), "ways_to_fit": [way.to_dict() for way in ways]})

@@ -9,6 +9,7 @@ import typer
 
 from outlay.cli.failures import CHECK_FAILED
 from outlay.cli.options import (
+    CacheOption,
     ForceOption,
     HtmlOption,
     JsonOption,
@@ -42,6 +43,7 @@ def explain(
     html: HtmlOption = None,
     trace: TraceOption = None,
     force: ForceOption = False,
+    cache: CacheOption = True,
     as_json: JsonOption = False,
     fix: Annotated[
         bool,
@@ -83,8 +85,8 @@ def explain(
 
         prepared = prepare_program(context, recipe, options)
         watch(patience=0.5)  # nothing is run, and nothing lost
-        explanation = explain_program(prepared.program)
-        ways = ways_for(prepared, explanation, recipe, context.args, options.target, options.xla)
+        explanation = explain_program(prepared.program, cache=cache)
+        ways = ways_for(prepared, explanation, recipe, context.args, options.target, options.xla, cache=cache)
         if fix:
             from outlay.search.fix_activations import fix as fix_activations
 

@@ -71,6 +71,12 @@ TraceOption = Annotated[
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Write over a file that Outlay did not make; without, only over its own.")
 ]
+CacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--cache/--no-cache", help="Whether what was compiled before is taken from the cache; without, it is."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

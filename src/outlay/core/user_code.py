@@ -1,7 +1,10 @@
-"""Which lines of a stack are the user's own: not Python's library, not an installed package, not Outlay."""
+"""Which code is the user's own: not Python's library, not an installed package, not Outlay."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import sys
 import sysconfig
 import traceback
 from dataclasses import dataclass
@@ -73,6 +76,29 @@ _JAX_NOTE = (
     "--------------------\nFor simplicity, JAX has removed its internal frames from the traceback of the following "
     "exception. Set JAX_TRACEBACK_FILTERING=off to include these.\n"
 )
+
+
+def loaded_code() -> str:
+    """A hash of the code that can change an answer from one call to the next: Outlay's own and the user's modules.
+
+    Those of the user are the ones that are imported now; of installed packages their versions tell.
+    """
+    modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    files = sorted({file for file in modules if file and not _is_library(file)})
+    return hashlib.sha256("".join([_own_code(), *map(_hash_of, files)]).encode()).hexdigest()
+
+
+@functools.cache
+def _own_code() -> str:
+    files = (file for ending in ("py", "toml") for file in Path(_OUTLAY).rglob(f"*.{ending}"))
+    return "".join(f"{file.relative_to(_OUTLAY)} {_hash_of(str(file))}" for file in sorted(files))
+
+
+def _hash_of(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return file
 
 
 def _trimmed(stack: traceback.StackSummary, files: frozenset[str]) -> traceback.StackSummary:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import OutlayError, RecipeError
 from outlay.core.jax_compat import backend_is_started
 from outlay.devices.mesh_spec import MeshSpec
@@ -27,7 +28,6 @@ from outlay.recipes.find import find_function, find_recipe
 from outlay.recipes.prepare import layout_names, layout_of, on_devices
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.ways_to_fit import Changes, WayToFit, Workloads
-from outlay.search.cache import Cache, cache_folder
 from outlay.search.candidate import Candidate, Price, candidates, words_of
 from outlay.search.defaults import NUM_CANDIDATES, TIMEOUT, default_processes
 from outlay.search.mesh_shapes import mesh_shapes, on_target
@@ -170,7 +170,7 @@ def ask(
     shapes = {name: _shapes(mesh, meshes, target) for name, (_, mesh) in choices.items()}
     given = recipe_arguments(function, recipe, fixed, known)
 
-    Cache(cache_folder()).warn_if_read_only()
+    DiskCache(cache_folder()).warn_if_read_only()
     step_mode = cast(Mode | None, mode)
     workload_of = Workloads(recipe, fixed, made, {**defaults(function), **given}, step_mode)
 
@@ -198,7 +198,6 @@ def ask(
             mode=mode,
             xla=candidate.xla or xla or "preset",
             target=str(target),
-            cache=str(cache_folder()),
             parent=os.getpid(),
         )
         return job.to_dict()
@@ -251,7 +250,6 @@ class Job:
         mesh: the mesh as text.
         mode: how the step is executed; the recipe's own if None.
         target: the target as text.
-        cache: the folder where prices are kept.
         parent: the process that searches, without which the answer is of no use; None if nobody waits for it.
         xla: options of the compiler: `preset`, `none` or a file of them.
     """
@@ -262,7 +260,6 @@ class Job:
     mesh: str
     mode: str | None
     target: str
-    cache: str
     parent: int | None = None
     xla: str = "preset"
 
@@ -277,7 +274,7 @@ def answer(job: Job) -> dict[str, Any]:
     from outlay.devices.target import Target
     from outlay.recipes.find import find_recipe
     from outlay.recipes.prepare import prepare
-    from outlay.search.cache import Cache, price
+    from outlay.search.compiled_price import compiled_price
 
     try:
         target = Target.parse(job.target)
@@ -292,7 +289,7 @@ def answer(job: Job) -> dict[str, Any]:
             target=job.target,
             compiler_options=job.xla if job.xla in ("preset", "none") else Path(job.xla),
         )
-        candidate_price, was_cached = price(prepared.program, target, Cache(Path(job.cache)))
+        candidate_price, was_cached = compiled_price(prepared.program, target)
     except OutlayError as error:
         return {"error": type(error).__name__, "message": str(error)}
     return {"price": candidate_price.to_dict(), "was_kept": was_cached}

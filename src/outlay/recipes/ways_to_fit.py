@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outlay.core.disk_cache import DiskCache, cache_folder, key_of
 from outlay.core.error_types import OutlayError
 from outlay.core.quantities import format_bytes
+from outlay.core.user_code import loaded_code
 from outlay.devices.mesh_spec import MeshSpec
 from outlay.devices.target import Target
 from outlay.layout.plan import Plan
@@ -47,6 +50,12 @@ class WayToFit:
         where = {"layout": self.candidate.layout, "mesh": self.candidate.mesh, "options": options}
         return {**where, "num_bytes": self.num_bytes, "command": self.command}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> WayToFit:
+        """Read back what `to_dict` gave."""
+        candidate = Candidate(data["layout"], data["mesh"], tuple(data["options"].items()))
+        return cls(candidate, data["num_bytes"], data["command"])
+
     def __str__(self) -> str:
         return f"about {format_bytes(self.num_bytes)}: {self.command}"
 
@@ -58,6 +67,8 @@ def ways_for(
     words: Sequence[str],
     target: str | None,
     xla: str = "preset",
+    *,
+    cache: bool = False,
 ) -> list[WayToFit]:
     """List the changes that should make an explained recipe fit its target; empty if it fits already.
 
@@ -68,12 +79,13 @@ def ways_for(
         words: its options, as words of a command line.
         target: the hardware as text; None where no target was asked for.
         xla: options of the compiler, for the commands.
+        cache: whether the answer may be that of an earlier call, and is kept for the next one.
     """
     if target is None or explanation.fits is not False:
         return []
     hardware, memory = Target.parse(target), explanation.memory
     failed = [finding.cost_bytes for finding in explanation.findings if finding.kind == "out-of-memory"]
-    return Changes(
+    changes = Changes(
         Candidate(prepared.layout_name, _mesh_text(prepared.program)),
         prepared.program.plan,
         prepared.program.mode,
@@ -83,7 +95,34 @@ def ways_for(
         peak=memory.needed if memory else max(failed, default=0),
         capacity=memory.pool if memory else hardware.hardware.memory_bytes,
         xla=xla,
-    ).that_fit()
+    )
+    if not cache:
+        return changes.that_fit()
+    kept_by, plan = DiskCache(cache_folder()), json.dumps(prepared.program.plan.to_dict())
+    asked = (
+        changes.own,
+        changes.mode,
+        recipe,
+        *words,
+        hardware.hardware,
+        hardware,
+        changes.peak,
+        changes.capacity,
+        xla,
+    )
+    key = key_of("ways to fit", plan, *asked, loaded_code())
+    ways = _read_ways(kept_by.load(key))
+    if ways is None:
+        ways = changes.that_fit()
+        kept_by.store(key, [way.to_dict() for way in ways])
+    return ways
+
+
+def _read_ways(data: Any) -> list[WayToFit] | None:
+    try:
+        return [WayToFit.from_dict(way) for way in data]
+    except (TypeError, KeyError, ValueError):
+        return None
 
 
 def what_would_fit(

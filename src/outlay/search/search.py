@@ -12,11 +12,11 @@ from rich import progress as bars
 from rich.console import Console
 
 from outlay.core import error_types as errors
+from outlay.core.disk_cache import cache_folder
 from outlay.core.quantities import format_bytes
 from outlay.devices.target import Target
 from outlay.layout.layout import Layout
 from outlay.layout.write_layout import unwritable, write_layout
-from outlay.search.cache import cache_folder
 from outlay.search.candidate import Candidate, Price, words_of
 from outlay.search.compile_order import Screened, in_order, next_to_compile, without_preset
 from outlay.search.reasons import is_tie, nothing_fits, nothing_to_compile, why_not_compiled, why_slower, why_too_big

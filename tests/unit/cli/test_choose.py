@@ -176,7 +176,7 @@ def test_ctrl_c_keeps_what_was_compiled_and_leaves_no_process(tmp_path):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=280)
     assert process.returncode == 130
-    assert f"stopped: 0 of 1 candidates were compiled and are kept in {tmp_path}/outlay/choose" in errors
+    assert f"stopped: 0 of 1 candidates were compiled and are kept in {tmp_path}/outlay/compiled" in errors
     assert "Traceback" not in errors
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
 

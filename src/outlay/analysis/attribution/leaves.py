@@ -50,19 +50,17 @@ class Leaf:
         return "params" if "params" in names else ""
 
 
-def leaves_of(module: HloModule, compiled: jax.stages.Compiled | None, *, of_program: bool) -> tuple[Leaf, ...]:
+def leaves_of(module: HloModule, named: Sequence[tuple[str, bool | None]]) -> tuple[Leaf, ...]:
     """Every parameter of a program with its path.
 
     Args:
         module: the program.
-        compiled: what it is the text of, if that is known.
-        of_program: whether its arguments are the state and the batch of an `outlay.Program`.
+        named: what is known of its arguments, as `passed_arguments` gives it; empty where nothing is.
     """
     entry = module.computations[module.entry]
     parameters = sorted(
         (one for one in entry.instructions.values() if one.opcode == "parameter"), key=lambda one: int(one.value)
     )
-    named = _passed(compiled, of_program=of_program) if compiled is not None else []
     # Arrays that a function closes over may be parameters, too; they come first.
     num_others = len(parameters) - len(named)
     leaves = []
@@ -72,8 +70,13 @@ def leaves_of(module: HloModule, compiled: jax.stages.Compiled | None, *, of_pro
     return tuple(leaves)
 
 
-def _passed(compiled: jax.stages.Compiled, *, of_program: bool) -> list[tuple[str, bool | None]]:
-    """Path, of a program's arguments, and donation of every argument that is used: the others are left out by JAX."""
+def passed_arguments(compiled: jax.stages.Compiled, *, of_program: bool) -> list[tuple[str, bool | None]]:
+    """Path, of a program's arguments, and donation of every argument that is used: the others are left out by JAX.
+
+    Args:
+        compiled: the compiled program.
+        of_program: whether its arguments are the state and the batch of an `outlay.Program`.
+    """
     args = jax.tree.leaves(compiled.args_info)
     paths = _program_paths(compiled.args_info) if of_program else [""] * len(args)
     shardings = each_sharding(compiled.args_info, compiled.input_shardings)

@@ -134,10 +134,15 @@ def is_users(file: str) -> bool:
     return not (_INSTALLED.search(file) or file.startswith(_STANDARD_LIBRARY))
 
 
+def is_driver(file: str) -> bool:
+    """Whether a file is Outlay's and has programs compiled: what calls it is no part of any program."""
+    return _DRIVER.search(file) is not None
+
+
 def _program_frames(frames: tuple[SourceLine, ...]) -> Iterator[SourceLine]:
     """Up to what had the program compiled."""
     for frame in frames:
-        if _DRIVER.search(frame.file):
+        if is_driver(frame.file):
             return
         yield frame
 

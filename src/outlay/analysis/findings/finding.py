@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import jax
-
+from outlay.analysis.attribution.compiler_output import ReturnedState
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, WorkFacts
 from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
@@ -47,7 +46,7 @@ class Evidence:
         memory: what a device holds, if it is known.
         work: what a device computes.
         program: what it was made from, if that is an `outlay.Program`.
-        compiled: the compiled program, if it is at hand.
+        state: what comes back of its first argument, if that is a state and it is known.
     """
 
     module: HloModule
@@ -57,4 +56,4 @@ class Evidence:
     memory: MemoryFacts | None
     work: WorkFacts
     program: Program | None
-    compiled: jax.stages.Compiled | None
+    state: ReturnedState | None

@@ -12,6 +12,7 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import AbstractMesh, Mesh
 
 from outlay.analysis.attribution.collective_facts import collective_facts
+from outlay.analysis.attribution.compiler_output import CompilerOutput, MemoryStats
 from outlay.analysis.attribution.leaves import Leaf, leaves_of
 from outlay.analysis.attribution.memory_facts import host_copies, memory_facts, recomputed
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
@@ -29,6 +30,7 @@ from outlay.analysis.hlo.parse import parse_hlo
 from outlay.analysis.parts.part_costs import explain_placed
 from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
+from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import ExplainError
 from outlay.core.quantities import counted, format_bytes
 from outlay.core.sizes import num_bytes
@@ -48,6 +50,7 @@ def explain(
     target: Target | str | None = None,
     mesh: Mesh | AbstractMesh | None = None,
     compiler_options: RequestedOptions = "preset",
+    cache: bool = False,
     **kwargs: Any,
 ) -> Explanation:
     """What a compiled program moves, holds and computes; compiled if need be, never run.
@@ -67,6 +70,8 @@ def explain(
         mesh: the mesh, where neither program nor shardings tell it. A function is then traced under it.
         compiler_options: of a function that is yet to be compiled, as `outlay.program` takes them; a program has its
             own.
+        cache: take what the compiler gave from the user's cache folder, `$XDG_CACHE_HOME/outlay`, where it compiled the
+            same program before, and keep it there if not. A program that is not compiled for it is when it first runs.
         **kwargs: of a jitted function its arguments by name.
 
     Raises:
@@ -83,19 +88,19 @@ def explain(
     requested = Target.parse(target) if isinstance(target, str) else target
     if isinstance(x, Program) and x.device_groups and not (args or kwargs):
         return _of_parts(explain_placed(x, requested), x)
-    subject = subject_of(x, args, kwargs, mesh, compiler_options)
+    subject = subject_of(x, args, kwargs, mesh, compiler_options, DiskCache(cache_folder()) if cache else None)
     start = time.perf_counter()
     info = MeshInfo.of(subject.mesh) if subject.mesh is not None else None
     hardware = requested or (target_of(subject.mesh) if subject.mesh is not None else None)
-    if not subject.text:
+    if subject.output is None or not subject.output.text:
         return _of_failure(subject, info, hardware, start)
-    module = parse_hlo(subject.text)
+    module = parse_hlo(subject.output.text)
     _refuse_other_sizes(module, info, requested)
     notes = list(subject.notes)
     if hardware is not None and hardware.num_devices != module.num_partitions:
         notes.append(f"a part of {hardware}: without times, which are for all of it; pass target= for the part")
         hardware = None
-    return _explanation(replace(subject, notes=tuple(notes)), module, info, hardware, start)
+    return _explanation(replace(subject, notes=tuple(notes)), subject.output, module, info, hardware, start)
 
 
 def _of_parts(parts: PlacedExplanation, program: Program) -> Explanation:
@@ -116,6 +121,7 @@ def _of_parts(parts: PlacedExplanation, program: Program) -> Explanation:
         notes=parts.notes,
         compiler_options=program.compiler_options,
         compile_seconds=None,
+        from_cache=False,
         parse_seconds=parts.seconds,
         hlo=None,
         schedule=None,
@@ -126,18 +132,23 @@ def _of_parts(parts: PlacedExplanation, program: Program) -> Explanation:
 
 
 def _explanation(
-    subject: Subject, module: HloModule, mesh: MeshInfo | None, target: Target | None, start: float
+    subject: Subject,
+    output: CompilerOutput,
+    module: HloModule,
+    mesh: MeshInfo | None,
+    target: Target | None,
+    start: float,
 ) -> Explanation:
-    leaves = leaves_of(module, subject.compiled, of_program=subject.program is not None)
+    leaves = leaves_of(module, output.passed)
     locations = locations_of(target, mesh) if target else ()
     collectives = collective_facts(module, leaves, mesh, target, locations)
     done = compiled_work(module)
     work = _work(subject, module, done)
-    memory = _memory(subject, module, leaves, target)
+    memory = _memory(subject, output.memory, module, leaves, target)
     schedule = schedule_of(module, done, target, mesh)
     timed = time_on_lanes(schedule) if target else None
-    evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, subject.compiled)
-    from_messages = message_findings(subject.messages, module, leaves, subject.text, mesh)
+    evidence = Evidence(module, collectives, leaves, mesh, memory, work, subject.program, output.state)
+    from_messages = message_findings(subject.messages, module, leaves, output.text, mesh)
     return Explanation(
         name=subject.name,
         target=target,
@@ -154,6 +165,7 @@ def _explanation(
         notes=(*of_one_step(subject.program, collectives), *subject.notes, *_notes(mesh, target, memory)),
         compiler_options=subject.options,
         compile_seconds=subject.seconds,
+        from_cache=subject.from_cache,
         parse_seconds=time.perf_counter() - start,
         hlo=module,
         schedule=schedule,
@@ -187,6 +199,7 @@ def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, 
         notes=subject.notes,
         compiler_options=subject.options,
         compile_seconds=subject.seconds,
+        from_cache=subject.from_cache,
         parse_seconds=time.perf_counter() - start,
         hlo=None,
         schedule=None,
@@ -214,8 +227,9 @@ def _work(subject: Subject, module: HloModule, done: CompiledWork) -> WorkFacts:
     return WorkFacts(flops, done.flops, done.bytes_accessed, done.flops_by_dtype)
 
 
-def _memory(subject: Subject, module: HloModule, leaves: tuple[Leaf, ...], target: Target | None) -> MemoryFacts | None:
-    stats = subject.compiled.memory_analysis() if subject.compiled is not None else None
+def _memory(
+    subject: Subject, stats: MemoryStats | None, module: HloModule, leaves: tuple[Leaf, ...], target: Target | None
+) -> MemoryFacts | None:
     if stats is None:
         return None
     is_cpu = not isinstance(subject.mesh, Mesh) or subject.mesh.devices.flat[0].platform == "cpu"

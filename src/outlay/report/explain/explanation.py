@@ -55,6 +55,7 @@ class Explanation(Report):
         notes: what is good to know when reading, in words.
         compiler_options: what the compiler was asked for besides its defaults; None where it is not known.
         compile_seconds: how long the compiler took; None where the program was compiled before.
+        from_cache: whether an earlier call had it compiled, and what the compiler gave was read from the cache.
         parse_seconds: how long reading and explaining took.
         hlo: the optimized program; None where the compiler gave up.
         schedule: of it all that a price depends on, as plain data that can be saved.
@@ -79,6 +80,7 @@ class Explanation(Report):
     notes: tuple[str, ...]
     compiler_options: CompilerOptions | None
     compile_seconds: float | None
+    from_cache: bool
     parse_seconds: float
     hlo: HloModule | None
     schedule: Schedule | None
@@ -151,6 +153,7 @@ class Explanation(Report):
             "notes": list(self.notes),
             "compiler_options": self.compiler_options.to_dict() if self.compiler_options else None,
             "compile_seconds": self.compile_seconds,
+            "from_cache": self.from_cache,
             "parse_seconds": self.parse_seconds,
         }
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import os
 import re
-import sys
-import tempfile
-import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +15,11 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from outlay.analysis.findings.compiler_messages import is_message
+from outlay.analysis.attribution.compiler_output import CompilerOutput
+from outlay.analysis.findings.compiler_messages import is_message, watching
 from outlay.analysis.work.traced import TracedWork, traced_work
 from outlay.core.array_leaves import arrays_only, as_model
+from outlay.core.disk_cache import DiskCache
 from outlay.core.error_types import ExplainError
 from outlay.core.jax_compat import source_lines_may_be_of_another, without_compilation_cache
 from outlay.core.jax_kernels import lowering_callbacks
@@ -32,6 +29,7 @@ from outlay.core.quantities import counted
 from outlay.devices.compile_only import target_of
 from outlay.program.compiler_options import CompilerOptions, RequestedOptions, compile_with, compiler_options
 from outlay.program.program import Program
+from outlay.report.explain.compiled_before import Outcome, outcome_key
 
 HLO_ENDINGS = (".txt", ".hlo")
 """How the names of files end that hold the text of a compiled program."""
@@ -43,8 +41,7 @@ class Subject:
 
     Attributes:
         name: what it is, in words.
-        text: of the optimized program; empty where the compiler gave up.
-        compiled: the program, where it is at hand.
+        output: what the compiler gave; None where it gave up.
         mesh: the mesh that it is partitioned over, where it is known.
         program: what it was made from, if that is an `outlay.Program`.
         jaxpr: the traced program, where it is at hand.
@@ -54,11 +51,11 @@ class Subject:
         seconds: how long compiling took; None where it was done before.
         notes: what could not be found out, in words.
         options: what the compiler was asked for; None where it was compiled by others.
+        from_cache: whether an earlier call had it compiled, and what the compiler gave was read from the cache.
     """
 
     name: str
-    text: str = ""
-    compiled: jax.stages.Compiled | None = None
+    output: CompilerOutput | None = None
     mesh: Mesh | AbstractMesh | None = None
     program: Program | None = None
     jaxpr: Any = None
@@ -68,6 +65,7 @@ class Subject:
     seconds: float | None = None
     notes: tuple[str, ...] = ()
     options: CompilerOptions | None = None
+    from_cache: bool = False
 
 
 _ON_PIECES = (
@@ -83,15 +81,16 @@ def subject_of(
     kwargs: Mapping[str, Any],
     mesh: Mesh | AbstractMesh | None,
     options: RequestedOptions,
+    cache: DiskCache | None,
 ) -> Subject:
-    """Compile what is to be explained; nothing is run.
+    """Compile what is to be explained, or read from a cache what the compiler gave; nothing is run.
 
     Raises:
         ExplainError: it is nothing that can be explained, cannot be traced with these arguments, or the compiler
             refuses it for another reason than memory.
     """
     if hasattr(x, "lower") and callable(x) and not isinstance(x, jax.stages.Traced) and not hasattr(x, "trace"):
-        return _of_function(_over_arrays(x), arrays_only(args), arrays_only(kwargs), mesh, options)
+        return _of_function(_over_arrays(x), arrays_only(args), arrays_only(kwargs), mesh, options, cache)
     if (args or kwargs) and not hasattr(x, "trace"):
         raise ExplainError(f"arguments are for a jitted function; {_kind(x)} has its own")
     if options != "preset" and not hasattr(x, "lower"):
@@ -99,23 +98,26 @@ def subject_of(
             f"compiler options are for what is yet to be compiled; {_kind(x)} has its own, or is compiled"
         )
     if isinstance(x, Program):
-        return _of_program(x)
+        return _of_program(x, cache)
     if isinstance(x, jax.stages.Compiled):
-        return Subject("a compiled function", x.as_text() or "", x, mesh or _mesh_of(x), notes=(_SEEN_BEFORE,))
+        output = CompilerOutput.of(x, of_program=False)
+        return Subject("a compiled function", output, mesh or _mesh_of(x), notes=(_SEEN_BEFORE,))
     if isinstance(x, jax.stages.Lowered):
-        return _compile(Subject("a lowered function", mesh=mesh), lambda: x, options)
+        return _compile(Subject("a lowered function", mesh=mesh), lambda: x, options, cache)
     if isinstance(x, jax.stages.Traced):
-        return _compile(Subject(x.fun_name, mesh=mesh, jaxpr=x.jaxpr, traced=traced_work(x.jaxpr)), x.lower, options)
+        return _compile(
+            Subject(x.fun_name, mesh=mesh, jaxpr=x.jaxpr, traced=traced_work(x.jaxpr)), x.lower, options, cache
+        )
     if isinstance(x, Path):
         return _of_file(x, mesh)
     if isinstance(x, str):
         return _of_text(x, mesh)
     if hasattr(x, "trace") and hasattr(x, "lower"):
-        return _of_function(x, args, kwargs, mesh, options)
+        return _of_function(x, args, kwargs, mesh, options, cache)
     raise ExplainError(_not_explainable(x))
 
 
-def _of_program(program: Program) -> Subject:
+def _of_program(program: Program, cache: DiskCache | None) -> Subject:
     # The user's step knows nothing of rows that fill up what the devices do not divide.
     state = jax.eval_shape(program.crop, program.state_shapes) if program.rows else program.state_shapes
     subject = Subject(getattr(program.step, "__name__", "step"), mesh=program.mesh, program=program)
@@ -128,12 +130,12 @@ def _of_program(program: Program) -> Subject:
             raise
         subject = replace(subject, notes=(_ON_PIECES,))
     if program.is_compiled and source_lines_may_be_of_another():
-        return _compile(subject, lambda: program.lowered, program.compiler_options)
+        return _compile(subject, lambda: program.lowered, program.compiler_options, None)
     if program.is_compiled:
         notes = (*subject.notes, _SEEN_BEFORE)
-        options, compiled = program.compiler_options, program.compiled
-        return replace(subject, text=compiled.as_text() or "", compiled=compiled, notes=notes, options=options)
-    return _compile(subject, lambda: program.lowered, program)
+        output = CompilerOutput.of(program.compiled, of_program=True)
+        return replace(subject, output=output, notes=notes, options=program.compiler_options)
+    return _compile(subject, lambda: program.lowered, program, cache)
 
 
 def _of_function(
@@ -142,6 +144,7 @@ def _of_function(
     kwargs: Mapping[str, Any],
     mesh: Mesh | AbstractMesh | None,
     options: RequestedOptions,
+    cache: DiskCache | None,
 ) -> Subject:
     name = getattr(function, "__name__", "the function")
     # The mesh is set only where it was given: then the function may name axes without saying of which mesh.
@@ -150,7 +153,7 @@ def _of_function(
             traced = trace(function, args, kwargs)
         subject = Subject(name, mesh=_mesh_in((args, kwargs)))
         subject = replace(subject, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
-        return _compile(subject, traced.lower, options)
+        return _compile(subject, traced.lower, options, cache)
     if isinstance(mesh, AbstractMesh):
         raise ExplainError(
             f"{name} cannot be compiled for an abstract mesh, which has no devices\n"
@@ -159,7 +162,7 @@ def _of_function(
     with jax.set_mesh(mesh), fresh_traces():
         traced = trace(function, args, kwargs)
         subject = Subject(name, mesh=mesh, jaxpr=traced.jaxpr, traced=traced_work(traced.jaxpr))
-        return _compile(subject, traced.lower, options)
+        return _compile(subject, traced.lower, options, cache)
 
 
 def _over_arrays(function: Any) -> Any:
@@ -171,37 +174,60 @@ def _over_arrays(function: Any) -> Any:
     return jax.jit(functools.wraps(function, updated=())(run))
 
 
-def _compile(subject: Subject, lower: Any, how: RequestedOptions | CompilerOptions | Program) -> Subject:
+def _compile(
+    subject: Subject, lower: Any, how: RequestedOptions | CompilerOptions | Program, cache: DiskCache | None
+) -> Subject:
     """Compile with options that are asked for or known; a program compiles itself, and keeps what it made."""
     mesh = subject.mesh if isinstance(subject.mesh, Mesh) else None
     device = mesh.devices.flat[0] if mesh else None
-    options = how if isinstance(how, CompilerOptions | Program) else compiler_options(how, mesh)
+    program = how if isinstance(how, Program) else None
+    if isinstance(how, Program):
+        options = how.compiler_options
+    else:
+        options = how if isinstance(how, CompilerOptions) else compiler_options(how, mesh)
     failure, compiled = "", None
     # A program from JAX's persistent cache would have no messages, and the source lines of whoever compiled it first.
     with watching(is_message) as printed, without_compilation_cache():
         with lowering_callbacks(device) if device else contextlib.nullcontext(), fresh_traces():
             lowered = lower()
+        # Without a mesh nothing says for which devices it is; and of several processes each would have to find it.
+        kept_by = cache if mesh is not None and jax.process_count() == 1 else None
+        key = outcome_key(lowered, options, mesh, of_program=program is not None) if kept_by and mesh else ""
+        if kept_by and (outcome := Outcome.from_dict(kept_by.load(key))):
+            return _with_outcome(subject, outcome, from_cache=True, notes=(*subject.notes, _from_cache(kept_by)))
         start = time.perf_counter()
         try:
-            if isinstance(options, Program):
-                compiled, options = options.compiled, options.compiler_options
+            if program is not None:
+                compiled, options = program.compiled, program.compiler_options
             else:
                 compiled, options = compile_with(lowered, options, device)
         except jax.errors.JaxRuntimeError as error:
             failure = str(error)
             if "RESOURCE_EXHAUSTED" not in failure:
                 raise ExplainError(_refused(subject, failure)) from error
+            options = program.compiler_options if program else options
         seconds = time.perf_counter() - start
+    output = CompilerOutput.of(compiled, of_program=subject.program is not None) if compiled else None
+    outcome = Outcome(output, printed.messages, failure, options)
+    if kept_by:
+        kept_by.store(key, outcome.to_dict())
+    mesh_of = subject.mesh or (_mesh_of(compiled) if compiled else None)
+    return _with_outcome(subject, outcome, mesh=mesh_of, seconds=seconds)
+
+
+def _with_outcome(subject: Subject, outcome: Outcome, **changes: Any) -> Subject:
     return replace(
         subject,
-        text=(compiled.as_text() or "") if compiled else "",
-        compiled=compiled,
-        mesh=subject.mesh or (_mesh_of(compiled) if compiled else None),
-        messages=printed.messages,
-        failure=failure,
-        seconds=seconds,
-        options=options.compiler_options if isinstance(options, Program) else options,
+        output=outcome.output,
+        messages=outcome.messages,
+        failure=outcome.failure,
+        options=outcome.options,
+        **changes,
     )
+
+
+def _from_cache(cache: DiskCache) -> str:
+    return f"not compiled again: what the compiler made of this program was taken from the cache, {cache.folder}"
 
 
 def _refused(subject: Subject, failure: str) -> str:
@@ -222,13 +248,17 @@ def _of_file(path: Path, mesh: Mesh | AbstractMesh | None) -> Subject:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ExplainError(f"{path} cannot be read: {error.strerror}") from error
-    return Subject(str(path), text, mesh=mesh, notes=_notes_of_text(mesh))
+    return Subject(str(path), _only(text), mesh=mesh, notes=_notes_of_text(mesh))
 
 
 def _of_text(text: str, mesh: Mesh | AbstractMesh | None) -> Subject:
     if "\n" not in text and text.endswith(HLO_ENDINGS):
         raise ExplainError(f"{text!r} is text, not a path\n  fix: outlay.explain(Path({text!r}))")
-    return Subject("saved text", text, mesh=mesh, notes=_notes_of_text(mesh))
+    return Subject("saved text", _only(text), mesh=mesh, notes=_notes_of_text(mesh))
+
+
+def _only(text: str) -> CompilerOutput:
+    return CompilerOutput(text, memory=None, passed=(), state=None)
 
 
 def _notes_of_text(mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
@@ -329,71 +359,3 @@ def _no_arrays(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
                 jax.typeof(leaf)
             except TypeError:
                 yield path, f"a {type(leaf).__name__}"
-
-
-_STDERR = 2
-# There is one standard error for all threads.
-_one_at_a_time = threading.Lock()
-
-
-@dataclass
-class Printed:
-    """What was printed.
-
-    Attributes:
-        messages: the lines that were recognised; ready when the compiler is done.
-    """
-
-    messages: tuple[str, ...] = ()
-
-
-@contextlib.contextmanager
-def watching(recognised: Callable[[str], bool]) -> Iterator[Printed]:
-    """Catch what is written to the standard error, also by C++ code, and write what is not recognised after.
-
-    Meanwhile it lies in a file of the temporary folder, `outlay-compiler-*.log`; it stays if the process dies.
-
-    Args:
-        recognised: whether a line is a message that will be reported otherwise.
-    """
-    printed = Printed()
-    with _one_at_a_time, contextlib.ExitStack() as stack:
-        # JAX's own warning of donation in vain comes from Python; what became of it stands in the compiled program.
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        try:
-            original = os.dup(_STDERR)
-        except OSError:  # a process without a standard error
-            yield printed
-            return
-        file, path = tempfile.mkstemp(prefix="outlay-compiler-", suffix=".log")
-        _flush()
-        os.dup2(file, _STDERR)
-        try:
-            yield printed
-        finally:
-            _flush()
-            os.dup2(original, _STDERR)
-            os.close(original)
-            lines = _read(file)
-            os.close(file)
-            os.unlink(path)
-            printed.messages = tuple(line.rstrip("\n") for line in lines if recognised(line))
-            _write("".join(line for line in lines if not recognised(line)))
-
-
-def _flush() -> None:
-    if sys.stderr is not None:
-        sys.stderr.flush()
-
-
-def _read(file: int) -> list[str]:
-    os.lseek(file, 0, os.SEEK_SET)
-    with os.fdopen(os.dup(file), encoding="utf-8", errors="surrogateescape", newline="") as text:
-        return text.read().splitlines(keepends=True)
-
-
-def _write(text: str) -> None:
-    left = text.encode("utf-8", errors="surrogateescape")
-    while left:
-        left = left[os.write(_STDERR, left) :]

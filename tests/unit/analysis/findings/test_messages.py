@@ -10,13 +10,12 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from jax.sharding import PartitionSpec as P
 from tests.unit.report.explain.programs import explain_on, line_of, named, shape
 
-from outlay.analysis.findings.compiler_messages import is_message, message_findings, size_bytes
+from outlay.analysis.findings.compiler_messages import is_message, message_findings, size_bytes, watching
 from outlay.analysis.findings.memory import buffers_in, gave_up
 from outlay.core.error_types import TargetError
 from outlay.devices.build import mesh
 from outlay.devices.compile_only import target_devices
 from outlay.report.explain.explain import explain
-from outlay.report.explain.subject import watching
 
 
 def cannot_go_directly(x):

@@ -1,0 +1,159 @@
+"""What a compiler gave, as plain data: all that facts are made of, and nothing that only runs.
+
+Compiling takes most of the time that it takes to explain a program; this much of the result can be saved and read back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from outlay.analysis.attribution.leaves import each_sharding, passed_arguments
+from outlay.arrays.shardings import OnHost
+from outlay.core.paths import flatten_paths
+
+
+@dataclass(frozen=True)
+class MemoryStats:
+    """The compiler's own figures of memory, named as `compiled.memory_analysis()` names them, in bytes."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    peak_memory_in_bytes: int
+    host_argument_size_in_bytes: int
+    host_output_size_in_bytes: int
+    host_alias_size_in_bytes: int
+    host_temp_size_in_bytes: int
+
+
+@dataclass(frozen=True)
+class MovedLeaf:
+    """A leaf of a state that comes back with another sharding.
+
+    Attributes:
+        path: of the leaf.
+        before: its spec.
+        after: the spec that it comes back with.
+        parameter: which parameter of the program it is.
+    """
+
+    path: str
+    before: str
+    after: str
+    parameter: int
+
+
+@dataclass(frozen=True)
+class ReturnedState:
+    """The first argument of a program whose first output has the same shapes: a state that comes back.
+
+    Attributes:
+        num_leaves: how many leaves it has.
+        is_donated: whether any of them is donated.
+        moved: those whose sharding is another one when they come back.
+    """
+
+    num_leaves: int
+    is_donated: bool
+    moved: tuple[MovedLeaf, ...]
+
+
+@dataclass(frozen=True)
+class CompilerOutput:
+    """A compiled program.
+
+    Attributes:
+        text: of the optimized program; empty where the compiler gives none.
+        memory: the compiler's figures; None where it gives none.
+        passed: of every argument that is used its path, if that is known, and whether it is donated.
+        state: what comes back of its first argument; None where that is no state.
+    """
+
+    text: str
+    memory: MemoryStats | None
+    passed: tuple[tuple[str, bool | None], ...]
+    state: ReturnedState | None
+
+    @classmethod
+    def of(cls, compiled: jax.stages.Compiled, *, of_program: bool) -> CompilerOutput:
+        """Read it from what JAX made.
+
+        Args:
+            compiled: the program.
+            of_program: whether its arguments are the state and the batch of an `outlay.Program`.
+        """
+        stats = compiled.memory_analysis()
+        names = [field.name for field in dataclasses.fields(MemoryStats)]
+        return cls(
+            text=compiled.as_text() or "",
+            memory=MemoryStats(**{name: getattr(stats, name, 0) for name in names}) if stats is not None else None,
+            passed=tuple(passed_arguments(compiled, of_program=of_program)),
+            state=_returned_state(compiled),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CompilerOutput:
+        """Read back what `to_dict` gave."""
+        memory, state = data["memory"], data["state"]
+        return cls(
+            text=data["text"],
+            memory=None if memory is None else MemoryStats(**memory),
+            passed=tuple((path, donated) for path, donated in data["passed"]),
+            state=None
+            if state is None
+            else ReturnedState(**{**state, "moved": tuple(MovedLeaf(**moved) for moved in state["moved"])}),
+        )
+
+
+def _returned_state(compiled: jax.stages.Compiled) -> ReturnedState | None:
+    """So a step is written that takes a state and returns the next one; any other function has none."""
+    if not isinstance(compiled.args_info, tuple) or not compiled.args_info[0]:
+        return None
+    before = compiled.args_info[0][0]
+    outputs, shardings = compiled.out_info, compiled.output_shardings
+    infos = jax.tree.leaves(before)
+    if not (isinstance(outputs, tuple) and len(outputs) > 1 and infos and _shapes(before) == _shapes(outputs[0])):
+        return None
+    have = each_sharding(before, compiled.input_shardings[0][0])
+    moved = _moved(before, have, jax.tree.leaves(shardings[0]))
+    return ReturnedState(len(infos), any(info.donated for info in infos), tuple(moved))
+
+
+def _moved(before: Any, have: Sequence[Any], want: Sequence[Any]) -> list[MovedLeaf]:
+    moved: list[MovedLeaf] = []
+    parameter = 0
+    for (path, info), old, new in zip(flatten_paths(before)[0], have, want, strict=True):
+        if old is None:  # not used, and so no parameter
+            continue
+        # Of what is on the host of absent GPUs no compiled program tells the memory; where it is split it does tell.
+        back = old if isinstance(old, OnHost) and new.memory_kind is None and _dims(old) == _dims(new) else new
+        if not old.is_equivalent_to(back, len(info.shape)):
+            moved.append(MovedLeaf(path, _spec(old), _spec(new), parameter))
+        parameter += 1
+    return moved
+
+
+def _shapes(tree: Any) -> list[tuple[Any, ...]]:
+    return [(path, tuple(leaf.shape), str(leaf.dtype)) for path, leaf in flatten_paths(tree)[0]]
+
+
+def _spec(sharding: Any) -> str:
+    return str(getattr(sharding, "spec", sharding))
+
+
+def _dims(sharding: Any) -> tuple[Any, ...]:
+    """The dims that are split; a spec may say of the last ones that they are not, or say nothing."""
+    dims = list(getattr(sharding, "spec", ()))
+    while dims and dims[-1] is None:
+        dims.pop()
+    return tuple(dims)

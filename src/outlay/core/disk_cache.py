@@ -1,0 +1,127 @@
+"""What took long to find out, kept in the user's cache folder: small files that say that Outlay made them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import warnings
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outlay.core.output_file import whole_file
+
+MAX_BYTES = 2**28
+"""How much a cache holds, unless it is told otherwise: some thousand compiled programs."""
+
+_MARKER = b"# Written by outlay as part of its cache; sha256 "
+_ENDING = ".outlay"
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept: `$XDG_CACHE_HOME/outlay/compiled`, by default in `~/.cache`.
+
+    As the XDG base directory specification has it, a path that is not absolute counts as none.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "outlay" / "compiled"
+
+
+def key_of(*parts: object) -> str:
+    """The name of an entry: a hash of all that it depends on.
+
+    >>> key_of("program", "h100") == key_of("program", "h200")
+    False
+    """
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class DiskCache:
+    """Entries in a folder, a file each, named by what they depend on.
+
+    Whatever else lies in the folder is neither read, nor written over, nor removed: a file is ours by its first line,
+    which also has a hash of the rest, so that what was cut off or changed counts as not there.
+
+    Attributes:
+        folder: the folder; it is made when the first entry is stored.
+        max_bytes: how much it holds; beyond that the entries that were not used for longest go.
+    """
+
+    folder: Path
+    max_bytes: int = MAX_BYTES
+
+    def load(self, key: str) -> Any:
+        """The JSON-ready data of a key; None where there is none, or it cannot be read."""
+        path = self._path(key)
+        try:
+            content = _content(path)
+            head, _, packed = content.partition(b"\n")
+            if head != _MARKER + hashlib.sha256(packed).hexdigest().encode():
+                return None
+            data = json.loads(zlib.decompress(packed))
+        except (OSError, ValueError, zlib.error, RecursionError):
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # what is used stays longest
+        return data
+
+    def store(self, key: str, data: Any) -> None:
+        """Keep JSON-ready data. Another process may keep the same at the same time.
+
+        Where it cannot be kept, nothing is: what was found out is as good without it.
+        """
+        packed = zlib.compress(json.dumps(data).encode())
+        path = self._path(key)
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if path.exists() and not _is_ours(path):
+                return
+            with whole_file(path) as unfinished:
+                unfinished.write_bytes(_MARKER + hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
+            self._remove_oldest()
+
+    def warn_if_read_only(self) -> None:
+        """Warn where nothing can be kept; what is asked for is found out all the same."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if os.access(self.folder, os.W_OK):
+                return
+            reason = "it cannot be written to"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        what = f"compiled programs are not kept: {self.folder}: {reason}; the next call compiles them again"
+        warnings.warn(f"{what}\n  fix: XDG_CACHE_HOME=FOLDER, one that can be written", stacklevel=3)
+
+    def _remove_oldest(self) -> None:
+        """Remove entries until the rest is small enough, those first that were not used for longest."""
+        entries = [(path, path.lstat()) for path in self.folder.glob(f"*{_ENDING}")]
+        left = sum(entry.st_size for _, entry in entries)
+        for path, entry in sorted(entries, key=lambda entry: entry[1].st_mtime_ns):
+            if left <= self.max_bytes:
+                return
+            if stat.S_ISREG(entry.st_mode) and _is_ours(path):
+                path.unlink(missing_ok=True)
+                left -= entry.st_size
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}{_ENDING}"
+
+
+def _content(path: Path) -> bytes:
+    """What a plain file holds; neither a link is followed, nor a pipe waited for."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is no plain file")
+        return file.read()
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return _content(path).startswith(_MARKER)
+    except OSError:
+        return False

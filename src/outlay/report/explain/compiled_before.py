@@ -1,0 +1,132 @@
+"""What the compiler made of a program, kept on disk: the same program need not be compiled again to be explained."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jaxlib
+from jax.sharding import Mesh
+
+from outlay.analysis.attribution.compiler_output import CompilerOutput
+from outlay.analysis.attribution.provenance import is_driver
+from outlay.core.disk_cache import key_of
+from outlay.core.runtime_flags import versions
+from outlay.devices.compile_only import target_of
+from outlay.devices.mesh_info import MeshInfo
+from outlay.program.compiler_options import CompilerOptions
+
+_FORM = 1
+"""Which form of `Outcome.to_dict` is kept, and of what is read from JAX for it; another number is another key."""
+
+_COMPILERS = ("outlay", "libtpu", "jax-cuda13-pjrt", "jax-cuda12-pjrt")
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+# A function that partitions an operation by itself is in the text as its address, which differs from process to
+# process; the operation's name, its rule and its line are there as well.
+_ADDRESS = re.compile(r'(@CustomSPMDPartitioning\(.*backend_config = ")\d+"')
+_LOCATION = re.compile(r"#(loc\d*) = loc\((.*)\)$")
+_LINE = re.compile(r'^"[^"]*":\d+')
+_REFERENCE = re.compile(r"#(loc\d*)\b")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How compiling a program ended.
+
+    Attributes:
+        output: what the compiler gave; None where it ran out of memory.
+        messages: what it printed and we know.
+        failure: its error, where it ran out of memory.
+        options: what it was asked for in the end.
+    """
+
+    output: CompilerOutput | None
+    messages: tuple[str, ...]
+    failure: str
+    options: CompilerOptions
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "output": self.output.to_dict() if self.output else None,
+            "messages": list(self.messages),
+            "failure": self.failure,
+            "options": self.options.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Outcome | None:
+        """Read back what `to_dict` gave; None of anything else."""
+        try:
+            output, options = data["output"], data["options"]
+            return cls(
+                output=None if output is None else CompilerOutput.from_dict(output),
+                messages=tuple(data["messages"]),
+                failure=data["failure"],
+                options=CompilerOptions(options["source"], options["values"], tuple(options["notes"])),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+def outcome_key(lowered: jax.stages.Lowered, options: CompilerOptions, mesh: Mesh, *, of_program: bool) -> str:
+    """The name of what a compiler makes of a program: a hash of all that decides it.
+
+    Args:
+        lowered: the program.
+        options: what the compiler is asked for.
+        mesh: the devices that it is compiled for.
+        of_program: whether it is the step of an `outlay.Program`, whose arguments have the names of leaves.
+    """
+    device, target = mesh.devices.flat[0], target_of(mesh)
+    return key_of(
+        _FORM,
+        of_program,
+        _ADDRESS.sub(r'\1"', lowered.as_text()),
+        *_source_lines(lowered.as_text(debug_info=True)),
+        options.source,
+        sorted(options.values.items()),
+        options.notes,
+        MeshInfo.of(mesh).to_dict(),
+        target,
+        target and target.hardware,
+        device.device_kind,
+        # The program for a CPU is made for this one's instructions and cores.
+        (platform.node(), os.cpu_count()) if device.platform == "cpu" else "",
+        jax.__version__,
+        jaxlib.__version__,
+        versions(_COMPILERS),
+        [os.environ.get(variable, "") for variable in _FLAGS],
+    )
+
+
+def _source_lines(text: str) -> list[str]:
+    """Where the operations of a lowered program are from: scopes and lines of source, each stack once.
+
+    A stack ends with what has the program explained: a step is the same whatever command or script asks for it.
+    """
+    locations = {match[1]: match[2] for match in map(_LOCATION.match, text.splitlines()) if match}
+    referred = {inner for body in locations.values() for inner in _REFERENCE.findall(body)}
+    stacks = (_stack(number, locations) for number in locations if number not in referred)
+    return sorted({"\n".join(itertools.takewhile(_is_inside, stack)) for stack in stacks})
+
+
+def _stack(number: str, locations: Mapping[str, str]) -> list[str]:
+    """The names and lines of a location, innermost first; a function and its line are one."""
+    body = locations.get(number, "")
+    inner = [part for other in _REFERENCE.findall(body) for part in _stack(other, locations)]
+    if body.startswith("callsite("):
+        return inner
+    own = _REFERENCE.sub("", body)
+    return [f"{own} {inner[0]}"] if len(inner) == 1 and _LINE.search(inner[0]) else [own, *inner]
+
+
+def _is_inside(part: str) -> bool:
+    return not is_driver(part)
