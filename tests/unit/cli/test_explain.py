@@ -117,3 +117,22 @@ def test_what_does_not_fit_ends_with_commands_that_should(tmp_path):
     assert head == "what should fit, by arithmetic:"
     assert way.endswith(f": outlay explain {recipe} --target cpu:8 --layout fsdp --mesh data=8")
     assert last == f"what fits and is fastest, compiled: outlay choose {recipe} --target cpu:8"
+
+
+def test_a_second_call_neither_compiles_nor_looks_for_ways_again_unless_asked_to(tmp_path, monkeypatch):
+    (tmp_path / "targets.toml").write_text("[cpu]\nmemory_bytes = 72000\n")
+    monkeypatch.setenv("OUTLAY_TARGETS", str(tmp_path / "targets.toml"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    asked = ("explain", f"{ROOT}/tests/unit/recipes/varied.py:varied", "--target", "cpu:8", "--layout", "dp", "--json")
+    first = json.loads(command_here(*asked, cwd=tmp_path).stdout)
+    entries = sorted((tmp_path / "cache" / "outlay" / "compiled").iterdir())
+    assert len(entries) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr("outlay.recipes.ways_to_fit.Changes.that_fit", lambda changes: pytest.fail("looked for again"))
+        second = json.loads(command_here(*asked, cwd=tmp_path).stdout)
+    assert (first["from_cache"], second["from_cache"]) == (False, True)
+    assert first["ways_to_fit"] == second["ways_to_fit"] != []
+    anew = json.loads(command_here(*asked, "--no-cache", cwd=tmp_path).stdout)
+    assert not anew["from_cache"]
+    assert anew["ways_to_fit"] == first["ways_to_fit"]
+    assert sorted((tmp_path / "cache" / "outlay" / "compiled").iterdir()) == entries
