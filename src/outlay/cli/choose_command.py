@@ -66,7 +66,7 @@ def choose(
     os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans; what is attached stays free
     check_output(output, force=force)
     check_output(html, force=force)
-    from outlay.core.runtime_flags import check_flags
+    from outlay.core.flag_check import check_flags
     from outlay.devices.target import Target
     from outlay.recipes.choose import ask, choose_for_graph
     from outlay.search.search import search

@@ -153,9 +153,9 @@ def _flags_failure() -> str:
     """Return why XLA would end the process that starts it; empty where it would not."""
     if not os.environ.get("XLA_FLAGS"):
         return ""
-    from outlay.core.runtime_flags import refusal_of_flags
+    from outlay.core.flag_check import refusal_of_flags
 
-    refusal = refusal_of_flags(os.environ)
+    refusal = refusal_of_flags(os.environ["XLA_FLAGS"])
     return f"XLA ends the process: {refusal}" if refusal else ""
 
 

@@ -20,7 +20,7 @@ from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
 from outlay.core.error_types import BackendError, TargetError
-from outlay.core.runtime_flags import check_flags
+from outlay.core.flag_check import check_flags
 
 
 def backend_is_started() -> bool:

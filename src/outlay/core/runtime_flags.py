@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import importlib.util
 import mmap
 import os
 import platform
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from outlay.core.error_types import BackendError, MeshError
+from outlay.core.error_types import MeshError
 
 Value = str | int | bool
 
@@ -100,74 +98,6 @@ def xla_library() -> Path | None:
     return next((file for folder in folders or () for file in sorted(Path(folder).glob("libjax_common*"))), None)
 
 
-_UNKNOWN = re.compile(r"Unknown flags? in XLA_FLAGS: (.*)")
-_REFUSED = re.compile(rf"{_UNKNOWN.pattern}|Couldn't interpret value .*")
-
-
-def refusal_of_flags(environment: Mapping[str, str]) -> str:
-    """Return what XLA says when it ends the process that starts it because of `XLA_FLAGS`; empty where it does not.
-
-    No process can catch that, so another one tries it out, which takes a second or two.
-    """
-    import subprocess  # the launcher's help would take longer
-
-    try_out = [sys.executable, "-P", "-c", "import jax; jax.devices('cpu')"]  # -P: not a jax.py that lies here
-    on_cpu = {**environment, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(try_out, env=on_cpu, capture_output=True, text=True, errors="replace", check=False)
-    refusal = _REFUSED.search(done.stderr) if done.returncode else None
-    return refusal[0] if refusal else ""
-
-
-def check_flags() -> None:
-    """Raise BackendError if `XLA_FLAGS` holds flags that XLA does not know, before XLA ends this process for it.
-
-    It costs nothing where Outlay alone has set flags. Others are looked up in XLA's library, which takes half a
-    second, and only if one is not there XLA is asked.
-    """
-    unknown = _unknown_flags(frozenset(_flag_words(os.environ.get("XLA_FLAGS", ""))) - _OURS)
-    if not unknown:
-        return
-    from outlay.core.quantities import counted
-    from outlay.core.suggest import did_you_mean
-
-    library = xla_library()
-    known = sorted(flags_of_library(library)) if library else []
-    lines = []
-    for flag in unknown:
-        hint = did_you_mean(flag.lstrip("-").partition("=")[0], known)
-        lines.append(f"  {flag}{f': {hint}' if hint.startswith('did') else ''}")
-    raise BackendError(
-        "\n".join(
-            [
-                f"XLA_FLAGS holds {counted(len(unknown), 'flag')} that XLA does not know, so JAX cannot start",
-                *lines,
-                "  fix: correct the name, or take it out of XLA_FLAGS; flags come and go with versions, and this is "
-                f"jaxlib {versions(('jaxlib',))['jaxlib']}",
-            ]
-        )
-    )
-
-
-@functools.cache
-def _unknown_flags(names: frozenset[str]) -> tuple[str, ...]:
-    """Return the words of `XLA_FLAGS` that XLA does not know; asked of XLA, if some of these names are not in it."""
-    library = xla_library() if names else None
-    if not names or (library and names <= flags_of_library(library)):
-        return ()
-    unknown = _UNKNOWN.search(refusal_of_flags(os.environ))
-    return tuple(unknown[1].split()) if unknown else ()
-
-
-def _flag_words(text: str) -> list[str]:
-    """Return the names of the flags; a text that does not begin with a dash names the file that holds them."""
-    if text.strip() and not text.lstrip().startswith("-"):
-        try:
-            text = Path(text.strip()).read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            return []
-    return list(read_flags(text))
-
-
 def _text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -205,7 +135,8 @@ _PATIENCE = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
     "xla_cpu_collective_call_terminate_timeout_seconds": 600,
 }
-_OURS = {*_PATIENCE, "xla_force_host_platform_device_count"}  # known to each XLA that Outlay runs on
+FLAGS_OF_OUTLAY = frozenset({*_PATIENCE, "xla_force_host_platform_device_count"})
+"""The flags that Outlay itself sets, which each XLA that it runs on knows; their values are whole numbers."""
 # Twice what is needed (measured): one for a device that waits in a collective, one for the launch of a later step.
 _THREADS_PER_DEVICE = 4
 

@@ -8,8 +8,9 @@ import jax
 
 from outlay.core import backend_watch
 from outlay.core.error_types import BackendStartedError, MeshError
+from outlay.core.flag_check import check_flags
 from outlay.core.jax_compat import backend_is_started
-from outlay.core.runtime_flags import check_flags, keep_memory, read_flags, simulated_environment
+from outlay.core.runtime_flags import keep_memory, read_flags, simulated_environment
 from outlay.devices.device_identity import simulate_hosts
 
 MAX_SIMULATED = 1024

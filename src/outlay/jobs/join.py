@@ -11,7 +11,7 @@ from typing import Any
 
 from outlay.core import backend_watch
 from outlay.core.error_types import BackendStartedError, JoinError
-from outlay.core.runtime_flags import check_flags
+from outlay.core.flag_check import check_flags
 from outlay.jobs import process_info
 from outlay.jobs.exit_hooks import ExitHooks
 from outlay.jobs.heartbeat import ask_of_devices, beat, start_beating
