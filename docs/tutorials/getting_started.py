@@ -16,8 +16,8 @@
 # eight devices. The model and the training step stay as they are. You write rules that say where the arrays
 # live, look at the plan that comes out, run it, and check that it computes the same numbers.
 #
-# The eight devices are simulated on the CPU, so a laptop will do. The data is scikit-learn's set of
-# handwritten digits.
+# The eight devices are simulated on the CPU, so a laptop will do. The data are handwritten
+# digits that come with Outlay.
 #
 # ## Pretend to have eight devices
 #
@@ -34,7 +34,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import PartitionSpec as P
-from sklearn.datasets import load_digits
 
 jax.devices()
 
@@ -74,15 +73,12 @@ def step(state, batch):
 # Batches of 128 digits, as NumPy arrays:
 
 # %%
-images, labels = load_digits(return_X_y=True)
-batches = [
-    {"image": images[i : i + 128].astype(np.float32) / 16, "label": labels[i : i + 128].astype(np.int32)}
-    for i in range(0, 1664, 128)
-]
+train, _ = outlay.datasets.digits()
+batches = [{name: values[i : i + 128] for name, values in train.items()} for i in range(0, 1408, 128)]
 batch = batches[0]
 
 # %% [markdown]
-# Thirteen steps on one device:
+# Eleven steps on one device:
 
 # %%
 alone = jax.jit(init)(jax.random.key(0))

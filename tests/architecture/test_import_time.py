@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("flax", "grain", "jax", "jaxlib", "matplotlib", "numpy", "optax", "scipy", "sklearn")
+HEAVY = ("flax", "grain", "jax", "jaxlib", "matplotlib", "numpy", "optax", "scipy")
 IMPORT_OUTLAY = "import outlay"
 SHOW_HELP = """
 import sys

@@ -14,9 +14,9 @@ from outlay.recipes.recipe import Recipe
 
 NUM_STEPS = 6
 SAVE_EVERY = 2
-NUM_SAMPLED = 3
+MAX_SAMPLED = 3
 TINY = dataclasses.replace(MODELS["tiny"].config, width=32, num_layers=2, num_heads=2, num_kv_heads=1, hidden=128)
-SMALLER = {"NUM_SAMPLED": NUM_SAMPLED, "MODELS": {"tiny": dataclasses.replace(MODELS["tiny"], config=TINY)}}
+SMALLER = {"MAX_SAMPLED": MAX_SAMPLED, "MODELS": {"tiny": dataclasses.replace(MODELS["tiny"], config=TINY)}}
 """What stands in `outlay.recipes.lm` while it is trained here: a step between processes costs by its bytes."""
 RECIPES = {"digits": digits, "lm": lambda: lm("tiny", sequence=16, batch=8)}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.multiprocess.same_result_training import (
-    NUM_SAMPLED,
+    MAX_SAMPLED,
     NUM_STEPS,
     RECIPES,
     SAVE_EVERY,
@@ -105,5 +105,5 @@ def test_so_they_are_when_interrupted_and_continued_in_another_arrangement(found
 
 def test_every_process_has_the_text_that_the_model_writes(found, recipe, one_device):
     text = sample(recipe, one_device)
-    assert len(text) == (len("def ") + NUM_SAMPLED if recipe.sample else 0)
+    assert len(text) == (len("def ") + MAX_SAMPLED if recipe.sample else 0)
     assert [one[recipe.name]["sample"] for one in found[0][2]] == [text, text]

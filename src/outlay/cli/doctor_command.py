@@ -54,7 +54,7 @@ def _explain(text: str, as_json: bool) -> None:
 
 
 _NEEDED = ("outlay", "jax", "jaxlib", "numpy", "optax")
-_OPTIONAL = ("flax", "grain", "matplotlib", "scikit-learn", "equinox", "dm-haiku", "orbax-checkpoint")
+_OPTIONAL = ("flax", "grain", "matplotlib", "equinox", "dm-haiku", "orbax-checkpoint")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ number of the signal that ended it."""
 _CLOSED_PIPE = 141  # 128 + SIGPIPE
 # What the extras install, as it is imported, and the extra.
 _EXTRA = {
-    **dict.fromkeys(("flax", "grain", "matplotlib", "orbax", "sklearn"), "train"),
+    **dict.fromkeys(("flax", "grain", "matplotlib", "orbax"), "train"),
     "tensorstore": "zarr",
     **EXTRAS,
 }

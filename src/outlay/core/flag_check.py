@@ -59,7 +59,8 @@ def _problems(text: str) -> str:
     answers = {flag: _answer(flag) for flag in _flags(text)}
     refused = {flag: answer for flag, answer in answers.items() if _REFUSED.search(answer)}
     if not refused:
-        return f"XLA does not take XLA_FLAGS={text}, so JAX cannot start\n  {refusal}\n  fix: correct XLA_FLAGS, or unset it"
+        problem = f"XLA does not take XLA_FLAGS={text}, so JAX cannot start"
+        return f"{problem}\n  {refusal}\n  fix: correct XLA_FLAGS, or unset it"
     library = xla_library()
     known = sorted(flags_of_library(library)) if library else []
     return "\n".join(

@@ -1,4 +1,4 @@
-"""Images with labels: a folder for each class, or arrays in `.npz` and `.npy` files."""
+"""Images with labels: handwritten digits, a folder for each class, or arrays in `.npz` and `.npy` files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,35 @@ from outlay.core.error_types import DataError
 from outlay.core.suggest import did_you_mean
 from outlay.datasets.examples import CUT_SHORT, Examples, files_of, open_all
 
+_NUM_TEST_DIGITS = 360
+_MAX_PIXEL = 16
+
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+def digits() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return handwritten digits as training and held-out examples: real data that come with Outlay.
+
+    Each digit has the same share in both parts.
+
+    Source:
+        E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998
+        (doi:10.24432/C50P49, CC BY 4.0): the 1,797 images of its test set, 8 x 8 pixels each.
+
+    Returns:
+        Two dictionaries of `image` (n, 64) float32 from 0 to 1 and `label` (n,) int32; n is 1,437 and 360.
+
+    Example:
+        >>> train, test = outlay.datasets.digits()
+        >>> train["image"].shape, test["label"][:4].tolist()
+        ((1437, 64), [7, 6, 3, 7])
+    """
+    with np.load(Path(__file__).with_name("digits.npz")) as file:
+        image = (file["image"] / _MAX_PIXEL).astype(np.float32)
+        label = file["label"].astype(np.int32)
+    parts = slice(None, -_NUM_TEST_DIGITS), slice(-_NUM_TEST_DIGITS, None)
+    train, test = ({"image": image[part], "label": label[part]} for part in parts)
+    return train, test
 
 
 def images(path: str | Path, *, size: tuple[int, int] | None = None, channels: int = 3) -> Examples:

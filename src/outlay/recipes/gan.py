@@ -12,10 +12,9 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from outlay.core.error_types import RecipeError
-from outlay.datasets.images import arrays
+from outlay.datasets.images import arrays, digits
 from outlay.models.classifiers import as_floats
 from outlay.program.program import Program
-from outlay.recipes.digits import load_split
 from outlay.recipes.recipe import Recipe
 from outlay.train.data import rows_of
 
@@ -31,7 +30,7 @@ def gan(data: str | None = None, *, width: int = 128, batch: int = 128) -> Recip
 
     Args:
         data: an `.npz` file or a folder of `.npy` files with small grey images `image` (n, height, width), of bytes or
-            of floats from 0 to 1; one in ten is held out. Without it, scikit-learn's 1,797 digits.
+            of floats from 0 to 1; one in ten is held out. Without it, `outlay.datasets.digits`.
         width: features inside both networks.
         batch: examples a step.
 
@@ -101,7 +100,7 @@ def generated(layers: Any, noise: jax.Array) -> jax.Array:
 
 
 def _digits() -> tuple[Any, Any]:
-    train, test = ({"image": part["image"].reshape(-1, DIGIT_SIDE, DIGIT_SIDE)} for part in load_split())
+    train, test = ({"image": part["image"].reshape(-1, DIGIT_SIDE, DIGIT_SIDE)} for part in digits())
     return train, test
 
 

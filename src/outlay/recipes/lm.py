@@ -42,7 +42,7 @@ NUM_WARMUP = 10
 
 PROMPT = b"def "
 
-NUM_SAMPLED = 240
+MAX_SAMPLED = 240
 
 TEMPERATURE = 0.7
 
@@ -221,8 +221,10 @@ def sampled_text(config: TransformerConfig, program: Program, state: Any, sequen
     prompt = jnp.frombuffer(PROMPT, jnp.uint8)
 
     def draw(params: Any, key: jax.Array) -> jax.Array:
+        # Each token takes a pass over a whole window: more than a window of them would outlast a short training run.
+        num_tokens = min(MAX_SAMPLED, sequence)
         return sample_tokens(
-            config, params, prompt, key, num_tokens=NUM_SAMPLED, window=sequence, temperature=TEMPERATURE
+            config, params, prompt, key, num_tokens=num_tokens, window=sequence, temperature=TEMPERATURE
         )
 
     everywhere = NamedSharding(program.mesh, PartitionSpec())

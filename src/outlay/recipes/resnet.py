@@ -9,9 +9,8 @@ import numpy as np
 import optax
 
 from outlay.core.error_types import RecipeError
-from outlay.datasets.images import arrays, images
+from outlay.datasets.images import arrays, digits, images
 from outlay.models.classifiers import resnet_classifier
-from outlay.recipes.digits import load_split
 from outlay.recipes.recipe import Recipe
 from outlay.train.data import rows_of
 
@@ -28,7 +27,7 @@ def resnet(
 
     Args:
         data: a folder with a folder of images for each class, or an `.npz` file or folder of `.npy` files with `image`
-            and `label`; one in ten is held out. Without it, scikit-learn's digits.
+            and `label`; one in ten is held out. Without it, `outlay.datasets.digits`.
         size: height and width that images in folders are scaled to.
         width: features of the first stage, of three.
         blocks: blocks a stage.
@@ -64,7 +63,7 @@ def resnet(
 
 
 def _digits() -> tuple[Any, Any, int]:
-    train, test = ({**part, "image": part["image"].reshape(-1, *DIGIT_SHAPE)} for part in load_split())
+    train, test = ({**part, "image": part["image"].reshape(-1, *DIGIT_SHAPE)} for part in digits())
     return train, test, NUM_DIGITS
 
 

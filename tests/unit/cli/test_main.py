@@ -69,11 +69,12 @@ def test_a_mistake_ends_with_a_message_and_exit_code_2(arguments, message):
 
 
 def test_a_missing_extra_is_named_with_its_fix(monkeypatch):
-    monkeypatch.delitem(sys.modules, "outlay.recipes.digits", raising=False)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    for module in ("outlay.recipes.digits", "outlay.models.classifiers"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "flax", None)
     failed = outlay("show", "digits")
     assert failed.exit_code == 2
-    assert failed.stderr == "error: this needs sklearn, which is not installed\n  fix: pip install 'outlay[train]'\n"
+    assert failed.stderr == "error: this needs flax, which is not installed\n  fix: pip install 'outlay[train]'\n"
 
 
 @pytest.mark.processes

@@ -99,9 +99,8 @@ def test_the_data_is_python():
 
 
 @pytest.mark.compiles
-def test_a_sample_is_drawn_where_the_state_lives(monkeypatch):
+def test_a_sample_is_drawn_where_the_state_lives():
     """The numbers are those of one device, so the text is the same to the letter."""
-    monkeypatch.setattr("outlay.recipes.lm.NUM_SAMPLED", 40)
     recipe = lm("tiny", sequence=16)
     texts = []
     for mesh in (outlay.mesh("data=1,model=1", devices=jax.devices()[:1]), outlay.mesh("data=4,model=2")):
@@ -109,7 +108,7 @@ def test_a_sample_is_drawn_where_the_state_lives(monkeypatch):
         texts.append(recipe.sample(program, program.init(jax.random.key(0))))
     assert texts[0] == texts[1]
     assert texts[0].startswith("def ")
-    assert len(texts[0].encode()) >= 44
+    assert len(texts[0].encode()) >= len("def ") + 16
 
 
 def test_a_batch_of_more_than_there_is_reads_it_again():
