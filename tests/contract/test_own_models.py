@@ -14,7 +14,19 @@ from tests.contract.own_models import equinox_models, flax_models, other_models
 from tests.contract.own_models.own_model import OwnModel, lines_for_outlay, row_of_guide
 from tests.contract.placed_as_planned import assert_placed_as_planned
 
+import outlay
+from outlay.core.error_types import ProgramError
+
 MAKERS = [*equinox_models.MODELS, *flax_models.MODELS, *other_models.MODELS]
+PROVED = [
+    equinox_models.recurrent,
+    flax_models.normed,
+    flax_models.graph_network,
+    other_models.convolutional,
+    other_models.low_rank_adapters,
+]
+"""One or two of each library that `outlay.verify` proves in seconds; the others it proves in up to 34."""
+
 MOST_LINES = 5
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "lay_out_your_own_model.md"
 NUM_STEPS = 3
@@ -43,10 +55,34 @@ def test_few_lines_lay_it_out_and_it_trains_as_alone(make: Callable[[], OwnModel
     assert_same(model.parts_of(state), list(parts), model.tolerance)
     assert_same(outputs, alone, model.tolerance)
 
+    facts = outlay.explain(program)
+    assert facts.collectives
+    assert all(finding.text and finding.fix for finding in facts.findings), facts
+    if make in PROVED:
+        assert outlay.verify(program, steps=1).verdict == "same"
+
+
+def test_a_shard_map_that_is_written_for_its_devices_has_no_reference_on_one() -> None:
+    with pytest.raises(ProgramError, match=r"its own shard_map is written for its number of devices.*\n  fix: take"):
+        outlay.verify(other_models.sharded_experts().program)
+
+
+@pytest.mark.parametrize("make", PROVED, ids=lambda make: make.__name__)
+def test_a_loop_that_says_nothing_of_devices_is_told_what_mode_manual_wants(make: Callable[[], OwnModel]) -> None:
+    model = make()
+    layout, parts = model.program.layout, list(model.parts)
+    with pytest.raises(ProgramError, match=r"runs on each device's pieces.*\n(.*\n)*  fix: give its loss to outlay.tr"):
+        lower(model.train, model.init, model.batch, layout=layout, mesh="data=8", mode="manual", parts=parts)
+
 
 def test_the_guide_has_the_table_of_them() -> None:
     table = "\n".join(row_of_guide(make) for make in MAKERS)
     assert table in GUIDE.read_text(encoding="utf-8"), f"the table is now:\n{table}"
+
+
+def lower(*args: Any, **options: Any) -> Any:
+    """Trace a program's step as it is run: in mode manual on pieces."""
+    return outlay.program(*args, **options).lowered
 
 
 def assert_same(ours: Any, theirs: Any, tolerance: float) -> None:

@@ -29,6 +29,12 @@ from outlay.program.abstract import as_shapes, check_results, check_state_type, 
 from outlay.program.execution import Step
 from outlay.program.storing import Storing
 
+FROM_A_LOSS = "give its loss to outlay.train_step(loss, optimizer), whose collectives mode manual writes by itself"
+"""What to do with a training step that says nothing of devices."""
+
+_NUM_SHOWN = 3
+"""Leaves that are named where a step cannot work on pieces."""
+
 
 def plan_on_pieces(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mesh) -> Plan:
     """The plan of a step that runs as a whole on each device's pieces, and of its outputs where rules speak of them.
@@ -156,8 +162,14 @@ def on_pieces(step: Step, plan: Plan, mesh: Mesh) -> Step:
         )
         try:
             return mapped()(state, batch)
-        except (AssertionError, NameError, ValueError) as error:
-            problem = _differs(step, mesh, error) or _unknown_axis(step, mesh, mapped(check_vma=False), state, batch)
+        except ProgramError:
+            raise
+        except Exception as error:  # a model's library has errors of its own
+            problem = (
+                _differs(step, mesh, error)
+                or _unknown_axis(step, mesh, mapped(check_vma=False), state, batch)
+                or _for_whole_arrays(step, plan, state, batch, error)
+            )
             if problem is None:
                 raise
             raise problem from error
@@ -174,8 +186,30 @@ def _differs(step: Step, mesh: Mesh, error: Exception) -> ProgramError | None:
         f"from device to device where it must not: outputs are the same everywhere, unless a rule says how they "
         f"are split, and state is as planned\n"
         f"  fix: reduce it before returning: jax.lax.psum(x, axis) or jax.lax.pmean(x, axis), axis of {axes}\n"
+        f"  or, for a step that trains: {FROM_A_LOSS}\n"
         f'  or, where an output is to be split, add a rule such as ("{OUTPUTS}.**", P({mesh.axis_names[0]!r}))\n'
         f"  JAX says: {error}"
+    )
+
+
+def _for_whole_arrays(step: Step, plan: Plan, state: Any, batch: Any, error: Exception) -> ProgramError | None:
+    """The error for a step that fails on pieces and runs on whole arrays: nothing in it speaks of devices."""
+    if isinstance(error, AssertionError):  # of JAX, which `explaining_mesh_errors` knows
+        return None
+    try:
+        jax.eval_shape(step, state, batch)
+    except Exception:  # it is wrong in itself, or names axes, so that it is meant for pieces
+        return None
+    split = [leaf for leaf in plan if leaf.is_split]
+    pieces = [f"  {leaf.path} is {leaf.local_shape} there, and {leaf.shape} as a whole" for leaf in split[:_NUM_SHOWN]]
+    if len(split) > _NUM_SHOWN:
+        pieces.append(f"  and {counted(len(split) - _NUM_SHOWN, 'more array')} in pieces")
+    words = str(error).splitlines()[0] if str(error) else ""
+    return ProgramError(
+        f"{named(step)} is written for whole arrays, and in mode manual a step that is not from outlay.train_step runs "
+        f"on each device's pieces, where it fails: {type(error).__name__}: {words}\n"
+        + "\n".join(pieces)
+        + f'\n  fix: {FROM_A_LOSS}, or mode="auto", which takes the step as it is'
     )
 
 

@@ -194,6 +194,13 @@ class Variant:
         try:
             with intercepting(instead):
                 traced = jax.jit(lambda *args: self._stepped(*args)).trace(*types)
+        except (TypeError, ValueError) as error:
+            raise ProgramError(
+                "the step cannot be taken on one device, which would be the reference: its own shard_map is written for"
+                f" its number of devices, and fails on one ({str(error).splitlines()[0]})"
+                "\n  fix: take sizes from the arrays that its function is given and from jax.lax.axis_size(axis), so"
+                " that it computes the same on any number of devices"
+            ) from error
         finally:
             jax.clear_caches()
         return traced.jaxpr, traced.out_info
