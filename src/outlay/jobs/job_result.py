@@ -52,14 +52,13 @@ def after_failure(
     lines = []
     if (num := output.num_held(but=first.number)) > 0:
         lines.append(f"{counted(num, 'line')} of the other processes' aftermath left out ({output.log})")
-    gone = [process for process in processes if process.exit_code == 0]
-    if gone and is_echo(error_text):
-        lines.append(f"{_name(gone)} ended early, with exit code 0, while the others still needed {_pronoun(gone)}")
-    if held and is_echo(error_text):
-        ones = [processes[number] for number in held]
+    missing, why = [processes[number] for number in held], "gave no sign of life, held by a signal (SIGSTOP)"
+    if not missing:
+        missing, why = [process for process in processes if process.exit_code == 0], "ended early, with exit code 0"
+    if missing and is_echo(error_text):  # the one to blame comes last, and is not the one that failed
         error_text += (
-            f"{_name(ones)} of {len(processes)} gave no sign of life, held by a signal (SIGSTOP): "
-            f"process {first.number} ended for want of {_pronoun(ones)}, {_reason(first, folder)}\n"
+            f"{_name(missing)} of {len(processes)} {why}: "
+            f"process {first.number} ended for want of {_pronoun(missing)}, {_reason(first, folder)}\n"
         )
     else:
         lines.append(f"process {first.number} of {len(processes)} failed first: {_reason(first, folder)}")

@@ -37,6 +37,15 @@ def test_who_is_held_by_a_signal_is_to_blame_not_who_gave_up_on_it(tmp_path, out
     assert ending.exit_code == 134
 
 
+def test_who_ended_early_is_to_blame_not_who_lost_it(tmp_path, output):
+    output.add(0, "stderr", [FATAL])
+    ending = after_failure([Ended(0, -signal.SIGABRT), Ended(1, 0)], {0: 1.0}, JobFolder(tmp_path), output)
+    assert ending.text.splitlines()[-1] == (
+        "process 1 of 2 ended early, with exit code 0: process 0 ended for want of it, ended by SIGABRT; exit code 134"
+    )
+    assert "failed first" not in ending.text
+
+
 def test_a_failure_of_its_own_is_not_put_on_one_that_is_held(tmp_path, output):
     folder = JobFolder(tmp_path)
     folder.write_failure(0, Failure(1.0, "ValueError", "mine", "Traceback\nValueError: mine\n", 13))
