@@ -101,6 +101,7 @@ def run(
         env=_variables(env or ()),
         requeue=requeue,
     )
+    _check_devices(context.args, script.num_tasks)
     text = render(script, template)
     if submit:
         say(hand_in(text))
@@ -113,6 +114,16 @@ def _variables(texts: Sequence[str]) -> dict[str, str]:
     if wrong:
         raise LaunchError(f"--env {', '.join(wrong)}: a variable needs a value\n  fix: --env {wrong[0]}=VALUE")
     return dict(text.split("=", 1) for text in texts)
+
+
+def _check_devices(words: Sequence[str], num_tasks: int) -> None:
+    """Raise LaunchError for devices or processes that a job of several tasks would refuse, but days later."""
+    options = [word for word in words if word.partition("=")[0] in ("--devices", "--processes")]
+    if options and num_tasks > 1:
+        raise LaunchError(
+            f"in a job of {num_tasks} processes each has the devices that the job gives it, and {', '.join(options)} "
+            "would be refused there\n  fix: leave it out, or --nodes 1 --tasks-per-node 1"
+        )
 
 
 def _check_typos(words: Sequence[str], own: Sequence[str]) -> None:
