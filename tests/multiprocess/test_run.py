@@ -38,30 +38,46 @@ def uninterrupted(folder):
     return folder / "uninterrupted"
 
 
-def test_two_processes_train_as_one_and_leave_one_run_folder(folder):
-    common = (LINE, "--devices", "4", "--layout", "fsdp", "--steps", "4", "--checkpoint-every", "2")
-    alone = outlay_command("run", *common, "--run-folder", "alone", cwd=folder)
-    together = outlay_command("run", *common, "--run-folder", "together", "--processes", "2", cwd=folder)
-    assert alone.returncode == together.returncode == 0, together.stderr
-    assert losses(folder / "together") == pytest.approx(losses(folder / "alone"), rel=1e-6)
-    assert together.stdout.count("held out") == 1
-    names = [sorted(path.name for path in (folder / run).iterdir()) for run in ("alone", "together")]
-    assert names[0] == names[1]
+SHORT = ("run", LINE, "--devices", "4", "--layout", "fsdp", "--steps", "4", "--checkpoint-every", "2")
 
 
-def test_a_run_goes_on_in_another_number_of_processes(folder, uninterrupted):
+@pytest.fixture(scope="module")
+def alone(folder):
+    """A short run of one process."""
+    done = outlay_command(*SHORT, "--run-folder", "alone", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "alone"
+
+
+@pytest.fixture(scope="module")
+def together(folder):
+    """The same of two processes, and what they said."""
+    done = outlay_command(*SHORT, "--run-folder", "together", "--processes", "2", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "together", done.stdout
+
+
+def test_two_processes_train_as_one_and_leave_one_run_folder(alone, together):
+    left, said = together
+    assert losses(left) == pytest.approx(losses(alone), rel=1e-6)
+    assert said.count("held out") == 1
+    assert sorted(os.listdir(left)) == sorted(os.listdir(alone))
+
+
+def test_a_run_goes_on_in_another_number_of_processes(together, uninterrupted, tmp_path):
+    shutil.copytree(together[0], tmp_path / "run")
     resumed = outlay_command(
-        *("run", LINE, "--devices", "4", "--layout", "dp", "--steps", "6", "--run-folder", "together", "--resume"),
+        *("run", LINE, "--devices", "4", "--layout", "dp", "--steps", "6", "--run-folder", "run", "--resume"),
         *("--processes", "4"),
-        cwd=folder,
+        cwd=tmp_path,
     )
     assert resumed.returncode == 0, resumed.stderr
-    assert losses(folder / "together") == pytest.approx(losses(uninterrupted)[:6], rel=1e-5)
+    assert losses(tmp_path / "run") == pytest.approx(losses(uninterrupted)[:6], rel=1e-5)
 
 
-def test_a_run_folder_that_is_full_ends_all_processes_with_the_reason(folder):
+def test_a_run_folder_that_is_full_ends_all_processes_with_the_reason(folder, alone):
     again = outlay_command(
-        *("run", LINE, "--devices", "4", "--steps", "1", "--run-folder", "alone", "--processes", "2"), cwd=folder
+        *("run", LINE, "--devices", "4", "--steps", "1", "--run-folder", alone.name, "--processes", "2"), cwd=folder
     )
     assert again.returncode == 2
     assert "the run folder alone exists" in again.stderr
@@ -86,9 +102,9 @@ def test_devices_that_cannot_be_shared_are_refused(folder):
     assert "1 or 2 or 4 can share them" in refused.stderr
 
 
-def test_a_run_whose_process_is_killed_starts_again_from_its_last_checkpoint(folder, uninterrupted):
+def test_a_run_whose_process_is_killed_starts_again_from_its_last_checkpoint(folder, alone, uninterrupted):
     # In a folder with another run, which --force replaces once, and not again at the restart.
-    shutil.copytree(folder / "alone", folder / "killed")
+    shutil.copytree(alone, folder / "killed")
     killed = outlay_command(
         *("run", f"{FRAGILE}:killed_once", "--devices", "2", "--layout", "fsdp", "--processes", "2"),
         *("--steps", "12", "--checkpoint-every", "2", "--max-restarts", "2", "--run-folder", "killed", "--force"),

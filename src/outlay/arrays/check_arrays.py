@@ -9,8 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
 
+from outlay.core.array_leaves import non_arrays
 from outlay.core.error_types import LayoutError, PlaceError, Problem
 from outlay.core.paths import flatten_paths, under
 from outlay.core.quantities import counted, format_bytes
@@ -23,6 +25,26 @@ from outlay.layout.plan import LeafPlan, Plan
 Shape = tuple[int, ...]
 
 _MAX_NAMED = 4
+
+
+def check_arrays(tree: Any) -> None:
+    """Raise for leaves of a tree that are to be placed and are no arrays, or arrays that were given for good.
+
+    Raises:
+        PlaceError: with one problem per leaf.
+    """
+    problems = non_arrays(tree) or [
+        Problem(
+            "used up",
+            path or "the tree itself",
+            "its memory was given to a program that ran, or deleted",
+            "place what the program returned",
+        )
+        for path, leaf in flatten_paths(tree)[0]
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
+    ]
+    if problems:
+        raise PlaceError(f"{counted(len(problems), 'leaf', 'leaves')} cannot be placed:", problems)
 
 
 def check_fits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> None:

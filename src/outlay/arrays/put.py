@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
-from outlay.arrays.check_arrays import check_fits, check_same_leaves
+from outlay.arrays.check_arrays import check_arrays, check_fits, check_same_leaves
 from outlay.arrays.from_slices import from_callback
 from outlay.arrays.process_agreement import exchange
 from outlay.arrays.shardings import check_mesh, shardings
@@ -93,8 +93,8 @@ def put(
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
-        PlaceError: the plan is of another mesh, shapes do not fit the sharding, or with `check_equal` processes give
-            different arrays; every leaf is listed.
+        PlaceError: the plan is of another mesh, leaves are no arrays or used up, shapes do not fit the sharding, or
+            with `check_equal` processes give different arrays; every leaf is listed.
         ProgramError: the mesh is of compile-only devices.
 
     Example:
@@ -128,7 +128,8 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
 
     Raises:
         LayoutError: paths, shapes or dtypes differ from the plan's; every difference is listed.
-        PlaceError: the plan is of another mesh, or shapes do not fit the sharding; every leaf is listed.
+        PlaceError: the plan is of another mesh, leaves are no arrays or used up, or shapes do not fit the sharding;
+            every leaf is listed.
         ProgramError: the mesh is of compile-only devices.
 
     Example:
@@ -149,6 +150,7 @@ def reshard(tree: Any, where: Plan | Sharding, mesh: Mesh | None = None) -> Any:
 
 def _target_shardings(tree: Any, where: Plan | Sharding, mesh: Mesh | None, *, part: bool = False) -> Any:
     """The tree with each leaf replaced by its new sharding; raise if it cannot have it."""
+    check_arrays(tree)
     if isinstance(where, Sharding):
         check_fits([(path, jnp.shape(leaf)) for path, leaf in flatten_paths(tree)[0]], where)
         return jax.tree.map(lambda _: where, tree)

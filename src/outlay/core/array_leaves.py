@@ -12,10 +12,13 @@ import numpy as np
 from outlay.core.error_types import Problem
 from outlay.core.paths import flatten_paths
 
+_OF_NO_NUMBERS = "OSUMm"
+"""Kinds of NumPy's dtypes that JAX has not: objects, texts, dates."""
+
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is an array, or a number that JAX takes for one."""
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":  # objects and texts
+    if isinstance(leaf, np.ndarray | np.generic) and (leaf.dtype.kind in _OF_NO_NUMBERS or leaf.dtype.names):
         return False
     return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
 

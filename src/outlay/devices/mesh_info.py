@@ -50,11 +50,19 @@ class MeshInfo:
     def of(cls, mesh: Mesh | AbstractMesh | MeshInfo) -> MeshInfo:
         """Read a JAX mesh; nothing of it is kept.
 
+        Raises:
+            MeshError: it is no mesh.
+
         >>> MeshInfo.of(outlay.mesh(data=4, model=2)).axis_sizes
         {'data': 4, 'model': 2}
         """
         if isinstance(mesh, MeshInfo):
             return mesh
+        if not isinstance(mesh, Mesh | AbstractMesh):
+            raise MeshError(
+                f"a {type(mesh).__name__} is no mesh: {mesh!r:.60}\n  fix: outlay.mesh(data=4, model=2), or another "
+                "jax.sharding.Mesh"
+            )
         axes = tuple(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
         if isinstance(mesh, AbstractMesh):
             ids = tuple(range(math.prod(mesh.axis_sizes)))

@@ -154,6 +154,28 @@ def test_every_leaf_that_does_not_fit_is_listed() -> None:
     assert caught.value.problems[0].where == "v"
 
 
+@pytest.mark.parametrize(
+    "leaf",
+    ["text", np.array([None] * 8), np.zeros(8, "M8[s]"), np.zeros(8, [("a", "f4")]), object()],
+    ids=["text", "objects", "dates", "records", "object"],
+)
+@pytest.mark.parametrize("planned", [False, True], ids=["a sharding", "a plan"])
+def test_what_is_no_array_is_named(leaf: Any, planned: bool, mesh: Any) -> None:
+    where: Any = NamedSharding(mesh, P("data"))
+    if planned:
+        where = outlay.Layout([("w", P("data"))]).plan({"w": np.zeros(8, np.float32)}, mesh)
+    with pytest.raises(outlay.errors.PlaceError, match=r"1 leaf cannot be placed:\n  not an array: w\n"):
+        outlay.arrays.put({"w": leaf}, where, mesh if planned else None)
+
+
+@pytest.mark.parametrize("verb", [outlay.arrays.put, outlay.arrays.reshard])
+def test_what_was_used_up_is_named(verb: Any, mesh: Any) -> None:
+    gone = jnp.ones(8)
+    gone.delete()
+    with pytest.raises(outlay.errors.PlaceError, match=r"used up: w\n.*\n.*place what the program returned"):
+        verb({"w": gone}, NamedSharding(mesh, P("data")))
+
+
 def test_a_plan_needs_its_mesh() -> None:
     plan = (outlay.Layout() + outlay.replicate()).plan(TREE, outlay.mesh(x=8))
     with pytest.raises(outlay.errors.PlaceError, match="give the mesh that it was made for too"):

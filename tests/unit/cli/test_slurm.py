@@ -81,7 +81,10 @@ def test_modules_and_variables_keep_their_order():
         (["digits", "--preset=h10"], "there is no preset 'h10'"),
         (["digits", "--gpus-per-node=4", "--template=none.j2"], "none.j2 cannot be read"),
         (["digits", "--gpus-per-node=4", "--requeue"], "fix: --checkpoint-every 100"),
-        (["digits", "--gpus-per-node=0", "--nodes=2", "--devices=8"], "and --devices=8 would be refused there\n  fix: leave"),
+        (
+            ["digits", "--gpus-per-node=0", "--nodes=2", "--devices=8"],
+            "and --devices=8 would be refused there\n  fix: leave",
+        ),
         (["--gpus-per-node", "4"], "Missing argument 'RECIPE'"),
     ],
 )

@@ -73,3 +73,9 @@ def test_a_compile_only_mesh_says_what_it_is_for():
         == "mesh data=8 (8 compile-only devices of h100:2x4 on 2 hosts)"
     )
     assert MeshInfo.from_dict(info.to_dict()) == info
+
+
+@pytest.mark.parametrize("mesh", [{"data": 4}, "data=4", None, []])
+def test_what_is_no_mesh_is_said(mesh):
+    with pytest.raises(MeshError, match=rf"a {type(mesh).__name__} is no mesh: .*\n  fix: outlay\.mesh\("):
+        MeshInfo.of(mesh)

@@ -34,6 +34,13 @@ def test_a_spec_entry_that_names_no_axis_is_refused():
         outlay.Rule("w", P(P.UNCONSTRAINED, "data"))
 
 
+def test_a_spec_of_sums_that_are_half_taken_is_refused():
+    with pytest.raises(
+        outlay.errors.LayoutError, match=r"not a spec: w\n.*unreduced=\{'model'\}.*\n.*leave unreduced="
+    ):
+        outlay.Rule("w", P("data", unreduced={"model"}))
+
+
 @pytest.mark.parametrize("placement", ["model", None, 3, ["data"]])
 def test_what_is_no_placement_is_refused_with_what_is_one(placement):
     fix = r"outlay\.replicate\(\), .* from outlay\.layout on\("
