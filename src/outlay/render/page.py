@@ -205,6 +205,7 @@ class Advice:
         fix: the edit to make.
         is_severe: whether nothing works until it is changed.
         in_short: the kind, the place and the cost in a few words, for a list of those that matter little.
+        members: the texts that this one stands for, which the page can unfold.
     """
 
     kind: str
@@ -212,6 +213,7 @@ class Advice:
     fix: str
     is_severe: bool = False
     in_short: str = ""
+    members: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 from outlay.devices.mesh_info import MeshInfo
 from outlay.program.program import Program
 
+SEVERE = ("out-of-memory", "tight-memory")
+"""Kinds that come before all that only cost."""
+
 
 @dataclass(frozen=True)
 class Finding:

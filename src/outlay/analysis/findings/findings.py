@@ -9,7 +9,7 @@ from dataclasses import replace
 from outlay.analysis.findings.communication import back_and_forth, exchanges_in_fsdp, gathered_batch, whole_parameters
 from outlay.analysis.findings.compiler_messages import FULL_REMATERIALIZATION
 from outlay.analysis.findings.computation import repeated_work, unfused_attention
-from outlay.analysis.findings.finding import Evidence, Finding
+from outlay.analysis.findings.finding import SEVERE, Evidence, Finding
 from outlay.analysis.findings.memory import (
     donated_in_vain,
     large_constants,
@@ -64,4 +64,4 @@ def ranked(findings: list[Finding]) -> tuple[Finding, ...]:
         if finding.kind != "resharding" or not any(str(finding.source) in text for text in reported)
     )
     joined = [replace(one, num_alike=num, cost_bytes=num * one.cost_bytes) for one, num in num_alike.items()]
-    return tuple(sorted(joined, key=lambda one: (one.kind not in ("out-of-memory", "tight-memory"), -one.cost_bytes)))
+    return tuple(sorted(joined, key=lambda one: (one.kind not in SEVERE, -one.cost_bytes)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from outlay.analysis.attribution.program_facts import Segment, WorkFacts
-from outlay.analysis.findings.finding import Finding
+from outlay.analysis.findings.finding import SEVERE, Finding
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds, how_often
+from outlay.core.table import fold_numbers
 from outlay.render.page import (
     Advice,
     Advices,
@@ -38,6 +40,14 @@ if TYPE_CHECKING:
 
 _SMALL = 100
 """Findings that cost so many times less than the dearest share a line."""
+
+_PATH = re.compile(r"[A-Za-z_][\w~/']*(?:\.[\w~/']+)+")
+"""The path of a leaf in a text."""
+
+_NUMBER = re.compile(r"\d+")
+
+_FOLDED = re.compile(r"\{[\d.,]+\}")
+"""What `fold_numbers` makes of numbers that differ."""
 
 _THIN = 0.0005
 """Share of the step below which a stretch is not drawn: it would be thinner than a line."""
@@ -187,18 +197,37 @@ def _work(work: WorkFacts | None) -> Iterator[Block]:
 def _findings(findings: Sequence[Finding], medium: Medium) -> Iterator[Block]:
     if not findings:
         return
-    dearest = findings[0].cost_bytes
-    is_minor = [0 < finding.cost_bytes * _SMALL < dearest for finding in findings]
-    advices = [_advice(finding) for finding in findings]
+    groups = _by_layer(findings)
+    costs = [sum(finding.cost_bytes for finding in group) for group in groups]
+    is_minor = [0 < cost * _SMALL < costs[0] for cost in costs]
+    advices = [_advice(group, cost) for group, cost in zip(groups, costs, strict=True)]
     major = [advice for advice, minor in zip(advices, is_minor, strict=True) if not minor]
     minor = [advice for advice, minor in zip(advices, is_minor, strict=True) if minor]
     title = f"and {len(minor)} that cost less than 1% of the first"
-    yield Section("findings", [Advices(major, minor, title)], str(len(findings)), medium=medium)
+    num = str(len(findings)) if len(groups) == len(findings) else f"{len(findings)} in {len(groups)}, alike ones folded"
+    yield Section("findings", [Advices(major, minor, title)], num, medium=medium)
 
 
-def _advice(finding: Finding) -> Advice:
-    times = f", {how_often(finding.num_alike)}" if finding.num_alike > 1 else ""
-    at = f" at {short_source(finding.source)}" if finding.source else ""
-    in_short = f"{finding.kind}{at} ({format_bytes(finding.cost_bytes)})"
-    is_severe = finding.kind == "out-of-memory"
-    return Advice(f"{finding.kind}{times}", finding.text, finding.fix, is_severe, in_short)
+def _by_layer(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings in groups that differ in the numbers of their leaves' paths alone, the dearest group first."""
+    alike: dict[tuple[Any, ...], list[Finding]] = {}
+    for one in findings:
+        words = _PATH.sub(lambda path: _NUMBER.sub("*", path[0]), f"{one.text}\n{one.fix}")
+        alike.setdefault((one.kind, words, one.source, one.num_alike), []).append(one)
+    return sorted(
+        alike.values(), key=lambda group: (group[0].kind not in SEVERE, -sum(one.cost_bytes for one in group))
+    )
+
+
+def _advice(group: Sequence[Finding], cost: int) -> Advice:
+    first = group[0]
+    kind = f"{first.kind}, {how_often(first.num_alike)}" if first.num_alike > 1 else first.kind
+    at = f" at {short_source(first.source)}" if first.source else ""
+    is_severe = first.kind == "out-of-memory"
+    if len(group) == 1:
+        return Advice(kind, first.text, first.fix, is_severe, f"{first.kind}{at} ({format_bytes(cost)})")
+    texts = [finding.text for finding in group]
+    words = fold_numbers(texts)
+    fix = _FOLDED.sub("*", fold_numbers([finding.fix for finding in group]))  # as a pattern of a rule
+    kind = f"{kind}, {len(group)} alike, {format_bytes(cost)} in all"
+    return Advice(kind, words, fix, is_severe, f"{first.kind}{at}, {len(group)} alike ({format_bytes(cost)})", texts)

@@ -3,6 +3,7 @@
 To write it anew: `OUTLAY_UPDATE_GOLDEN=1 pytest tests/unit/report/explain/test_render.py`, then read the diff.
 """
 
+import dataclasses
 import html
 import os
 import re
@@ -16,6 +17,7 @@ from tests.unit.analysis.hlo.golden import golden_text
 from tests.unit.report.explain.programs import explain_on, shape, training
 
 from outlay.analysis.attribution.collective_facts import rows
+from outlay.analysis.findings.finding import Finding
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.table import to_text
 from outlay.devices.build import mesh
@@ -106,3 +108,24 @@ def test_long_paths_are_shown_by_their_end():
         place(SourceLine("/a/very/long/path/to/some/project/models/attention.py", 3, "f")) == "…/models/attention.py:3"
     )
     assert place(None) == ""
+
+
+def finding(path, num_bytes, kind="replicated", line=9):
+    text = f"{path} is replicated on all 8 devices: {num_bytes / 1024:.1f} KiB each (no dim divides by data=8)"
+    return Finding(kind, text, f"split it by a rule, ({path!r}, P(...))", num_bytes, SourceLine("model.py", line, "f"))
+
+
+def test_findings_that_differ_by_layer_only_are_one_which_the_page_unfolds(found):
+    of_layers = [finding(f"params.layers.{number}.Dense_0.kernel", 1536) for number in range(80)]
+    others = [finding("params.layers.3.Dense_0.kernel", 1638), finding("params.layers.3.Dense_0.kernel", 1536, line=8)]
+    dearer = finding("params.head", 65536)
+    facts = dataclasses.replace(found, findings=(dearer, *of_layers, *others))
+    text = " ".join(str(facts).split())
+    assert (
+        "findings: 83 in 4, alike ones folded 1. replicated, 80 alike, 120.0 KiB in all: params.layers.{0..79}" in text
+    )
+    assert "fix: split it by a rule, ('params.layers.*.Dense_0.kernel', P(...)) 2. replicated: params.head" in text
+    words = re.sub("<wbr>", "", facts.to_html())
+    assert "<summary>all 80</summary>" in words
+    assert all(html.escape(one.text) in words for one in facts.findings)
+    assert len(facts.to_dict()["findings"]) == 83
