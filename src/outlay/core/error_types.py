@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outlay.core.fold import as_pattern, fold_numbers, without_layers
+
 # What a terminal obeys instead of showing it (C0, DEL, C1), what turns the order of a line around or breaks it, and
 # halves of characters, which no stream can write. Newlines and tabs are how our own texts are laid out.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -141,33 +143,63 @@ class Problem:
         return f"  {self.kind}: {self.where or 'the bare array'}\n    {self.what}\n    fix: {fix}"
 
 
+_FEW = 3
+"""Problems of equal layers that are told one by one."""
+
 MAX_LINES = 200
 """Lines of a message: more than a person reads, and what a terminal keeps."""
 
 
 def message(headline: str, problems: Sequence[Problem]) -> str:
-    """A headline and every problem, or some of each kind where they are too many to read.
+    """A headline and every problem, those of more than a few equal layers as one; some of each kind if they are many.
 
     >>> many = [Problem("typo", f"w{i}", "it is wrong", "correct it") for i in range(100)]
     >>> message("wrong:", many).splitlines()[-1]
     "  ... and 34 more of 'typo'; all: error.problems[66:100]"
+    >>> of_layers = [Problem("typo", f"layers.{i}.w", "it is wrong", f"correct layers.{i}.w") for i in range(80)]
+    >>> print(message("wrong:", of_layers))
+    wrong:
+      typo: layers.{0..79}.w, 80 alike
+        it is wrong
+        fix: correct layers.*.w
     """
-    texts = [problem.text() for problem in problems]
+    groups = _by_layer(problems)
+    texts = [_as_one([problems[i] for i in group]).text() for group in groups]
     if sum(text.count("\n") + 1 for text in texts) < MAX_LINES:
         return "\n".join([headline, *texts])
-    kinds = list(dict.fromkeys(problem.kind for problem in problems))
+    kind_of = [problems[group[0]].kind for group in groups]
+    kinds = list(dict.fromkeys(kind_of))
     lines_each = (MAX_LINES - 1) // min(len(kinds), MAX_LINES // 10) - 1
     lines = [headline]
     for kind in kinds[: MAX_LINES // 10]:
-        mine = [i for i, problem in enumerate(problems) if problem.kind == kind]
+        mine = [number for number, other in enumerate(kind_of) if other == kind]
         shown, left = 0, lines_each
         while shown < len(mine) and (not shown or texts[mine[shown]].count("\n") < left):
             text = texts[mine[shown]].split("\n")
             lines += text[:left]
             left -= len(text)
             shown += 1
-        if shown < len(mine):
+        if left_out := sorted(i for number in mine[shown:] for i in groups[number]):
             lines.append(
-                f"  ... and {len(mine) - shown} more of {kind!r}; all: error.problems[{mine[shown]}:{mine[-1] + 1}]"
+                f"  ... and {len(left_out)} more of {kind!r}; all: error.problems[{left_out[0]}:{left_out[-1] + 1}]"
             )
     return "\n".join(lines[:MAX_LINES])
+
+
+def _by_layer(problems: Sequence[Problem]) -> list[list[int]]:
+    """The numbers of problems, in groups that say the same of equal layers; a few are groups of their own."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for number, problem in enumerate(problems):
+        words = (problem.kind, *map(without_layers, (problem.where, problem.what, problem.fix)))
+        alike.setdefault(words, []).append(number)
+    groups = [[group] if len(group) > _FEW else [[number] for number in group] for group in alike.values()]
+    return sorted(one for group in groups for one in group)
+
+
+def _as_one(problems: Sequence[Problem]) -> Problem:
+    if len(problems) == 1:
+        return problems[0]
+    first = problems[0]
+    where = f"{fold_numbers([problem.where for problem in problems])}, {len(problems)} alike"
+    what = fold_numbers([problem.what for problem in problems])
+    return Problem(first.kind, where, what, as_pattern([problem.fix for problem in problems]))

@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from outlay.core.error_types import visible
+from outlay.core.fold import fold_numbers
 
 
 @dataclass(frozen=True)
@@ -92,39 +93,11 @@ def _as_one(rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"{first} x{len(rows):,}", *others]
 
 
-def fold_numbers(names: Sequence[str]) -> str:
-    """One name for several that differ in nothing but numbers, as a shell would write it.
-
-    >>> fold_numbers(["layers.0.kernel", "layers.1.kernel", "layers.2.kernel"]), fold_numbers(["w7", "w1", "w0"])
-    ('layers.{0..2}.kernel', 'w{0..1,7}')
-    """
-    pieces = [re.split(r"(\d+)", name) for name in names]
-    return "".join(
-        same[0] if len(set(same)) == 1 else f"{{{_runs(sorted(set(map(int, same))))}}}"
-        for same in zip(*pieces, strict=True)
-    )
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    if len(runs) > _MAX_RUNS:
-        return f"{numbers[0]}..{numbers[-1]}"
-    return ",".join(f"{run[0]}..{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
 MAX_UNFOLDED = 60
 """Rows that fit on a screen or two: of more, equal layers are one row."""
 
 MAX_ROWS = 200
 """Rows of a table that a person will scroll through; laying out more takes seconds."""
-
-_MAX_RUNS = 4
-"""Runs of numbers that a folded name lists; of more it says the first and the last number."""
 
 _NUMBER = re.compile(r"(?<![\s(,])\d+")  # not of a shape, nor one that stands alone
 

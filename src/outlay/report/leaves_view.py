@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from outlay.core.fold import fold_numbers
 from outlay.core.paths import join_parts, split_path
 from outlay.core.quantities import format_bytes
-from outlay.core.table import MAX_UNFOLDED, fold_numbers
+from outlay.core.table import MAX_UNFOLDED
 from outlay.devices.device_identity import format_ids
 from outlay.report.array_blocks import Picture, draw
 from outlay.report.leaf import LeafFacts

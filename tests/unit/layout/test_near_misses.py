@@ -1,6 +1,7 @@
 """Rules that match nothing, or less or more than meant: each is told what it says and what to write."""
 
 import unicodedata
+from string import ascii_letters
 
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -165,7 +166,8 @@ def test_first_dims_of_a_batch_that_differ_are_noted_unless_a_rule_names_them():
 
 
 def test_a_message_is_at_most_200_lines_and_says_how_to_see_all():
-    state = {"params": {f"w{i}": {"kernel": shape(8, 8), "bias": shape(7)} for i in range(300)}}
+    names = [f"{first}{second}" for first in ascii_letters for second in ascii_letters][:300]
+    state = {"params": {name: {"kernel": shape(8, 8), "bias": shape(7)} for name in names}}
     with pytest.raises(outlay.errors.LayoutError) as error:
         outlay.Layout([("params.*.bias", P("data"))]).plan(state, MESH)
     lines = str(error.value).splitlines()
@@ -181,3 +183,16 @@ def test_a_message_is_at_most_200_lines_and_says_how_to_see_all():
 @pytest.mark.filterwarnings("error")
 def test_a_regular_expression_that_would_run_for_ever_is_not_tried_and_python_says_nothing_of_others(pattern):
     assert "params" in fix(pattern, {"params": {"a" * 200: shape(8, 8)}})
+
+
+def test_what_is_wrong_with_equal_layers_alike_is_told_once():
+    state = {"params": {f"w{i}": {"kernel": shape(8, 8), "bias": shape(7)} for i in range(300)}}
+    with pytest.raises(outlay.errors.LayoutError) as error:
+        outlay.Layout([("params.*.bias", P("data"))]).plan(state, MESH)
+    assert len(error.value.problems) == 600
+    text = str(error.value)
+    assert "600 problems\n  indivisible dim: params.w{0..299}.bias, 300 alike\n" in text
+    assert "uncovered leaf: params.w{0..299}.kernel, 300 alike\n    no rule covers (8, 8) float32 (256 B)\n" in text
+    assert text.endswith(
+        'fix: add ("params.w*.kernel", P("data")), or + outlay.replicate() to keep all that is left whole'
+    )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outlay.analysis.attribution.program_facts import Segment, WorkFacts
 from outlay.analysis.findings.finding import SEVERE, Finding
+from outlay.core.fold import as_pattern, fold_numbers, without_layers
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds, how_often
-from outlay.core.table import fold_numbers
 from outlay.render.page import (
     Advice,
     Advices,
@@ -40,14 +39,6 @@ if TYPE_CHECKING:
 
 _SMALL = 100
 """Findings that cost so many times less than the dearest share a line."""
-
-_PATH = re.compile(r"[A-Za-z_][\w~/']*(?:\.[\w~/']+)+")
-"""The path of a leaf in a text."""
-
-_NUMBER = re.compile(r"\d+")
-
-_FOLDED = re.compile(r"\{[\d.,]+\}")
-"""What `fold_numbers` makes of numbers that differ."""
 
 _THIN = 0.0005
 """Share of the step below which a stretch is not drawn: it would be thinner than a line."""
@@ -212,7 +203,7 @@ def _by_layer(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Findings in groups that differ in the numbers of their leaves' paths alone, the dearest group first."""
     alike: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:
-        words = _PATH.sub(lambda path: _NUMBER.sub("*", path[0]), f"{one.text}\n{one.fix}")
+        words = without_layers(f"{one.text}\n{one.fix}")
         alike.setdefault((one.kind, words, one.source, one.num_alike), []).append(one)
     return sorted(
         alike.values(), key=lambda group: (group[0].kind not in SEVERE, -sum(one.cost_bytes for one in group))
@@ -227,7 +218,8 @@ def _advice(group: Sequence[Finding], cost: int) -> Advice:
     if len(group) == 1:
         return Advice(kind, first.text, first.fix, is_severe, f"{first.kind}{at} ({format_bytes(cost)})")
     texts = [finding.text for finding in group]
-    words = fold_numbers(texts)
-    fix = _FOLDED.sub("*", fold_numbers([finding.fix for finding in group]))  # as a pattern of a rule
+    fix = as_pattern([finding.fix for finding in group])
     kind = f"{kind}, {len(group)} alike, {format_bytes(cost)} in all"
-    return Advice(kind, words, fix, is_severe, f"{first.kind}{at}, {len(group)} alike ({format_bytes(cost)})", texts)
+    return Advice(
+        kind, fold_numbers(texts), fix, is_severe, f"{first.kind}{at}, {len(group)} alike ({format_bytes(cost)})", texts
+    )
