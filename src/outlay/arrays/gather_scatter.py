@@ -180,7 +180,7 @@ def _agree(value: Any, source: int, target: str, verb: str) -> _Header:
     faults = [Problem(*call["fault"]) for call in calls if call["fault"]]
     if faults:
         raise PlaceError(f"{verb} from a process that is not there, in {len(faults)} of {len(calls)} processes", faults)
-    fix = f"pass the same to outlay.{verb} everywhere"
+    fix = f"pass the same to outlay.arrays.{verb} everywhere"
     check_same([f"source={call['source']}" for call in calls], f"the source of {verb}", fix)
     check_same([call["target"] for call in calls], f"the sharding of {verb}", fix)
     array_type = calls[source]["array"]
