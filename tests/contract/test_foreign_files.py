@@ -16,7 +16,7 @@ from tests.unit.recipes import small
 import outlay
 from outlay.core.error_types import OutlayError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run_prepared
+from outlay.recipes.runner import run_prepared
 from outlay.train.run_folder import RunFolder
 
 NUM_OPERATIONS = 100

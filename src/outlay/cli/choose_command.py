@@ -33,16 +33,16 @@ def choose(
         typer.Option("--mesh", metavar="AXES", help="A mesh to choose from, such as data=32,model=8; may be repeated."),
     ] = None,
     mode: ModeOption = None,
-    xla: Annotated[
+    compiler_options: Annotated[
         str | None,
         typer.Option(
-            "--xla",
+            "--compiler-options",
             metavar="preset|none|FILE",
             help="Options of the compiler, as of explain; without, the preset, and the best without it.",
         ),
     ] = None,
     candidates: Annotated[
-        int, typer.Option("--candidates", min=1, metavar="N", help="How many candidates to compile.")
+        int, typer.Option("--num-candidates", min=1, metavar="N", help="How many candidates to compile.")
     ] = NUM_CANDIDATES,
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, metavar="S", help="Seconds that compiling one may take.")
@@ -78,7 +78,16 @@ def choose(
         recipe, context.args, hardware, known=known, narrowed=narrowed
     )
     if selection is None:
-        question = ask(recipe, context.args, hardware, known=known, layouts=layout, meshes=mesh, mode=mode, xla=xla)
+        question = ask(
+            recipe,
+            context.args,
+            hardware,
+            known=known,
+            layouts=layout,
+            meshes=mesh,
+            mode=mode,
+            compiler_options=compiler_options,
+        )
         selection = search(
             question,
             num_candidates=candidates,

@@ -86,7 +86,7 @@ def explain(
         prepared = prepare_program(context, recipe, options)
         watch(patience=0.5)  # nothing is run, and nothing lost
         explanation = explain_program(prepared.program, cache=cache)
-        ways = ways_for(prepared, explanation, recipe, context.args, options.target, options.xla, cache=cache)
+        ways = ways_for(prepared, explanation, recipe, context.args, options.target, options.compiler_options, cache=cache)
         if fix:
             from outlay.search.fix_activations import fix as fix_activations
 
@@ -114,8 +114,13 @@ def explain(
 
 
 def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Explanation:
-    xla = None if options.xla == "preset" else options.xla
-    given = {"--devices": options.devices, "--layout": options.layout, "--mode": options.mode, "--xla": xla}
+    compiler_options = None if options.compiler_options == "preset" else options.compiler_options
+    given = {
+        "--devices": options.devices,
+        "--layout": options.layout,
+        "--mode": options.mode,
+        "--compiler-options": compiler_options,
+    }
     extra = [option for option, value in given.items() if value is not None] + list(context.args)
     if extra:
         raise typer.BadParameter(f"{file} is compiled already: {extra[0]} is for recipes", param_hint=extra[0])

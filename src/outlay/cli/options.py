@@ -53,10 +53,10 @@ ModeOption = Annotated[
         "--mode", metavar="auto|manual|placed", help="How the step is executed; without, as the layout needs."
     ),
 ]
-XlaOption = Annotated[
+CompilerOptionsOption = Annotated[
     str,
     typer.Option(
-        "--xla",
+        "--compiler-options",
         metavar="preset|none|FILE",
         help="Options of the compiler: what published recipes set, none, or a file with one --name=value a line.",
     ),
@@ -98,7 +98,7 @@ class ProgramOptions:
     mesh: MeshOption = None
     layout: LayoutOption = None
     mode: ModeOption = None
-    xla: XlaOption = "preset"
+    compiler_options: CompilerOptionsOption = "preset"
 
     def prepare(self, recipe: Recipe) -> Prepared:
         """Return the program of a recipe that is asked for: planned, not yet compiled.
@@ -114,7 +114,7 @@ class ProgramOptions:
             mesh=self.mesh,
             mode=self.mode,
             target=self.target,
-            compiler_options=self.xla if self.xla in ("preset", "none") else Path(self.xla),
+            compiler_options=self.compiler_options,
         )
 
 

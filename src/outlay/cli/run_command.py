@@ -13,9 +13,9 @@ import typer
 from outlay.cli.launch_command import InOrderOption, StartWithinOption, StuckAfterOption
 from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, load_recipe, with_program_options
 from outlay.cli.output import ANSWERS, print_answer, print_json, print_picture, say, warn_unread
-from outlay.jobs.job_folder import Flag, JobFolder
 from outlay.jobs.stall import Limits
 from outlay.jobs.stop_request import listen
+from outlay.recipes.in_processes import is_launched
 
 if TYPE_CHECKING:
     from outlay.recipes.run_kind import Result
@@ -118,33 +118,20 @@ def run(
     devices = own_devices(options.devices, is_shared=processes is not None)
     own = replace(options, devices=devices)
     prepared = own.prepare(load_recipe(context, recipe, own, record=record or (), stride=stride))
-    from outlay.recipes.run import own_folder_of, run_prepared
     from outlay.recipes.run_kind import ResultNotWritten, TrainingOptions
+    from outlay.recipes.runner import open_folder, run_prepared
     from outlay.report.show import show
     from outlay.train.multihost import is_first
     from outlay.train.patience import Patience
-    from outlay.train.run_folder import RunFolder
 
-    path = own_folder_of(prepared.recipe.name) if run_folder is None else run_folder
-    prepared.program.agree(
-        recipe=prepared.recipe.name,
-        layout=prepared.layout_name,
-        seed=prepared.recipe.seed,
-        steps=steps,
-        checkpoint_every=checkpoint_every,
-        evaluate_every=evaluate_every,
-        patience=patience,
-        steps_per_call=steps_per_call,
-        run_folder=path,
-        resume=resume,
-    )
-    folder = RunFolder(path, force=force, resume=resume or has_begun(), on_begin=mark_begun)
+    training = TrainingOptions(evaluate_every, None if patience is None else Patience(patience), steps_per_call)
+    asked = {"steps": steps, "checkpoint_every": checkpoint_every, "training": training}
+    folder = open_folder(prepared, run_folder, force=force, resume=resume, **asked)
     if is_first() and not as_json:
         print_picture(show(prepared.program.plan))
-        warn_unread(f"the run goes on, and what it comes to is in {path}")
+        warn_unread(f"the run goes on, and what it comes to is in {folder.path}")
     try:
-        training = TrainingOptions(evaluate_every, None if patience is None else Patience(patience), steps_per_call)
-        result = run_prepared(prepared, folder, steps=steps, checkpoint_every=checkpoint_every, training=training)
+        result = run_prepared(prepared, folder, **asked)
     except ResultNotWritten as error:
         _print(error.result, as_json)
         raise
@@ -160,13 +147,6 @@ def _print(result: Result, as_json: bool) -> None:
         print_json(result.to_dict())
     else:
         say(f"\n{result}")
-
-
-def is_launched() -> bool:
-    """Return whether `outlay launch` or `outlay run --processes` started this process."""
-    from outlay.jobs import process_info
-
-    return process_info.NUM_PROCESSES in os.environ
 
 
 def run_in_processes(
@@ -212,25 +192,6 @@ def run_in_processes(
         finally:
             del os.environ[ANSWERS]
             print_answer(Path(folder))
-
-
-def has_begun() -> bool:
-    """Return whether an earlier start of this job has taken the run folder, so that this one continues it."""
-    folder = _job_folder()
-    return folder is not None and folder.has(Flag.BEGUN)
-
-
-def mark_begun() -> None:
-    """Mark that this job has taken the run folder, for later starts of it."""
-    if folder := _job_folder():
-        folder.set(Flag.BEGUN)
-
-
-def _job_folder() -> JobFolder | None:
-    from outlay.jobs import process_info
-
-    path = os.environ.get(process_info.JOB_DIR)
-    return JobFolder(Path(path)) if path else None
 
 
 def own_devices(devices: int | None, *, is_shared: bool) -> int | None:

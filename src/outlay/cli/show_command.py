@@ -16,7 +16,7 @@ from outlay.cli.options import (
 from outlay.cli.output import check_output, print_facts, write_page
 
 
-@with_program_options(without="xla")
+@with_program_options(without="compiler_options")
 def show(
     context: typer.Context,
     recipe: RecipeArgument,

@@ -24,7 +24,7 @@ from outlay.core.runtime_flags import Value, flags_of_library, read_flags, typed
 from outlay.core.suggest import did_you_mean
 
 RequestedOptions = Mapping[str, Value] | Path | str
-"""`preset`, `none`, options by name, or a file of them, one `--name=value` after another."""
+"""`preset`, `none`, options by name, or the name of a file of them, one `--name=value` after another."""
 
 MICROBATCHES = "microbatches"
 """The scope that `outlay.train_step` opens around its loop over microbatches, by which the loop is known."""
@@ -67,7 +67,7 @@ def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> Compiler
     What `XLA_FLAGS` or `LIBTPU_INIT_ARGS` set already is left out of a preset.
 
     Args:
-        requested: `preset`, `none`, options by name, or a file of them.
+        requested: `preset`, `none`, options by name, or the name of a file of them.
         mesh: whose devices are compiled for; without one a preset is empty.
 
     Raises:
@@ -78,15 +78,10 @@ def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> Compiler
     """
     if isinstance(requested, Mapping):
         return CompilerOptions("given", {name.removeprefix("--"): value for name, value in requested.items()})
-    if isinstance(requested, Path):
-        return CompilerOptions(str(requested), _of_file(requested))
     if requested == "none":
         return CompilerOptions()
     if requested != "preset":
-        raise ProgramError(
-            f"there are no compiler options {requested!r}: {did_you_mean(requested, ('preset', 'none'))}"
-            "\n  fix: 'preset', 'none', a dictionary of options, or the Path of a file with one --name=value a line"
-        )
+        return CompilerOptions(str(requested), _of_file(Path(requested)))
     kind = mesh.devices.flat[0].platform if mesh is not None else ""
     set_already = {name for variable in _ENVIRONMENT for name in read_flags(os.environ.get(variable, ""))}
     values = _presets().get(kind, {})
@@ -104,9 +99,14 @@ def _presets() -> dict[str, dict[str, Value]]:
 def _of_file(path: Path) -> dict[str, Value]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise ProgramError(
+            f"there are no compiler options '{path}', and no such file: {did_you_mean(str(path), ('preset', 'none'))}"
+            "\n  fix: preset, none, a dictionary of options, or a file with one --name=value a line"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ProgramError(
-            f"{path}: the compiler options cannot be read: {error}\n  fix: preset, none, or the name of a file"
+            f"{path}: the compiler options cannot be read: {error}\n  fix: preset, none, or a file of them"
         ) from error
     words = [(number, word) for number, line in enumerate(lines, 1) for word in line.partition("#")[0].split()]
     strange = [f"  line {number}: {word!r}" for number, word in words if not re.match(r"--xla_\w+=", word)]

@@ -45,7 +45,7 @@ def program(
             (`outlay.graph.GraphLoop`) in mode manual is split by rows (`outlay.layout.by_rows`). In mode `placed` its
             parts are programs of their own, each on its devices (`outlay.by_module`).
         compiler_options: what the compiler is asked for besides its defaults: `preset` is what published recipes set on
-            such devices, `none` nothing; or options by name, or the `Path` of a file with one `--name=value` a line.
+            such devices, `none` nothing; or options by name, or the name of a file with one `--name=value` a line.
         donate: whether a call uses up the state and returns the next one. With False the step only reads the state and
             returns its outputs alone, for evaluation and inference: `outputs = program(state, batch)`. Several such
             programs, and the one that trains, work on one state where init, layout and mesh are the same.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import sys
@@ -24,7 +23,7 @@ from outlay.layout.layout import Layout
 from outlay.layout.policies import SplitRows
 from outlay.program.execution import Mode
 from outlay.recipes.arguments import defaults, option_sets, recipe_arguments, several_values
-from outlay.recipes.find import find_function, find_recipe
+from outlay.recipes.find import find_function, find_recipe, name_of
 from outlay.recipes.prepare import layout_names, layout_of, on_devices
 from outlay.recipes.recipe import Recipe
 from outlay.recipes.ways_to_fit import Changes, WayToFit, Workloads
@@ -49,7 +48,7 @@ def choose(
     layouts: Sequence[str] | None = None,
     meshes: Sequence[str] | None = None,
     mode: str | None = None,
-    xla: str | None = None,
+    compiler_options: str | None = None,
     num_candidates: int = NUM_CANDIDATES,
     processes: int | None = None,
     timeout: float = TIMEOUT,
@@ -77,8 +76,8 @@ def choose(
         layouts: the layouts to choose from, by name or as TOML files; all of the recipe's if None.
         meshes: the meshes to choose from, as text, for every layout; if None all that are possible.
         mode: how the step is executed; the recipe's own mode if None.
-        xla: options of the compiler: `preset`, `none`, or the name of a file of them; if None the preset, and the best
-            without it.
+        compiler_options: `preset`, `none`, or the name of a file of options of the compiler; if None the preset, and
+            the best without it.
         num_candidates: how many to compile.
         processes: how many at a time; if None, as many as there are cores and memory for.
         timeout: seconds for each.
@@ -97,10 +96,18 @@ def choose(
     """
     words = words_of(options or {})
     narrowed = {"layouts": layouts, "meshes": meshes, "mode": mode}
-    chosen = choose_for_graph(_named(recipe), words, Target.parse(target), narrowed=narrowed)
+    chosen = choose_for_graph(name_of(recipe), words, Target.parse(target), narrowed=narrowed)
     if chosen is not None:
         return chosen
-    question = ask(_named(recipe), words, Target.parse(target), layouts=layouts, meshes=meshes, mode=mode, xla=xla)
+    question = ask(
+        name_of(recipe),
+        words,
+        Target.parse(target),
+        layouts=layouts,
+        meshes=meshes,
+        mode=mode,
+        compiler_options=compiler_options,
+    )
     num_processes = processes or default_processes()
     return search(question, num_candidates=num_candidates, num_processes=num_processes, timeout=timeout)
 
@@ -149,7 +156,7 @@ def ask(
     layouts: Sequence[str] | None = None,
     meshes: Sequence[str] | None = None,
     mode: str | None = None,
-    xla: str | None = None,
+    compiler_options: str | None = None,
 ) -> Question:
     """Build the search question for a recipe on a target, with all candidates; the arguments are those of `choose`.
 
@@ -161,7 +168,7 @@ def ask(
         layouts: the layouts to choose from.
         meshes: the meshes to choose from.
         mode: how the step is executed.
-        xla: options of the compiler; if None the preset, and the best without it.
+        compiler_options: options of the compiler; if None the preset, and the best without it.
     """
     function = find_function(recipe)
     several, fixed = several_values(function, words)
@@ -185,7 +192,7 @@ def ask(
             target,
             peak=price.peak_bytes,
             capacity=price.room,
-            xla=candidate.xla or xla or "preset",
+            compiler_options=candidate.compiler_options or compiler_options or "preset",
             tried=[replace(each, options=(*given.items(), *each.options)) for each in tried],
         ).that_fit()
 
@@ -196,7 +203,7 @@ def ask(
             layout=candidate.layout,
             mesh=candidate.mesh,
             mode=mode,
-            xla=candidate.xla or xla or "preset",
+            compiler_options=candidate.compiler_options or compiler_options or "preset",
             target=str(target),
             parent=os.getpid(),
         )
@@ -214,7 +221,7 @@ def ask(
         job_of=job_of,
         ways_of=ways_of,
         # Without options of its own there is no program without them.
-        xla=xla if target.has_host_memory else "preset",
+        compiler_options=compiler_options if target.has_host_memory else "preset",
     )
 
 
@@ -224,19 +231,6 @@ def _shapes(own: str, meshes: Sequence[str] | None, target: Target) -> list[str]
         resolved = (on_target(MeshSpec.parse(text), target) for text in meshes)
         return list(dict.fromkeys(map(str, resolved)))
     return [str(mesh) for mesh in mesh_shapes(MeshSpec.parse(own), target)]
-
-
-def _named(recipe: str | Callable[..., Recipe]) -> str:
-    """Return the name by which other processes can find a recipe."""
-    if isinstance(recipe, str):
-        return recipe
-    file, name = inspect.getsourcefile(inspect.unwrap(recipe)), getattr(recipe, "__qualname__", "")
-    if not file or not Path(file).is_file() or not name.isidentifier():
-        raise RecipeError(
-            f"{name or recipe!r} is not at the top level of a file, where the processes that compile could find it"
-            "\n  fix: define the function in a file, and pass it or 'path/to/file.py:function'"
-        )
-    return f"{file}:{name}"
 
 
 @dataclass(frozen=True)
@@ -251,7 +245,7 @@ class Job:
         mode: how the step is executed; the recipe's own if None.
         target: the target as text.
         parent: the process that searches, without which the answer is of no use; None if nobody waits for it.
-        xla: options of the compiler: `preset`, `none` or a file of them.
+        compiler_options: options of the compiler: `preset`, `none` or a file of them.
     """
 
     recipe: str
@@ -261,7 +255,7 @@ class Job:
     mode: str | None
     target: str
     parent: int | None = None
-    xla: str = "preset"
+    compiler_options: str = "preset"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
@@ -287,7 +281,7 @@ def answer(job: Job) -> dict[str, Any]:
             mesh=job.mesh,
             mode=job.mode,
             target=job.target,
-            compiler_options=job.xla if job.xla in ("preset", "none") else Path(job.xla),
+            compiler_options=job.compiler_options,
         )
         candidate_price, was_cached = compiled_price(prepared.program, target)
     except OutlayError as error:

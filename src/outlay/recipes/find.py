@@ -59,6 +59,23 @@ def find_recipe(
     return recipe if takes_record else with_recording(recipe, record, stride)
 
 
+def name_of(recipe: str | Callable[..., Recipe]) -> str:
+    """Return the name by which other processes can find a recipe.
+
+    Raises:
+        RecipeError: it is a function that no file has at its top level.
+    """
+    if isinstance(recipe, str):
+        return recipe
+    file, name = inspect.getsourcefile(inspect.unwrap(recipe)), getattr(recipe, "__qualname__", "")
+    if not file or not Path(file).is_file() or not name.isidentifier():
+        raise RecipeError(
+            f"{name or recipe!r} is not at the top level of a file, where other processes could find it"
+            "\n  fix: define the function in a file, and pass it or 'path/to/file.py:function'"
+        )
+    return f"{file}:{name}"
+
+
 def with_recording(recipe: Recipe, record: Sequence[str] = (), stride: int | None = None) -> Recipe:
     """Return a recipe that records what is asked for, and as before what is not.
 

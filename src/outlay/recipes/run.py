@@ -1,40 +1,40 @@
-"""Run a recipe of any kind, or continue the run of it that is in a run folder."""
+"""`outlay.run`: what `outlay run` does, in this process or in several that it starts."""
 
 from __future__ import annotations
 
-import os
-import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
 
-from outlay.core.error_types import CheckpointError, RecipeError
-from outlay.core.quantities import counted
-from outlay.core.runtime_flags import versions
-from outlay.devices.mesh_info import check_runnable
-from outlay.jobs.heartbeat import beat
-from outlay.program.program import Program
-from outlay.recipes.find import find_recipe, with_recording
-from outlay.recipes.plugins import load
-from outlay.recipes.prepare import Prepared, prepare
+from outlay.core.error_types import RecipeError
+from outlay.devices.simulated import simulate
+from outlay.program.compiler_options import RequestedOptions
+from outlay.recipes.find import find_recipe, name_of, with_recording
+from outlay.recipes.in_processes import (
+    is_launched,
+    run_in_processes,
+    words_of_arguments,
+)
+from outlay.recipes.prepare import prepare
 from outlay.recipes.recipe import Recipe
-from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions
-from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.checkpoint.folder import CheckpointFolder
+from outlay.recipes.run_kind import Result, TrainingOptions
+from outlay.recipes.runner import open_folder, run_prepared
+from outlay.search.candidate import words_of
 from outlay.train.patience import Patience
-from outlay.train.run_folder import COLLECTED, RECORDING, RunFolder
-from outlay.train.saving import Saving
 
 
 def run(
-    recipe: Recipe | str,
+    recipe: Recipe | str | Callable[..., Recipe],
     *,
-    layout: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    devices: int | None = None,
+    target: str | None = None,
     mesh: str | Mesh | None = None,
+    layout: str | None = None,
     mode: str | None = None,
+    compiler_options: RequestedOptions = "preset",
     steps: int | None = None,
     run_folder: Path | str | None = None,
     force: bool = False,
@@ -45,14 +45,27 @@ def run(
     steps_per_call: int | None = None,
     record: str | Sequence[str] = (),
     stride: int | None = None,
+    processes: int | None = None,
+    max_restarts: int = 0,
+    in_order: bool = False,
+    stuck_after: float | None = None,
+    start_within: float | None = None,
 ) -> Result:
     """Run a recipe and leave a run folder, as `outlay run` does. Progress goes to stderr.
 
+    With `processes` this process starts so many, each of which runs the command, and uses no device itself; what they
+    print is printed here. Call it under `if __name__ == "__main__":`, since they may import the file that does.
+
     Args:
-        recipe: the recipe, or what names one on the command line: `digits`, `path/to/file.py:function`.
-        layout: the name of one of its layouts, or a TOML file; its default if None.
+        recipe: the recipe, or what names one on the command line, `digits` or `path/to/file.py:function`, or the
+            function itself. Other processes must be able to find it.
+        options: options of the recipe, such as `{"model": "tiny"}`, unless it is made already.
+        devices: simulate so many, as `outlay.simulate` does; with `processes`, so many that they share evenly.
+        target: the hardware to run on, which has to be here, such as `cpu:8`; the devices that JAX has if None.
         mesh: a mesh, or one as text such as `data=4,model=2`; the one that goes with the layout if None.
+        layout: the name of one of its layouts, or a TOML file; its default if None.
         mode: `auto`, `manual` or `placed`; the one that goes with the layout if None.
+        compiler_options: as `outlay.program` takes them.
         steps: steps to take in all; the recipe's own number, or the earlier run's, if None.
         run_folder: where config, plan, metrics, checkpoints, picture and report go; `runs/NAME` if None.
         force: replace the run that is in the folder.
@@ -61,16 +74,25 @@ def run(
         evaluate_every: measure a recipe that is trained on its held-out data after so many steps too, and not only
             after the last; the numbers are metrics of these steps.
         patience: end training after so many evaluations in which `evaluate.loss` was no better than before; an
-            `outlay.Patience` says which metric, and by how much.
+            `outlay.train.Patience` says which metric, and by how much.
         steps_per_call: of a recipe that is trained, steps in one compiled call; see `outlay.fit`.
         record: what is recorded: patterns of leaves of the state, such as `params.**.bias`, or of what else the
             recipe has addresses for; as the recipe says if there are none.
         stride: record after every so many steps.
+        processes: run in so many processes of this machine.
+        max_restarts: start them again so often after one has failed, from the last checkpoint.
+        in_order: show the output of the processes by steps.
+        stuck_after: end them after so many seconds without a sign of life of one; `math.inf` for never.
+        start_within: the same until the first step is finished.
+
+    Returns:
+        What the run came to; with `processes`, what the first of them returned.
 
     Raises:
         RecipeError: there is no such recipe or layout, or what follows its last step failed.
         RunFolderError: the folder holds something else, or cannot be written to.
-        Interrupted: on Ctrl-C; what was saved so far is in the folder.
+        LaunchError: the processes cannot be started, or one of them has failed.
+        Interrupted: on Ctrl-C; what was saved so far is in the folder. With `processes` it is `KeyboardInterrupt`.
 
     Example:
         >>> result = outlay.run("digits", layout="fsdp", steps=2, run_folder="runs/two_steps", force=True)
@@ -82,186 +104,69 @@ def run(
             "with force=True the run that resume=True would continue is replaced\n  fix: give one of them"
         )
     patterns = [record] if isinstance(record, str) else record
-    if isinstance(recipe, str):
-        ready = find_recipe(recipe, record=patterns, stride=stride)
+    of_job = {
+        "max_restarts": max_restarts or None,
+        "in_order": in_order,
+        "stuck_after": stuck_after,
+        "start_within": start_within,
+    }
+    if processes is not None:
+        given = {
+            "devices": devices,
+            "target": target,
+            "mesh": mesh,
+            "layout": layout,
+            "mode": mode,
+            "compiler_options": compiler_options,
+            "steps": steps,
+            "run_folder": run_folder,
+            "force": force,
+            "resume": resume,
+            "checkpoint_every": checkpoint_every,
+            "evaluate_every": evaluate_every,
+            "patience": patience,
+            "steps_per_call": steps_per_call,
+            "record": patterns,
+            "stride": stride,
+            "processes": processes,
+            **of_job,
+        }
+        return run_in_processes(_name_for_others(recipe), [*words_of_arguments(given), *words_of(options or {})])
+    if asked := [name for name, value in of_job.items() if value]:
+        raise RecipeError(f"{', '.join(asked)} is asked of no processes\n  fix: processes=P too; P may be 1")
+    if devices is not None:
+        simulate(devices)
+    if not isinstance(recipe, Recipe):
+        ready = find_recipe(name_of(recipe), words_of(options or {}), record=patterns, stride=stride)
+    elif options:
+        raise RecipeError(
+            f"{recipe.name!r} is made already, and takes no options\n  fix: pass the function that makes it"
+        )
     else:
         ready = with_recording(recipe, patterns, stride)
-    prepared = prepare(ready, layout=layout, mesh=mesh, mode=mode)
-    path = own_folder_of(ready.name) if run_folder is None else Path(run_folder)
-    folder = RunFolder(path, force=force, resume=resume)
+    prepared = prepare(ready, layout=layout, mesh=mesh, mode=mode, target=target, compiler_options=compiler_options)
     training = TrainingOptions(
         evaluate_every, Patience(patience) if isinstance(patience, int) else patience, steps_per_call
     )
-    return run_prepared(prepared, folder, steps=steps, checkpoint_every=checkpoint_every, training=training)
+    asked = {"steps": steps, "checkpoint_every": checkpoint_every, "training": training}
+    folder = open_folder(prepared, run_folder, force=force, resume=resume, **asked)
+    return run_prepared(prepared, folder, **asked)
 
 
-def own_folder_of(name: str) -> Path:
-    """The run folder of a recipe that is given none, `runs/NAME`; a name is text, and no path.
+def _name_for_others(recipe: Recipe | str | Callable[..., Recipe]) -> str:
+    """Return the name by which processes that this one starts find a recipe.
 
     Raises:
-        RecipeError: the name cannot be that of a folder.
+        RecipeError: they cannot, or would start processes in their turn.
     """
-    if name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(os.fsencode(name)) > 200:
+    if is_launched():
         raise RecipeError(
-            f"the recipe is called {name[:60]!r}, which cannot be the name of a folder\n  fix: name a run folder"
+            "processes= is asked for in a process of a job, each of which would start a job of its own"
+            '\n  fix: call it under `if __name__ == "__main__":`; under outlay launch leave it out'
         )
-    return Path("runs") / name
-
-
-def run_prepared(
-    prepared: Prepared,
-    folder: RunFolder,
-    *,
-    steps: int | None = None,
-    checkpoint_every: int | None = None,
-    training: TrainingOptions | None = None,
-) -> Result:
-    """Run a prepared recipe as its kind is run, and fill its run folder. Progress goes to stderr.
-
-    A folder that holds an earlier run of the recipe, opened with `resume`, is continued after its newest checkpoint.
-
-    Args:
-        prepared: the recipe with its program.
-        folder: where config, plan, metrics, checkpoints, pictures and report go.
-        steps: how many steps in all; those of the earlier run, or else the recipe's own number, if None.
-        checkpoint_every: save a checkpoint after so many steps, and after the last; as the earlier run did if None,
-            and none at all in a new run.
-        training: of a recipe that is trained, how; what is not given is as in the earlier run.
-
-    Raises:
-        Interrupted: on Ctrl-C; config, plan, checkpoints and what was measured so far are in the folder.
-        CheckpointError: a run of this recipe cannot be saved, or the earlier run cannot be continued.
-        RunFolderError: the folder cannot be written to. Where that shows after the last step it is `ResultNotWritten`,
-            which has the result.
-    """
-    try:
-        options = (training or TrainingOptions()).or_as_before(folder.earlier or {})
-        return _run(load(prepared.recipe.runner)(prepared), folder, steps, checkpoint_every, options)
-    finally:
-        folder.close()
-
-
-def _run(
-    kind: RunKind, folder: RunFolder, steps: int | None, checkpoint_every: int | None, training: TrainingOptions
-) -> Result:
-    program, earlier = kind.program, folder.earlier or {}
-    if steps is None:
-        steps = int(earlier.get("num_steps", kind.recipe.steps))
-    if checkpoint_every is None:
-        checkpoint_every = earlier.get("checkpoint_every")
-    config = _config(kind, steps, checkpoint_every, earlier, training)
-    saving = _saving(kind, folder, checkpoint_every) if checkpoint_every else None
-    start = None
-    if folder.earlier is not None:
-        _check_same_run(folder, config, kind.identity)
-        start = saving.restore(program) if saving else None
-        _check_steps_left(folder, start.step if start else 0, steps)
-    kind.check(steps)
-    kind.check_training(training)
-    # Everything that can fail has failed by now: from here on the run that this one replaces goes.
-    check_ready(program, folder, saves=saving is not None)
-    folder.write_config(config)
-    folder.write_plan(program.plan)
-    folder.make_room(
-        kind.results,
-        continued=start is not None,
-        folders={RECORDING: bool(kind.recipe.record), COLLECTED: saving is not None and kind.collects},
-    )
-    return kind.run(RunSetup(steps, folder, saving, start, training))
-
-
-def _saving(kind: RunKind, folder: RunFolder, every: int) -> Saving:
-    kind.check_saving(every)
-    collected = folder.path / COLLECTED if kind.collects else None
-    return Saving(Checkpoints(folder.checkpoints_path), every, collected=collected, step_unit=kind.step_unit)
-
-
-def _config(
-    kind: RunKind,
-    steps: int,
-    checkpoint_every: int | None,
-    earlier: Mapping[str, Any],
-    training: TrainingOptions,
-) -> dict[str, Any]:
-    recipe, program = kind.recipe, kind.program
-    return {
-        "recipe": recipe.name,
-        "layout": kind.prepared.layout_name,
-        "mode": program.mode,
-        "rules": [str(rule) for rule in program.layout],
-        "mesh": program.plan.mesh.to_dict(),
-        "num_steps": steps,
-        "checkpoint_every": checkpoint_every,
-        "seed": recipe.seed,
-        "record": list(recipe.record),
-        "stride": recipe.stride,
-        **{name: value for name, value in asdict(training).items() if value is not None},
-        **kind.config(),
-        "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
-        "before": _arrangements(earlier),
-    }
-
-
-_ARRANGEMENT = ("layout", "mode", "rules", "mesh", "versions")
-"""What may be another each time a run is continued."""
-
-
-def _arrangements(earlier: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return how the run was arranged each time before; nothing for a new run."""
-    return [*earlier.get("before", ()), {name: earlier.get(name) for name in _ARRANGEMENT}] if earlier else []
-
-
-def check_ready(program: Program, folder: RunFolder, *, saves: bool) -> None:
-    """Raise if a run could not take its first step, while what it replaces is still there.
-
-    Args:
-        program: the recipe's program. It is compiled, which the run would do next.
-        folder: the folder; nothing of it is touched.
-        saves: whether the run saves checkpoints.
-
-    Raises:
-        ProgramError: the target is one that nothing runs on.
-        CheckpointError: there are other things where the checkpoints are to be.
-    """
-    check_runnable(program.mesh, "a state cannot be made")
-    if saves:
-        CheckpointFolder(folder.checkpoints_path).own.check_owned()
-    beat(None, "compiling")
-    _ = program.compiled_parts  # asking for it compiles it
-
-
-_WHEN_ABSENT: Mapping[str, Any] = {"record": [], "stride": 1}
-"""What an entry of the config was before configs had it."""
-
-
-def _check_same_run(folder: RunFolder, config: Mapping[str, Any], identity: Sequence[str]) -> None:
-    """Raise if the run in a folder cannot be continued as this one.
-
-    Raises:
-        CheckpointError: it saved no checkpoints, or is another run; every difference is listed.
-    """
-    earlier = folder.earlier or {}
-    if not earlier.get("checkpoint_every"):
-        raise CheckpointError(
-            f"the run in {folder.path} kept no checkpoints, so there is nothing to continue it from\n"
-            "  fix: --force to begin it anew, with --checkpoint-every N"
+    if isinstance(recipe, Recipe):
+        raise RecipeError(
+            f"processes of their own cannot be given the recipe {recipe.name!r}, an object of this one"
+            "\n  fix: its name, 'path/to/file.py:function', or the function that makes it"
         )
-    before = {name: earlier.get(name, _WHEN_ABSENT.get(name)) for name in identity}
-    if not (config.get("examples") and before.get("examples")):  # data of the user's own class are not counted
-        before.pop("examples", None)
-    if other := [name for name in before if config[name] != before[name]]:
-        lines = "".join(f"\n  {name}: {before[name]} there, {config[name]} now" for name in other)
-        raise CheckpointError(
-            f"the run in {folder.path} is another one and cannot be continued: "
-            f"{counted(len(other), 'difference')}{lines}"
-            "\n  fix: another --run-folder, or the recipe and options of that run"
-        )
-
-
-def _check_steps_left(folder: RunFolder, step: int, num_steps: int) -> None:
-    """Raise if a checkpoint is of a later step than the last of this run."""
-    if step > num_steps:
-        raise CheckpointError(
-            f"{folder.checkpoints_path} has a checkpoint of step {step}, and a run of {num_steps} steps ends before it"
-            f"\n  fix: {step} steps or more, or another folder"
-        )
+    return name_of(recipe)

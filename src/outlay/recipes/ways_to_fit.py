@@ -66,7 +66,7 @@ def ways_for(
     recipe: str,
     words: Sequence[str],
     target: str | None,
-    xla: str = "preset",
+    compiler_options: str = "preset",
     *,
     cache: bool = False,
 ) -> list[WayToFit]:
@@ -78,7 +78,7 @@ def ways_for(
         recipe: the recipe as the user named it.
         words: its options, as words of a command line.
         target: the hardware as text; None where no target was asked for.
-        xla: options of the compiler, for the commands.
+        compiler_options: options of the compiler, for the commands.
         cache: whether the answer may be that of an earlier call, and is kept for the next one.
     """
     if target is None or explanation.fits is not False:
@@ -94,7 +94,7 @@ def ways_for(
         hardware,
         peak=memory.needed if memory else max(failed, default=0),
         capacity=memory.pool if memory else hardware.hardware.memory_bytes,
-        xla=xla,
+        compiler_options=compiler_options,
     )
     if not cache:
         return changes.that_fit()
@@ -108,7 +108,7 @@ def ways_for(
         hardware,
         changes.peak,
         changes.capacity,
-        xla,
+        compiler_options,
     )
     key = key_of("ways to fit", plan, *asked, loaded_code())
     ways = _read_ways(kept_by.load(key))
@@ -189,7 +189,7 @@ class Changes:
         target: the hardware.
         peak: what the compiler says that the program needs on a device.
         capacity: what a device gives to programs.
-        xla: options of the compiler, for the commands.
+        compiler_options: options of the compiler, for the commands.
         tried: what is known not to fit, with the options in which it is not as the recipe's defaults are.
     """
 
@@ -201,7 +201,7 @@ class Changes:
     target: Target
     peak: int
     capacity: int
-    xla: str = "preset"
+    compiler_options: str = "preset"
     tried: Sequence[Candidate] = ()
 
     def that_fit(self) -> list[WayToFit]:
@@ -279,8 +279,8 @@ class Changes:
         words = without_options(self.words, [name for name, _ in candidate.options])
         where = ("--target", str(self.target), "--layout", candidate.layout, "--mesh", candidate.mesh)
         mode_words = () if mode_of(self._made, candidate.layout) == self.mode else ("--mode", self.mode)
-        xla = () if self.xla == "preset" else ("--xla", self.xla)
-        return shlex.join(["outlay", "explain", self.recipe, *words, *candidate.words, *where, *mode_words, *xla])
+        more = () if self.compiler_options == "preset" else ("--compiler-options", self.compiler_options)
+        return shlex.join(["outlay", "explain", self.recipe, *words, *candidate.words, *where, *mode_words, *more])
 
     @functools.cached_property
     def _function(self) -> Callable[..., Recipe]:

@@ -20,7 +20,7 @@ class Candidate:
         layout: the name of one of the recipe's layouts, or a TOML file.
         mesh: the mesh as text.
         options: the recipe's options that were varied, with their values.
-        xla: options of the compiler, where they are others than those that were asked for.
+        compiler_options: options of the compiler, where they are others than those that were asked for.
 
     >>> print(Candidate("fsdp", "data=8", (("remat", True), ("accumulate", 2))))
     fsdp data=8 --remat --accumulate 2
@@ -29,7 +29,7 @@ class Candidate:
     layout: str
     mesh: str
     options: tuple[tuple[str, Any], ...] = ()
-    xla: str | None = None
+    compiler_options: str | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -39,7 +39,8 @@ class Candidate:
     @property
     def all_words(self) -> tuple[str, ...]:
         """The recipe's options, and the compiler's, as words of a command line."""
-        return self.words if self.xla is None else (*self.words, "--xla", self.xla)
+        more = () if self.compiler_options is None else ("--compiler-options", self.compiler_options)
+        return (*self.words, *more)
 
     @property
     def base_layout(self) -> str:

@@ -94,4 +94,4 @@ def without_preset(priced: Sequence[tuple[Screened, Price]]) -> Screened | None:
     if not fitting:
         return None
     fastest, _ = min(fitting, key=lambda pair: pair[1].seconds / pair[0].expected.num_samples)
-    return replace(fastest, candidate=replace(fastest.candidate, xla="none"))
+    return replace(fastest, candidate=replace(fastest.candidate, compiler_options="none"))

@@ -132,7 +132,7 @@ def nothing_fits(
     if nearest and not ways:
         fixes.append(_fixes(target))
     if num_left:
-        fixes.append(f"compile more of the {num_left} that had no turn: --candidates {len(tried) + num_left}")
+        fixes.append(f"compile more of the {num_left} that had no turn: --num-candidates {len(tried) + num_left}")
     if any(each.verdict == "timed out" for each in tried):
         fixes.append("give each more time: --timeout")
     if any(each.verdict == "failed" for each in tried):

@@ -44,7 +44,7 @@ class Question:
         job_of: the job of that process.
         ways_of: what would fit in place of a candidate with a price that does not, but for what was tried.
         several: what the user gave several values, by the option.
-        xla: options of the compiler that were asked for; None where it is a preset that may be left out.
+        compiler_options: options of the compiler that were asked for; None where it is a preset that may be left out.
     """
 
     recipe: str
@@ -57,7 +57,7 @@ class Question:
     job_of: Callable[[Candidate], dict[str, Any]]
     ways_of: Callable[[Candidate, Price, Sequence[Candidate]], Sequence[object]] = lambda candidate, price, tried: ()
     several: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    xla: str | None = "preset"
+    compiler_options: str | None = "preset"
 
 
 def search(question: Question, *, num_candidates: int, num_processes: int, timeout: float) -> Selection:
@@ -93,7 +93,7 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
     return Selection(
         recipe=question.recipe,
         words=question.words,
-        xla=question.xla or "preset",
+        compiler_options=question.compiler_options or "preset",
         target=str(question.target),
         considered=(*considered, *_not_compiled(left, capacity), *_ruled_out(ruled_out)),
         toml=_toml(question, considered[0]),
@@ -140,7 +140,7 @@ def _next(
     total: int,
 ) -> Screened:
     """What to compile next: on the last turn of several the best so far without the preset, where that is open."""
-    is_last = question.xla is None and len(taken) + 1 == total >= _SEVERAL
+    is_last = question.compiler_options is None and len(taken) + 1 == total >= _SEVERAL
     last = without_preset(priced) if is_last else None
     if last is not None:
         return last

@@ -74,7 +74,7 @@ class Considered:
             "layout": self.candidate.layout,
             "mesh": self.candidate.mesh,
             "options": dict(self.candidate.options),
-            "xla": self.candidate.xla,
+            "compiler_options": self.candidate.compiler_options,
             "verdict": self.verdict,
             "why": self.why,
             "price": self.price.to_dict() if self.price else None,
@@ -94,7 +94,7 @@ class Selection(Report):
         considered: every candidate: the chosen one, then those that were compiled, by rank, then the others.
         toml: the chosen layout and its mesh as the text of a layout file; None for a layout that no file can say.
         seconds: how long it took to choose.
-        xla: options of the compiler, where a candidate has no others.
+        compiler_options: options of the compiler, where a candidate has no others.
     """
 
     recipe: str
@@ -103,7 +103,7 @@ class Selection(Report):
     considered: tuple[Considered, ...]
     toml: str | None
     seconds: float
-    xla: str = "preset"
+    compiler_options: str = "preset"
 
     def __iter__(self) -> Iterator[Considered]:
         return iter(self.considered)
@@ -146,8 +146,9 @@ class Selection(Report):
             file: where the layout was written; without it the layout is named, with its mesh.
         """
         chosen = self.chosen.candidate
-        xla = ("--xla", self.xla) if chosen.xla is None and self.xla != "preset" else ()
-        recipe = [self.recipe, *self.words, *chosen.all_words, *xla]
+        is_given = chosen.compiler_options is None and self.compiler_options != "preset"
+        compiler_words = ("--compiler-options", self.compiler_options) if is_given else ()
+        recipe = [self.recipe, *self.words, *chosen.all_words, *compiler_words]
         layout = ["--layout", file] if file else ["--layout", chosen.layout, "--mesh", chosen.mesh]
         return (
             shlex.join(["outlay", "explain", *recipe, *layout, "--target", self.target]),

@@ -198,7 +198,7 @@ def wait_for_workers(process: subprocess.Popen[str], folder: Path) -> list[str]:
         ([LINE, "--target", "cpu:8", "--layout", "fsd"], "has no layout 'fsd'"),
         ([LINE, "--target", "cpu:8", "--mesh", "data=3"], "data=3, but cpu:8 has 8 devices"),
         ([LINE, "--target", "cpu:8", "--size", "3b"], "there is no option --size"),
-        ([LINE, "--target", "cpu:8", "--candidates", "0"], "greater than or equal to 1"),
+        ([LINE, "--target", "cpu:8", "--num-candidates", "0"], "greater than or equal to 1"),
         ([LINE, "--target", "cpu:8", "--output", "nowhere/chosen.toml"], "there is no folder nowhere"),
         ([LINE, "--target", "cpu:8", "--output", "mine.toml"], "Outlay did not make it; nothing was written"),
     ],

@@ -82,9 +82,12 @@ def test_each_job_names_its_candidate_in_words():
 
 
 def test_the_job_of_another_set_of_compiler_options_says_so():
-    question = asked("--remat", "--accumulate", "1", layouts=["dp"], xla="mine.txt")
+    question = asked("--remat", "--accumulate", "1", layouts=["dp"], compiler_options="mine.txt")
     (its,) = question.candidates
-    assert [question.job_of(each)["xla"] for each in (its, replace(its, xla="none"))] == ["mine.txt", "none"]
+    assert [question.job_of(each)["compiler_options"] for each in (its, replace(its, compiler_options="none"))] == [
+        "mine.txt",
+        "none",
+    ]
 
 
 @pytest.mark.compiles

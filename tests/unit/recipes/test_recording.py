@@ -10,7 +10,7 @@ from tests.unit.recipes.test_resume import stopped_before
 import outlay
 from outlay.core.error_types import CheckpointError, ProgramError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run_prepared
+from outlay.recipes.runner import run_prepared
 from outlay.train.recording import Recording
 from outlay.train.run_folder import RunFolder
 from outlay.train.step_loop import Interrupted

@@ -12,7 +12,7 @@ from tests.unit.recipes import small
 
 from outlay.core.error_types import CheckpointError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run_prepared
+from outlay.recipes.runner import run_prepared
 from outlay.train.data import TrainData
 from outlay.train.run_folder import RunFolder
 from outlay.train.step import init_state, train_step

@@ -7,8 +7,8 @@ from tests.unit.recipes import small
 from outlay.core.error_types import ProgramError
 from outlay.layout.plan import Plan
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run_prepared
 from outlay.recipes.run_kind import TrainingOptions
+from outlay.recipes.runner import run_prepared
 from outlay.train.patience import Patience
 from outlay.train.run_folder import RunFolder
 

@@ -2,9 +2,10 @@
 
 import pytest
 from tests.unit.cli.command import LINE
+from tests.unit.recipes.small import line
 
 import outlay
-from outlay.errors import RecipeError, RunFolderError
+from outlay.errors import OutlayError, RecipeError, RunFolderError
 
 
 def test_it_leaves_a_run_folder_and_goes_on_in_it(tmp_path):
@@ -28,3 +29,40 @@ def test_without_a_folder_it_is_called_after_the_recipe(tmp_path, monkeypatch):
 def test_a_run_that_is_to_be_replaced_cannot_go_on(tmp_path):
     with pytest.raises(RecipeError, match="would continue is replaced"):
         outlay.run(LINE, steps=1, run_folder=tmp_path, force=True, resume=True)
+
+
+def a_recipe() -> outlay.Recipe:
+    return line()
+
+
+def test_what_makes_a_recipe_is_given_its_options(tmp_path):
+    result = outlay.run(a_recipe, devices=8, steps=1, run_folder=tmp_path / "run")
+    assert result.to_dict()["num_steps"] == 1
+    with pytest.raises(RecipeError, match="takes no options"):
+        outlay.run(line(), options={"model": "tiny"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"max_restarts": 1, "in_order": True}, r"max_restarts, in_order is asked of no processes\n  fix: processes=P"),
+        (
+            {"processes": 2, "mesh": outlay.mesh(data=8), "patience": outlay.train.Patience(2)},
+            r"objects: mesh, patience",
+        ),
+    ],
+)
+def test_what_processes_cannot_be_asked(asked, message):
+    with pytest.raises(OutlayError, match=message):
+        outlay.run(LINE, **asked)
+
+
+def test_processes_are_not_given_a_recipe_of_this_process():
+    with pytest.raises(RecipeError, match=r"cannot be given the recipe 'line'.*\n  fix: its name"):
+        outlay.run(line(), processes=2)
+
+
+def test_the_processes_of_a_run_start_no_job_of_their_own(monkeypatch):
+    monkeypatch.setenv("OUTLAY_NUM_PROCESSES", "2")
+    with pytest.raises(RecipeError, match=r'fix: call it under `if __name__ == "__main__":`'):
+        outlay.run(LINE, processes=2)

@@ -17,8 +17,8 @@ from tests.unit.recipes import small
 
 from outlay.core.error_types import CheckpointError, OutlayError, OutputError, ProgramError, RunFolderError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run_prepared
 from outlay.recipes.run_kind import ResultNotWritten
+from outlay.recipes.runner import run_prepared
 from outlay.train.checkpoint.checkpoints import Checkpoints
 from outlay.train.run_folder import RunFolder
 

@@ -60,6 +60,6 @@ def test_what_the_host_keeps_is_no_layout_that_waits_for_a_turn():
 def test_the_fastest_that_fits_is_the_one_to_try_without_the_preset():
     slow, fast, big = screened("dp"), screened("fsdp", num_samples=16), screened("tp")
     found = without_preset([(slow, price(1)), (fast, price(1.5)), (big, price(0.1, peak=99))])
-    assert str(found.candidate) == "fsdp data=8 --xla none"
+    assert str(found.candidate) == "fsdp data=8 --compiler-options none"
     assert found.expected == fast.expected
     assert without_preset([(big, price(0.1, peak=99))]) is None

@@ -32,7 +32,9 @@ def priced(seconds: float, **changes) -> dict[str, object]:
 
 
 def searched(command, *words: str, num_candidates: int = 12):
-    question = replace(ask(VARIED, words, TARGET, layouts=["dp", "fsdp", "tp"], xla="preset"), command=command)
+    question = replace(
+        ask(VARIED, words, TARGET, layouts=["dp", "fsdp", "tp"], compiler_options="preset"), command=command
+    )
     return search(question, num_candidates=num_candidates, num_processes=2, timeout=280)
 
 
@@ -62,12 +64,14 @@ def test_the_last_turn_goes_to_the_best_without_the_preset_where_none_was_asked_
     command = answering(dp=priced(3), fsdp=priced(2), tp=priced(1))
     question = replace(ask(VARIED, (), TARGET), command=command)
     found = search(question, num_candidates=4, num_processes=1, timeout=280)
-    alike = [each.candidate.xla for each in found.compiled if each.candidate.layout == "tp"]
+    alike = [each.candidate.compiler_options for each in found.compiled if each.candidate.layout == "tp"]
     assert sorted(alike, key=str) == [None, "none"]
     few = search(question, num_candidates=3, num_processes=1, timeout=280)
-    assert {each.candidate.xla for each in few} == {None}
-    asked = replace(ask(VARIED, (), TARGET, xla="preset"), command=command)
-    assert {each.candidate.xla for each in search(asked, num_candidates=4, num_processes=1, timeout=280)} == {None}
+    assert {each.candidate.compiler_options for each in few} == {None}
+    asked = replace(ask(VARIED, (), TARGET, compiler_options="preset"), command=command)
+    assert {
+        each.candidate.compiler_options for each in search(asked, num_candidates=4, num_processes=1, timeout=280)
+    } == {None}
 
 
 def test_one_that_fails_does_not_end_the_search():

@@ -103,12 +103,12 @@ def test_the_commands_go_on_with_the_chosen_one(selection):
 
 
 def test_the_commands_say_which_options_of_the_compiler(selection):
-    given = replace(selection, xla="mine.txt")
-    assert given.commands()[1] == "outlay run lm --size 3b --xla mine.txt --layout fsdp --mesh data=8"
+    given = replace(selection, compiler_options="mine.txt")
+    assert given.commands()[1] == "outlay run lm --size 3b --compiler-options mine.txt --layout fsdp --mesh data=8"
     first, *others = given.considered
-    without = replace(first, candidate=replace(first.candidate, xla="none"))
+    without = replace(first, candidate=replace(first.candidate, compiler_options="none"))
     given = replace(given, considered=(without, *others))
-    assert given.commands()[1] == "outlay run lm --size 3b --xla none --layout fsdp --mesh data=8"
+    assert given.commands()[1] == "outlay run lm --size 3b --compiler-options none --layout fsdp --mesh data=8"
 
 
 def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
@@ -121,7 +121,7 @@ def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
     known = str(nothing_fits(TARGET, tried, num_left=0, ways=["about 9 GiB: outlay explain lm --batch 8"]))
     assert "  fix: what should fit, by arithmetic: about 9 GiB: outlay explain lm --batch 8" in known
     assert "more devices" not in known
-    assert "--candidates 7" in message
+    assert "--num-candidates 7" in message
 
 
 def test_where_everything_failed_or_was_late_the_fixes_are_others():

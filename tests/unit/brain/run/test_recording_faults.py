@@ -17,7 +17,7 @@ from outlay.brain.run.recording_schedule import Moments
 from outlay.core.error_types import CheckpointError, DataError, OutputError, RunFolderError
 from outlay.core.own_folder import MARK
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run_prepared
+from outlay.recipes.runner import run_prepared
 from outlay.train.recording import Recording, ZarrRecorder
 from outlay.train.run_folder import RunFolder
 

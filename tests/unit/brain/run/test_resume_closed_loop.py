@@ -13,7 +13,7 @@ from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.recording_schedule import Filter, Moments
 from outlay.core.error_types import CheckpointError
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run_prepared
+from outlay.recipes.runner import run_prepared
 from outlay.train.run_folder import RunFolder
 from outlay.train.step_loop import Interrupted
 

@@ -17,8 +17,8 @@ from outlay.brain.run.simulate import BrainStopped
 from outlay.core.error_types import CheckpointError, OutputError, RecipeError
 from outlay.jobs import stop_request
 from outlay.recipes.prepare import prepare
-from outlay.recipes.run import run_prepared
 from outlay.recipes.run_kind import TrainingOptions
+from outlay.recipes.runner import run_prepared
 from outlay.train.recording import Recording
 from outlay.train.run_folder import RunFolder
 from outlay.train.step_loop import Interrupted

@@ -1,0 +1,246 @@
+"""Run a prepared recipe of any kind, or continue the run of it that is in a run folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from outlay.core.error_types import CheckpointError, RecipeError
+from outlay.core.quantities import counted
+from outlay.core.runtime_flags import versions
+from outlay.devices.mesh_info import check_runnable
+from outlay.jobs.heartbeat import beat
+from outlay.program.program import Program
+from outlay.recipes.in_processes import (
+    hand_over,
+    has_begun,
+    mark_begun,
+)
+from outlay.recipes.plugins import load
+from outlay.recipes.prepare import Prepared
+from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions
+from outlay.train.checkpoint.checkpoints import Checkpoints
+from outlay.train.checkpoint.folder import CheckpointFolder
+from outlay.train.multihost import is_first
+from outlay.train.run_folder import COLLECTED, RECORDING, RunFolder
+from outlay.train.saving import Saving
+
+
+def open_folder(
+    prepared: Prepared,
+    run_folder: Path | str | None,
+    *,
+    force: bool,
+    resume: bool,
+    steps: int | None,
+    checkpoint_every: int | None,
+    training: TrainingOptions,
+) -> RunFolder:
+    """Open the run folder of a prepared recipe, once all processes that run it are seen to run the same.
+
+    A job that starts again goes on in the folder that its first start has taken.
+
+    Args:
+        prepared: the recipe with its program.
+        run_folder: the folder; `runs/NAME` if None.
+        force: replace the run that is there.
+        resume: continue it.
+        steps: as `run_prepared` takes it, like the next two.
+        checkpoint_every: likewise.
+        training: likewise.
+
+    Raises:
+        ProgramError: in every process, where they differ.
+        RunFolderError: there is something else, or nobody can write there.
+    """
+    path = own_folder_of(prepared.recipe.name) if run_folder is None else Path(run_folder)
+    prepared.program.agree(
+        recipe=prepared.recipe.name,
+        layout=prepared.layout_name,
+        seed=prepared.recipe.seed,
+        steps=steps,
+        checkpoint_every=checkpoint_every,
+        **asdict(training),
+        run_folder=path,
+        resume=resume,
+    )
+    return RunFolder(path, force=force, resume=resume or has_begun(), on_begin=mark_begun)
+
+
+def own_folder_of(name: str) -> Path:
+    """The run folder of a recipe that is given none, `runs/NAME`; a name is text, and no path.
+
+    Raises:
+        RecipeError: the name cannot be that of a folder.
+    """
+    if name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or len(os.fsencode(name)) > 200:
+        raise RecipeError(
+            f"the recipe is called {name[:60]!r}, which cannot be the name of a folder\n  fix: name a run folder"
+        )
+    return Path("runs") / name
+
+
+def run_prepared(
+    prepared: Prepared,
+    folder: RunFolder,
+    *,
+    steps: int | None = None,
+    checkpoint_every: int | None = None,
+    training: TrainingOptions | None = None,
+) -> Result:
+    """Run a prepared recipe as its kind is run, and fill its run folder. Progress goes to stderr.
+
+    A folder that holds an earlier run of the recipe, opened with `resume`, is continued after its newest checkpoint.
+
+    Args:
+        prepared: the recipe with its program.
+        folder: where config, plan, metrics, checkpoints, pictures and report go.
+        steps: how many steps in all; those of the earlier run, or else the recipe's own number, if None.
+        checkpoint_every: save a checkpoint after so many steps, and after the last; as the earlier run did if None,
+            and none at all in a new run.
+        training: of a recipe that is trained, how; what is not given is as in the earlier run.
+
+    Raises:
+        Interrupted: on Ctrl-C; config, plan, checkpoints and what was measured so far are in the folder.
+        CheckpointError: a run of this recipe cannot be saved, or the earlier run cannot be continued.
+        RunFolderError: the folder cannot be written to. Where that shows after the last step it is `ResultNotWritten`,
+            which has the result.
+    """
+    try:
+        options = (training or TrainingOptions()).or_as_before(folder.earlier or {})
+        result = _run(load(prepared.recipe.runner)(prepared), folder, steps, checkpoint_every, options)
+        if is_first():
+            hand_over(result)
+        return result
+    finally:
+        folder.close()
+
+
+def _run(
+    kind: RunKind, folder: RunFolder, steps: int | None, checkpoint_every: int | None, training: TrainingOptions
+) -> Result:
+    program, earlier = kind.program, folder.earlier or {}
+    if steps is None:
+        steps = int(earlier.get("num_steps", kind.recipe.steps))
+    if checkpoint_every is None:
+        checkpoint_every = earlier.get("checkpoint_every")
+    config = _config(kind, steps, checkpoint_every, earlier, training)
+    saving = _saving(kind, folder, checkpoint_every) if checkpoint_every else None
+    start = None
+    if folder.earlier is not None:
+        _check_same_run(folder, config, kind.identity)
+        start = saving.restore(program) if saving else None
+        _check_steps_left(folder, start.step if start else 0, steps)
+    kind.check(steps)
+    kind.check_training(training)
+    # Everything that can fail has failed by now: from here on the run that this one replaces goes.
+    check_ready(program, folder, saves=saving is not None)
+    folder.write_config(config)
+    folder.write_plan(program.plan)
+    folder.make_room(
+        kind.results,
+        continued=start is not None,
+        folders={RECORDING: bool(kind.recipe.record), COLLECTED: saving is not None and kind.collects},
+    )
+    return kind.run(RunSetup(steps, folder, saving, start, training))
+
+
+def _saving(kind: RunKind, folder: RunFolder, every: int) -> Saving:
+    kind.check_saving(every)
+    collected = folder.path / COLLECTED if kind.collects else None
+    return Saving(Checkpoints(folder.checkpoints_path), every, collected=collected, step_unit=kind.step_unit)
+
+
+def _config(
+    kind: RunKind,
+    steps: int,
+    checkpoint_every: int | None,
+    earlier: Mapping[str, Any],
+    training: TrainingOptions,
+) -> dict[str, Any]:
+    recipe, program = kind.recipe, kind.program
+    return {
+        "recipe": recipe.name,
+        "layout": kind.prepared.layout_name,
+        "mode": program.mode,
+        "rules": [str(rule) for rule in program.layout],
+        "mesh": program.plan.mesh.to_dict(),
+        "num_steps": steps,
+        "checkpoint_every": checkpoint_every,
+        "seed": recipe.seed,
+        "record": list(recipe.record),
+        "stride": recipe.stride,
+        **{name: value for name, value in asdict(training).items() if value is not None},
+        **kind.config(),
+        "versions": {"python": platform.python_version(), **versions(("outlay", "jax", "jaxlib"))},
+        "before": _arrangements(earlier),
+    }
+
+
+_ARRANGEMENT = ("layout", "mode", "rules", "mesh", "versions")
+"""What may be another each time a run is continued."""
+
+
+def _arrangements(earlier: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return how the run was arranged each time before; nothing for a new run."""
+    return [*earlier.get("before", ()), {name: earlier.get(name) for name in _ARRANGEMENT}] if earlier else []
+
+
+def check_ready(program: Program, folder: RunFolder, *, saves: bool) -> None:
+    """Raise if a run could not take its first step, while what it replaces is still there.
+
+    Args:
+        program: the recipe's program. It is compiled, which the run would do next.
+        folder: the folder; nothing of it is touched.
+        saves: whether the run saves checkpoints.
+
+    Raises:
+        ProgramError: the target is one that nothing runs on.
+        CheckpointError: there are other things where the checkpoints are to be.
+    """
+    check_runnable(program.mesh, "a state cannot be made")
+    if saves:
+        CheckpointFolder(folder.checkpoints_path).own.check_owned()
+    beat(None, "compiling")
+    _ = program.compiled_parts  # asking for it compiles it
+
+
+_WHEN_ABSENT: Mapping[str, Any] = {"record": [], "stride": 1}
+"""What an entry of the config was before configs had it."""
+
+
+def _check_same_run(folder: RunFolder, config: Mapping[str, Any], identity: Sequence[str]) -> None:
+    """Raise if the run in a folder cannot be continued as this one.
+
+    Raises:
+        CheckpointError: it saved no checkpoints, or is another run; every difference is listed.
+    """
+    earlier = folder.earlier or {}
+    if not earlier.get("checkpoint_every"):
+        raise CheckpointError(
+            f"the run in {folder.path} kept no checkpoints, so there is nothing to continue it from\n"
+            "  fix: --force to begin it anew, with --checkpoint-every N"
+        )
+    before = {name: earlier.get(name, _WHEN_ABSENT.get(name)) for name in identity}
+    if not (config.get("examples") and before.get("examples")):  # data of the user's own class are not counted
+        before.pop("examples", None)
+    if other := [name for name in before if config[name] != before[name]]:
+        lines = "".join(f"\n  {name}: {before[name]} there, {config[name]} now" for name in other)
+        raise CheckpointError(
+            f"the run in {folder.path} is another one and cannot be continued: "
+            f"{counted(len(other), 'difference')}{lines}"
+            "\n  fix: another --run-folder, or the recipe and options of that run"
+        )
+
+
+def _check_steps_left(folder: RunFolder, step: int, num_steps: int) -> None:
+    """Raise if a checkpoint is of a later step than the last of this run."""
+    if step > num_steps:
+        raise CheckpointError(
+            f"{folder.checkpoints_path} has a checkpoint of step {step}, and a run of {num_steps} steps ends before it"
+            f"\n  fix: {step} steps or more, or another folder"
+        )
