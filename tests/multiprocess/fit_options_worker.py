@@ -31,7 +31,7 @@ def loss(params: Any, batch: Any, keys: Any) -> Any:
 def trained(folder: Path, num_devices: int) -> dict[str, list[list[float]]]:
     """The metrics of each run, as step and loss, one run for each of the options; that of patience is continued."""
     sequences = [np.full(size, number + 1, np.int32) for number, size in enumerate(SIZES)]
-    data = outlay.BucketedData(sequences, lengths=[4, 8], batch_size=8)
+    data = outlay.train.BucketedData(sequences, lengths=[4, 8], batch_size=8)
     optimizer = optax.adam(1e-2)
     program = outlay.program(
         outlay.train_step(loss, optimizer),
@@ -46,7 +46,7 @@ def trained(folder: Path, num_devices: int) -> dict[str, list[list[float]]]:
         "checkpoints": outlay.Checkpoints(folder / "checkpoints"),
         "evaluate": lambda program, state: {"loss": EVALUATED[int(state.step) // 2 - 1]},
         "evaluate_every": 2,
-        "patience": outlay.Patience(3),
+        "patience": outlay.train.Patience(3),
     }
 
     def losses(data: Any, steps: int, **options: Any) -> list[list[float]]:

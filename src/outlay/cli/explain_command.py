@@ -86,7 +86,9 @@ def explain(
         prepared = prepare_program(context, recipe, options)
         watch(patience=0.5)  # nothing is run, and nothing lost
         explanation = explain_program(prepared.program, cache=cache)
-        ways = ways_for(prepared, explanation, recipe, context.args, options.target, options.compiler_options, cache=cache)
+        ways = ways_for(
+            prepared, explanation, recipe, context.args, options.target, options.compiler_options, cache=cache
+        )
         if fix:
             from outlay.search.fix_activations import fix as fix_activations
 
