@@ -1,5 +1,6 @@
 """How well predictions agree with what was published: figures, tables and the plot."""
 
+import itertools
 import math
 import statistics
 from collections import Counter, defaultdict
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 BARS = {"median": 0.12, "near": 0.90, "inside": 0.80, "spearman": 0.90, "width": 1.6}
-NEAR, TIE, MEMORY_NEAR = 1.35, 1.05, 1.15
+NEAR, TIE, MEMORY_NEAR, APART = 1.35, 1.05, 1.15, 1.02
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,20 @@ def spearman_in_groups(found):
     return each, (statistics.mean(each.values()) if each else math.nan)
 
 
+def pairs_in_order(found):
+    """How many pairs in a group are predicted in the published order, and how many there are that are well apart."""
+    groups = defaultdict(list)
+    for one in found:
+        groups[one.run.row["group"]].append(one)
+    apart = [
+        sorted(pair, key=lambda one: one.run.seconds)
+        for members in groups.values()
+        for pair in itertools.combinations(members, 2)
+        if abs(math.log(pair[0].run.seconds / pair[1].run.seconds)) > math.log(APART)
+    ]
+    return sum(first.seconds < second.seconds for first, second in apart), len(apart)
+
+
 def _spearman(first, second):
     a, b = (_ranks(values) for values in (first, second))
     return float(np.corrcoef(a, b)[0, 1])
@@ -111,12 +126,16 @@ def experts(found):
 
 
 def _batch(run):
-    return int(run.words[run.words.index("--batch") + 1])
+    return int(option(run, "--batch"))
+
+
+def option(run, name):
+    """What a run has for an option of `lm`."""
+    return run.words[run.words.index(name) + 1]
 
 
 def _choice(run):
-    words = run.words
-    options = [words[words.index(name) + 1] for name in ("--accumulate", "--remat")]
+    options = [option(run, name) for name in ("--accumulate", "--remat")]
     return (run.layout.name, tuple(run.layout.mesh.items()), run.row["microbatch_seqs"], *options)
 
 

@@ -1,17 +1,20 @@
 """The constants that published runs are fitted by, and how well runs are predicted that had no part in the fit.
 
 One share of the peak for each family of hardware, that of large products inside a step, is fitted to the runs on it:
-at that one, as many of them are predicted too slow as too fast. All other constants have sources of their own.
+at that one, as many of them are predicted too slow as too fast. And one number for all GPUs says how much longer a step
+takes for each doubling of the hosts. All other constants have sources of their own.
 """
 
 import math
 import statistics
 from collections import defaultdict
 
-from _published_figures import Priced, figures
+import numpy as np
+from _published_figures import Priced, figures, option
 
 from outlay.analysis.cost.constants import built_in
 from outlay.analysis.cost.price import price
+from outlay.devices.target import Target
 
 FAMILIES = ("a100", "h100", "h200", "b200", "gb200", "tpu")
 # What products alone reach of the peak, best shape of a sweep (benchmarks/data/published_links.csv).
@@ -27,11 +30,13 @@ def family_of(run):
 
 
 def fit(found):
-    """Shares of the peak by family, for the families that there are runs of."""
+    """The constants that fit some runs, by kind of hardware: those of the families that there are runs of."""
     by_family = defaultdict(list)
     for one in found:
         by_family[family_of(one.run)].append(one)
-    return {name: _share(name, some) for name, some in by_family.items()}
+    fitted = {name: {"products": _share(name, some)} for name, some in by_family.items()}
+    waiting = waiting_share(found)
+    return fitted if waiting is None else {**fitted, "gpu": {**fitted.get("gpu", {}), "slowest": waiting}}
 
 
 def _share(name, some):
@@ -39,16 +44,43 @@ def _share(name, some):
     low, high = 0.4, 1.0
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
-        ratios = [repriced(one, {name: middle}).ratio for one in some]
+        ratios = [_ratio(one, name, middle) for one in some]
         low, high = (middle, high) if statistics.median(ratios) > 1 else (low, middle)
     return round((low + high) / 2, 3)
 
 
-def repriced(one: Priced, shares) -> Priced:
-    """A run with other shares of the peak."""
+def _ratio(one, name, share, known={}):  # noqa: B006  each fit begins with the same halves
+    key = one.run.id, name, share
+    if key not in known:
+        known[key] = repriced(one, {name: {"products": share}}).ratio
+    return known[key]
+
+
+def waiting_share(found):
+    """What a step of the same work takes longer for each doubling of its hosts, beyond what is predicted without it.
+
+    Of each series of runs that differ in the number of hosts only the slope is taken, and of these the median.
+    """
+    series = defaultdict(list)
+    for one in found:
+        run = one.run
+        hosts = Target.parse(run.target).num_hosts
+        if hosts > 1 and not run.target.startswith("tpu"):
+            each = int(option(run, "--batch")) / int(run.row["num_devices"])
+            series[run.row["group"], option(run, "--accumulate"), each].append((hosts, one))
+    slopes = []
+    for members in series.values():
+        if len({hosts for hosts, _ in members}) > 1:
+            ratios = [repriced(one, {"gpu": {"slowest": 0.0}}).ratio for _, one in members]
+            slopes.append(-np.polyfit([math.log2(hosts) for hosts, _ in members], np.log(ratios), 1)[0])
+    return round(float(statistics.median(slopes)), 4) if slopes else None
+
+
+def repriced(one: Priced, constants) -> Priced:
+    """A run with other constants, by kind of hardware."""
     table = dict(built_in())
-    for name, share in shares.items():
-        table[name] = {**table.get(name, {}), "products": share}
+    for name, changed in constants.items():
+        table[name] = {**table.get(name, {}), **changed}
     estimate = price(one.schedule, one.run.target, constants=table)
     values = (estimate.seconds, estimate.seconds_low, estimate.seconds_high)
     return Priced(one.run, *values, one.peak, one.capacity, one.fits, one.schedule)
@@ -59,7 +91,7 @@ def left_out(found):
     every = {}
     for source in dict.fromkeys(one.run.source for one in found):
         its, others = ([one for one in found if (one.run.source == source) == mine] for mine in (True, False))
-        usual = {name: INSIDE * alone for name, alone in ALONE.items()}
+        usual = {name: {"products": INSIDE * alone} for name, alone in ALONE.items()}
         every[source] = [repriced(one, {**usual, **fit(others)}) for one in its]
     together = [one for some in every.values() for one in some]
     return {**{source: figures(some) for source, some in every.items()}, "all": figures(together)}
@@ -68,4 +100,5 @@ def left_out(found):
 def inside_share(found):
     """What products inside a step reach of what they reach alone, by the fit: the source of `INSIDE`."""
     fitted = fit(found)
-    return math.exp(statistics.mean(math.log(share / ALONE[name]) for name, share in fitted.items() if name in ALONE))
+    shares = {name: its["products"] for name, its in fitted.items() if name in ALONE}
+    return math.exp(statistics.mean(math.log(share / ALONE[name]) for name, share in shares.items()))

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import defaultdict
 
-from _published_figures import BARS, experts, figures, memory_figures, plot, spearman_in_groups
+from _published_figures import APART, BARS, experts, figures, memory_figures, pairs_in_order, plot, spearman_in_groups
 from _published_fit import left_out
 from _published_links import links
 from _published_rows import RUNS, read_rows
@@ -77,15 +77,17 @@ def _figures(found):
     yield f"## How well\n\n| | {HEAD}"
     yield from (_line(name, figures(some)) for name, some in {"all": found, **_by_source(found)}.items())
     each, mean = spearman_in_groups(found)
+    in_order, apart = pairs_in_order(found)
     num, near, refused = memory_figures(found)
     width = statistics.median(one.high / one.low for one in found)
     yield f"\nA range is {width:.2f} wide, from low to high. Spearman's rank correlation is {mean:.2f} on average over "
-    yield f"the {len(each)} groups of three runs or more that a source compares with one another.\n"
-    yield f"Memory: {near} of {num} published peaks are within 15 %; {len(refused)} of these runs, all of which ran, "
-    yield "are said not to fit.\n\nConstants might suit only the rows that they were fitted to. So each source "
-    yield "was left out once,\nthe shares of products were fitted to the rest, and the source was predicted. "
-    yield "The share of fused attention stayed: it was set by\nfour of the long sequences of MosaicML, which are "
-    yield "therefore no test of it.\n\n"
+    yield f"the {len(each)} groups of three runs or more\nthat a source compares with one another. Of the {apart} "
+    yield f"pairs in a group whose times are more than {_percent(APART - 1)} apart, {in_order} are predicted in\nthe "
+    yield f"right order. Memory: {near} of {num} published peaks are within 15 %; {len(refused)} of these runs, all of which "
+    yield "ran, are said not to fit.\n\nConstants might suit only the rows that they were fitted to. So each source "
+    yield "was left out once, the shares of products and the\nwaiting for the slowest host were fitted to the rest, "
+    yield "and the source was predicted. The share of fused attention stayed: it was\nset by four of the long sequences of "
+    yield "MosaicML, which are therefore no test of it.\n\n"
     yield f"| left out | {HEAD}"
     yield from (_line(name, its) for name, its in left_out(found).items())
     yield f"\nThe bars are a median of {_percent(math.exp(BARS['median']) - 1)}, {_percent(BARS['near'])} within 1.35, "

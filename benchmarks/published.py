@@ -11,7 +11,16 @@ import sys
 from pathlib import Path
 
 from _published_facts import CACHE, KNOWN, compile_rows, facts_in, kept, known_facts, write_known
-from _published_figures import BARS, Priced, experts, figures, memory_figures, spearman_in_groups
+from _published_figures import (
+    APART,
+    BARS,
+    Priced,
+    experts,
+    figures,
+    memory_figures,
+    pairs_in_order,
+    spearman_in_groups,
+)
 from _published_fit import fit, inside_share, left_out
 from _published_links import links
 from _published_page import write_page
@@ -59,7 +68,7 @@ def _options():
     parser.add_argument("--row", action="append", default=[], metavar="ID", help="only this row; may be repeated")
     parser.add_argument("--quality", default="AB", help="only rows of these qualities (default AB)")
     parser.add_argument("--links", action="store_true", help="collectives, products and copies instead of runs")
-    parser.add_argument("--fit", action="store_true", help="fit the shares of the peak, and leave out each source once")
+    parser.add_argument("--fit", action="store_true", help="fit the constants, and leave out each source once")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many to compile at a time (default 2)")
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help=f"where facts are kept ({CACHE})")
     parser.add_argument("--keep", action="store_true", help="put the facts of these rows into the repository")
@@ -157,6 +166,8 @@ def print_figures(found):
         good = mean >= BARS["spearman"]
         what = f"Spearman, mean of {len(each)} groups"
         print(f"  {what:36} {mean:6.3f}  {'within' if good else 'BEYOND'} the bar of {BARS['spearman']}")
+        in_order, apart = pairs_in_order(found)
+        print(f"  {in_order} of {apart} pairs in a group more than {APART - 1:.0%} apart are in the right order")
     for name in sorted({one.run.source for one in found}):
         some = figures([one for one in found if one.run.source == name])
         print(
@@ -171,8 +182,8 @@ def print_figures(found):
 
 
 def print_fit(found):
-    shares = ", ".join(f"{name} {share}" for name, share in fit(found).items())
-    print(f"\nshares of the peak that fit: {shares}; {inside_share(found):.2f} of what products reach alone")
+    fitted = ", ".join(f"{name} {key} {value}" for name, its in fit(found).items() for key, value in its.items())
+    print(f"\nconstants that fit: {fitted}; products reach {inside_share(found):.2f} of what they reach alone")
     print("each source by a fit to the others:")
     for name, its in left_out(found).items():
         print(

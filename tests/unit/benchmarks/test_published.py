@@ -92,6 +92,18 @@ def test_predictions_meet_the_bars(scripts, priced):
     assert found["near"] >= bars["near"]
     assert found["inside"] >= bars["inside"]
     assert found["width"] <= bars["width"]
+    assert figures.spearman_in_groups(priced)[1] >= bars["spearman"]
+    in_order, apart = figures.pairs_in_order(priced)
+    assert apart > 80
+    assert in_order >= 0.95 * apart
+
+
+def test_waiting_for_the_slowest_host_is_what_runs_of_either_source_say(scripts, priced):
+    """The constant is no fit of one source: those who had no part in it say the same."""
+    fit, built_in = scripts("_published_fit"), scripts("outlay.analysis.cost.constants").built_in()
+    for source in ("MosaicML llm-foundry", "MaxText"):
+        some = [one for one in priced if one.run.source == source]
+        assert fit.waiting_share(some) == pytest.approx(built_in["gpu"]["slowest"], abs=0.003)
 
 
 def test_the_page_lists_every_run_that_was_compiled(scripts):

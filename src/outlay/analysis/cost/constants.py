@@ -29,6 +29,7 @@ class Constants:
     memory: float
     operation: float
     step: float
+    slowest: float
     host: float
     spread: float
     fragments: float

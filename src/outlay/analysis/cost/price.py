@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -36,6 +37,7 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
     step = known.step * crowding(hardware)
     parts = {name: timed.parts.get(name, 0.0) for name in PARTS}
     parts["overhead"] += step if timed.seconds else 0.0
+    parts["overhead"] += sum(parts.values()) * known.slowest * math.log2(_num_islands(hardware))
     seconds = sum(parts.values())
     uncounted = _uncounted(schedule, timed.stretches)
     events = _events(schedule)
@@ -89,6 +91,15 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
             f"  fix: a target of {schedule.num_devices} devices, or another mesh"
         )
     return known
+
+
+def _num_islands(target: Target) -> int:
+    """How many parts of a target only a network joins: hosts of GPUs, slices of TPUs."""
+    return target.num_slices if target.hardware.kind == "tpu" else target.num_hosts
+
+
+def _islands(target: Target) -> str:
+    return counted(_num_islands(target), "slice" if target.hardware.kind == "tpu" else "host")
 
 
 def _events(schedule: Schedule) -> dict[str, Event]:
@@ -192,6 +203,8 @@ def _speeds(schedule: Schedule, target: Target, known: Constants) -> Iterator[st
             yield f"{target.num_devices} simulated devices share this machine: {times}"
         return
     yield from _links(target)
+    if _num_islands(target) > 1:
+        yield f"waiting for the slowest of {_islands(target)}: {known.slowest:.1%} a doubling of them"
     yield f"{format_seconds(known.operation)} between operations"
     yield f"the range is {known.spread:.3g} times less to {known.spread:.3g} times more"
 
@@ -204,10 +217,9 @@ def _links(target: Target) -> Iterator[str]:
         f"{inside}: {reached:.0%} of {_speed(hardware.intra_host_link_bandwidth)} a device, "
         f"{format_seconds(hardware.link_latency)} a step, no collective under {format_seconds(hardware.link_floor)}"
     )
-    if target.num_hosts > 1 and (hardware.kind == "gpu" or target.num_slices > 1):
-        apart = "slices" if hardware.kind == "tpu" else "hosts"
+    if _num_islands(target) > 1:
         yield (
-            f"between {apart}: {NETWORK_SHARE:.0%} of {_speed(hardware.scale_out_bandwidth)} a device, "
+            f"between {_islands(target)}: {NETWORK_SHARE:.0%} of {_speed(hardware.scale_out_bandwidth)} a device, "
             f"{format_seconds(hardware.scale_out_latency)} a step, nothing under "
             f"{format_seconds(hardware.scale_out_floor)}, nobody else on the network"
         )
@@ -236,7 +248,7 @@ def _unknown(schedule: Schedule) -> Iterator[str]:
     num_guessed = sum(not one.is_exact for one in schedule.exchanges)
     if num_guessed:
         yield f"{counted(num_guessed, 'collective')} in loops of unknown length, counted once, or in branches"
-    yield "not counted: reading the batch, saving, waiting for a slower device"
+    yield "not counted: reading the batch, saving"
 
 
 def _speed(bandwidth: float) -> str:

@@ -198,7 +198,8 @@ def test_every_assumption_is_said():
         "60% of 494 TFLOP/s",
         "memory, at 85% of 3352 GB/s",
         "of 450 GB/s a device",
-        "between hosts: 97% of 50 GB/s a device",
+        "between 4 hosts: 97% of 50 GB/s a device",
+        "waiting for the slowest of 4 hosts: 1.3% a doubling of them",
         "1 asynchronous of 2 collectives",
         "my_kernel",
         "1 collective in loops of unknown length",
@@ -227,6 +228,15 @@ def test_measured_speeds_and_overheads():
     assert found.parts["overhead"] == pytest.approx(1e-3 + 3e-5)
     assert found.seconds_low < 0.1 + 0.1 + 1.1e-3 + 1.03e-3 < found.seconds_high
     assert "as measured by outlay calibrate with 8 devices busy (calibrated.toml)" in "\n".join(found.assumptions)
+
+
+def test_all_wait_for_the_slowest_host():
+    """The same work on four hosts takes two doublings longer; a host alone waits for nobody."""
+    work = dataclasses.replace(schedule(product(1e12)), num_devices=32)
+    alone, four = priced(product(1e12)), price(work, "h100:4x8")
+    assert four.seconds == pytest.approx(alone.seconds * (1 + 2 * 0.013))
+    assert sum(four.parts.values()) == pytest.approx(four.seconds)
+    assert "slowest" not in "\n".join(alone.assumptions)
 
 
 def test_simulated_devices_share_a_machine():
