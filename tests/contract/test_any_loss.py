@@ -42,7 +42,7 @@ def with_batch_norm(params: Any, state: Any, batch: Any, keys: Any) -> Any:
 
 def contrastive(params: Any, batch: Any, keys: Any) -> Any:
     x, y = batch["x"] @ params["a"], batch["y"] @ params["b"]
-    scores = (x / jnp.linalg.norm(x, axis=1, keepdims=True)) @ outlay.train.whole_batch(y).T
+    scores = (x / jnp.linalg.norm(x, axis=1, keepdims=True)) @ outlay.whole_batch(y).T
     losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(x)))
     return losses, {"nearest": jax.nn.one_hot(scores.argmax(1) % 4, 4), "norm": jnp.linalg.norm(x, axis=1)}
 

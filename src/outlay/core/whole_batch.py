@@ -54,7 +54,7 @@ def whole_batch(tree: Any) -> Any:
         >>> import optax
         >>> def loss(params, batch, keys):
         ...     image, text = batch["image"] @ params["image"], batch["text"] @ params["text"]
-        ...     scores = image @ outlay.train.whole_batch(text).T
+        ...     scores = image @ outlay.whole_batch(text).T
         ...     return optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(image))), {}
         >>> optimizer = optax.sgd(0.1)
         >>> init = outlay.init_state(lambda key: {"image": jnp.eye(4), "text": jnp.eye(4)}, optimizer)

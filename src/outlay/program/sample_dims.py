@@ -61,7 +61,7 @@ def sample_dim(of_all: Any, of_own: Any) -> int | None:
         raise ProgramError(
             f"the loss compares every sample with every other, in an array of shape {_shape(of_all)}, of which a "
             f"device would have the pairs of its own samples, {_shape(of_own)}\n"
-            "  fix: gather one of the two sides: scores = x @ outlay.train.whole_batch(y).T"
+            "  fix: gather one of the two sides: scores = x @ outlay.whole_batch(y).T"
         )
     return dims[0] if dims else None
 
