@@ -112,6 +112,11 @@ class Brain:
         check_inputs(self, {name: value.shape for name, value in given.items()})
         return self.graph(state, given)
 
+    def arriving(self, name: str, read: Mapping[str, tuple[jax.Array, ...]]) -> dict[str, jax.Array]:
+        """What a module reads in a step, by port, of what its sources produced."""
+        ports = self.modules[name].inputs()
+        return {port: _joined(values).astype(self.dtype_of(ports[port])) for port, values in read.items()}
+
     @property
     def produced(self) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
         """Shape and dtype of what each module produces a step, by module and port."""
@@ -167,12 +172,10 @@ class Brain:
 
     def _step_of(self, name: str):
         module, ports = self.modules[name], self.wiring.output_ports[name]
-        dtypes = {port: self.dtype_of(what) for port, what in module.inputs().items()}
 
         def step(state: State, read: Mapping[str, tuple[jax.Array, ...]]) -> tuple[State, dict[str, jax.Array]]:
-            arriving = {port: _joined(values).astype(dtypes[port]) for port, values in read.items()}
             with naming(name, module, "step"):
-                returned = module.step(state, arriving, dt=self.dt)
+                returned = module.step(state, self.arriving(name, read), dt=self.dt)
             after, outputs = checked_step(name, module, state, returned, ports)
             return after, {port: outputs[port].astype(self.dtype_of(ports[port])) for port in ports}
 

@@ -120,8 +120,7 @@ class Neuron(Module):
                 state[RULE], synapses["kernel"], arrivals, spikes, read, dt=dt
             )
             after["synapses"] = {**synapses, "kernel": kernel}
-        sign = jnp.where(state["inhibitory"], jnp.int8(-1), jnp.int8(1))
-        return after, {"out_spikes": jnp.where(spikes, sign, 0)}
+        return after, {"out_spikes": signed(spikes, state["inhibitory"])}
 
     def problems(self, *, dt: float) -> list[str]:
         """Those of its components, each with the component's name before it."""
@@ -139,6 +138,11 @@ class Neuron(Module):
     def _components(self) -> dict[str, Component]:
         there = {name: getattr(self, name) for name in ("soma", "synapses", "delays", RULE)}
         return {name: component for name, component in there.items() if component is not None}
+
+
+def signed(spikes: jax.Array, inhibitory: jax.Array) -> jax.Array:
+    """The spikes of neurons, bool, with the sign of those that sent them: +1, -1 or 0."""
+    return jnp.where(spikes, jnp.where(inhibitory, jnp.int8(-1), jnp.int8(1)), 0)
 
 
 def _inhibitory(key: jax.Array, units: int, rate: float) -> jax.Array:

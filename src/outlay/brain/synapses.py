@@ -35,9 +35,19 @@ class Synapses(Component, abc.ABC):
         """The kernel, (post, pre)."""
         return {"kernel": self.kernel(key, (units, num_inputs), dtype)}
 
-    @abc.abstractmethod
     def step(self, state: State, arrivals: Arrivals, *, dt: float) -> tuple[State, jax.Array]:
         """The state after a step, and the current into each post neuron, pA."""
+        return self.receive(state, arriving_current(state["kernel"], arrivals), dt=dt)
+
+    @abc.abstractmethod
+    def receive(self, state: State, brought: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
+        """The state after a step, and the current into each post neuron, of what the spikes that arrive bring.
+
+        Args:
+            state: the state before it.
+            brought: Σ_j kernel[i,j] value[i,j] for each post neuron, in float32.
+            dt: the time of one step, ms.
+        """
 
 
 def arriving_current(kernel: jax.Array, arrivals: Arrivals) -> jax.Array:
@@ -67,9 +77,7 @@ def sum_rows(values: Callable[[slice], jax.Array], num_columns: int) -> jax.Arra
         values: some columns of the matrix, (rows, those columns).
         num_columns: how many it has.
     """
-    lanes = LANES
-    while num_columns > MOST_BLOCKS * lanes:
-        lanes *= 2
+    lanes = num_lanes(num_columns)
     total = _padded(values(slice(0, min(lanes, num_columns))), lanes)
     for start in range(lanes, num_columns, lanes):
         total = total + _padded(values(slice(start, min(start + lanes, num_columns))), lanes)
@@ -79,6 +87,14 @@ def sum_rows(values: Callable[[slice], jax.Array], num_columns: int) -> jax.Arra
         half = total.shape[1] // 2
         total = total[:, :half] + total[:, half:]
     return total[:, 0]
+
+
+def num_lanes(num_columns: int) -> int:
+    """In how many lanes rows of so many columns are summed: a power of two."""
+    lanes = LANES
+    while num_columns > MOST_BLOCKS * lanes:
+        lanes *= 2
+    return lanes
 
 
 def _padded(block: jax.Array, lanes: int) -> jax.Array:
@@ -103,9 +119,9 @@ class LinearSynapses(Synapses):
         kernel: the kernel at first, pA.
     """
 
-    def step(self, state: State, arrivals: Arrivals, *, dt: float) -> tuple[State, jax.Array]:
+    def receive(self, state: State, brought: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
         """The current of this step."""
-        return state, arriving_current(state["kernel"], arrivals).astype(state["kernel"].dtype)
+        return state, brought.astype(state["kernel"].dtype)
 
 
 @dataclass(frozen=True)
@@ -125,10 +141,10 @@ class FadingSynapses(Synapses, abc.ABC):
         kernel = super().init(key, units, num_inputs, dt=dt, dtype=dtype)
         return {**kernel, "trace": self.tracer(num_inputs).init((units,), dtype)}
 
-    def step(self, state: State, arrivals: Arrivals, *, dt: float) -> tuple[State, jax.Array]:
+    def receive(self, state: State, brought: jax.Array, *, dt: float) -> tuple[State, jax.Array]:
         """The trace after this step is the current."""
         tracer = self.tracer(state["kernel"].shape[1])
-        trace = tracer.step(state["trace"], arriving_current(state["kernel"], arrivals), dt=dt)
+        trace = tracer.step(state["trace"], brought, dt=dt)
         return {**state, "trace": trace}, trace if isinstance(tracer, Tracer) else tracer.value(trace)
 
     def problems(self, *, dt: float) -> list[str]:

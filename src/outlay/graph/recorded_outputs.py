@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,27 +90,38 @@ def empty(recorded_outputs: Sequence[RecordedOutput], values: Values, num_steps:
     }
 
 
-def keep(recorded_outputs: Sequence[RecordedOutput], buffers: Buffers, values: Values, step: jax.Array) -> Buffers:
-    """The buffers after a step."""
+def keep(
+    recorded_outputs: Sequence[RecordedOutput], buffers: Buffers, values: Callable[[], Values], step: jax.Array
+) -> Buffers:
+    """The buffers after a step.
+
+    Args:
+        recorded_outputs: what is kept.
+        buffers: those before.
+        values: gives all that could be kept; it is asked in those steps only that keep some.
+        step: the number of the step.
+    """
     for every in dict.fromkeys(one.every for one in recorded_outputs):
-        of_these = {
-            one.key: values[one.address] for one in recorded_outputs if one.every == every and len(buffers[one.key])
-        }
-        before = {key: buffers[key] for key in of_these}
+        these = [one for one in recorded_outputs if one.every == every and len(buffers[one.key])]
+        before = {one.key: buffers[one.key] for one in these}
         if every == 1:
-            buffers = {**buffers, **_written(before, of_these, step)}
-        elif of_these:
+            buffers = {**buffers, **_written(before, these, values(), step)}
+        elif these:
             # Writing each time to a place that is written again costs a pass over a kernel; a condition costs nothing.
-            now = (step + 1) % every == 0
             after = jax.lax.cond(
-                now, lambda b, v, i: _written(b, v, i), lambda b, v, i: b, before, of_these, step // every
+                (step + 1) % every == 0,
+                lambda before, these=these, every=every: _written(before, these, values(), step // every),
+                lambda before: before,
+                before,
             )
             buffers = {**buffers, **after}
     return buffers
 
 
-def _written(buffers: Buffers, values: Mapping[tuple[str, str], jax.Array], place: jax.Array) -> Buffers:
-    return {key: jax.lax.dynamic_update_index_in_dim(buffers[key], values[key], place, 0) for key in buffers}
+def _written(buffers: Buffers, these: Sequence[RecordedOutput], values: Values, place: jax.Array) -> Buffers:
+    return {
+        one.key: jax.lax.dynamic_update_index_in_dim(buffers[one.key], values[one.address], place, 0) for one in these
+    }
 
 
 def _fix(address: str, values: Values) -> str:

@@ -42,6 +42,23 @@ class Source:
 
 
 @dataclass(frozen=True)
+class LoopForm:
+    """Another form in which the state of a part goes through many steps, such as one that defers work to the next step.
+
+    What is seen of a part's state (before and after a loop, and what is recorded) is its own form always.
+
+    Attributes:
+        begin: the state as it goes through the loop, of the part's own.
+        step: a step of that; else as `Part.step`.
+        end: the part's own state, of the one in the loop.
+    """
+
+    begin: Callable[[Any], Any]
+    step: PartStep
+    end: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
 class Part:
     """One step function of a graph.
 
@@ -51,11 +68,13 @@ class Part:
         reads: the sources of each port.
         by_rows: patterns of the leaves of its state whose first dim is also that of all its outputs, and whose step
             works as well on some of these rows as on all; empty for a part that only works as a whole.
+        loop_form: of a state, as it is traced, the form in which it goes through a loop; None for its own.
     """
 
     step: PartStep
     reads: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
     by_rows: tuple[str, ...] = ()
+    loop_form: Callable[[Any], LoopForm | None] | None = None
 
 
 @dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 
 from outlay.core.paths import flatten_paths, matches
 from outlay.graph.recorded_outputs import RecordedOutput, check_addresses, empty, keep, values_of
-from outlay.graph.step_graph import CACHE, INPUTS, StepGraph, isolated_step
+from outlay.graph.step_graph import CACHE, INPUTS, LoopForm, PartStep, StepGraph, isolated_step
 
 Carry = dict[str, Any]
 """What a loop carries: `own` (state by part), `cache`, `not_finite` (by part), `kept` (buffers) and `step`."""
@@ -29,6 +30,7 @@ class Subgraph:
         kept: what is kept of their steps.
         num_rows: of the parts of which each device computes some rows, the number in all.
         axis: the mesh axis over which these rows are split.
+        loop_forms: of the parts whose states are in another form within the loop.
     """
 
     graph: StepGraph
@@ -36,6 +38,7 @@ class Subgraph:
     recorded_outputs: tuple[RecordedOutput, ...] = ()
     num_rows: Mapping[str, int] = field(default_factory=dict)
     axis: str = ""
+    loop_forms: Mapping[str, LoopForm] = field(default_factory=dict)
 
     @property
     def block(self) -> int:
@@ -67,12 +70,28 @@ class Subgraph:
             inputs: of all steps of the graph loop.
             num_steps: how many.
         """
-        both = carry, foreign
+        own = carry["own"]
+        forms = {name: make(own[name]) for name in self.names if (make := self.graph.parts[name].loop_form)}
+        inside = dataclasses.replace(self, loop_forms={name: form for name, form in forms.items() if form})
+        begun = {name: form.begin(own[name]) for name, form in inside.loop_forms.items()}
+        after = inside._loop(({**carry, "own": own | begun}, foreign), inputs, num_steps)[0]
+        return {**after, "own": inside._own(after["own"])}
+
+    def _loop(self, both: tuple[Carry, Any], inputs: Any, num_steps: int) -> tuple[Carry, Any]:
+        """All steps, with states as they are in the loop."""
         if not self.block:
-            return _repeat(lambda both: self._steps(both, inputs, 1), both, num_steps)[0]
+            return _repeat(lambda both: self._steps(both, inputs, 1), both, num_steps)
         both = _repeat(lambda both: self._steps(both, inputs, self.block), both, num_steps // self.block)
         rest = num_steps % self.block
-        return (self._steps(both, inputs, rest) if rest else both)[0]
+        return self._steps(both, inputs, rest) if rest else both
+
+    def _own(self, states: Mapping[str, Any]) -> dict[str, Any]:
+        """The parts' own states, of those in the loop."""
+        return {**states, **{name: form.end(states[name]) for name, form in self.loop_forms.items()}}
+
+    def _step_of(self, name: str) -> PartStep:
+        form = self.loop_forms.get(name)
+        return form.step if form else self.graph.parts[name].step
 
     def end(self, carry: Carry, num_steps: int) -> Carry:
         """The carry after the last step, with what is looked at only then."""
@@ -108,14 +127,14 @@ class Subgraph:
         own, produced = {}, {}
         for name in self.names:
             read = self.graph.read(name, cache, now)
-            own[name], produced[name] = isolated_step(self.graph.parts[name].step, carry["own"][name], read)
+            own[name], produced[name] = isolated_step(self._step_of(name), carry["own"][name], read)
         after = {
             "own": own,
             "cache": {name: self._next(name, cache[name], produced[name]) for name in self.names},
             "not_finite": {
                 name: first_seen(carry["not_finite"][name], own[name], produced[name], step) for name in self.names
             },
-            "kept": keep(self.recorded_outputs, carry["kept"], values_of(own, produced), step)
+            "kept": keep(self.recorded_outputs, carry["kept"], lambda: values_of(self._own(own), produced), step)
             if self.recorded_outputs
             else carry["kept"],
             "step": step + 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,10 +12,13 @@ import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
 from outlay.brain.learning_rules.learning_rule import (
-    LearningRule,
+    ChangeEverywhere,
+    KernelChange,
     Modulated,
     OnSpike,
+    PairwiseRule,
     Read,
+    Rows,
     TwoTraceRule,
     one_number,
     row_of,
@@ -32,7 +35,7 @@ class PairRule(TwoTraceRule, abc.ABC):
     def changes(self, rate: Any, post: jax.Array, past: jax.Array) -> tuple[jax.Array, OnSpike]:
         """Both terms where a post neuron spikes, the first where it does not."""
 
-        def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
+        def on_spike(neuron: jax.Array, rows: Rows, arrived: Arrivals) -> jax.Array:
             return rate * (jnp.where(arrived.arrived, row_of(post, neuron), 0) + arrived.delayed(past))
 
         return rate * post, on_spike
@@ -122,7 +125,7 @@ class ModulatedHebbianRule(Modulated, HebbianRule):
 
 @register("oja", kind="learning_rule")
 @dataclass(frozen=True)
-class OjaRule(LearningRule):
+class OjaRule(PairwiseRule):
     """Hebb's rule with a decay that keeps kernels bounded.
 
     In every step::
@@ -150,14 +153,17 @@ class OjaRule(LearningRule):
         """No trace."""
         return {"post_trace": jnp.zeros(units, dtype)}
 
-    def step(
-        self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
-    ) -> tuple[State, jax.Array]:
-        """One step."""
+    def change(
+        self, state: State, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
+    ) -> tuple[State, KernelChange]:
+        """The trace; every pair changes."""
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
-        trace, before = post.astype(jnp.float32)[:, None], kernel.astype(jnp.float32)
-        change = self.rate(read) * (jnp.where(arrivals.arrived, trace, 0) - before * trace**2)
-        return {"post_trace": post}, jnp.maximum(before + dt * change, 0).astype(kernel.dtype)
+        rate, trace = self.rate(read), post.astype(jnp.float32)
+
+        def everywhere(kernel: jax.Array, arrived: jax.Array, of_post: Callable[[jax.Array], jax.Array]) -> jax.Array:
+            return rate * (jnp.where(arrived, of_post(trace), 0) - kernel * of_post(trace) ** 2)
+
+        return {"post_trace": post}, ChangeEverywhere(everywhere)
 
     def problems(self, *, dt: float) -> list[str]:
         """A time constant that is not positive."""

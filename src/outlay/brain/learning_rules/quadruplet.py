@@ -12,12 +12,14 @@ import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
 from outlay.brain.learning_rules.learning_rule import (
-    LearningRule,
+    ChangeOnSpikes,
+    KernelChange,
     Modulated,
     OnSpike,
+    PairwiseRule,
     Read,
+    Rows,
     TwoTraceRule,
-    change_kernel,
     one_number,
     row_of,
 )
@@ -75,7 +77,7 @@ class QuadrupletRule(TwoTraceRule):
         """All four terms where a post neuron spikes, the first two where it does not."""
         arrival = rate * (self.q_alpha + self.q_beta * post)
 
-        def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
+        def on_spike(neuron: jax.Array, rows: Rows, arrived: Arrivals) -> jax.Array:
             of_arrival = jnp.where(arrived.arrived, row_of(arrival, neuron), 0)
             return of_arrival + rate * (self.q_gamma + self.q_delta * arrived.delayed(past))
 
@@ -84,7 +86,7 @@ class QuadrupletRule(TwoTraceRule):
 
 @register("bounded_quadruplet", kind="learning_rule")
 @dataclass(frozen=True)
-class BoundedQuadrupletRule(LearningRule):
+class BoundedQuadrupletRule(PairwiseRule):
     """Four terms, of spikes alone and of pairs, up to a greatest kernel; each setting may differ by the kind of pair.
 
     In every step::
@@ -128,10 +130,10 @@ class BoundedQuadrupletRule(LearningRule):
         past = jnp.zeros((2, num_steps, num_inputs), dtype)
         return {"post_trace": jnp.zeros((units, 2), dtype), "pre_trace": past}
 
-    def step(
-        self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
-    ) -> tuple[State, jax.Array]:
-        """One step."""
+    def change(
+        self, state: State, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
+    ) -> tuple[State, KernelChange]:
+        """The traces of each kind of neuron, and what spikes at either end do."""
         inhibitory, rate = read["inhibitory"], self.rate(read)
         past = self._pushed(state["pre_trace"], arrivals, dt)
         post = _traced(state["post_trace"], spikes[:, None], _by_post(self.post_tau, inhibitory), dt)
@@ -141,7 +143,7 @@ class BoundedQuadrupletRule(LearningRule):
         pair = rate * _by_post(self.q_delta, inhibitory)
         of_kind = inhibitory.astype(jnp.uint8)
 
-        def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
+        def on_spike(neuron: jax.Array, rows: Rows, arrived: Arrivals) -> jax.Array:
             def of_row(by_post: jax.Array) -> jax.Array:
                 both = row_of(by_post, neuron)
                 return jnp.where(arrived.inhibitory, both[1], both[0])
@@ -151,8 +153,7 @@ class BoundedQuadrupletRule(LearningRule):
             return of_arrival + of_row(spike) + of_row(pair) * seen
 
         ceiling = _by_post(self.max_clip, inhibitory)
-        kernel = change_kernel(kernel, arrivals, spikes, arrival, on_spike, dt=dt, ceiling=ceiling)
-        return {"post_trace": post, "pre_trace": past}, kernel
+        return {"post_trace": post, "pre_trace": past}, ChangeOnSpikes(arrival, on_spike, ceiling)
 
     def problems(self, *, dt: float) -> list[str]:
         """Time constants and a greatest kernel that are not positive, and settings of another length than four."""

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
 from outlay.brain.learning_rules.learning_rule import (
-    LearningRule,
+    ChangeOnSpikes,
+    KernelChange,
     Modulated,
+    PairwiseRule,
     Read,
-    change_kernel,
+    Rows,
     no_past,
     push_trace,
     row_of,
@@ -26,7 +28,7 @@ from outlay.brain.registry import register
 
 @register("zenke", kind="learning_rule")
 @dataclass(frozen=True)
-class ZenkeRule(LearningRule):
+class ZenkeRule(PairwiseRule):
     """Triplet potentiation, doublet depression, and two terms that keep a network stable.
 
     In every step::
@@ -79,29 +81,31 @@ class ZenkeRule(LearningRule):
             "pre_trace": no_past(num_inputs, num_steps, dtype),
         }
 
-    def step(
-        self, state: State, kernel: jax.Array, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
-    ) -> tuple[State, jax.Array]:
-        """One step."""
+    def change(
+        self, state: State, arrivals: Arrivals, spikes: jax.Array, read: Read, *, dt: float
+    ) -> tuple[State, KernelChange]:
+        """The traces of neurons, and what spikes at either end do; the target of each pair moves on by itself."""
         past = push_trace(state["pre_trace"], arrivals, unit_tracer(self.pre_tau), dt=dt)
         post = unit_tracer(self.post_tau).step(state["post_trace"], spikes, dt=dt)
         slow = unit_tracer(self.post_slow_tau).step(state["post_slow_trace"], spikes, dt=dt)
-        target = self._target(state["target_trace"], kernel, dt)
         rate = self.rate(read)
         arrival = rate * (self.b * post.astype(jnp.float32) + self.d)
         triplet = rate * self.a * slow.astype(jnp.float32)
         pull = rate * self.c * post.astype(jnp.float32) ** 3
 
-        def on_spike(neuron: jax.Array, row: jax.Array, arrived: Arrivals) -> jax.Array:
+        def on_spike(neuron: jax.Array, rows: Rows, arrived: Arrivals) -> jax.Array:
             of_arrival = jnp.where(arrived.arrived, row_of(arrival, neuron), 0)
             return (
                 of_arrival
                 + row_of(triplet, neuron) * arrived.delayed(past)
-                + row_of(pull, neuron) * (row - row_of(target, neuron))
+                + row_of(pull, neuron) * (rows["kernel"] - rows["target_trace"])
             )
 
-        after = {"post_trace": post, "post_slow_trace": slow, "target_trace": target, "pre_trace": past}
-        return after, change_kernel(kernel, arrivals, spikes, arrival, on_spike, dt=dt)
+        def target(kernel: jax.Array, before: jax.Array) -> jax.Array:
+            return self._target(before, kernel, dt)
+
+        after = {"post_trace": post, "post_slow_trace": slow, "pre_trace": past}
+        return after, ChangeOnSpikes(arrival, on_spike, pairs={"target_trace": target})
 
     def _target(self, target: jax.Array, kernel: jax.Array, dt: float) -> jax.Array:
         before = target.astype(jnp.float32)

@@ -1,0 +1,328 @@
+"""Equations of a row of pairs, traced by JAX, as vector code in the language of LLVM.
+
+A row is an array with one entry a pre neuron. What is the same for a whole row (the number of the post neuron, what it
+has, constants) is computed before the row, what differs is computed for `LANES` pairs at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+LANES = 16
+"""Pairs of one vector: the 512 bits of the widest registers. On narrower ones LLVM takes several."""
+
+MEMORY = {"float32": "float", "float16": "half", "bfloat16": "i16", "bool": "i8", "uint8": "i8", "uint16": "i16"} | (
+    dict.fromkeys(("uint32", "int32"), "i32")
+)
+"""What an entry of each dtype is in memory."""
+ARITHMETIC = {"mul": "fmul", "add": "fadd", "sub": "fsub"}
+ORDERED = {"max": "ogt", "min": "olt"}
+
+
+class NotCompiled(Exception):
+    """Equations that this cannot compile; says which operation."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number, or one for each lane.
+
+    Attributes:
+        name: what it is called in the code.
+        dtype: of its array; what is computed is rounded to it.
+        is_vector: whether each lane has its own.
+        known: the number itself, of a constant.
+    """
+
+    name: str
+    dtype: np.dtype
+    is_vector: bool
+    known: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """`float`, `i32` or `i1`: what it is computed as."""
+        if self.dtype == np.bool_:
+            return "i1"
+        return "float" if jnp.issubdtype(self.dtype, jnp.floating) else "i32"
+
+    @property
+    def type(self) -> str:
+        """Its type in the code."""
+        return f"<{LANES} x {self.kind}>" if self.is_vector else self.kind
+
+
+@dataclass(frozen=True)
+class View:
+    """Entries of an array in memory: where they begin, and how far apart they are along each dim, in entries."""
+
+    pointer: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: str = "0"
+
+    @classmethod
+    def whole(cls, pointer: str, dtype: Any, shape: tuple[int, ...]) -> View:
+        """An array, row by row."""
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        return cls(pointer, jnp.dtype(dtype), shape, strides)
+
+
+@dataclass
+class RowCode:
+    """Lines of code: those before a row, and those for the vector of pairs at `%PREFIXj` in it.
+
+    Attributes:
+        prefix: of all names in it.
+        size: entries of a row.
+        mask: the name of a mask of the lanes that are in the row; empty where all are.
+    """
+
+    prefix: str
+    size: int
+    mask: str = ""
+    before: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    loaded: dict[View, Value] = field(default_factory=dict)
+
+    @property
+    def column(self) -> str:
+        """The number of the first pair of the vector."""
+        return f"%{self.prefix}j"
+
+    def emit(self, code: str, is_vector: bool) -> str:
+        """Add a line that gives a new name, which is returned."""
+        name = f"%{self.prefix}{len(self.before) + len(self.lines)}"
+        (self.lines if is_vector else self.before).append(f"{name} = {code}")
+        return name
+
+    def equations(self, jaxpr: Any, consts: list[View], inputs: list[Value | View]) -> list[Value]:
+        """Add the equations of a jaxpr.
+
+        Args:
+            jaxpr: the jaxpr.
+            consts: the arrays that it closes over.
+            inputs: its inputs.
+
+        Raises:
+            NotCompiled: an operation is none of those known here.
+        """
+        values: dict[Any, Value | View] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
+
+        def of(atom: Any) -> Value | View:
+            return self.constant(atom.val, atom.aval.dtype) if hasattr(atom, "val") else values[atom]
+
+        for equation in jaxpr.eqns:
+            operands, params = [of(atom) for atom in equation.invars], equation.params
+            if "jaxpr" in params and equation.primitive.name in ("jit", "pjit"):
+                closed = params["jaxpr"]
+                if closed.consts:
+                    raise NotCompiled("a function with constants of its own")
+                results = self.equations(closed.jaxpr, [], operands)
+            else:
+                results = [self.equation(equation.primitive.name, operands, params, equation.outvars[0].aval)]
+            values |= zip(equation.outvars, results, strict=True)
+        return [self.number(of(atom)) if atom.aval.shape in ((), (self.size,)) else of(atom) for atom in jaxpr.outvars]
+
+    def equation(self, name: str, operands: list[Any], params: Any, result: Any) -> Value | View:
+        """Add one operation; some only look at memory in another way, and are no code."""
+        first = operands[0]
+        if isinstance(first, View) and name in ("slice", "squeeze", "dynamic_slice"):
+            return self.look(name, first, operands[1:], params)
+        if result.shape not in ((), (self.size,)):
+            raise NotCompiled(f"{name} of an array {result.shape}")
+        numbers = [self.number(operand) for operand in operands]
+        if name == "broadcast_in_dim":
+            return self.vector(numbers[0])
+        if name == "integer_pow" and params["y"] > 1:
+            power = numbers[0]
+            for _ in range(params["y"] - 1):
+                power = self.operate("mul", [power, numbers[0]], result.dtype)
+            return power
+        return self.operate(name, numbers, result.dtype)
+
+    def operate(self, name: str, operands: list[Value], dtype: Any) -> Value:
+        """Add an operation on numbers."""
+        is_vector = any(operand.is_vector for operand in operands)
+        if is_vector:
+            operands = [self.vector(operand) for operand in operands]
+        a, b = operands[0], operands[-1]
+        both = f"{a.type} {a.name}, {b.name}"
+        if name == "convert_element_type":
+            return self.convert(a, jnp.dtype(dtype))
+        if name == "div" and a.kind == "float" and b.known:
+            return self.operate("mul", [a, self.constant(1 / b.known, dtype)], dtype)
+        if name in ARITHMETIC and a.kind == "float":
+            code = f"{ARITHMETIC[name]} contract {both}"
+        elif name in ("add", "sub") and a.kind == "i32":
+            code = f"{name} {both}"
+        elif name == "eq" and a.kind != "float":
+            code = f"icmp eq {both}"
+        elif name in ORDERED and a.kind == "float":
+            # What is not a number stays so: the comparison is false.
+            beyond = self.emit(f"fcmp {ORDERED[name]} {a.type} {b.name}, {a.name}", is_vector)
+            code = f"select {_condition(is_vector)} {beyond}, {b.type} {b.name}, {a.type} {a.name}"
+        elif name == "select_n" and a.kind == "i1" and len(operands) == 3:
+            code = f"select {a.type} {a.name}, {b.type} {b.name}, {operands[1].type} {operands[1].name}"
+        else:
+            raise NotCompiled(f"{name} of {', '.join(str(operand.dtype) for operand in operands)}")
+        return self.rounded(Value(self.emit(code, is_vector), jnp.dtype(dtype), is_vector))
+
+    def look(self, name: str, view: View, starts: list[Any], params: Any) -> View:
+        """A part of an array."""
+        if name == "squeeze":
+            left = [axis for axis in range(len(view.shape)) if axis not in params["dimensions"]]
+            return replace(view, shape=tuple(view.shape[a] for a in left), strides=tuple(view.strides[a] for a in left))
+        offset = view.offset
+        if name == "slice":
+            if params["strides"] is not None:
+                raise NotCompiled("slice with strides")
+            sizes = [stop - start for start, stop in zip(params["start_indices"], params["limit_indices"], strict=True)]
+            steps = [(str(start), stride) for start, stride in zip(params["start_indices"], view.strides, strict=True)]
+        else:
+            sizes = params["slice_sizes"]
+            numbers = [self.number(start) for start in starts]
+            steps = [(self.emit(f"zext i32 {n.name} to i64", False), s) for n, s in zip(numbers, view.strides, strict=True)]
+        for start, stride in steps:
+            if start != "0":
+                moved = self.emit(f"mul i64 {start}, {stride}", False)
+                offset = self.emit(f"add i64 {offset}, {moved}", False)
+        return replace(view, shape=tuple(sizes), offset=offset)
+
+    def constant(self, value: Any, dtype: Any) -> Value:
+        """A number that is known."""
+        dtype = jnp.dtype(dtype)
+        exact = float(np.asarray(value, dtype).astype(np.float32))
+        if not jnp.issubdtype(dtype, jnp.floating):
+            return Value(str(int(value)), dtype, False, exact)
+        return Value(f"0x{struct.unpack('>Q', struct.pack('>d', exact))[0]:016X}", dtype, False, exact)
+
+    def vector(self, value: Value) -> Value:
+        """The same number in every lane."""
+        if value.is_vector:
+            return value
+        if value.known is not None:
+            return replace(value, name=f"<{', '.join([f'{value.kind} {value.name}'] * LANES)}>", is_vector=True)
+        return replace(value, name=self.splat(value.kind, value.name), is_vector=True)
+
+    def splat(self, kind: str, name: str) -> str:
+        """The name of a vector of the same number."""
+        one = self.emit(f"insertelement <{LANES} x {kind}> poison, {kind} {name}, i32 0", False)
+        zeros = f"<{LANES} x i32> zeroinitializer"
+        return self.emit(f"shufflevector <{LANES} x {kind}> {one}, <{LANES} x {kind}> poison, {zeros}", False)
+
+    def number(self, operand: Value | View) -> Value:
+        """What is computed with: a view is loaded."""
+        if isinstance(operand, Value):
+            return operand
+        if operand.shape not in ((), (self.size,)) or operand.strides not in ((), (1,)):
+            raise NotCompiled(f"arithmetic with an array {operand.shape}")
+        if operand not in self.loaded:
+            self.loaded[operand] = self.load(operand)
+        return self.loaded[operand]
+
+    def load(self, view: View) -> Value:
+        """Add code that loads one number, or those of the pairs, and makes of them what is computed with."""
+        is_vector, dtype = bool(view.shape), view.dtype
+        kind = MEMORY.get(str(dtype))
+        if kind is None:
+            raise NotCompiled(f"numbers of {dtype}")
+        place = self.emit(f"add i64 {view.offset}, {self.column}", True) if is_vector else view.offset
+        at = self.emit(f"getelementptr {kind}, ptr {view.pointer}, i64 {place}", is_vector)
+        type_ = f"<{LANES} x {kind}>" if is_vector else kind
+        if is_vector and self.mask:
+            suffix = f"v{LANES}{SUFFIX[kind]}"
+            mask = f"<{LANES} x i1> {self.mask}"
+            call = f"call {type_} @llvm.masked.load.{suffix}.p0(ptr {at}, i32 {SIZE[kind]}, {mask}, {type_} zeroinitializer)"
+            bits = self.emit(call, True)
+        else:
+            bits = self.emit(f"load {type_}, ptr {at}, align {SIZE[kind]}", is_vector)
+        return Value(self.widened(bits, dtype, is_vector), dtype, is_vector)
+
+    def widened(self, bits: str, dtype: np.dtype, is_vector: bool) -> str:
+        """What is computed with, of what is in memory."""
+
+        def of(kind: str) -> str:
+            return f"<{LANES} x {kind}>" if is_vector else kind
+
+        if dtype == np.bool_:
+            return self.emit(f"icmp ne {of('i8')} {bits}, {'zeroinitializer' if is_vector else '0'}", is_vector)
+        if dtype == jnp.bfloat16:
+            wide = self.emit(f"zext {of('i16')} {bits} to {of('i32')}", is_vector)
+            high = self.emit(f"shl {of('i32')} {wide}, {_integers(16, is_vector)}", is_vector)
+            return self.emit(f"bitcast {of('i32')} {high} to {of('float')}", is_vector)
+        if dtype == np.float16:
+            return self.emit(f"fpext {of('half')} {bits} to {of('float')}", is_vector)
+        if dtype.itemsize < 4:
+            return self.emit(f"zext {of(MEMORY[str(dtype)])} {bits} to {of('i32')}", is_vector)
+        return bits
+
+    def narrowed(self, value: Value) -> str:
+        """What is in memory, of what is computed with: rounded to the nearest, in a tie to even."""
+
+        def of(kind: str) -> str:
+            return f"<{LANES} x {kind}>" if value.is_vector else kind
+
+        v = value.is_vector
+        if value.dtype == np.float16:
+            return self.emit(f"fptrunc {of('float')} {value.name} to {of('half')}", v)
+        if value.dtype != jnp.bfloat16:
+            return value.name
+        bits = self.emit(f"bitcast {of('float')} {value.name} to {of('i32')}", v)
+        high = self.emit(f"lshr {of('i32')} {bits}, {_integers(16, v)}", v)
+        odd = self.emit(f"and {of('i32')} {high}, {_integers(1, v)}", v)
+        half = self.emit(f"add {of('i32')} {odd}, {_integers(0x7FFF, v)}", v)
+        up = self.emit(f"add {of('i32')} {bits}, {half}", v)
+        nearest = self.emit(f"lshr {of('i32')} {up}, {_integers(16, v)}", v)
+        # Rounding up would make of some that are no numbers infinities.
+        is_none = self.emit(f"fcmp uno {of('float')} {value.name}, {value.name}", v)
+        quiet = self.emit(f"or {of('i32')} {high}, {_integers(0x40, v)}", v)
+        chosen = self.emit(f"select {of('i1')} {is_none}, {of('i32')} {quiet}, {of('i32')} {nearest}", v)
+        return self.emit(f"trunc {of('i32')} {chosen} to {of('i16')}", v)
+
+    def rounded(self, value: Value) -> Value:
+        """As its dtype holds it."""
+        if value.kind != "float" or value.dtype == np.float32:
+            return value
+        return replace(value, name=self.widened(self.narrowed(value), value.dtype, value.is_vector))
+
+    def convert(self, value: Value, dtype: np.dtype) -> Value:
+        """In another dtype."""
+        if value.known is not None:
+            return self.constant(value.known, dtype)
+        converted = replace(value, dtype=dtype)
+        if converted.kind != value.kind:
+            raise NotCompiled(f"conversion of {value.dtype} to {dtype}")
+        return converted if dtype.itemsize >= value.dtype.itemsize else self.rounded(converted)
+
+    def store(self, value: Value, view: View) -> None:
+        """Add code that stores a row's pairs."""
+        kind = MEMORY[str(view.dtype)]
+        bits, type_ = self.narrowed(self.vector(value)), f"<{LANES} x {kind}>"
+        place = self.emit(f"add i64 {view.offset}, {self.column}", True)
+        at = self.emit(f"getelementptr {kind}, ptr {view.pointer}, i64 {place}", True)
+        if self.mask:
+            mask = f"<{LANES} x i1> {self.mask}"
+            call = f"@llvm.masked.store.v{LANES}{SUFFIX[kind]}.p0({type_} {bits}, ptr {at}, i32 {SIZE[kind]}, {mask})"
+            self.lines.append(f"call void {call}")
+        else:
+            self.lines.append(f"store {type_} {bits}, ptr {at}, align {SIZE[kind]}")
+
+
+SIZE = {"float": 4, "half": 2, "i8": 1, "i16": 2, "i32": 4}
+SUFFIX = {"float": "f32", "half": "f16", "i8": "i8", "i16": "i16", "i32": "i32"}
+
+
+def _condition(is_vector: bool) -> str:
+    return f"<{LANES} x i1>" if is_vector else "i1"
+
+
+def _integers(number: int, is_vector: bool) -> str:
+    return f"<{', '.join([f'i32 {number}'] * LANES)}>" if is_vector else str(number)
