@@ -15,7 +15,10 @@ from .initializers import Initializer as Initializer
 from .delays import Delays as Delays
 from .delays import Arrivals as Arrivals
 from .learning_rules.learning_rule import LearningRule as LearningRule
-from .learning_rules.learning_rule import change_kernel as change_kernel
+from .learning_rules.learning_rule import PairwiseRule as PairwiseRule
+from .learning_rules.kernel_change import KernelChange as KernelChange
+from .learning_rules.kernel_change import ChangeOnSpikes as ChangeOnSpikes
+from .learning_rules.kernel_change import ChangeEverywhere as ChangeEverywhere
 from .synapses import sum_rows as sum_rows
 from .files.read_brain import read_brain as read_brain
 from .files.read_brain import read_neuron as read_neuron

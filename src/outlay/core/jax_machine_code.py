@@ -1,8 +1,8 @@
 """Functions in the language of LLVM as operations of JAX: compiled for this processor, called by XLA without Python.
 
-XLA calls a function of C with one argument, the call frame (`xla/ffi/api/c_api.h`, which jaxlib brings along). Where its
-fields lie has not changed since version 0.1 of that interface; XLA asks for the version first, and refuses what it does
-not know. LLVM comes with `llvmlite`, so no compiler is needed.
+XLA calls a function of C with one argument, the call frame (`xla/ffi/api/c_api.h`, which jaxlib brings along). Before
+the first call it asks for the version of that interface, and refuses what it does not know. LLVM comes with `llvmlite`,
+so no compiler is needed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def target_machine() -> Any:
     except ImportError:
         raise NoMachineCode("llvmlite is not installed (pip install 'outlay[fast-cpu]')") from None
     if llvm.llvm_version_info < (15,):
-        raise NoMachineCode(f"llvmlite has LLVM {llvm.llvm_version_info[0]}, and 15 is needed (pip install -U llvmlite)")
+        raise NoMachineCode(
+            f"llvmlite has LLVM {llvm.llvm_version_info[0]}, and 15 is needed (pip install -U llvmlite)"
+        )
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features().flatten()

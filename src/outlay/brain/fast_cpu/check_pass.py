@@ -73,7 +73,9 @@ def _evaluated(
 ) -> list[np.ndarray]:
     """The rows after a step, by JAX."""
     function = jaxpr_as_fun(ClosedJaxpr(row.jaxpr, consts))
-    return [np.asarray(x) for x in jax.jit(function)(np.uint32(neuron), *rows, arrived, *([delays] if own_delays else []))]
+    return [
+        np.asarray(x) for x in jax.jit(function)(np.uint32(neuron), *rows, arrived, *([delays] if own_delays else []))
+    ]
 
 
 def _some(random: np.random.Generator, like: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -87,4 +89,6 @@ def _check_close(what: str, got: Any, right: np.ndarray, tolerance: float) -> No
     got, right = np.asarray(got, np.float64), np.asarray(right, np.float64)
     off = np.abs(got - right).max() / max(1e-30, np.abs(right).max())
     if not off <= tolerance:
-        raise NoMachineCode(f"in its self-test the {what} is off by {off:.2g} of its largest entry, more than {tolerance:g}")
+        raise NoMachineCode(
+            f"in its self-test the {what} is off by {off:.2g} of its largest entry, more than {tolerance:g}"
+        )

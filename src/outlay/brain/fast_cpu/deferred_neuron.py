@@ -195,7 +195,9 @@ class DeferredNeuron:
         like = [kernel, *(state[RULE][name] for name in sorted(change.pairs))]
         rows = [jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in like]
         number, where = jax.ShapeDtypeStruct((), jnp.uint32), jax.ShapeDtypeStruct(kernel.shape[1:], bool)
-        own_delays = [jax.ShapeDtypeStruct(delays.shape[1:], delays.dtype)] if delays is not None and delays.ndim == 2 else []
+        own_delays = (
+            [jax.ShapeDtypeStruct(delays.shape[1:], delays.dtype)] if delays is not None and delays.ndim == 2 else []
+        )
         closed_over = []
         for spiked in (False, True):
             equations = functools.partial(_row, change, arrivals, spiked, dt)

@@ -97,7 +97,9 @@ class PairPass:
         num_rows, pair = len(self.rows), self.delays is not None
         words = num_rows + pair
         consts = words + 4
-        traced = [] if self.quiet is None or self.spiking is None else [(self.quiet, "quiet"), (self.spiking, "spiking")]
+        traced = (
+            [] if self.quiet is None or self.spiking is None else [(self.quiet, "quiet"), (self.spiking, "spiking")]
+        )
         loops = [_Loop(self, "first", words, None, [])]
         for row, name in traced:
             loops.append(_Loop(self, name, words, row, [f"%a{consts + k}" for k in range(len(row.consts))]))
@@ -201,13 +203,19 @@ class _Loop:
         kernel = code.number(views[0])
         if self.row is not None:
             inputs.insert(1 + len(rows), _bit(code, words, 2))
-            closed = [View.whole(name, like.dtype, like.shape) for name, like in zip(self.consts, self.row.consts, strict=True)]
+            closed = [
+                View.whole(name, like.dtype, like.shape)
+                for name, like in zip(self.consts, self.row.consts, strict=True)
+            ]
             after = code.equations(self.row.jaxpr, closed, inputs)
             for k, (row, view) in enumerate(zip(after, views, strict=True)):
-                code.store(row, View(f"%r{k}", view.dtype, (size,), (1,), "%base"))
-            kernel = code.vector(after[0])
+                code.store(code.number(row), View(f"%r{k}", view.dtype, (size,), (1,), "%base"))
+            kernel = code.vector(code.number(after[0]))
         signed = code.emit(f"fmul {kernel.type} {kernel.name}, {sign.name}", True)
-        brought = code.emit(f"select <{LANES} x i1> {_bit(code, words, 1).name}, {kernel.type} {signed}, {kernel.type} zeroinitializer", True)
+        brought = code.emit(
+            f"select <{LANES} x i1> {_bit(code, words, 1).name}, {kernel.type} {signed}, {kernel.type} zeroinitializer",
+            True,
+        )
         block = code.emit(f"lshr i64 {code.column}, {LANES.bit_length() - 1}", True)
         lane = code.emit(f"and i64 {block}, {num_lanes(size) // LANES - 1}", True)
         at = code.emit(f"getelementptr <{LANES} x float>, ptr %sums, i64 {lane}", True)

@@ -103,7 +103,7 @@ class RowCode:
         (self.lines if is_vector else self.before).append(f"{name} = {code}")
         return name
 
-    def equations(self, jaxpr: Any, consts: list[View], inputs: list[Value | View]) -> list[Value]:
+    def equations(self, jaxpr: Any, consts: list[View], inputs: list[Value | View]) -> list[Value | View]:
         """Add the equations of a jaxpr.
 
         Args:
@@ -189,7 +189,9 @@ class RowCode:
         else:
             sizes = params["slice_sizes"]
             numbers = [self.number(start) for start in starts]
-            steps = [(self.emit(f"zext i32 {n.name} to i64", False), s) for n, s in zip(numbers, view.strides, strict=True)]
+            steps = [
+                (self.emit(f"zext i32 {n.name} to i64", False), s) for n, s in zip(numbers, view.strides, strict=True)
+            ]
         for start, stride in steps:
             if start != "0":
                 moved = self.emit(f"mul i64 {start}, {stride}", False)
@@ -240,8 +242,8 @@ class RowCode:
         if is_vector and self.mask:
             suffix = f"v{LANES}{SUFFIX[kind]}"
             mask = f"<{LANES} x i1> {self.mask}"
-            call = f"call {type_} @llvm.masked.load.{suffix}.p0(ptr {at}, i32 {SIZE[kind]}, {mask}, {type_} zeroinitializer)"
-            bits = self.emit(call, True)
+            of = f"ptr {at}, i32 {SIZE[kind]}, {mask}, {type_} zeroinitializer"
+            bits = self.emit(f"call {type_} @llvm.masked.load.{suffix}.p0({of})", True)
         else:
             bits = self.emit(f"load {type_}, ptr {at}, align {SIZE[kind]}", is_vector)
         return Value(self.widened(bits, dtype, is_vector), dtype, is_vector)

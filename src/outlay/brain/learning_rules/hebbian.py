@@ -11,17 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
+from outlay.brain.learning_rules.kernel_change import ChangeEverywhere, KernelChange, OnSpike, Rows, row_of
 from outlay.brain.learning_rules.learning_rule import (
-    ChangeEverywhere,
-    KernelChange,
     Modulated,
-    OnSpike,
     PairwiseRule,
     Read,
-    Rows,
     TwoTraceRule,
     one_number,
-    row_of,
     unit_tracer,
 )
 from outlay.brain.module import Port, State, not_positive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,15 +11,12 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
+from outlay.brain.learning_rules.kernel_change import ChangeOnSpikes, KernelChange, OnSpike
 from outlay.brain.module import Component, Port, State, not_positive
 from outlay.brain.traces import Tracer
 
 Read = Mapping[str, jax.Array]
 """What a neuron reads in a step, by port."""
-Rows = Mapping[str, jax.Array]
-"""Of one post neuron: its row of K as `kernel`, in float32, and of each leaf that the rule keeps for each pair."""
-OnSpike = Callable[[jax.Array, Rows, Arrivals], jax.Array]
-"""dK of all pairs of one post neuron that spiked, of the neuron's number, its rows and what arrived at it."""
 
 
 class LearningRule(Component, abc.ABC):
@@ -71,40 +68,6 @@ class LearningRule(Component, abc.ABC):
             arrivals: the spikes that arrived in it.
             spikes: which post neurons spiked in it, bool.
             read: what the neuron read in it from the ports of `reads`; and, as `inhibitory`, which post neurons are.
-            dt: the time of one step, ms.
-        """
-
-
-class KernelChange(abc.ABC):
-    """What one step does to the pairs: a rule's equations, which every way to compute them takes from here.
-
-    `to_all` computes all pairs at once, as plain JAX does; `to_row` those of one post neuron, for a pass over the pairs.
-    """
-
-    pairs: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] = {}
-    """How each leaf that the rule keeps for each pair goes on, of K before it changes and of itself."""
-
-    @abc.abstractmethod
-    def to_all(self, kernel: jax.Array, pairs: Rows, arrivals: Arrivals, spikes: jax.Array, *, dt: float) -> jax.Array:
-        """The kernel after the step.
-
-        Args:
-            kernel: K, (post, pre).
-            pairs: what the rule keeps for each pair, after the step.
-            arrivals: the spikes that arrived.
-            spikes: which post neurons spiked.
-            dt: the time of one step, ms.
-        """
-
-    @abc.abstractmethod
-    def to_row(self, neuron: jax.Array, rows: Rows, arrived: Arrivals, *, spiked: bool, dt: float) -> jax.Array:
-        """One row of the kernel after the step, in float32.
-
-        Args:
-            neuron: the number of the post neuron.
-            rows: its rows, those that the rule keeps for each pair after the step.
-            arrived: the spikes that arrived at it.
-            spiked: whether it spiked.
             dt: the time of one step, ms.
         """
 
@@ -186,105 +149,6 @@ class TwoTraceRule(PairwiseRule, abc.ABC):
 def one_number(value: jax.Array) -> jax.Array:
     """What a port for one number reads, in float32."""
     return value.reshape(()).astype(jnp.float32)
-
-
-@dataclass(frozen=True)
-class ChangeOnSpikes(KernelChange):
-    """K' = max(K + dt dK, 0), and at most the ceiling, where dK is 0 but where a spike arrived or a post neuron spiked.
-
-    Attributes:
-        on_arrival: dK, for each post neuron, of a pair where a spike arrived and the post neuron did not spike:
-            (post,), or (post, 2), of an excitatory and of an inhibitory pre neuron.
-        on_spike: dK of all pairs of one post neuron that spiked.
-        ceiling: the greatest value of K, of the shape of `on_arrival`; None for none.
-        pairs: as those of `KernelChange`.
-    """
-
-    on_arrival: jax.Array
-    on_spike: OnSpike
-    ceiling: jax.Array | None = None
-    pairs: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] = field(default_factory=dict)
-
-    def to_all(self, kernel: jax.Array, pairs: Rows, arrivals: Arrivals, spikes: jax.Array, *, dt: float) -> jax.Array:
-        """The kernel after the step; the rows of neurons that spiked one by one."""
-        units, dtype = len(kernel), kernel.dtype
-        # Those that spiked, then `units` as often as there are others, and once more after all.
-        numbers = jnp.where(spikes, jnp.arange(units, dtype=jnp.uint32), jnp.uint32(units))
-        spiked = jax.lax.optimization_barrier(jnp.pad(jnp.sort(numbers), (0, 1), constant_values=units))
-
-        def change_row(carried: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            place, kernel = carried
-            neuron = row_of(spiked, place)
-            row = row_of(kernel, neuron).astype(jnp.float32)
-            rows = {"kernel": row, **{name: row_of(leaf, neuron) for name, leaf in pairs.items()}}
-            row = row + dt * self.on_spike(neuron, rows, arrivals.at(neuron))
-            return place + 1, jax.lax.dynamic_update_index_in_dim(kernel, row.astype(dtype), neuron, 0)
-
-        # Few neurons spike in a step: what only they need is computed for their rows alone, in place.
-        _, kernel = jax.lax.while_loop(
-            lambda carried: row_of(spiked, carried[0]) < units, change_row, (jnp.uint32(0), kernel)
-        )
-        # Their rows are done but for the maximum: nothing is added to them.
-        on_arrival = jnp.where(spikes if self.on_arrival.ndim == 1 else spikes[:, None], 0, dt * self.on_arrival)
-        arrived = jnp.where(arrivals.arrived, to_pairs(on_arrival, arrivals.inhibitory), 0)
-        changed = jnp.maximum(kernel.astype(jnp.float32) + arrived, 0)
-        if self.ceiling is not None:
-            changed = jnp.minimum(changed, to_pairs(self.ceiling, arrivals.inhibitory))
-        return changed.astype(dtype)
-
-    def to_row(self, neuron: jax.Array, rows: Rows, arrived: Arrivals, *, spiked: bool, dt: float) -> jax.Array:
-        """One row of the kernel after the step."""
-
-        def of_row(by_post: jax.Array) -> jax.Array:
-            both = row_of(by_post, neuron)
-            return both if both.ndim == 0 else jnp.where(arrived.inhibitory, both[1], both[0])
-
-        if spiked:
-            added = dt * self.on_spike(neuron, rows, arrived)
-        else:
-            added = jnp.where(arrived.arrived, dt * of_row(self.on_arrival), 0)
-        changed = jnp.maximum(rows["kernel"] + added, 0)
-        return changed if self.ceiling is None else jnp.minimum(changed, of_row(self.ceiling))
-
-
-@dataclass(frozen=True)
-class ChangeEverywhere(KernelChange):
-    """K' = max(K + dt dK, 0), where any pair may change in any step.
-
-    Attributes:
-        change: dK, of K, of where a spike arrived, and of a function that gives what post neurons have to their pairs.
-    """
-
-    change: Callable[[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]], jax.Array]
-
-    def to_all(self, kernel: jax.Array, pairs: Rows, arrivals: Arrivals, spikes: jax.Array, *, dt: float) -> jax.Array:
-        """The kernel after the step."""
-        before = kernel.astype(jnp.float32)
-        change = self.change(before, arrivals.arrived, lambda by_post: by_post[:, None])
-        return jnp.maximum(before + dt * change, 0).astype(kernel.dtype)
-
-    def to_row(self, neuron: jax.Array, rows: Rows, arrived: Arrivals, *, spiked: bool, dt: float) -> jax.Array:
-        """One row of the kernel after the step."""
-        change = self.change(rows["kernel"], arrived.arrived, lambda by_post: row_of(by_post, neuron))
-        return jnp.maximum(rows["kernel"] + dt * change, 0)
-
-
-def to_pairs(by_post: jax.Array, inhibitory: jax.Array) -> jax.Array:
-    """What post neurons have, for their pairs: (post, 1) of (post,), and (post, pre) of (post, 2).
-
-    Args:
-        by_post: (post,), or (post, 2): for excitatory and for inhibitory pre neurons.
-        inhibitory: which pre neurons are inhibitory.
-    """
-    if by_post.ndim == 1:
-        return by_post[:, None]
-    return jnp.where(inhibitory[None], by_post[:, 1:], by_post[:, :1])
-
-
-def row_of(array: jax.Array, neuron: jax.Array) -> jax.Array:
-    """What is about one neuron in an array about all."""
-    # Plain indexing would also look after negative numbers and numbers out of bounds, with an operation each.
-    return jax.lax.dynamic_index_in_dim(array, neuron, keepdims=False)
 
 
 def unit_tracer(tau: float) -> Tracer:

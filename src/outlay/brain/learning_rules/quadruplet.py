@@ -11,17 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
+from outlay.brain.learning_rules.kernel_change import ChangeOnSpikes, KernelChange, OnSpike, Rows, row_of
 from outlay.brain.learning_rules.learning_rule import (
-    ChangeOnSpikes,
-    KernelChange,
     Modulated,
-    OnSpike,
     PairwiseRule,
     Read,
-    Rows,
     TwoTraceRule,
     one_number,
-    row_of,
 )
 from outlay.brain.module import Port, State
 from outlay.brain.registry import register

@@ -10,16 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from outlay.brain.delays import Arrivals
+from outlay.brain.learning_rules.kernel_change import ChangeOnSpikes, KernelChange, Rows, row_of
 from outlay.brain.learning_rules.learning_rule import (
-    ChangeOnSpikes,
-    KernelChange,
     Modulated,
     PairwiseRule,
     Read,
-    Rows,
     no_past,
     push_trace,
-    row_of,
     unit_tracer,
 )
 from outlay.brain.module import State, not_positive

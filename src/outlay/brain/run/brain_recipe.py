@@ -13,6 +13,7 @@ import numpy as np
 
 from outlay.brain.address import port_addresses, select_addresses
 from outlay.brain.brain import Brain
+from outlay.brain.fast_cpu.deferred_neuron import fast_graph
 from outlay.brain.module import BrainError, Shape
 from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.feed import Feed, Stimulus
@@ -29,6 +30,9 @@ from outlay.recipes.recipe import Recipe
 CHUNK = 200
 """Steps that one call of the program takes: enough that the call itself costs nothing, few enough to see it go on."""
 NUM_STEPS = 1000
+FAST_CPU = "fast-cpu"
+KERNELS = ("jax", FAST_CPU)
+"""What computes the pairs: plain JAX anywhere, or machine code for this processor, with the extra `fast-cpu`."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class BrainRecipe(Recipe):
         moments: in which steps the addresses of `record` are recorded.
         chunk: steps of the Brain in one call of the program.
         loop: the environment of a closed loop; None without one.
+        kernel: what computes the pairs: one of `KERNELS`.
     """
 
     runner = "outlay.brain.run.run_recipe:BrainKind"
@@ -65,6 +70,7 @@ class BrainRecipe(Recipe):
     moments: Moments = field(default_factory=Moments)
     chunk: int = CHUNK
     loop: ClosedLoop | None = None
+    kernel: str = "jax"
 
     @classmethod
     def of(
@@ -80,6 +86,7 @@ class BrainRecipe(Recipe):
         triggers: Sequence[str] = (),
         seed: int = 0,
         chunk: int = CHUNK,
+        kernel: str = "jax",
     ) -> BrainRecipe:
         """A Brain ready to run.
 
@@ -95,11 +102,14 @@ class BrainRecipe(Recipe):
             triggers: record only around events, such as `"A_ex:out_spikes > 80 +- 50"`.
             seed: of what is random in the Brain's state.
             chunk: steps in one call of the program.
+            kernel: what computes the pairs: `jax`, or `fast-cpu`, machine code for this processor.
 
         Raises:
-            BrainError: inputs do not fit the Brain, or an address matches nothing.
+            BrainError: inputs do not fit the Brain, an address matches nothing, or there is no such kernel.
         """
         refuse_no_count("chunk", chunk)
+        if kernel not in KERNELS:
+            raise BrainError(f"there is no kernel {kernel!r}\n  fix: one of {', '.join(KERNELS)}")
         moments = Moments.of(windows, triggers)
         _refuse_unknown_ports(brain, moments)
         feed = _feed(brain, inputs)
@@ -120,6 +130,7 @@ class BrainRecipe(Recipe):
             moments=moments,
             chunk=chunk,
             loop=inputs if isinstance(inputs, ClosedLoop) else None,
+            kernel=kernel,
         ).recording(record, stride)
 
     def recording(self, record: Sequence[str], stride: int = 1) -> BrainRecipe:
@@ -131,9 +142,12 @@ class BrainRecipe(Recipe):
         refuse_no_count("stride", stride)
         chunk = min(_chunk(self.chunk, stride, self.loop), self.steps, self.feed.num_steps or self.steps)
         addresses = select_addresses(self.brain, record)
+        graph = watched(self.brain, self.moments)
+        if self.kernel == FAST_CPU:
+            graph = fast_graph(self.brain, graph)
         return dataclasses.replace(
             self,
-            step=GraphLoop(watched(self.brain, self.moments), record=addresses, stride=stride),
+            step=GraphLoop(graph, record=addresses, stride=stride),
             data=Chunks(self.feed, chunk),
             record=addresses,
             stride=stride,

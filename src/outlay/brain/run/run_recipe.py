@@ -64,6 +64,7 @@ class BrainKind(RunKind):
             "windows": [[window.start, window.end] for window in recipe.moments.windows],
             "triggers": [vars(trigger) for trigger in recipe.moments.triggers],
             "chunk": recipe.chunk,
+            "kernel": recipe.kernel,
         }
 
     def check(self, steps: int) -> None:
