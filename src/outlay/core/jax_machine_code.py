@@ -104,6 +104,7 @@ def compile_function(body: str, declarations: str, num_arguments: int, num_resul
     Raises:
         NoMachineCode: nothing can be compiled here.
     """
+    machine = target_machine()
     import llvmlite.binding as llvm
 
     arrays = [("arguments", f"a{k}", k) for k in range(num_arguments)]
@@ -115,9 +116,15 @@ def compile_function(body: str, declarations: str, num_arguments: int, num_resul
     name = "outlay_" + hashlib.sha256(code.encode()).hexdigest()[:24]
     with _lock:
         if name not in _compiled:
-            machine = target_machine()
-            module = llvm.parse_assembly(code.replace("@NAME", f"@{name}"))
-            module.verify()
+            if "half" in body and not llvm.get_host_cpu_features().get("f16c", True):
+                raise NoMachineCode("this processor does not convert float16")
+            try:
+                module = llvm.parse_assembly(code.replace("@NAME", f"@{name}"))
+                module.verify()
+            except RuntimeError as error:
+                raise NoMachineCode(
+                    f"this LLVM, {llvm.llvm_version_info[0]}, does not take the code: {error}"
+                ) from error
             options = llvm.create_pipeline_tuning_options(speed_level=2)
             builder = llvm.create_pass_builder(machine, options)
             builder.getModulePassManager().run(module, builder)

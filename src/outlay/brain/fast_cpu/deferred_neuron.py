@@ -18,8 +18,7 @@ import jax.numpy as jnp
 
 from outlay.brain.brain import Brain
 from outlay.brain.delays import FEW_STEPS, Arrivals, Delays, arrives
-from outlay.brain.fast_cpu.check_pass import check_pass
-from outlay.brain.fast_cpu.pair_pass import PairPass, TracedRow
+from outlay.brain.fast_cpu.pair_pass import PairPass, TracedRow, check_pass
 from outlay.brain.fast_cpu.row_code import NotCompiled
 from outlay.brain.learning_rules.learning_rule import KernelChange, PairwiseRule
 from outlay.brain.module import State

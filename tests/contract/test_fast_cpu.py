@@ -1,0 +1,200 @@
+"""Pairs in machine code compute what plain JAX computes, for every rule, kind of synapses and delays, and dtype."""
+
+import dataclasses
+import functools
+import itertools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.contract.ab_reference import POPULATIONS, ab_brain, recorded, recorded_spikes, recorded_start
+
+import outlay
+from outlay.brain.brain import Brain
+from outlay.brain.connections import Connection
+from outlay.brain.delays import N2NDelays, NDelays, NoDelays
+from outlay.brain.encoders import PoissonSpiker
+from outlay.brain.fast_cpu import pair_pass, row_code
+from outlay.brain.fast_cpu.deferred_neuron import fast_graph
+from outlay.brain.initializers import Uniform
+from outlay.brain.learning_rules.hebbian import HebbianRule
+from outlay.brain.learning_rules.zenke import ZenkeRule
+from outlay.brain.module import BrainError
+from outlay.brain.neuron import Neuron
+from outlay.brain.registry import registered, registered_names
+from outlay.brain.run.run_brain import run_brain
+from outlay.brain.somas.leaky import AdaptiveLeakySoma
+from outlay.core.paths import flatten_paths
+from outlay.graph.graph_loop import GraphLoop
+
+NOT_COMPILED = {"btsp": "does not say its equations as a KernelChange"}
+"""Rules that run in plain JAX, and the reason."""
+RULES = sorted(set(registered_names("learning_rule")) - set(NOT_COMPILED))
+PLAIN_RULES = [rule for rule in RULES if not rule.startswith("modulated_")]
+"""Those that are not another rule with a factor, which float16 and bfloat16 are tried with."""
+SYNAPSES = registered_names("synapses")
+DELAYS = (N2NDelays(max_delay=8.0), NDelays(max_delay=5.0), NoDelays())
+NUM_STEPS, NUM_CELLS, UNITS = 24, 19, 6
+DTYPES = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+"""Share of the largest entry by which a leaf may differ: in each step sums and products may be rounded as one."""
+
+
+def brain_of(populations, dtype="float32"):
+    """A spiker that all populations read, none of which reads another: what differs in one stays there."""
+    modules = {"eye": PoissonSpiker(max_freq=300.0), **populations}
+    connections = [Connection("inputs:light", "eye:signal")]
+    for name, neuron in populations.items():
+        connections.append(Connection("eye:spikes", f"{name}:in_spikes"))
+        connections += [Connection("inputs:factor", f"{name}:{p}") for p in neuron.inputs() if p != "in_spikes"]
+    return Brain(modules, connections, inputs={"light": (NUM_CELLS,), "factor": (1,)}, dtype=dtype)
+
+
+def population(rule, synapses, delays, **settings):
+    soma = AdaptiveLeakySoma(resistance=60.0, cooldown=1.0)
+    return Neuron(UNITS, 0.5, soma, registered(synapses, kind="synapses")(Uniform(scale=2.0)), delays, rule, **settings)
+
+
+def inputs(num_steps=NUM_STEPS):
+    return {
+        "light": np.full((num_steps, NUM_CELLS), 0.9, np.float32),
+        "factor": np.full((num_steps, 1), 0.7, np.float32),
+    }
+
+
+def ran(brain, kernel, **options):
+    return run_brain(brain, steps=NUM_STEPS, inputs=inputs(), kernel=kernel, record=["*:out_spikes"], **options)
+
+
+def leaves(run):
+    return {path: np.asarray(leaf) for path, leaf in flatten_paths(run.state)[0]}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_rule_computes_what_plain_jax_computes(dtype):
+    """Each rule meets each kind of delays in one of the dtypes, and the kinds of synapses in turn."""
+    shift = list(DTYPES).index(dtype)
+    synapses, delays = itertools.cycle(SYNAPSES), itertools.cycle((*DELAYS[shift:], *DELAYS[:shift]))
+    each = {rule: population(registered(rule, kind="learning_rule")(), next(synapses), next(delays)) for rule in RULES}
+    brain = brain_of({**each, "no_rule": population(None, next(synapses), next(delays))}, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no population falls back
+        fast = ran(brain, "fast-cpu")
+    plain = ran(brain, "jax")
+    for name in (*each, "no_rule"):
+        assert plain[f"{name}:out_spikes"].any(), f"{name} never spikes: nothing is compared"
+        np.testing.assert_array_equal(fast[f"{name}:out_spikes"], plain[f"{name}:out_spikes"], name)
+    changed = 0
+    before = jax.jit(brain.init)(jax.random.key(0))
+    for path, right in leaves(plain).items():
+        got, share = leaves(fast)[path], DTYPES[dtype]
+        if jnp.issubdtype(right.dtype, jnp.floating):
+            scale = max(1e-3, np.abs(right.astype(np.float32)).max())
+            off = np.abs(got.astype(np.float32) - right.astype(np.float32)).max() / scale
+            assert off <= share, f"{path} is off by {off:.2g} of its largest entry"
+        else:
+            np.testing.assert_array_equal(got, right, path)
+        changed += path.endswith("kernel") and not np.array_equal(right, dict(flatten_paths(before)[0])[path])
+    assert changed == len(each)
+
+
+@functools.cache
+def pair():
+    zenke = population(ZenkeRule(), "linear", N2NDelays(max_delay=8.0))
+    hebbian = population(HebbianRule(), "traced", NoDelays())
+    brain = brain_of({"zenke": zenke, "hebbian": hebbian})
+    connection = Connection("zenke:out_spikes", "hebbian:in_spikes")
+    return dataclasses.replace(brain, connections=(*brain.connections, connection))
+
+
+@functools.cache
+def whole():
+    return ran(pair(), "fast-cpu", chunk=NUM_STEPS)
+
+
+def assert_same(run):
+    assert set(leaves(run)) == set(leaves(whole()))
+    for path, leaf in leaves(whole()).items():
+        np.testing.assert_array_equal(leaves(run)[path][: len(leaf)] if leaf.ndim else leaves(run)[path], leaf, path)
+    for address in whole().recording:
+        np.testing.assert_array_equal(run[address], whole()[address], address)
+
+
+def test_chunks_of_any_length_leave_the_same_bits():
+    """What was deferred is made good at the end of each chunk, with the same numbers as within one."""
+    assert_same(ran(pair(), "fast-cpu", chunk=7))
+
+
+@pytest.mark.parametrize("layout", ["by-neuron", "by-module"])
+def test_layouts_leave_the_same_bits(layout):
+    mesh = outlay.mesh({"by-neuron": "neurons=3", "by-module": "devices=3"}[layout], devices=jax.devices()[:3])
+    assert_same(ran(pair(), "fast-cpu", layout=layout, mesh=mesh))
+
+
+def test_a_recorded_kernel_is_that_of_its_step():
+    recording = run_brain(
+        pair(), steps=NUM_STEPS, inputs=inputs(), kernel="fast-cpu", record=["*.synapses.kernel"], stride=12
+    )
+    np.testing.assert_array_equal(recording["zenke.synapses.kernel"][-1], leaves(whole())["zenke.synapses.kernel"])
+    early = run_brain(pair(), steps=12, inputs=inputs(12), kernel="fast-cpu")
+    np.testing.assert_array_equal(recording["zenke.synapses.kernel"][0], leaves(early)["zenke.synapses.kernel"])
+
+
+def test_a_run_goes_on_with_the_other_kernel():
+    early = run_brain(pair(), steps=12, inputs=inputs(12), kernel="fast-cpu")
+    late = run_brain(pair(), steps=12, inputs=inputs(12), state=early.state, record=["*:out_spikes"])
+    np.testing.assert_array_equal(late["zenke:out_spikes"], whole()["zenke:out_spikes"][12:])
+
+
+def test_every_spike_of_the_recorded_run_is_the_same():
+    brain, record = ab_brain(), recorded()
+    outputs = {name: (name, "out_spikes") for name in POPULATIONS}
+    loop = GraphLoop(fast_graph(brain, dataclasses.replace(brain.graph, outputs=outputs)))
+    state, results = jax.jit(loop)(recorded_start(brain, record), {"drive": record["drive"]})
+    for name in POPULATIONS:
+        assert int(((results["outputs"][name] != 0) != recorded_spikes(record, name)).sum()) == 0
+        np.testing.assert_allclose(state[name]["synapses"]["kernel"], record[f"{name}.kernelT"], atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("neuron", "reason"),
+    [
+        (population(registered("btsp", kind="learning_rule")(), "linear", DELAYS[0]), NOT_COMPILED["btsp"]),
+        (
+            population(None, "linear", N2NDelays(max_delay=20.0)),
+            "delays are of up to 20 steps, and the pass takes up to 16",
+        ),
+    ],
+)
+def test_what_cannot_be_compiled_runs_in_plain_jax_with_the_reason(neuron, reason):
+    brain = brain_of({"one": neuron})
+    with pytest.warns(UserWarning, match=f"one runs in plain JAX, not as fast-cpu: .*{reason}"):
+        fast = ran(brain, "fast-cpu")
+    for path, leaf in leaves(ran(brain, "jax")).items():
+        np.testing.assert_array_equal(leaves(fast)[path], leaf, path)
+
+
+def fallback(monkeypatch, reason):
+    """A population falls back for this reason; its machine code is none that was tried before."""
+    brain = brain_of({"one": population(HebbianRule(pre_tau=21.0, eta=0.123), "linear", NDelays(max_delay=3.0))})
+    monkeypatch.setattr(pair_pass, "_passed", set())
+    with pytest.warns(UserWarning, match=f"one runs in plain JAX, not as fast-cpu: {reason}"):
+        jax.eval_shape(
+            GraphLoop(fast_graph(brain, brain.graph)), jax.eval_shape(brain.init, jax.random.key(0)), inputs()
+        )
+
+
+def test_machine_code_that_computes_something_else_is_not_used(monkeypatch):
+    monkeypatch.setitem(row_code.ARITHMETIC, "add", "fsub")
+    fallback(monkeypatch, "in its self-test the kernel is off by .* of its largest entry, more than 1e-05")
+
+
+def test_without_its_extra_the_reason_is_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "llvmlite.binding", None)
+    fallback(monkeypatch, r"llvmlite is not installed \(pip install 'outlay\[fast-cpu\]'\)")
+
+
+def test_a_kernel_that_there_is_not_is_refused():
+    with pytest.raises(BrainError, match="there is no kernel 'fast'\n  fix: one of jax, fast-cpu"):
+        ran(pair(), "fast")
