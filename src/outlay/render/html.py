@@ -10,7 +10,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from outlay.render.page import Page
-from outlay.render.pictures import Scatter
+from outlay.render.pictures import Areas, Scatter
 
 _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 44
@@ -29,7 +29,7 @@ def _templates() -> jinja2.Environment:
     loader = jinja2.PackageLoader("outlay.render")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"capital": _capital, "breaking": _breaking, "in_script": _in_script, "percent": _percent}
-    environment.globals |= {"scatter_view": _scatter_view}
+    environment.globals |= {"scatter_view": _scatter_view, "areas_view": _areas_view}
     return environment
 
 
@@ -59,8 +59,7 @@ def _scatter_view(plot: Scatter) -> dict[str, Any]:
     is_far = most * _FAR < plot.limit  # then the dots would stand in one place
     widest = 1.2 * most if is_far else 1.05 * max(plot.limit, most)
     limit = widest if is_far else plot.limit
-    # Bytes are counted in powers of two, and so are round numbers of them.
-    unit = next((size for size in (2**30, 2**20) if widest > size), 1)
+    unit = _unit(widest)
     longest = 1.1 * max(point.y for point in plot.points)
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -80,6 +79,48 @@ def _scatter_view(plot: Scatter) -> dict[str, Any]:
         "x_ticks": [(at(size * unit, 0)[0], plot.format_x(size * unit)) for size in _ticks(widest / unit)],
         "y_ticks": [(at(0, size)[1], plot.format_y(size)) for size in _ticks(longest)],
     }
+
+
+def _areas_view(plot: Areas) -> dict[str, Any]:
+    """Where everything stands in the picture, in pixels from its upper left corner."""
+    totals = [sum(sizes) for sizes in plot.sizes]
+    longest = 1.1 * (max(totals) or 1)
+    width = (_WIDTH - _LEFT - _RIGHT) / len(totals)
+
+    def at(stretch: float, size: float) -> tuple[float, float]:
+        down = _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - size / longest)
+        return round(_LEFT + width * stretch, 1), round(down, 1)
+
+    below = [0.0] * len(totals)
+    paths = []
+    for layer, sizes in zip(plot.layers, zip(*plot.sizes, strict=True), strict=True):
+        above = [low + size for low, size in zip(below, sizes, strict=True)]
+        upper = [corner for number, size in enumerate(above) for corner in (at(number, size), at(number + 1, size))]
+        lower = [corner for number, size in enumerate(below) for corner in (at(number, size), at(number + 1, size))]
+        paths.append((layer, " ".join(f"{x},{y}" for x, y in (*upper, *reversed(lower)))))
+        below = above
+    unit = _unit(longest)
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "frame": (_LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM),
+        "paths": paths,
+        "mark": at(plot.mark[0] + 0.5, totals[plot.mark[0]]),
+        "stretches": [(at(number, 0)[0], round(width, 2), _areas_hint(plot, number)) for number in range(len(totals))],
+        "x_ticks": [(at(share * len(totals), 0)[0], f"{share:.0%}") for share in (0, 0.25, 0.5, 0.75, 1)],
+        "y_ticks": [(at(0, size * unit)[1], plot.format_y(size * unit)) for size in _ticks(longest / unit)],
+    }
+
+
+def _areas_hint(plot: Areas, number: int) -> str:
+    sizes = plot.sizes[number]
+    parts = [f"{layer.name} {plot.format_y(size)}" for layer, size in zip(plot.layers, sizes, strict=True) if size]
+    return f"{number / len(plot.sizes):.0%}: {plot.format_y(sum(sizes))}: {', '.join(parts)}"
+
+
+def _unit(largest: float) -> int:
+    """Bytes are counted in powers of two, and so are round numbers of them."""
+    return next((size for size in (2**30, 2**20, 2**10) if largest > size), 1)
 
 
 def _ticks(largest: float) -> list[float]:

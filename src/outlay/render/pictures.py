@@ -1,4 +1,4 @@
-"""The blocks of a report that are drawn: bars, lanes, heat maps, scatter plots, images. Text has numbers for some."""
+"""The blocks of a report that are drawn: bars, lanes, areas, heat maps, dots, images. Text has numbers for some."""
 
 from __future__ import annotations
 
@@ -79,6 +79,27 @@ class Lanes(Block):
     lanes: dict[str, Sequence[Span]]
     legend: Sequence[Segment]
     mark: str
+
+
+@dataclass(frozen=True)
+class Areas(Block):
+    """Quantities on top of one another, stretch after stretch; in text a bar for some of the stretches.
+
+    Attributes:
+        layers: the quantities from the lowest to the highest, for the legend, each with its name and colour.
+        sizes: of each stretch the quantity of every layer.
+        mark: the stretch that is marked, by its number, and what it is in words.
+        x_title: what the stretches are of.
+        y_title: what the quantities are of.
+        format_y: a quantity in words.
+    """
+
+    layers: Sequence[Segment]
+    sizes: Sequence[Sequence[float]]
+    mark: tuple[int, str]
+    x_title: str
+    y_title: str
+    format_y: Callable[[float], str]
 
 
 @dataclass(frozen=True)

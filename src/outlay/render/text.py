@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ from outlay.render.page import (
     Style,
     Table,
 )
-from outlay.render.pictures import Bars, HeatMap, Stack
+from outlay.render.pictures import Areas, Bars, HeatMap, Stack
 
 _STYLES: dict[Style, str] = {
     "": "",
@@ -37,7 +38,10 @@ _STYLES: dict[Style, str] = {
 }
 
 _BAR = 20
-"""Characters of the longest bar of a heat map."""
+"""Characters of the longest bar of a heat map, or of areas."""
+
+_STRETCHES = 10
+"""Stretches that areas are told in, beside the one that is marked."""
 
 
 def text_of_page(page: Page, width: int) -> Iterator[Any]:
@@ -103,6 +107,22 @@ def _stack(block: Stack, width: int) -> Iterator[Any]:
     yield table(("", " ", ""), [(part.name, part.value, part.remark) for part in parts], right=(" ",))
 
 
+def _areas(block: Areas, width: int) -> Iterator[Any]:
+    """Some stretches, each the largest of its part, and the one that is marked."""
+    totals, (marked, what) = [sum(sizes) for sizes in block.sizes], block.mark
+    num = min(_STRETCHES, len(totals))
+    starts = [part * len(totals) // num for part in range(num + 1)]
+    largest = [max(range(*ends), key=totals.__getitem__) for ends in itertools.pairwise(starts)]
+    rows = []
+    for at in sorted({*largest, marked}):
+        sizes = sorted(zip(block.sizes[at], block.layers, strict=True), key=lambda pair: -pair[0])
+        most = ", ".join(f"{layer.name} {block.format_y(size)}" for size, layer in sizes[:2] if size)
+        bar = "█" * round(_BAR * totals[at] / max(totals)) if max(totals) else ""
+        where = f"{at / len(totals):.0%}" + (f" {what}" if at == marked else "")
+        rows.append((where, block.format_y(totals[at]), bar, most))
+    yield table((block.x_title, block.y_title, "", "most of it"), rows, right=(block.y_title,))
+
+
 def _heat_map(block: HeatMap, width: int) -> Iterator[Any]:
     groups = [block.group_title] if block.group_title else []
     rows = [
@@ -157,6 +177,7 @@ _DRAW: dict[type[Block], Callable[[Any, int], Iterator[Any]]] = {
     Table: _table,
     Bars: _bars,
     Stack: _stack,
+    Areas: _areas,
     Advices: _advices,
     Details: _details,
     Code: _code,

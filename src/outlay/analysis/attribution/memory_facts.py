@@ -18,7 +18,7 @@ from outlay.analysis.attribution.provenance import origin_of
 from outlay.analysis.cost.constants import constants_of
 from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
 from outlay.analysis.hlo.hlo_memory import constant_bytes, host_bytes, host_copy, peak_bytes
-from outlay.analysis.hlo.hlo_module import HloModule, Instruction
+from outlay.analysis.hlo.hlo_module import HloModule, Instruction, SourceLine
 from outlay.analysis.hlo.hlo_shapes import Shape, shape_bytes
 from outlay.analysis.hlo.loops import runs_per_step
 from outlay.analysis.work.compiled import CompiledWork
@@ -165,13 +165,25 @@ def _facts(module: HloModule, computation: str, one: Instruction, shape: Shape, 
     if one.opcode == "parameter":
         path = paths.get(int(one.value), "")
         return ValueFacts(one.name, shape.dims, shape.dtype, shape_bytes(shape), path or "an argument", None)
+    words, source = value_in_words(module, computation, one)
+    return ValueFacts(one.name, shape.dims, shape.dtype, shape_bytes(shape), words, source)
+
+
+def value_in_words(module: HloModule, computation: str, one: Instruction) -> tuple[str, SourceLine | None]:
+    """What computes a value, in which module and part of the step; and the line.
+
+    Args:
+        module: the program.
+        computation: the name of the computation that it stands in.
+        one: the instruction.
+    """
     origin = origin_of(module, computation, one)
     words = "kept by a loop" if origin.primitive in ("while", "scan") else origin.primitive or one.opcode
     if origin.module:
         words += f" in {origin.module}"
     if origin.phase != "other":
         words += f", {origin.phase}"
-    return ValueFacts(one.name, shape.dims, shape.dtype, shape_bytes(shape), words, origin.source)
+    return words, origin.source
 
 
 def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFacts, ...]:

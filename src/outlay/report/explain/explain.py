@@ -14,6 +14,7 @@ from jax.sharding import AbstractMesh, Mesh
 from outlay.analysis.attribution.collective_facts import collective_facts
 from outlay.analysis.attribution.compiler_output import CompilerOutput, MemoryStats
 from outlay.analysis.attribution.leaves import Leaf, leaves_of
+from outlay.analysis.attribution.live_memory import live_memory
 from outlay.analysis.attribution.memory_facts import host_copies, memory_facts, recomputed
 from outlay.analysis.attribution.program_facts import CollectiveFacts, MemoryFacts, ValueFacts, WorkFacts
 from outlay.analysis.attribution.timeline import dearest_operations, timeline
@@ -112,6 +113,7 @@ def _of_parts(parts: PlacedExplanation, program: Program) -> Explanation:
         collectives=(),
         memory=None,
         work=None,
+        live_memory=None,
         estimate=None,
         timeline=(),
         operations=(),
@@ -156,6 +158,7 @@ def _explanation(
         collectives=collectives,
         memory=memory,
         work=work,
+        live_memory=live_memory(module, leaves),
         estimate=price(schedule) if target else None,
         timeline=timeline(timed, collectives) if timed else (),
         operations=dearest_operations(module, schedule, timed) if timed else (),
@@ -185,6 +188,7 @@ def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, 
         collectives=(),
         memory=None,
         work=None,
+        live_memory=None,
         estimate=None,
         timeline=(),
         operations=(),

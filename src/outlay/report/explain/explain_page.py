@@ -24,11 +24,11 @@ from outlay.render.page import (
 )
 from outlay.render.page import Segment as BarSegment
 from outlay.render.pictures import Lanes, Span
+from outlay.report.explain.explain_memory import memory_of_device, memory_over_schedule
 from outlay.report.explain.explain_tables import (
     collectives,
     colour_of_kind,
     host_copies,
-    memory_of_device,
     operations,
     recomputed,
     short_source,
@@ -64,6 +64,7 @@ def explain_page(facts: Explanation) -> Page:
             *_findings(facts.findings, medium="html"),
             *collectives(facts),
             *memory_of_device(facts.memory),
+            *memory_over_schedule(facts.live_memory, facts.memory),
             *host_copies(facts.host_copies),
             *operations(facts),
             *_work(facts.work),

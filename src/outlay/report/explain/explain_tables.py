@@ -7,11 +7,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from outlay.analysis.attribution.collective_facts import Total, like_names, rows
-from outlay.analysis.attribution.program_facts import HostCopyFacts, MemoryFacts, RecomputedFacts
+from outlay.analysis.attribution.program_facts import HostCopyFacts, RecomputedFacts
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.core.quantities import counted, format_bytes, format_flops, format_seconds
-from outlay.render.page import Block, Cell, Column, Columns, Line, Medium, Row, Section, Segment, Table, colour_of
-from outlay.render.pictures import Bar, Bars, Stack
+from outlay.render.page import Block, Cell, Column, Columns, Medium, Row, Section, Segment, Table, colour_of
+from outlay.render.pictures import Bar, Bars
 
 if TYPE_CHECKING:
     from outlay.report.explain.explanation import Explanation
@@ -23,9 +23,6 @@ _MAX_ROWS = 14
 _MAX_OPERATIONS = 8
 _WIDE = 130
 """Columns of a terminal from which on the modules have one of their own."""
-
-_VISIBLE = 0.05
-"""Share of the memory from which on a bar of all of it shows what is used."""
 
 _MAX_PATH = 34
 
@@ -65,7 +62,7 @@ def collectives(facts: Explanation) -> Iterator[Block]:
                 row.phase,
                 row.what,
                 row.module,
-                _line_cell(row.source),
+                line_cell(row.source),
             ]
         )
         for row in lines
@@ -123,61 +120,6 @@ def _modules(totals: dict[str, Total]) -> Table:
     return Table(columns, rows, limit=_MAX_ROWS)
 
 
-def memory_of_device(memory: MemoryFacts | None) -> Iterator[Block]:
-    """What a device holds, and the largest arrays."""
-    if memory is None:
-        return
-    state = {"parameters": memory.params, "optimizer": memory.optimizer, "other state": memory.other_state}
-    arguments = {**state, "batch": memory.batch}
-    worth_saying = memory.constants > memory.peak / 100
-    constants = f"; constants {format_bytes(memory.constants)}" if worth_saying else ""
-    lines = [
-        f"arguments {format_bytes(memory.arguments)}: {_listed(arguments)}",
-        f"outputs {format_bytes(memory.outputs)}, {format_bytes(memory.donated)} of it in donated memory; temporaries "
-        f"{format_bytes(memory.temporaries)}{constants}; peak {format_bytes(memory.peak)}",
-    ]
-    if memory.on_host:
-        values = memory.values_on_host
-        held = {"state": memory.on_host - values, "values for the backward pass": values}
-        lines.append(f"on its host {format_bytes(memory.on_host)}: {_listed(held)}")
-    most = max((value.num_bytes for value in memory.largest), default=0)
-    columns = [Column("largest", "number"), Column("array", "code"), Column("what", "words"), Column("line", "code")]
-    rows = [
-        Row(
-            [
-                Cell(format_bytes(value.num_bytes), share=value.num_bytes / most),
-                f"{value.dtype}{list(value.shape)}",
-                value.what,
-                _line_cell(value.source),
-            ]
-        )
-        for value in memory.largest
-    ]
-    yield Section("memory of a device", [_gauge(memory), *map(Line, lines), Table(columns, rows)])
-
-
-def _gauge(memory: MemoryFacts) -> Stack:
-    """All memory of a device as a bar; of a step that leaves most of it free, what it uses."""
-    parts = {
-        "parameters": memory.params,
-        "optimizer": memory.optimizer,
-        "other state": memory.other_state,
-        "batch": memory.batch,
-        "temporaries": memory.temporaries,
-        "constants": memory.constants,
-    }
-    used = max(memory.peak, sum(parts.values())) or 1
-    whole = max(used, memory.capacity) if memory.capacity and used > _VISIBLE * memory.capacity else used
-    segments = [
-        Segment(name, size / whole, colour_of(number), format_bytes(size))
-        for number, (name, size) in enumerate(parts.items())
-        if size
-    ]
-    of = f"of {format_bytes(memory.capacity)}" if memory.capacity else ""
-    peak = Segment("peak", memory.peak / whole, "mark", format_bytes(memory.peak), of)
-    return Stack(segments, peak, medium="html")
-
-
 def host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Block]:
     """Copies to the host and back, by leaf or line."""
     if not copies:
@@ -194,7 +136,7 @@ def host_copies(copies: Sequence[HostCopyFacts]) -> Iterator[Block]:
                 Cell(format_bytes(copy.bytes_per_step), share=copy.bytes_per_step / most),
                 f"{copy.count:,}",
                 copy.leaf or f"a value, {copy.phase}",
-                _line_cell(copy.source),
+                line_cell(copy.source),
             ]
         )
         for copy in copies
@@ -222,7 +164,7 @@ def operations(facts: Explanation) -> Iterator[Block]:
                 format_bytes(operation.num_bytes),
                 f"{operation.runs:,}",
                 operation.what,
-                _line_cell(operation.source),
+                line_cell(operation.source),
             ]
         )
         for operation in facts.operations
@@ -243,7 +185,7 @@ def recomputed(products: Sequence[RecomputedFacts]) -> Iterator[Block]:
                 Cell(format_flops(product.flops_per_step), share=product.flops_per_step / most),
                 f"{product.count:,}",
                 product.module or "(no module known)",
-                _line_cell(product.source),
+                line_cell(product.source),
             ]
         )
         for product in products
@@ -254,17 +196,13 @@ def recomputed(products: Sequence[RecomputedFacts]) -> Iterator[Block]:
     yield Section("computed again in the backward pass", [table], remark)
 
 
-def _listed(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items() if size)
-
-
 def _rest(rows: Sequence[Any], size: Callable[[Any], Any], words: Callable[[Any], str]) -> str:
     """What the rows beyond the limit come to."""
     rest = rows[_MAX_ROWS:]
     return f"and {counted(len(rest), 'more line')}, together {words(sum(map(size, rest)))} a step"
 
 
-def _line_cell(source: SourceLine | None) -> Cell:
+def line_cell(source: SourceLine | None) -> Cell:
     """A cell with a line of source; the page shows the whole path where the pointer rests."""
     return Cell(short_source(source), hint=str(source or ""))
 

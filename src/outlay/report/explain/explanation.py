@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.analysis.attribution.collective_facts import Total, totals
+from outlay.analysis.attribution.live_memory import LiveMemory
 from outlay.analysis.attribution.program_facts import (
     CollectiveFacts,
     HostCopyFacts,
@@ -47,6 +48,7 @@ class Explanation(Report):
         memory: what is held; None where the compiler gave no figures.
         work: what is computed; None where the compiler gave up.
         estimate: how long a step would take; None without a target.
+        live_memory: memory over the schedule, and whose it is where most is alive; None where the order is not known.
         timeline: computation and communication in the order of execution; empty without a target.
         operations: what takes most of the step, by line, dearest first; empty without a target.
         findings: what costs more than it must, dearest first.
@@ -71,6 +73,7 @@ class Explanation(Report):
     collectives: tuple[CollectiveFacts, ...]
     memory: MemoryFacts | None
     work: WorkFacts | None
+    live_memory: LiveMemory | None
     estimate: Estimate | None
     timeline: tuple[Segment, ...]
     operations: tuple[OperationFacts, ...]
@@ -141,6 +144,7 @@ class Explanation(Report):
                 for one in self.collectives
             ],
             "memory": {**dataclasses.asdict(self.memory), "verdict": self.memory.verdict} if self.memory else None,
+            "live_memory": self.live_memory.to_dict() if self.live_memory else None,
             "work": dataclasses.asdict(self.work) if self.work else None,
             "estimate": self.estimate.to_dict() if self.estimate else None,
             "timeline": [dataclasses.asdict(segment) for segment in self.timeline],

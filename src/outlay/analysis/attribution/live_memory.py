@@ -1,0 +1,206 @@
+"""Memory over the schedule of a step: what is alive at each point, and whose it is where most is."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlay.analysis.attribution.collective_facts import starred
+from outlay.analysis.attribution.leaves import Leaf
+from outlay.analysis.attribution.memory_facts import value_in_words
+from outlay.analysis.attribution.provenance import origin_of
+from outlay.analysis.hlo.hlo_collectives import collectives_of
+from outlay.analysis.hlo.hlo_memory import constant_bytes
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, SourceLine
+from outlay.analysis.hlo.live_buffers import Buffer, LiveBuffers, live_buffers
+
+OWNERS = (
+    *("parameters", "optimizer", "other state", "batch", "constants", "outputs"),
+    *("activations", "backward pass", "collectives", "other values"),
+)
+"""Whose memory it is: the state and the batch; what the caller gets besides; then the step's own values, those of the
+forward pass, those of the backward pass, what collectives give, and the rest."""
+
+NUM_STRETCHES = 160
+"""Stretches of the schedule that are kept; of each the point where most is alive."""
+
+_PARTS = {"params": "parameters", "optimizer": "optimizer", "batch": "batch", "": "other state"}
+_PHASES = {"forward": "activations", "backward": "backward pass"}
+_VIEWS = ("bitcast", "copy", "convert", "reshape", "broadcast", "transpose", "get-tuple-element")
+_LOOKED_AT = 300
+"""Values whose lines are looked up, the largest ones: to look up thousands of small ones would take seconds."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Arrays of one owner and one kind at the fullest point.
+
+    Attributes:
+        owner: one of `OWNERS`.
+        what: of values the operation, its module and phase; of arguments the leaves; empty for all small ones together.
+        num_bytes: on one device.
+        num_arrays: how many.
+        source: the line; None where there is none.
+    """
+
+    owner: str
+    what: str
+    num_bytes: int
+    num_arrays: int
+    source: SourceLine | None
+
+
+@dataclass(frozen=True)
+class LiveMemory:
+    """What a device holds while a step runs, by the order of its instructions.
+
+    Attributes:
+        num_points: instructions of the schedule; a loop's body stands once.
+        stretches: of each stretch, as (share of the schedule at which its fullest point stands, bytes by owner).
+        peak_at: where most is alive, as a share of the schedule.
+        peak_instruction: what runs there.
+        peak: the bytes that are alive there.
+        held: whose they are, the largest first; together they are the peak.
+    """
+
+    num_points: int
+    stretches: tuple[tuple[float, Mapping[str, int]], ...]
+    peak_at: float
+    peak_instruction: str
+    peak: int
+    held: tuple[Held, ...]
+
+    def by_owner(self) -> dict[str, int]:
+        """The bytes at the fullest point by owner, in the order of `OWNERS`."""
+        return {owner: sum(one.num_bytes for one in self.held if one.owner == owner) for owner in OWNERS}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "num_points": self.num_points,
+            "stretches": [{"at": at, "bytes": dict(sizes)} for at, sizes in self.stretches],
+            "peak_at": self.peak_at,
+            "peak_instruction": self.peak_instruction,
+            "peak": self.peak,
+            "by_owner": self.by_owner(),
+            "held": [
+                {
+                    "owner": one.owner,
+                    "what": one.what,
+                    "num_bytes": one.num_bytes,
+                    "num_arrays": one.num_arrays,
+                    "source": str(one.source or ""),
+                }
+                for one in self.held
+            ],
+        }
+
+
+def live_memory(module: HloModule, leaves: Sequence[Leaf]) -> LiveMemory | None:
+    """Follow the memory of one device through a step; None of a program whose order of execution is not known.
+
+    Args:
+        module: the program.
+        leaves: its parameters.
+    """
+    if not module.is_scheduled:
+        return None
+    live = live_buffers(module)
+    if not live.points:
+        return None
+    owner_of = _owners(module, live, leaves)
+    constants = constant_bytes(module)
+    sizes = list(_sizes(live, owner_of, constants))
+    peak_at = max(range(len(sizes)), key=lambda at: sum(sizes[at].values()))
+    at_peak = [buffer for buffer in live.buffers if buffer.begin <= peak_at <= buffer.end]
+    held = [*_held(module, at_peak, owner_of)]
+    if constants:
+        held.append(Held("constants", "arrays in the program's text", constants, 1, None))
+    return LiveMemory(
+        num_points=len(sizes),
+        stretches=tuple(_fullest(sizes)),
+        peak_at=peak_at / len(sizes),
+        peak_instruction=live.points[peak_at][1].name,
+        peak=sum(sizes[peak_at].values()),
+        held=tuple(sorted(held, key=lambda one: -one.num_bytes)),
+    )
+
+
+def _owners(module: HloModule, live: LiveBuffers, leaves: Sequence[Leaf]) -> Callable[[Buffer], str]:
+    exchanged = {one.instruction.name for one in collectives_of(module)}
+    parts = {leaf.number: _PARTS[leaf.part] for leaf in leaves}
+    values = [buffer for buffer in live.buffers if buffer.kind == "temporary"]
+    largest = heapq.nlargest(_LOOKED_AT, values, key=lambda buffer: buffer.num_bytes)
+    phases = {id(one): origin_of(module, one.computation, one.instruction).phase for one in largest}
+
+    def owner(buffer: Buffer) -> str:
+        if buffer.kind == "argument":
+            return parts.get(buffer.instruction.number or 0, "other state")
+        if buffer.kind == "output":
+            return "outputs"
+        if buffer.instruction.name in exchanged:
+            return "collectives"
+        return _PHASES.get(phases.get(id(buffer), ""), "other values")
+
+    return owner
+
+
+def _sizes(live: LiveBuffers, owner_of: Callable[[Buffer], str], constants: int) -> Iterator[dict[str, int]]:
+    """The bytes that are alive at each point, by owner."""
+    changes: list[list[tuple[str, int]]] = [[] for _ in range(len(live.points) + 1)]
+    for buffer in live.buffers:
+        owner = owner_of(buffer)
+        changes[buffer.begin].append((owner, buffer.num_bytes))
+        changes[buffer.end + 1].append((owner, -buffer.num_bytes))
+    alive = dict.fromkeys(OWNERS, 0) | {"constants": constants}
+    for at in range(len(live.points)):
+        for owner, change in changes[at]:
+            alive[owner] += change
+        yield dict(alive)
+
+
+def _fullest(sizes: Sequence[dict[str, int]]) -> Iterator[tuple[float, Mapping[str, int]]]:
+    """Of each stretch of the schedule the point where most is alive."""
+    num = min(NUM_STRETCHES, len(sizes))
+    for stretch in range(num):
+        points = range(stretch * len(sizes) // num, (stretch + 1) * len(sizes) // num)
+        fullest = max(points, key=lambda at: sum(sizes[at].values()))
+        yield fullest / len(sizes), {owner: size for owner, size in sizes[fullest].items() if size}
+
+
+def _held(module: HloModule, alive: Sequence[Buffer], owner_of: Callable[[Buffer], str]) -> Iterator[Held]:
+    """What is alive at a point: arguments by owner, values by operation and line, small ones by owner."""
+    largest = {id(one) for one in heapq.nlargest(_LOOKED_AT, alive, key=lambda buffer: buffer.num_bytes)}
+    groups: dict[tuple[str, str, SourceLine | None], list[int]] = {}
+    for buffer in alive:
+        owner = owner_of(buffer)
+        what, source = "", None
+        if buffer.kind == "temporary" and id(buffer) in largest:
+            words, source = value_in_words(module, *_made_by(module, buffer.computation, buffer.instruction))
+            what = starred(words)
+        groups.setdefault((owner, what, source), []).append(buffer.num_bytes)
+    for (owner, what, source), sizes in groups.items():
+        yield Held(owner, what, sum(sizes), len(sizes), source)
+
+
+def _made_by(module: HloModule, computation: str, one: Instruction) -> tuple[str, Instruction]:
+    """The instruction that makes a value, with its computation; of an array that a loop fills what it puts there."""
+    block = module.computations[computation]
+    fused = module.called(one, "calls") if one.opcode == "fusion" else None
+    inside = fused or block
+    root = _behind_views(inside, fused.root if fused else one)
+    if root is None or root.opcode != "dynamic-update-slice":
+        return computation, one
+    made = _behind_views(inside, inside.instructions.get(root.operands[1]))
+    if made is not None and made.opcode == "parameter" and fused is not None and made.number is not None:
+        inside, made = block, _behind_views(block, block.instructions.get(one.operands[made.number]))
+    is_known = made is not None and made.opcode not in ("parameter", "constant", "while")
+    return (inside.name, made) if made is not None and is_known else (computation, one)
+
+
+def _behind_views(block: Computation, one: Instruction | None) -> Instruction | None:
+    while one is not None and one.opcode in _VIEWS and one.operands:
+        one = block.instructions.get(one.operands[0])
+    return one

@@ -1,0 +1,267 @@
+"""Which buffers a scheduled program holds, and from when to when: the memory of a step as its instructions stand.
+
+A buffer is what the compiler must keep apart: an array that an instruction gives, unless it is another name for a part
+of a tuple, for the state of a loop or a donated argument, or lies where an operand lay that nobody needs any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
+from outlay.analysis.hlo.hlo_shapes import Shape, shape_bytes
+
+BufferKind = Literal["argument", "output", "temporary"]
+
+_NAMES = ("bitcast", "opt-barrier", "optimization-barrier", "domain", "add-dependency", "while")
+"""What gives its first operand another name; a loop's state is written where it lay."""
+
+_NEVER_IN_PLACE = ("dot", "convolution", "custom-call", "reduce", "gather", "transpose", "all-gather", "all-to-all")
+"""What reads its operands after it has begun to write."""
+
+_ALIASED = re.compile(r"\{(\d*)\}: \((\d+)")
+_MAX_DEPTH = 10
+
+
+@dataclass
+class Buffer:
+    """Memory that one instruction writes first.
+
+    Attributes:
+        computation: the name of the computation that it stands in.
+        instruction: the one that writes it, of a loop's state the one inside; of an argument the parameter.
+        num_bytes: its size on one device.
+        kind: `output` is what the caller gets without having given memory for it.
+        begin: the first point of the schedule at which it is there.
+        end: the last one.
+    """
+
+    computation: str
+    instruction: Instruction
+    num_bytes: int
+    kind: BufferKind
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class LiveBuffers:
+    """The buffers of a program.
+
+    Attributes:
+        buffers: all that take memory of the device.
+        points: the computation and the instruction that runs at every point of the schedule; a loop's body stands once.
+    """
+
+    buffers: tuple[Buffer, ...]
+    points: tuple[tuple[str, Instruction], ...]
+
+
+def live_buffers(module: HloModule) -> LiveBuffers:
+    """Follow a scheduled program through one step.
+
+    Args:
+        module: the program; its instructions stand in the order of execution.
+    """
+    walk = _Walk(module)
+    entry = module.computations[module.entry]
+    for one in entry.instructions.values():
+        if one.opcode == "parameter":
+            walk.names[entry.name, one.name] = [walk.new(entry, one, shape, "argument") for shape in one.shapes]
+    donated = dict(module.input_output_alias)
+    outputs: list[int] = []
+    for position, shape in enumerate(entry.root.shapes if entry.root else ()):
+        number = donated.get((position,), donated.get(()))
+        parameter = entry.parameter(number) if number is not None else None
+        if parameter is not None and len(parameter.shapes) == 1:
+            outputs += walk.names[entry.name, parameter.name]
+        elif entry.root is not None:
+            outputs.append(walk.new(entry, entry.root, shape, "output"))
+    walk.run(entry, outputs)
+    return walk.result()
+
+
+class _Walk:
+    """Instructions in order, each array of a result given its buffer, by number."""
+
+    def __init__(self, module: HloModule) -> None:
+        self._module = module
+        self._buffers: list[Buffer] = []
+        self._same: dict[int, int] = {}
+        """Buffers that are written where another one lay."""
+        self._points: list[tuple[str, Instruction]] = []
+        self.names: dict[tuple[str, str], list[int]] = {}
+        """The buffers of each instruction's arrays, by computation and name."""
+
+    def new(self, block: Computation, one: Instruction, shape: Shape, kind: BufferKind = "temporary") -> int:
+        """A buffer of its own, without bytes for what does not lie in the device's memory."""
+        size = 0 if shape.is_on_host or shape.is_on_chip else shape_bytes(shape)
+        self._buffers.append(Buffer(block.name, one, size, kind, 0, 0))
+        return len(self._buffers) - 1
+
+    def result(self) -> LiveBuffers:
+        """All buffers; those of the caller are there from the first point to the last."""
+        last = max(0, len(self._points) - 1)
+        own = [buffer for number, buffer in enumerate(self._buffers) if number not in self._same and buffer.num_bytes]
+        for buffer in own:
+            if buffer.kind != "temporary":
+                buffer.end = last
+        return LiveBuffers(tuple(own), tuple(self._points))
+
+    def run(self, block: Computation, results: Sequence[int], depth: int = 0) -> None:
+        """Run a computation whose parameters have their buffers, and whose result goes into these."""
+        places: dict[tuple[str, int], int] = {}
+        for position, number in enumerate(results if block.root else ()):
+            assert block.root is not None
+            self._place(block, block.root.name, position, number, places)
+        order = [one for one in block.instructions.values() if one.opcode != "parameter"]
+        first = len(self._buffers)
+        for one in order:
+            self.names[block.name, one.name] = self._buffers_of(block, one, places)
+        own = range(first, len(self._buffers))
+        last = self._last_uses(block, order, own)
+        ended: list[int] = []  # the last point of each instruction
+        for at, one in enumerate(order):
+            for number in self.names[block.name, one.name]:
+                if number in own and self._buffers[number].begin < 0:
+                    self._begin(block, one, number, at, last)
+            self._points.append((block.name, one))
+            if depth < _MAX_DEPTH:
+                self._run_inner(block, one, depth + 1)
+            ended.append(len(self._points) - 1)
+        for number, at in last.items():
+            self._buffers[number].end = ended[at]
+
+    def _begin(self, block: Computation, one: Instruction, number: int, at: int, last: dict[int, int]) -> None:
+        """Have a result begin here: where an operand lies that ends here, or in memory of its own."""
+        size = self._buffers[number].num_bytes
+        self._buffers[number].begin = len(self._points)
+        if one.opcode in _NEVER_IN_PLACE or one.opcode.endswith("-start"):
+            return
+        for operand in map(self._root, self._of(block, one.operands)):
+            if last.get(operand) == at and operand != number and self._buffers[operand].num_bytes == size:
+                self._same[number] = operand
+                last[operand] = last.pop(number, at)
+                return
+
+    def _last_uses(self, block: Computation, order: Sequence[Instruction], own: range) -> dict[int, int]:
+        """By buffer the position of the instruction that needs it last."""
+        last: dict[int, int] = {}
+        for at, one in enumerate(order):
+            is_name = one.opcode in ("tuple", "get-tuple-element", *_NAMES) and one.opcode != "while"
+            numbers = self.names[block.name, one.name] if one.is_root or not is_name else []
+            read = [] if is_name else self._of(block, one.operands)
+            last.update((number, at) for number in (*numbers, *read) if number in own)
+        root = self.names.get((block.name, block.root.name), []) if block.root else []
+        last.update((number, len(order) - 1) for number in root if number in own)
+        return last
+
+    def _run_inner(self, block: Computation, one: Instruction, depth: int) -> None:
+        """Run the computations that an instruction calls, each with the buffers that it is given."""
+        if one.opcode == "while":
+            state = self.names[block.name, one.name]
+            self._run_with(one.called("condition"), [state], [], depth)
+            self._run_with(one.called("body"), [state], state, depth)
+        elif one.opcode == "conditional":
+            for number, branch in enumerate(one.calls, 1):
+                given = self._of(block, one.operands[number : number + 1])
+                self._run_with(branch, [given], self.names[block.name, one.name], depth)
+        elif one.opcode == "call":
+            given = [self._of(block, (operand,)) for operand in one.operands]
+            self._run_with(one.called("to_apply", "calls"), given, self.names[block.name, one.name], depth)
+
+    def _run_with(self, name: str, given: Sequence[list[int]], results: Sequence[int], depth: int) -> None:
+        block = self._module.computations.get(name)
+        if block is None:
+            return
+        for number, buffers in enumerate(given):
+            parameter = block.parameter(number)
+            if parameter is not None:
+                self.names[block.name, parameter.name] = buffers
+        self.run(block, results, depth)
+
+    def _buffers_of(self, block: Computation, one: Instruction, places: dict[tuple[str, int], int]) -> list[int]:
+        """The buffers of an instruction's arrays."""
+        given = self._of(block, one.operands)
+        if one.opcode == "tuple":
+            return given
+        if one.opcode in _NAMES:
+            return given[: len(one.shapes)]
+        if one.opcode == "get-tuple-element":
+            return given[one.number or 0 :][:1] if len(one.shapes) == 1 else given
+        if one.opcode.endswith(("-done", "-update")):
+            skipped = 0 if one.opcode.endswith("-update") else self._num_repeated(block, one)
+            return given[skipped:][: len(one.shapes)]
+        shared = dict(self._repeated(block, one))
+        for output, operand in _ALIASED.findall(one.attributes.get("output_to_operand_aliasing", "")):
+            before = block.shapes(one.operands[: int(operand)])
+            shared[int(output or 0)] = len(before)
+        numbers: list[int] = []
+        for position, shape in enumerate(one.shapes):
+            place = places.get((one.name, position))
+            if position in shared and shared[position] < len(given):
+                numbers.append(given[shared[position]])
+            else:
+                numbers.append(self._fresh(block, one, shape) if place is None else self._written(block, one, place))
+        return numbers
+
+    def _written(self, block: Computation, one: Instruction, number: int) -> int:
+        """The state of a loop is filled before it begins, with zeros say; what it is for tells who writes it inside."""
+        buffer = self._buffers[number]
+        if buffer.kind == "temporary":
+            buffer.computation, buffer.instruction = block.name, one
+        return number
+
+    def _fresh(self, block: Computation, one: Instruction, shape: Shape) -> int:
+        number = self.new(block, one, shape)
+        self._buffers[number].begin = -1  # until it runs
+        return number
+
+    def _place(
+        self, block: Computation, name: str, position: int, number: int, places: dict[tuple[str, int], int]
+    ) -> None:
+        """Have the instruction that makes an array of the result write it to its buffer."""
+        one = block.instructions.get(name)
+        if one is None or one.opcode == "parameter":
+            return
+        if one.opcode == "tuple":
+            for operand in one.operands:
+                size = len(block.instructions[operand].shapes) if operand in block.instructions else 1
+                if position < size:
+                    return self._place(block, operand, position, number, places)
+                position -= size
+            return
+        if one.opcode == "get-tuple-element" and one.operands:
+            return self._place(block, one.operands[0], one.number or 0, number, places)
+        if one.opcode in _NAMES and one.operands:
+            return self._place(block, one.operands[0], position, number, places)
+        if one.opcode.endswith(("-done", "-update")) and one.operands:
+            return self._place(block, one.operands[0], position + self._num_repeated(block, one), number, places)
+        places.setdefault((name, position), number)
+
+    def _repeated(self, block: Computation, one: Instruction) -> dict[int, int]:
+        """Which arrays of what starts in the background are its operands once more: (array, operand)."""
+        num = len(block.shapes(one.operands))
+        if one.opcode == "copy-start":  # (destination, source, context)
+            return {1: 0} if len(one.shapes) > 1 else {}
+        if one.opcode.endswith("-start") and len(one.shapes) >= 2 * num:
+            return {number: number for number in range(num)}
+        return {}
+
+    def _num_repeated(self, block: Computation, done: Instruction) -> int:
+        """How many arrays stand before the results of what was started."""
+        start = block.instructions.get(done.operands[0]) if done.operands else None
+        while start is not None and start.opcode.endswith("-update") and start.operands:
+            start = block.instructions.get(start.operands[0])
+        return 0 if start is None or start.opcode == "copy-start" else len(self._repeated(block, start))
+
+    def _of(self, block: Computation, names: Sequence[str]) -> list[int]:
+        return [number for name in names for number in self.names.get((block.name, name), ())]
+
+    def _root(self, number: int) -> int:
+        while number in self._same:
+            number = self._same[number]
+        return number

@@ -1,0 +1,138 @@
+"""The sections of the report on what a device holds: figures of the compiler, and memory over the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+
+from outlay.analysis.attribution.live_memory import Held, LiveMemory
+from outlay.analysis.attribution.program_facts import MemoryFacts
+from outlay.core.quantities import counted, format_bytes
+from outlay.render.page import Block, Cell, Column, Line, Row, Section, Segment, Table, colour_of
+from outlay.render.pictures import Areas, Stack
+from outlay.report.explain.explain_tables import line_cell
+
+_VISIBLE = 0.05
+"""Share of the memory from which on a bar of all of it shows what is used."""
+
+_MAX_HELD = 10
+_LAYERS: Mapping[str, tuple[str, ...]] = {
+    "parameters": ("parameters",),
+    "optimizer": ("optimizer",),
+    "batch and others": ("batch", "other state", "constants", "outputs"),
+    "activations": ("activations",),
+    "backward pass": ("backward pass",),
+    "collectives": ("collectives",),
+    "other values": ("other values",),
+}
+"""Owners that the picture draws as one, from the lowest to the highest."""
+
+_COLOURS = ("s0", "s1", "s5", "s2", "s3", "s4", "work")
+_EXACT = 0.005
+"""Share of the compiler's peak up to which the schedule's is told to be the same."""
+
+
+def memory_of_device(memory: MemoryFacts | None) -> Iterator[Block]:
+    """What a device holds, and the largest arrays."""
+    if memory is None:
+        return
+    state = {"parameters": memory.params, "optimizer": memory.optimizer, "other state": memory.other_state}
+    arguments = {**state, "batch": memory.batch}
+    worth_saying = memory.constants > memory.peak / 100
+    constants = f"; constants {format_bytes(memory.constants)}" if worth_saying else ""
+    lines = [
+        f"arguments {format_bytes(memory.arguments)}: {_listed(arguments)}",
+        f"outputs {format_bytes(memory.outputs)}, {format_bytes(memory.donated)} of it in donated memory; temporaries "
+        f"{format_bytes(memory.temporaries)}{constants}; peak {format_bytes(memory.peak)}",
+    ]
+    if memory.on_host:
+        values = memory.values_on_host
+        held = {"state": memory.on_host - values, "values for the backward pass": values}
+        lines.append(f"on its host {format_bytes(memory.on_host)}: {_listed(held)}")
+    most = max((value.num_bytes for value in memory.largest), default=0)
+    columns = [Column("largest", "number"), Column("array", "code"), Column("what", "words"), Column("line", "code")]
+    rows = [
+        Row(
+            [
+                Cell(format_bytes(value.num_bytes), share=value.num_bytes / most),
+                f"{value.dtype}{list(value.shape)}",
+                value.what,
+                line_cell(value.source),
+            ]
+        )
+        for value in memory.largest
+    ]
+    yield Section("memory of a device", [_gauge(memory), *map(Line, lines), Table(columns, rows)])
+
+
+def _gauge(memory: MemoryFacts) -> Stack:
+    """All memory of a device as a bar; of a step that leaves most of it free, what it uses."""
+    parts = {
+        "parameters": memory.params,
+        "optimizer": memory.optimizer,
+        "other state": memory.other_state,
+        "batch": memory.batch,
+        "temporaries": memory.temporaries,
+        "constants": memory.constants,
+    }
+    used = max(memory.peak, sum(parts.values())) or 1
+    whole = max(used, memory.capacity) if memory.capacity and used > _VISIBLE * memory.capacity else used
+    segments = [
+        Segment(name, size / whole, colour_of(number), format_bytes(size))
+        for number, (name, size) in enumerate(parts.items())
+        if size
+    ]
+    of = f"of {format_bytes(memory.capacity)}" if memory.capacity else ""
+    peak = Segment("peak", memory.peak / whole, "mark", format_bytes(memory.peak), of)
+    return Stack(segments, peak, medium="html")
+
+
+def memory_over_schedule(live: LiveMemory | None, memory: MemoryFacts | None) -> Iterator[Block]:
+    """What is alive at each point of the schedule, and whose it is where most is."""
+    if live is None or not live.peak:
+        return
+    owners = live.by_owner()
+    layers = [
+        Segment(name, 0, colour, format_bytes(size) if (size := sum(owners[owner] for owner in parts)) else "")
+        for (name, parts), colour in zip(_LAYERS.items(), _COLOURS, strict=True)
+    ]
+    sizes = [[sum(held.get(owner, 0) for owner in parts) for parts in _LAYERS.values()] for _, held in live.stretches]
+    fullest = max(range(len(sizes)), key=lambda number: sum(sizes[number]))
+    drawn = Areas(layers, sizes, (fullest, "the peak"), "the schedule", "alive", lambda size: format_bytes(int(size)))
+    remark = f"{counted(live.num_points, 'instruction')}, a loop's body once"
+    legend = Line("beside the colours what is alive at the peak", "dim", medium="html")
+    blocks = [drawn, legend, Line(_agreement(live, memory)), _held(live)]
+    yield Section("memory over the schedule", blocks, remark)
+
+
+def _agreement(live: LiveMemory, memory: MemoryFacts | None) -> str:
+    """How the peak of the schedule compares with the compiler's."""
+    words = f"the peak is at {live.peak_instruction}, {live.peak_at:.0%} of the way: {format_bytes(live.peak)}"
+    if memory is None or not memory.peak:
+        return words
+    difference = memory.peak - live.peak
+    if abs(difference) <= _EXACT * memory.peak:
+        return f"{words}, as the compiler says"
+    by = f"{format_bytes(abs(difference))}, {abs(difference) / memory.peak:.0%}"
+    more = "more than the arrays that are alive: what it sets aside for others, pads, or keeps apart"
+    less = "less: it puts arrays into one place that are counted apart here"
+    return f"{words}; the compiler says {format_bytes(memory.peak)}, {by} {more if difference > 0 else less}"
+
+
+def _held(live: LiveMemory) -> Table:
+    """Whose memory it is at the peak, the largest first."""
+    columns = [Column("at the peak", "number"), Column("owner"), Column("what", "words"), Column("arrays", "number")]
+    columns.append(Column("line", "code"))
+    most = live.held[0].num_bytes or 1
+    left = list(accumulate((one.num_bytes for one in live.held), lambda left, size: left - size, initial=live.peak))
+    rest = f"and {len(live.held) - _MAX_HELD} more, together {format_bytes(left[min(_MAX_HELD, len(live.held))])}"
+    return Table(columns, [_row(one, most) for one in live.held], limit=_MAX_HELD, rest=rest)
+
+
+def _row(one: Held, most: int) -> Row:
+    size = Cell(format_bytes(one.num_bytes), share=one.num_bytes / most)
+    return Row([size, one.owner, one.what, f"{one.num_arrays:,}", line_cell(one.source)])
+
+
+def _listed(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items() if size)

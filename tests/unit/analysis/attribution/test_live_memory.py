@@ -1,0 +1,73 @@
+"""Memory over the schedule of compiled programs: it adds up, and agrees with the plan and the compiler."""
+
+import json
+
+import pytest
+from tests.unit.report.explain.programs import programs_file, training
+
+from outlay.analysis.attribution.live_memory import OWNERS
+from outlay.devices.build import mesh
+from outlay.layout.layout import Layout
+from outlay.layout.strategies import data_parallel
+from outlay.report.explain.explain import explain
+
+
+@pytest.fixture(scope="module", params=["fsdp", "data_parallel"])
+def trained(request):
+    program = training(None if request.param == "fsdp" else Layout([*data_parallel()]))
+    return program, explain(program)
+
+
+def test_owners_add_up_to_the_peak_and_arguments_to_the_plan(trained):
+    program, explanation = trained
+    live, memory = explanation.live_memory, explanation.memory
+    owners = live.by_owner()
+    assert sum(owners.values()) == live.peak == sum(one.num_bytes for one in live.held)
+    assert list(owners) == list(OWNERS)
+    assert owners["parameters"] == memory.params
+    assert owners["optimizer"] == memory.optimizer
+    assert owners["batch"] == memory.batch
+    state = owners["parameters"] + owners["optimizer"] + owners["other state"]
+    assert state == program.plan.bytes_per_device[program.plan.mesh.device_ids[0]]
+    assert state + owners["batch"] == memory.arguments
+    assert owners["outputs"] == 4  # the loss: all else comes back where it was
+
+
+def test_the_peak_is_not_above_the_compilers_and_no_point_is_above_the_peak(trained):
+    _, explanation = trained
+    live, memory = explanation.live_memory, explanation.memory
+    assert memory.arguments < live.peak <= memory.peak
+    totals = [sum(held.values()) for _, held in live.stretches]
+    assert max(totals) == live.peak
+    assert min(totals) >= memory.arguments
+    assert 0 <= live.peak_at < 1
+
+
+def test_values_are_of_the_pass_and_the_line_that_make_them(trained):
+    _, explanation = trained
+    values = {one.owner: one for one in reversed(explanation.live_memory.held) if one.source}
+    assert values["activations"].source.file.endswith(programs_file.name)
+    assert "forward" in values["activations"].what
+
+
+@pytest.mark.compiles
+def test_for_gpus_the_peak_is_the_compilers():
+    on = mesh(data=8, target="h100:1x8")
+    explanation = explain(training(on=on))
+    assert explanation.live_memory.peak == pytest.approx(explanation.memory.peak, rel=0.005)
+    text = str(explanation)
+    assert "memory over the schedule: " in text
+    assert ", as the compiler says\n" in text
+
+
+def test_it_is_part_of_the_report_in_all_three_forms(trained):
+    _, explanation = trained
+    live = explanation.live_memory
+    data = json.loads(json.dumps(explanation.to_dict()))["live_memory"]
+    assert data["peak"] == live.peak == sum(data["by_owner"].values())
+    text = str(explanation)
+    assert f"the peak is at {live.peak_instruction}, " in text
+    assert "; the compiler says " in text or ", as the compiler says" in text
+    page = explanation.to_html()
+    assert "Memory over the schedule" in page
+    assert page.count("<polygon") == 7
