@@ -1,6 +1,8 @@
 # what a compiled program moves, holds and computes
 from .attribution.program_facts import CollectiveFacts as CollectiveFacts
 from .attribution.program_facts import MemoryFacts as MemoryFacts
+from .attribution.live_memory import LiveMemory as LiveMemory
+from .attribution.live_memory import HeldMemory as HeldMemory
 from .attribution.program_facts import ValueFacts as ValueFacts
 from .attribution.program_facts import WorkFacts as WorkFacts
 from .attribution.program_facts import HostCopyFacts as HostCopyFacts

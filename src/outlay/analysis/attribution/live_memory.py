@@ -34,7 +34,7 @@ _LOOKED_AT = 300
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldMemory:
     """Arrays of one owner and one kind at the fullest point.
 
     Attributes:
@@ -70,7 +70,7 @@ class LiveMemory:
     peak_at: float
     peak_instruction: str
     peak: int
-    held: tuple[Held, ...]
+    held: tuple[HeldMemory, ...]
 
     def by_owner(self) -> dict[str, int]:
         """The bytes at the fullest point by owner, in the order of `OWNERS`."""
@@ -117,7 +117,7 @@ def live_memory(module: HloModule, leaves: Sequence[Leaf]) -> LiveMemory | None:
     at_peak = [buffer for buffer in live.buffers if buffer.begin <= peak_at <= buffer.end]
     held = [*_held(module, at_peak, owner_of)]
     if constants:
-        held.append(Held("constants", "arrays in the program's text", constants, 1, None))
+        held.append(HeldMemory("constants", "arrays in the program's text", constants, 1, None))
     return LiveMemory(
         num_points=len(sizes),
         stretches=tuple(_fullest(sizes)),
@@ -170,7 +170,7 @@ def _fullest(sizes: Sequence[dict[str, int]]) -> Iterator[tuple[float, Mapping[s
         yield fullest / len(sizes), {owner: size for owner, size in sizes[fullest].items() if size}
 
 
-def _held(module: HloModule, alive: Sequence[Buffer], owner_of: Callable[[Buffer], str]) -> Iterator[Held]:
+def _held(module: HloModule, alive: Sequence[Buffer], owner_of: Callable[[Buffer], str]) -> Iterator[HeldMemory]:
     """What is alive at a point: arguments by owner, values by operation and line, small ones by owner."""
     largest = {id(one) for one in heapq.nlargest(_LOOKED_AT, alive, key=lambda buffer: buffer.num_bytes)}
     groups: dict[tuple[str, str, SourceLine | None], list[int]] = {}
@@ -182,7 +182,7 @@ def _held(module: HloModule, alive: Sequence[Buffer], owner_of: Callable[[Buffer
             what = starred(words)
         groups.setdefault((owner, what, source), []).append(buffer.num_bytes)
     for (owner, what, source), sizes in groups.items():
-        yield Held(owner, what, sum(sizes), len(sizes), source)
+        yield HeldMemory(owner, what, sum(sizes), len(sizes), source)
 
 
 def _made_by(module: HloModule, computation: str, one: Instruction) -> tuple[str, Instruction]:

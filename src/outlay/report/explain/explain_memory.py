@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
-from outlay.analysis.attribution.live_memory import Held, LiveMemory
+from outlay.analysis.attribution.live_memory import HeldMemory, LiveMemory
 from outlay.analysis.attribution.program_facts import MemoryFacts
 from outlay.core.quantities import counted, format_bytes
 from outlay.render.page import Block, Cell, Column, Line, Row, Section, Segment, Table, colour_of
@@ -129,7 +129,7 @@ def _held(live: LiveMemory) -> Table:
     return Table(columns, [_row(one, most) for one in live.held], limit=_MAX_HELD, rest=rest)
 
 
-def _row(one: Held, most: int) -> Row:
+def _row(one: HeldMemory, most: int) -> Row:
     size = Cell(format_bytes(one.num_bytes), share=one.num_bytes / most)
     return Row([size, one.owner, one.what, f"{one.num_arrays:,}", line_cell(one.source)])
 
