@@ -154,6 +154,12 @@ def is_of_a_derivative(eqn: Any) -> bool:
     return "jvp(" in str(eqn.source_info.name_stack)
 
 
+def scopes_of(eqn: Any) -> tuple[str, ...]:
+    """Return the names that `jax.named_scope` has given to an operation, outermost first."""
+    parts = eqn.source_info.name_stack.stack
+    return tuple(name for part in parts if isinstance(part, source_info_util.Scope) for name in part.name.split("/"))
+
+
 @functools.lru_cache(maxsize=65536)
 def line_of(instruction: Instruction) -> int:
     """Return the line of an instruction, the first where it stands on several; 0 where it is not known."""

@@ -1,8 +1,9 @@
-"""Values that rules name by the source they come from: what a module or a function returns, or a line makes.
+"""Values that rules name by their source: what a module or a function returns, what a line or a named scope makes.
 
 A step is traced, and its operations are run again with `constrain` after those that make such values, in what is
 differentiated before it is differentiated: so the gradient of a value lives where the value does. What functions return
-is marked while they are traced. The value of a line is what its operations make and something else takes.
+is marked while they are traced. The value of a line, or of a scope, is what its operations make and something else
+takes; scopes are looked for where no function or module has the name.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from jax.sharding import AxisType, Mesh
 
 from outlay.core.constrain import Gradient, constrain, resolving, summing
 from outlay.core.error_types import Problem, ProgramError
-from outlay.core.jax_source import MARK, Instruction, calls_to, is_of_a_derivative, line_of, marking_returns
+from outlay.core.jax_source import MARK, calls_to, is_of_a_derivative, line_of, marking_returns
 from outlay.core.jax_tracing import CALLS, CHECKPOINTS, SCAN, differentiating, rerun_scan, run_jaxpr
 from outlay.core.quantities import counted
 from outlay.graph.graph_loop import GraphLoop
 from outlay.layout.layout import Layout
 from outlay.layout.rule import Rule
-from outlay.program.source_names import Line, SourceNames, is_readable, line_in
+from outlay.program.source_names import Line, Scope, SourceNames, is_readable, line_in
 
 _ENTERED = (SCAN, "while", "cond", *CALLS, *CHECKPOINTS)
 
@@ -99,7 +100,9 @@ class _BySource:
 
     def __post_init__(self) -> None:
         self.names = SourceNames(self.rules)
-        self.lines = {rank: line for rank, rule in enumerate(self.rules) if (line := line_in(rule.pattern))}
+        self.places: dict[int, Line | Scope] = {
+            rank: line_in(rule.pattern) or Scope(rule) for rank, rule in enumerate(self.rules)
+        }
 
     def run(self, step: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """The step's results.
@@ -117,7 +120,7 @@ class _BySource:
         with marking_returns(self.names.of_returned), differentiating(self._rerun):
             with summing(count), resolving(lambda where, tree, optional: tree):
                 jaxpr = _traced(step, args)[0]
-            outside = {value.path: value for value in self._deep(jaxpr, self.lines)}
+            outside = {value.path: value for value in self._deep(jaxpr, self.places)}
             if outside and num_sums:
                 self._out_of_reach(outside, "the optimizer's part of a training step")
             self._refuse(outside)
@@ -137,7 +140,7 @@ class _BySource:
 
     def _run(self, jaxpr: Any, values: Sequence[Any]) -> list[Any]:
         jaxpr, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", None)
-        here = self._values(jaxpr, self.lines)
+        here = self._values(jaxpr, self.places)
         placed = [self._place(variable, value, here) for variable, value in zip(jaxpr.invars, values, strict=True)]
         closed = jaxpr if consts is None else ClosedJaxpr(jaxpr, consts)
 
@@ -180,7 +183,7 @@ class _BySource:
         number = shapes.index(shape) + 1
         return path if number == 1 else f"{path}#{number}"
 
-    def _values(self, jaxpr: Any, lines: Mapping[int, Line]) -> dict[Any, _Value]:
+    def _values(self, jaxpr: Any, places: Mapping[int, Line | Scope]) -> dict[Any, _Value]:
         """The values of a program that rules speak of, but for those inside its loops and calls."""
         values: dict[Any, _Value] = {}
         made_by = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
@@ -190,12 +193,16 @@ class _BySource:
             if eqn.primitive.name == MARK and isinstance(eqn.invars[0], Var)
             for path, rank in [self.names.path_and_rank(eqn.params["name"])]
         ]
-        of_lines = [
-            (variable, _Value(self.rules[rank].pattern, rank, (), _place_of(made_by[variable])))
-            for rank, line in lines.items()
-            for variable in _leaving(jaxpr, line)
+        for eqn in jaxpr.eqns:
+            self.names.add_scopes(eqn)
+        of_places = [
+            (variable, _Value(path, rank, (), _place_of(made_by[variable])))
+            for rank, place in places.items()
+            if isinstance(place, Line) or rank not in self.names.returned
+            for variable, turn in _leaving(jaxpr, place).items()
+            for path in [place.path(turn) if isinstance(place, Scope) else self.rules[rank].pattern]
         ]
-        for variable, value in [*named, *of_lines]:
+        for variable, value in [*named, *of_places]:
             if variable not in values or value.rank < values[variable].rank:
                 values[variable] = value
         return values
@@ -205,7 +212,7 @@ class _BySource:
         inner = list(jaxprs_in_params(eqn.params))
         if not inner or is_of_a_derivative(eqn):
             return False
-        there = {value.path: value for one in inner for value in self._deep(one, self._lines_inside(eqn))}
+        there = {value.path: value for one in inner for value in self._deep(one, self._places_inside(eqn))}
         has_shardings = _has_shardings(eqn)  # which would be lost in what is run again
         if eqn.primitive.name in _ENTERED and not has_shardings:
             return bool(there)
@@ -220,24 +227,24 @@ class _BySource:
             self.problems.setdefault(path, Problem("out of reach", path, what, fix))
             self.used.add(value.rank)
 
-    def _deep(self, jaxpr: Any, lines: Mapping[int, Line]) -> Iterator[_Value]:
+    def _deep(self, jaxpr: Any, places: Mapping[int, Line | Scope]) -> Iterator[_Value]:
         """The values in a program, those inside its operations included."""
         jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-        yield from self._values(jaxpr, lines).values()
+        yield from self._values(jaxpr, places).values()
         for eqn in jaxpr.eqns:
             inside = [] if is_of_a_derivative(eqn) else jaxprs_in_params(eqn.params)
             for inner in inside:
-                yield from self._deep(inner, self._lines_inside(eqn, lines))
+                yield from self._deep(inner, self._places_inside(eqn, places))
 
-    def _lines_inside(self, eqn: Any, lines: Mapping[int, Line] | None = None) -> dict[int, Line]:
-        """The lines whose values may be inside an operation: it does not stand on them itself."""
-        calls, lines = calls_to(eqn), self.lines if lines is None else lines
-        return {rank: line for rank, line in lines.items() if line.position(calls) is None}
+    def _places_inside(self, eqn: Any, places: Mapping[int, Line | Scope] | None = None) -> dict[int, Line | Scope]:
+        """The lines and scopes whose values may be inside an operation: it does not stand there itself."""
+        places = self.places if places is None else places
+        return {rank: place for rank, place in places.items() if place.turn(eqn) is None}
 
     def _inside(self, eqn: Any, values: list[Any]) -> list[Any]:
         """The results of an operation, with values in it placed."""
         params, name = eqn.params, eqn.primitive.name
-        around, self.lines = self.lines, self._lines_inside(eqn)
+        around, self.places = self.places, self._places_inside(eqn)
         try:
             if name == SCAN:
                 return rerun_scan(params, values, lambda turn: self._run(params["jaxpr"], turn))
@@ -252,7 +259,7 @@ class _BySource:
             run = functools.partial(self._branch, inner)
             return jax.checkpoint(run, policy=params["policy"], prevent_cse=params["prevent_cse"])(*values)
         finally:
-            self.lines = around
+            self.places = around
 
     def _branch(self, jaxpr: Any, *values: Any) -> list[Any]:
         return self._run(jaxpr, values)
@@ -282,21 +289,25 @@ def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, A
     return jaxpr, jax.tree.structure(result)
 
 
-def _leaving(jaxpr: Any, line: Line) -> list[Any]:
-    """The floating-point values that a line makes and that something else takes, or the line itself the next time."""
-    at: dict[Any, tuple[int, tuple[Instruction, ...]]] = {}
-    left: dict[Any, None] = {}
+def _leaving(jaxpr: Any, place: Line | Scope) -> dict[Any, Any]:
+    """The floating-point values that leave a line or a scope for something else, or for itself the next time.
+
+    Each with the turn in which it is made.
+    """
+    made: dict[Any, Any] = {}
+    left: dict[Any, Any] = {}
     for eqn in jaxpr.eqns:
-        calls = calls_to(eqn)
-        position = None if is_of_a_derivative(eqn) else line.position(calls)
-        if eqn.primitive.name != MARK:
-            for variable in eqn.invars:
-                if isinstance(variable, Var) and variable in at and not _is_same_turn(at[variable], position, calls):
-                    left[variable] = None
-        if position is not None and eqn.primitive.name != MARK:
-            at.update((variable, (position, calls)) for variable in eqn.outvars if _is_number(variable))
-    left.update((variable, None) for variable in jaxpr.outvars if isinstance(variable, Var) and variable in at)
-    return list(left)
+        turn = None if is_of_a_derivative(eqn) else place.turn(eqn)
+        if eqn.primitive.name == MARK:
+            continue
+        for variable in eqn.invars:
+            is_made = isinstance(variable, Var) and variable in made
+            if is_made and (turn is None or not place.is_same(made[variable], turn)):
+                left[variable] = made[variable]
+        if turn is not None:
+            made.update((variable, turn) for variable in eqn.outvars if _is_number(variable))
+    left.update((one, made[one]) for one in jaxpr.outvars if isinstance(one, Var) and one in made)
+    return left
 
 
 def _has_shardings(eqn: Any) -> bool:
@@ -306,16 +317,6 @@ def _has_shardings(eqn: Any) -> bool:
 
 def _is_number(variable: Any) -> bool:
     return jnp.issubdtype(variable.aval.dtype, jnp.inexact) and bool(variable.aval.shape)
-
-
-def _is_same_turn(
-    made: tuple[int, tuple[Instruction, ...]], position: int | None, calls: tuple[Instruction, ...]
-) -> bool:
-    """Whether a line takes a value in the same turn in which it made it: its instructions only go forward."""
-    before, there = made
-    if position != before or there[:before] != calls[:before]:
-        return False
-    return [offset for _, offset in there[before:]] < [offset for _, offset in calls[before:]]
 
 
 def _place_of(eqn: Any) -> str:

@@ -1,7 +1,8 @@
-"""The names by which a rule can speak of what the source makes: of functions and modules, and of lines."""
+"""The names by which a rule can speak of what the source makes: of functions and modules, lines, and scopes."""
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import sysconfig
@@ -13,7 +14,7 @@ from typing import Any
 
 import jax
 
-from outlay.core.jax_source import Instruction, is_traced, line_of
+from outlay.core.jax_source import Instruction, calls_to, is_traced, line_of, scopes_of
 from outlay.core.paths import flatten_paths, join_parts, split_path
 from outlay.core.suggest import did_you_mean
 from outlay.layout.rule import Rule
@@ -41,17 +42,60 @@ class Line:
     file: str
     number: int
 
-    def position(self, calls: Sequence[Instruction]) -> int | None:
-        """Where the line stands among the calls that led to an operation, outermost first; None where it does not."""
+    def turn(self, eqn: Any) -> tuple[int, tuple[Instruction, ...]] | None:
+        """Where the line stands among the calls that led to an operation, and these; None where it does not."""
+        calls = calls_to(eqn)
         for index, step in enumerate(calls):
             code = step[0]
             if code.co_firstlineno <= self.number == line_of(step) and self.is_in(code.co_filename):
-                return index
+                return index, calls
         return None
+
+    def is_same(self, made: Any, taken: Any) -> bool:
+        """Whether a line takes a value in the same turn in which it made it: its instructions only go forward."""
+        (before, there), (position, calls) = made, taken
+        if position != before or there[:before] != calls[:before]:
+            return False
+        return [offset for _, offset in there[before:]] < [offset for _, offset in calls[before:]]
 
     def is_in(self, file: str) -> bool:
         """Whether it is a line of this file."""
         return file == self.file or Path(file).as_posix().endswith("/" + self.file.removeprefix("./"))
+
+
+class Scope:
+    """The scopes of `jax.named_scope` of which a rule speaks.
+
+    Args:
+        rule: the rule.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+        self._turn = functools.cache(self._turn_in)
+
+    def turn(self, eqn: Any) -> tuple[str, ...] | None:
+        """The outermost such scope around an operation, after those around it; None where there is none."""
+        return self._turn(scopes_of(eqn))
+
+    def is_same(self, made: Any, taken: Any) -> bool:
+        """Whether a value is taken in the scope in which it was made."""
+        return made == taken
+
+    def path(self, turn: tuple[str, ...]) -> str:
+        """The path of what leaves a scope: the shortest of its names of which the rule speaks."""
+        return next(name for name in _names_of_scope(turn) if self._rule.matches(name, "intermediate"))
+
+    def _turn_in(self, scopes: tuple[str, ...]) -> tuple[str, ...] | None:
+        insides = (scopes[:depth] for depth in range(1, len(scopes) + 1))
+        return next(
+            (s for s in insides if any(self._rule.matches(name, "intermediate") for name in _names_of_scope(s))), None
+        )
+
+
+def _names_of_scope(scopes: tuple[str, ...]) -> list[str]:
+    """A scope by its own name, and by those around it before that."""
+    return ["@" + join_parts(scopes[first:]) for first in reversed(range(len(scopes)))]
 
 
 def line_in(pattern: str) -> Line | None:
@@ -69,12 +113,21 @@ class SourceNames:
 
     Args:
         rules: those that name values by their source.
+
+    Attributes:
+        returned: the numbers of the rules that speak of what a function or module has returned.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = rules
         self._names: dict[str, None] = {}
         self._codes: dict[CodeType, None] = {}
+        self.returned: set[int] = set()
+
+    def add_scopes(self, eqn: Any) -> None:
+        """Take note of the scopes around an operation, for what is near a name that speaks of nothing."""
+        if scopes := scopes_of(eqn):
+            self._names[_names_of_scope(scopes)[0]] = None
 
     def of_returned(self, frame: FrameType, value: Any) -> dict[str, Any]:
         """What a function returns and a rule speaks of, by its path in the plan."""
@@ -91,10 +144,11 @@ class SourceNames:
             self._names.update(dict.fromkeys(_joined(name, path) for name in names for path, _ in arrays))
         returned = {}
         for path, array in arrays:
-            for rule in self._rules:
+            for rank, rule in enumerate(self._rules):
                 full = next((one for name in names if rule.matches(one := _joined(name, path), "intermediate")), None)
                 if full is not None:
                     returned[full] = array
+                    self.returned.add(rank)
                     break
         return returned
 
@@ -107,7 +161,9 @@ class SourceNames:
         line = line_in(rule.pattern)
         otherwise = "\nor delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
         if line is None:
-            what = "no function or module of this name returns an array in this step"
+            what = (
+                "no function or module of this name returns an array in this step, nor is a jax.named_scope called so"
+            )
             return what, did_you_mean(rule.pattern, self._names) + otherwise
         return "this line makes no floating-point array that something else takes", self._near(line) + otherwise
 
