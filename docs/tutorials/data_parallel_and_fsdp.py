@@ -114,8 +114,8 @@ assert {leaf.spec for leaf in programs["dp"].plan.state} == {P()}
 assert {leaf.num_copies for leaf in programs["dp"].plan.state} == {8}
 
 # %% [markdown]
-# Under FSDP each leaf is split along its largest dim that divides by eight. Adam's two moments follow the parameters.
-# The bias of the output, ten numbers, and the counters stay whole.
+# Under FSDP each leaf is split along its largest dim that is divisible by eight. Adam's two moments follow the
+# parameters. The bias of the output, ten numbers, and the counters stay whole.
 
 # %%
 plan = programs["fsdp"].plan
@@ -390,7 +390,7 @@ assert "fix" in message
 # %% [markdown]
 # ### A dim that does not divide
 #
-# The output's bias has ten numbers, and ten does not divide by eight. Above it stayed whole because it is smaller than
+# The output's bias has ten numbers, and ten is not divisible by eight. Above it stayed whole because it is smaller than
 # `min_size`. Ask for it to be split, and you are told what it would take:
 
 # %%

@@ -129,15 +129,15 @@ plan = whole.plan(jax.eval_shape(brain.init, jax.random.key(0)), six)
 assert {leaf.device_ids for leaf in plan} == {(0, 1, 2, 3, 4, 5)}
 assert {leaf.num_copies for leaf in plan} == {6}
 (note,) = plan.notes
-assert "this layout brings nothing: every leaf is replicated 6 times" in note
-assert "(256, 832) divides by 6" in note
+assert "this layout gains nothing: every leaf is replicated 6 times" in note
+assert "(256, 832) is divisible by 6" in note
 print(note)
 
 # %% [markdown]
 # ## By neuron
 #
-# 256 neurons do not divide by six, but neurons are independent of each other within a step: each device computes 43 of
-# them, the last one some that do nothing. The kernels are split by the neuron that reads, and the spikes of all are
+# 256 neurons are not divisible by six, but neurons are independent of each other within a step: each device computes 43
+# of them, the last one some that do nothing. The kernels are split by the neuron that reads, and the spikes of all are
 # exchanged in one all-gather a step, two bits for each neuron.
 
 # %%

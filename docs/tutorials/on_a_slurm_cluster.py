@@ -92,7 +92,7 @@ assert len(re.findall("8 devices hold x, 4 of them are mine", printed)) == 2
 # :language: bash
 # ```
 #
-# Where variables are set by half, as in a batch script that forgot `srun`, nothing waits for processes that never
+# Where only some variables are set, as in a batch script that forgot `srun`, nothing waits for processes that never
 # come:
 
 # %%

@@ -173,7 +173,7 @@ try:
 except outlay.errors.LayoutError as error:
     message = str(error)
 print(message)
-assert "dim 0 of (6, 8) float32 has size 6, which does not divide by y=4" in message
+assert "dim 0 of (6, 8) float32 has size 6, which is not divisible by y=4" in message
 assert "fix" in message
 
 # %% [markdown]

@@ -51,12 +51,12 @@ assert not any(leaf.is_split for leaf in plan)
 
 # %% [markdown]
 # The column `copies` says six for every array, and the note below the table says what that means. It also looks for a
-# way out, and finds none on this mesh: neither 256 nor 832 divides by 6.
+# way out, and finds none on this mesh: neither 256 nor 832 is divisible by 6.
 
 # %%
 (note,) = plan.notes
-assert "this layout brings nothing: every leaf is replicated 6 times" in note
-assert "no dim of B_ex.synapses.kernel (256, 832) divides by 6" in note
+assert "this layout gains nothing: every leaf is replicated 6 times" in note
+assert "no dim of B_ex.synapses.kernel (256, 832) is divisible by 6" in note
 
 # %% [markdown]
 # The arrays themselves tell the same:

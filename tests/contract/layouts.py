@@ -36,8 +36,10 @@ DATA_MODEL = {"data": 4, "model": 2}
 def over_both_axes(leaf: outlay.layout.LeafView) -> outlay.layout.Choice:
     """A user's policy: split the last dim over all devices where it divides."""
     if leaf.shape[-1] % 8 == 0 and len(leaf.free_axes) == 2:
-        return outlay.layout.Choice(P(*[None] * (len(leaf.shape) - 1), ("data", "model")), "the last dim divides by 8")
-    return outlay.layout.Choice(P(), "the last dim does not divide by 8")
+        return outlay.layout.Choice(
+            P(*[None] * (len(leaf.shape) - 1), ("data", "model")), "the last dim is divisible by 8"
+        )
+    return outlay.layout.Choice(P(), "the last dim is not divisible by 8")
 
 
 LAYOUTS = [

@@ -43,8 +43,8 @@ def test_s0_07_without_rules_that_split_every_array_is_replicated_six_times() ->
 
 def test_s0_08_the_plan_says_that_the_layout_brings_nothing() -> None:
     (note,) = (outlay.Layout() + outlay.replicate()).plan(brain(), six()).notes
-    assert "this layout brings nothing: every leaf is replicated 6 times" in note
-    assert "no dim of B_ex.synapses.kernel (256, 832) divides by 6" in note
+    assert "this layout gains nothing: every leaf is replicated 6 times" in note
+    assert "no dim of B_ex.synapses.kernel (256, 832) is divisible by 6" in note
 
 
 def test_s0_12_modules_on_devices_of_their_own() -> None:

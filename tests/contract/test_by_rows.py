@@ -57,7 +57,7 @@ def test_the_plan_says_which_rows_are_where_and_what_filling_up_costs():
     plan = program_on(6).plan
     kernel = plan["b.kernel"]
     assert (kernel.shape, kernel.local_shape, kernel.spec) == ((12, 24), (2, 24), P("n", None))
-    assert "2 rows a device; 10 filled up to 12, +192 B in all" in kernel.reason
+    assert "2 rows a device; 10 rows padded to 12, +192 B in all" in kernel.reason
     assert plan["cache.b.tops"].spec == plan["b.seen"].spec == plan["batch.x"].spec == P()
     assert "filled" not in program_on(2).plan["b.kernel"].reason
 
@@ -110,5 +110,5 @@ def test_leaves_by_rows_have_the_same_number_of_rows():
     wrong = dataclasses.replace(whole.parts["a"], by_rows=("kernel", "seen"))
     step = GraphLoop(type(whole)({**whole.parts, "a": wrong}, whole.outputs))
     mesh = outlay.mesh(devices=jax.devices()[:2], n=2)
-    with pytest.raises(ProgramError, match=r"a that are said to be by rows differ in their rows: \[7, 15\]"):
+    with pytest.raises(ProgramError, match=r"by_rows of a have different numbers of rows: \[7, 15\]"):
         outlay.program(step, init_of(whole), inputs(), layout=by_rows("n"), mesh=mesh, mode="manual")

@@ -52,8 +52,8 @@ def test_a_process_that_ends_well_before_it_joined_is_named_at_once(mark):
         (0, "exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
         (1, "exception", 13, "ValueError, exit code 13", "ValueError: a planted mistake"),
         (0, "code", 7, "SystemExit, exit code 7", "SystemExit: 7"),
-        (0, "SIGKILL", 137, "ended by SIGKILL, by somebody or by the system for want of memory; exit code 137", ""),
-        (1, "SIGKILL", 137, "ended by SIGKILL, by somebody or by the system for want of memory; exit code 137", ""),
+        (0, "SIGKILL", 137, "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137", ""),
+        (1, "SIGKILL", 137, "ended by SIGKILL, by a user, or by the system because memory ran out; exit code 137", ""),
     ],
 )
 def test_a_process_that_fails_ends_all_and_is_named_last(mark, fault, process, code, says, last):
@@ -129,13 +129,13 @@ def test_a_stuck_job_is_ended_with_the_stacks_of_all(mark, fault):
     assert ("held by a signal (SIGSTOP)" in done.stderr) == (fault == "SIGSTOP")
     assert "process 0 is here:" in done.stderr
     assert "in inject" in done.stderr.partition("process 1 is here:")[2]
-    assert "waiting in JAX, as for a collective: process 0; not there: process 1" in done.stderr
+    assert "waiting in JAX, as for a collective: process 0; missing there: process 1" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("process", "says"),
     [
-        (1, "1 of 2 processes have not come to .* within 3 s of process 0\n  missing: process 1"),
+        (1, "1 of 2 processes did not come to .* within 3 s of process 0\n  missing: process 1"),
         (0, "process 1 of 2 could not reach process 0 at .* for 3 s: Connection refused"),
     ],
 )

@@ -88,11 +88,11 @@ def test_global_array_from_local_pieces(seen: Any) -> None:
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        ("short", r"process 0\n    shape \(4, 2\) float32, of a global shape \(8, 2\)\n"),
+        ("short", r"process 0\n    shape \(4, 2\) float32, which implies the global shape \(8, 2\)\n"),
         ("short", r"process 1\n    shape \(3, 2\) float32.*\n    fix: give a piece of shape \(4, 2\)"),
         ("dtype", r"shape \(4,\) float32[^$]*shape \(4,\) int32"),
         ("shape", r"shape \(4,\) float64, asked for a global shape \(16,\)\n    fix: give a piece of shape \(8,\)"),
-        ("apart", r"what process 0 holds under P\('x'\) is 4 blocks with others' between them"),
+        ("apart", r"process 0 holds 4 separate blocks under P\('x'\)"),
     ],
 )
 def test_pieces_that_do_not_fit_are_the_same_error_everywhere(seen: Any, case: str, said: str) -> None:
@@ -193,7 +193,7 @@ def test_scatter_and_broadcast_from_one_process(seen: Any) -> None:
         ("nobody", "no such process: source=2\n    there are 2 processes, numbers 0 to 1"),
         ("nothing", "process 0 is the source\n  no array: process 0\n    passed None"),
         ("two sources", "the source of broadcast is not the same in all 2 processes"),
-        ("does not divide", "dim 0 of (12,) has size 12, which does not divide by x=8\n    fix: pad it to 16"),
+        ("does not divide", "dim 0 of (12,) has size 12, which is not divisible by x=8\n    fix: pad it to 16"),
     ],
 )
 def test_a_wrong_source_is_the_same_error_everywhere(seen: Any, case: str, said: str) -> None:

@@ -123,9 +123,9 @@ def test_a_run_whose_process_is_killed_starts_again_from_its_last_checkpoint(fol
     ("options", "says"),
     [
         (("--processes", "2", "--max-restarts", "1"), "this run saves none; add --checkpoint-every 100"),
-        (("--checkpoint-every", "5", "--max-restarts", "1"), "it goes with --processes P"),
-        (("--in-order",), "it goes with --processes P"),
-        (("--stuck-after", "off"), "it goes with --processes P"),
+        (("--checkpoint-every", "5", "--max-restarts", "1"), "it needs --processes P"),
+        (("--in-order",), "it needs --processes P"),
+        (("--stuck-after", "off"), "it needs --processes P"),
     ],
 )
 def test_restarts_need_processes_and_checkpoints(folder, options, says):

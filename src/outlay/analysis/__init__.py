@@ -1,6 +1,6 @@
 """Facts about compiled programs: what the compiler wrote, its work, its cost on a target, and proofs of equality.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

@@ -1,6 +1,6 @@
-"""Arrays where the plan says: initialized there, put, resharded; from pieces and files; sliced, gathered, scattered.
+"""Arrays where a plan puts them: initialized, put, resharded; from pieces and files; sliced, gathered, scattered.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

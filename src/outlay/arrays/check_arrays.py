@@ -1,4 +1,4 @@
-"""Checks before arrays are placed: shapes fit the sharding, a tree has the plan's leaves, memory suffices."""
+"""Check arrays before they are placed: shapes fit the sharding, a tree has the plan's leaves, memory suffices."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def check_arrays(tree: Any) -> None:
 
 
 def check_fits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> None:
-    """Raise if arrays of these shapes cannot have a sharding, or if nothing runs on its devices.
+    """Raise if arrays of these shapes cannot have a sharding, or if nothing can run on its devices.
 
     Args:
-        named: path and global shape of every array; an array alone has the empty path.
-        sharding: where they shall live.
+        named: path and global shape of every array; a single array has the empty path.
+        sharding: where they are to live.
 
     Raises:
-        PlaceError: with one problem per dim that does not divide, or spec that is too long.
+        PlaceError: with one problem per indivisible dim or too long spec.
         ProgramError: the devices are compile-only.
     """
     if not isinstance(sharding, NamedSharding):
         return
     if isinstance(sharding.mesh, AbstractMesh):
-        raise PlaceError("arrays cannot be put on an AbstractMesh, which has no devices\n  fix: use outlay.mesh(...)")
+        raise PlaceError("arrays cannot be put on an AbstractMesh: it has no devices\n  fix: use outlay.mesh(...)")
     check_runnable(sharding.mesh, "arrays cannot be put")
     problems = [problem for path, shape in named for problem in _shape_problems(path, tuple(shape), sharding)]
     if problems:
@@ -72,24 +72,24 @@ def check_fits(named: Iterable[tuple[str, Shape]], sharding: Sharding) -> None:
 
 
 def _shape_problems(path: str, shape: Shape, sharding: NamedSharding) -> list[Problem]:
-    """Every reason why an array of this shape cannot have the sharding."""
+    """List every reason why an array of this shape cannot have the sharding."""
     sizes, spec = sharding.mesh.shape, sharding.spec
     if len(spec) > len(shape):
         what = f"{spec_text(spec)} is for {len(spec)} dims, the array {shape} has {len(shape)}"
-        return [Problem("spec too long", path, what, "give the spec one entry a dim")]
+        return [Problem("spec too long", path, what, "give the spec one entry per dim")]
     problems = []
     for dim, axes in enumerate(spec_dims(spec, len(shape))):
         pieces = math.prod(sizes[axis] for axis in axes)
         if shape[dim] % pieces:
             over = " x ".join(f"{axis}={sizes[axis]}" for axis in axes)
             up = -(-shape[dim] // pieces) * pieces
-            what = f"dim {dim} of {shape} has size {shape[dim]}, which does not divide by {over}"
+            what = f"dim {dim} of {shape} has size {shape[dim]}, which is not divisible by {over}"
             problems.append(Problem("indivisible dim", path, what, f"pad it to {up}, or split another dim"))
     return problems
 
 
 def check_same_leaves(tree: Any, leaves: Iterable[LeafPlan], what: str, *, root: str = "", part: bool = False) -> None:
-    """Raise if the paths, shapes or dtypes of a tree are not those of these leaves, or with `part` of some of them.
+    """Raise unless a tree has the paths, shapes and dtypes of these leaves, or with `part` of some of them.
 
     Raises:
         LayoutError: with one problem per difference.
@@ -103,7 +103,7 @@ def check_same_leaves(tree: Any, leaves: Iterable[LeafPlan], what: str, *, root:
 
 
 def leaf_differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -> list[Problem]:
-    """Every leaf that is missing, extra, or of another shape or dtype."""
+    """List every leaf that is missing, extra, or of another shape or dtype."""
     planned = {leaf.path: leaf for leaf in leaves}
     given = {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}
     missing = [path for path in planned if path not in given]
@@ -111,13 +111,13 @@ def leaf_differences(tree: Any, leaves: Iterable[LeafPlan], *, root: str = "") -
     lacks, has = "the plan has it, the tree does not", "the tree has it, the plan does not"
     return [
         *(Problem("missing leaf", path, lacks, _fix("add it", path, extra)) for path in missing),
-        *(Problem("extra leaf", path, has, _fix("take it out", path, missing)) for path in extra),
+        *(Problem("extra leaf", path, has, _fix("remove it", path, missing)) for path in extra),
         *(problem for path in given if path in planned for problem in _type_problems(given[path], planned[path])),
     ]
 
 
 def _fix(edit: str, path: str, others: list[str]) -> str:
-    """The edit, and a similar path of the other side, for the leaf may only have another name there."""
+    """Return the edit, with a similar path of the other side: the leaf may only have another name there."""
     return f"{edit}; {did_you_mean(path, others)}" if others else edit
 
 
@@ -125,7 +125,7 @@ def _type_problems(leaf: Any, planned: LeafPlan) -> list[Problem]:
     shape, dtype = tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))
     if planned.dtype.startswith("key<") and dtype != planned.dtype:
         old_style = dtype == "uint32" and len(shape) == len(planned.shape) + 1
-        fix = "jax.random.wrap_key_data(x)" if old_style else "make it with jax.random.key, of that kind"
+        fix = "jax.random.wrap_key_data(x)" if old_style else "create it with jax.random.key, of that kind"
         return [Problem("other key", planned.path, f"{dtype} of shape {shape}, planned {planned.dtype}", fix)]
     problems = []
     if shape != planned.shape:
@@ -138,14 +138,14 @@ def _type_problems(leaf: Any, planned: LeafPlan) -> list[Problem]:
 
 
 def memory_problems(plan: Plan, mesh: Mesh, fix: str) -> tuple[str, list[Problem]] | None:
-    """Say that a plan's state needs more memory than this machine has, with its largest leaves; None if it fits.
+    """Say that a plan's state needs more memory than this machine has, and name its largest leaves; None if it fits.
 
-    Only CPU devices are checked, which share the host's memory: there XLA aborts the process when an allocation fails,
+    Only CPU devices are checked, which share the host's memory: XLA aborts the process when an allocation fails there,
     while other devices raise an error of their own.
 
     Args:
-        plan: where the leaves are.
-        mesh: its mesh.
+        plan: the plan of the state.
+        mesh: the mesh of the plan.
         fix: the edit that makes a leaf smaller.
     """
     devices = mesh.devices.flat

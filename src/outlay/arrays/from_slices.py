@@ -1,4 +1,4 @@
-"""Global arrays read slice by slice, from a function or a file: each process reads only what its devices hold."""
+"""Read global arrays slice by slice, from a function or a file: each process reads only what its devices hold."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from outlay.arrays.sharding_blocks import as_index, blocks, bounds_text, shape_o
 from outlay.core.error_types import PlaceError, Problem
 from outlay.core.quantities import counted
 
-# A CPU device does not copy memory that is aligned so, whatever `may_alias` says: it would see what is written there
-# later, and a mapped file that is cut short would end the process.
+# JAX does not copy memory with this alignment to a CPU device, even with `may_alias=False`: the array would change when
+# the memory is written to, and cutting a mapped file short would kill the process.
 _ALIGNED = 64
 
 _SAVE = "save it with np.save(path, array), or as Zarr"
@@ -27,19 +27,19 @@ Read = Callable[[tuple[slice, ...]], Any]
 
 
 def from_callback(read: Read, shape: Sequence[int], dtype: Any, sharding: Sharding) -> jax.Array:
-    """Make a global array from a function that gives any slice of it.
+    """Make a global array from a function that returns any slice of it.
 
-    What it adds to `jax.make_array_from_callback`: a slice that several devices hold is read once, no more than one is
-    on the host at a time, and pieces of a wrong shape or dtype are all named.
+    Beyond `jax.make_array_from_callback`: a slice that several devices hold is read once, no more than one is on the
+    host at a time, and all pieces with a wrong shape or dtype are named.
 
     Args:
-        read: takes an index, one slice a dim with its start and stop, and returns that part as an array.
+        read: takes an index, one slice with start and stop per dim, and returns that part as an array.
         shape: global shape.
         dtype: dtype of the array, and of what `read` returns.
-        sharding: where the array shall live, over the devices of any number of processes.
+        sharding: where the array is to live, over the devices of any number of processes.
 
     Raises:
-        PlaceError: the shape cannot have the sharding, or pieces have other shapes or dtypes.
+        PlaceError: the shape cannot have the sharding, or pieces have the wrong shape or dtype.
 
     Example:
         >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
@@ -76,7 +76,7 @@ def _piece_problems(piece: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, 
     problems = []
     if piece.shape != shape:
         what = f"shape {piece.shape}, asked for {shape}"
-        problems.append(Problem("other shape", where, what, "return exactly the part that the index names"))
+        problems.append(Problem("other shape", where, what, "return exactly the part that the index selects"))
     if piece.dtype != dtype:
         what = f"dtype {piece.dtype}, asked for {dtype}"
         problems.append(Problem("other dtype", where, what, f"convert it, or pass dtype={str(piece.dtype)!r}"))
@@ -84,19 +84,19 @@ def _piece_problems(piece: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, 
 
 
 def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
-    """Make a global array from a file; every process calls it, and reads only the slices that its devices hold.
+    """Make a global array from a file; every process calls it, and reads only the slices of its devices.
 
     Args:
-        path: a `.npy` file, which is memory-mapped, or the folder of a Zarr array (version 2 or 3), which takes
-            TensorStore. Where processes do not share a file system, each needs the file.
-        sharding: where the array shall live.
+        path: a `.npy` file, which is memory-mapped, or the folder of a Zarr array (version 2 or 3), which needs
+            TensorStore. If the processes do not share a file system, each needs the file.
+        sharding: where the array is to live.
 
     Returns:
         The array. As everywhere in JAX, 64-bit numbers become 32-bit ones unless `jax_enable_x64` is set.
 
     Raises:
-        PlaceError: a process cannot open the file, the processes find different arrays in it, or its shape cannot have
-            the sharding.
+        PlaceError: a process cannot open the file, processes see different arrays in it, or its shape cannot have the
+            sharding.
 
     Example:
         >>> tmp = getfixture("tmp_path")
@@ -110,7 +110,7 @@ def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
         stored, fault = _open(path), None
     except _Unreadable as error:
         stored, fault = None, error.args
-    # A process that raised on its own would leave the others waiting for its devices.
+    # If one process raised alone, the others would wait for its devices; so all learn of it and raise.
     answers = exchange({"fault": fault, "array": stored and f"{stored.shape} {stored.dtype}"})
     faults = [(process, answer["fault"]) for process, answer in enumerate(answers) if answer["fault"]]
     if faults or stored is None:
@@ -123,12 +123,12 @@ def from_file(path: str | Path, sharding: Sharding) -> jax.Array:
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in a file: what it is, and how to read a slice of it.
+    """An array in a file, and how to read a slice of it.
 
     Attributes:
         shape: its shape.
         dtype: its dtype.
-        read: gives the part of it that an index of slices, one a dim, stands for.
+        read: returns the part of the array under an index with one slice per dim.
     """
 
     shape: tuple[int, ...]
@@ -137,7 +137,7 @@ class StoredArray:
 
 
 class _Unreadable(Exception):
-    """Raised for a file that no array can be read from.
+    """The file cannot be read slice by slice.
 
     Args:
         what: what is wrong with it.
@@ -152,11 +152,9 @@ def _open(path: Path) -> StoredArray:
     if path.is_dir():
         return _zarr(path)
     if not path.exists():
-        raise _Unreadable("there is no such file", f"look into {path.parent}")
+        raise _Unreadable("there is no such file", f"check what is in {path.parent}")
     if path.suffix != ".npy":
-        raise _Unreadable(
-            f"{path.suffix or 'a file without a suffix'} is not a format that slices are read from", _SAVE
-        )
+        raise _Unreadable(f"slices cannot be read from {path.suffix or 'a file without a suffix'}", _SAVE)
     return _npy(path)
 
 
@@ -168,7 +166,7 @@ def _npy(path: Path) -> StoredArray:
         array = mapped()
     except (ValueError, OSError, EOFError) as error:
         raise _Unreadable(f"numpy cannot map it: {error}", _SAVE) from error
-    # Mapped anew for every slice: the pages of one are given back before the next is read.
+    # Mapped again for every slice: the pages of one slice are released before the next is read.
     return StoredArray(array.shape, array.dtype, lambda index: np.array(mapped()[index]))
 
 
@@ -179,7 +177,7 @@ def _zarr(path: Path) -> StoredArray:
     driver = next((driver for name, driver in _ZARR.items() if (path / name).is_file()), None)
     if driver is None:
         raise _Unreadable(
-            f"the folder holds none of {', '.join(_ZARR)}, so it is no Zarr array", "give an array's own folder"
+            f"the folder holds none of {', '.join(_ZARR)}, so it is not a Zarr array", "give the folder of one array"
         )
     try:
         import tensorstore
@@ -191,7 +189,7 @@ def _zarr(path: Path) -> StoredArray:
     try:
         store = tensorstore.open(spec, open=True, read=True).result()
     except ValueError as error:
-        raise _Unreadable(f"TensorStore cannot open it: {error}", "write the array anew") from error
+        raise _Unreadable(f"TensorStore cannot open it: {error}", "write the array again") from error
     return StoredArray(
         tuple(store.shape), np.dtype(store.dtype.numpy_dtype), lambda index: store[index].read().result()
     )

@@ -1,4 +1,4 @@
-"""Gather, scatter and broadcast: arrays that one process has, or gets, whole; they travel in slabs."""
+"""Gather, scatter and broadcast arrays between processes, in slabs, so that no transfer needs the whole in memory."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from outlay.core.paths import flatten_paths
 
 
 def gather(tree: Any, to: int | None = None) -> Any:
-    """Fetch arrays as numpy, whichever processes hold their parts; every process calls it.
+    """Fetch arrays as NumPy, whichever processes hold their parts; every process calls it.
 
-    `np.asarray(x)` fails where other processes hold a part of `x`. What this adds to `process_allgather`: the array
-    travels in slabs of at most 64 MiB, so that no device ever holds it whole, and with `to` no other process does.
+    `np.asarray(x)` fails if other processes hold a part of `x`. Beyond `process_allgather`: an array travels in slabs
+    of at most 64 MiB, so that no device ever holds all of it, and with `to` no other process does.
 
     Args:
-        tree: arrays, or a tree of them. What this process can see whole is only copied to the host.
-        to: the process that gets them; without it, all do.
+        tree: arrays, in any pytree. Arrays that this process holds completely are only copied to the host.
+        to: the process that gets them; by default all do.
 
     Returns:
-        The tree as numpy arrays. In processes other than `to`, None for each.
+        The tree with NumPy arrays; in processes other than `to`, with None for each.
 
     Raises:
-        PlaceError: there is no process `to`; or leaves are random keys, are not split by a mesh, or live on devices of
-            only some of the processes. All of them are listed.
+        PlaceError: there is no process `to`; or leaves are random keys, have no mesh, or live on devices of only some
+            of the processes. All of them are listed.
 
     Example:
         >>> x = jax.device_put(jnp.arange(8), jax.NamedSharding(outlay.mesh(x=8), P("x")))
@@ -44,7 +44,7 @@ def gather(tree: Any, to: int | None = None) -> Any:
         {'x': array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32)}
     """
     if to is not None and (problem := process_problem(to, "to")):
-        raise PlaceError("gather cannot bring arrays there", [problem])
+        raise PlaceError("gather has no process to bring the arrays to", [problem])
     named, structure = flatten_paths(tree)
     problems = [problem for path, leaf in named if (problem := _ungatherable(path, leaf))]
     if problems:
@@ -57,7 +57,7 @@ def gather(tree: Any, to: int | None = None) -> Any:
 
 def _ungatherable(path: str, leaf: Any) -> Problem | None:
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return Problem("random key", path, "a key has no numpy form", "gather(jax.random.key_data(key))")
+        return Problem("random key", path, "a key has no NumPy form", "gather(jax.random.key_data(key))")
     if _is_split_between_processes(leaf) and not isinstance(leaf.sharding, NamedSharding):
         kind = type(leaf.sharding).__name__
         return Problem(
@@ -80,7 +80,7 @@ def _gathered(leaf: Any, is_receiver: bool) -> np.ndarray | None:
     whole = np.empty(leaf.shape, leaf.dtype) if is_receiver else None
     for start in slabs.starts:
         slab = take(source, np.int32(start))
-        if whole is None:  # wait, so that this process too has one slab at a time under way
+        if whole is None:  # wait, so that this process too has only one slab in flight
             jax.block_until_ready(slab)
             continue
         on_host = np.asarray(slab)
@@ -91,7 +91,10 @@ def _gathered(leaf: Any, is_receiver: bool) -> np.ndarray | None:
 
 @functools.lru_cache(maxsize=64)
 def _replicated_slab(mesh: Mesh, spec: PartitionSpec, slabs: Slabs) -> Any:
-    """Compile taking a slab and replicating it, block by block: XLA would gather the whole array to slice it."""
+    """Compile the slicing and replication of one slab.
+
+    Each device slices its own block: outside of `shard_map`, XLA would gather the whole array before it slices.
+    """
 
     def take(block: jax.Array, start: jax.Array) -> jax.Array:
         if slabs.dim is None:
@@ -103,13 +106,13 @@ def _replicated_slab(mesh: Mesh, spec: PartitionSpec, slabs: Slabs) -> Any:
 
 
 def scatter(value: Any, sharding: Sharding, source: int = 0) -> jax.Array:
-    """Make a global array from a value that one process has whole; every process calls it.
+    """Make a global array from a value that one process has; every process calls it.
 
-    The value travels in slabs of at most 64 MiB: no other process ever holds it whole, unless the sharding says so.
+    The value travels in slabs of at most 64 MiB: no other process holds all of it, unless the sharding replicates it.
 
     Args:
-        value: the whole array, in the process `source`. What the other processes pass is not looked at; None will do.
-        sharding: where the array shall live.
+        value: the whole array, in the process `source`. Other processes may pass anything, such as None; it is ignored.
+        sharding: where the array is to live.
         source: the number of the process whose value counts.
 
     Raises:
@@ -135,13 +138,13 @@ def scatter(value: Any, sharding: Sharding, source: int = 0) -> jax.Array:
 
 
 def broadcast(value: Any, source: int = 0) -> np.ndarray:
-    """Give every process a copy of an array that one of them has; every process calls it.
+    """Give every process a copy of an array that one process has; every process calls it.
 
-    What it adds to `multihost_utils.broadcast_one_to_all`: the others need not know shape and dtype, and the bytes
-    arrive as they were, 64-bit numbers too.
+    Beyond `multihost_utils.broadcast_one_to_all`: the others need not know shape and dtype, and every bit arrives, also
+    of 64-bit numbers.
 
     Args:
-        value: the array, in the process `source`. What the other processes pass is not looked at; None will do.
+        value: the array, in the process `source`. Other processes may pass anything, such as None; it is ignored.
         source: the number of the process whose value counts.
 
     Raises:
@@ -166,7 +169,7 @@ class _Header:
 
 
 def _agree(value: Any, source: int, target: str, verb: str) -> _Header:
-    """What the source sends; the processes compare what they were called with, so that all raise the same error."""
+    """Compare the arguments of all processes, so that all raise the same error; return what the source sends."""
     fault = process_problem(source, "source")
     is_source = fault is None and source == jax.process_index()
     array = np.asarray(value) if is_source and value is not None else None
@@ -179,20 +182,20 @@ def _agree(value: Any, source: int, target: str, verb: str) -> _Header:
     calls = exchange(own)
     faults = [Problem(*call["fault"]) for call in calls if call["fault"]]
     if faults:
-        raise PlaceError(f"{verb} from a process that is not there, in {len(faults)} of {len(calls)} processes", faults)
+        raise PlaceError(f"{verb} names a missing process, in {len(faults)} of {len(calls)} processes", faults)
     fix = f"pass the same to outlay.arrays.{verb} everywhere"
     check_same([f"source={call['source']}" for call in calls], f"the source of {verb}", fix)
     check_same([call["target"] for call in calls], f"the sharding of {verb}", fix)
     array_type = calls[source]["array"]
     if array_type is None or array_type[2]:
-        what = "passed None" if array_type is None else f"passed {array_type[1]}, which is not numbers"
+        what = "passed None" if array_type is None else f"passed {array_type[1]}, which does not hold numbers"
         problem = Problem("no array", f"process {source}", what, "pass the whole array there")
         raise PlaceError(f"{verb} has nothing to send: process {source} is the source", [problem])
     return _Header(tuple(array_type[0]), np.dtype(array_type[1]), int(source))
 
 
 def _receive(value: Any, header: _Header, all_blocks: list[Bounds], own: Iterable[Bounds]) -> dict[Bounds, np.ndarray]:
-    """Receive this process's blocks of the value that the source has, slab by slab."""
+    """Receive this process's blocks of the source's value, slab by slab."""
     received = {block: np.empty(shape_of(block), header.dtype) for block in own}
     slabs = cut(header.shape, header.dtype, all_blocks[0], MOST_BYTES)
     is_source = jax.process_index() == header.source
@@ -209,7 +212,10 @@ def _receive(value: Any, header: _Header, all_blocks: list[Bounds], own: Iterabl
 
 
 def _sent_slab(slab: np.ndarray) -> np.ndarray:
-    """The source's slab: the sum over processes, of which the others bring zeros; as bytes, to keep every bit."""
+    """Send a slab from the source to all processes.
+
+    It is the sum over processes, of which all but the source contribute zeros. Summed as bytes, every bit arrives.
+    """
     if jax.process_count() == 1 or not slab.size:
         return slab
     mesh = _one_device_a_process()

@@ -1,4 +1,4 @@
-"""A global array from the piece that each process has; shapes are compared before anything is made."""
+"""Build a global array from the piece that each process has; shapes are compared before anything is made."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def from_pieces(
 ) -> jax.Array:
     """Make a global array from each process's own piece; every process calls it with its own.
 
-    What it adds to `jax.make_array_from_process_local_data`: the processes compare their shapes and dtypes first, so
-    where one is wrong all of them raise the same error, which lists every process. Without that, the process whose
-    piece happens to fit goes on and waits for the others for ever.
+    Beyond `jax.make_array_from_process_local_data`: the processes compare shapes and dtypes first, so that all raise
+    the same error, which lists every process. Otherwise a process whose piece happens to fit would go on and wait for
+    the others for ever.
 
     Args:
-        piece: what the devices of this process shall hold, as one numpy array: for batches, this process's samples.
-        sharding: where the array shall live.
-        shape: global shape; without it, it follows from the shapes of the pieces.
-        check: whether to compare, which takes a round between the processes; False for a loop that is known to fit.
+        piece: the part that the devices of this process hold, as one NumPy array; for batches, this process's samples.
+        sharding: where the array is to live.
+        shape: global shape; by default it follows from the shapes of the pieces.
+        check: whether to compare, which takes a round of communication; False for a loop that is known to fit.
 
     Raises:
-        PlaceError: the pieces do not make one array; every process's shape and dtype is listed.
+        PlaceError: the pieces do not form one array; every process's shape and dtype is listed.
 
     Example:
         >>> rows = jax.NamedSharding(outlay.mesh(x=8), P("x"))
@@ -63,10 +63,10 @@ class _Part:
 
     Attributes:
         process: the number of the process.
-        shape, dtype: of the piece.
-        requested: the global shape that the process asked for, if it did.
-        num_blocks: how many blocks of each dim its devices hold.
-        grid: how many blocks each dim of the array is cut into.
+        shape, dtype: those of the piece.
+        requested: the global shape that the process asked for, if any.
+        num_blocks: the number of blocks along each dim that its devices hold.
+        grid: the number of blocks along each dim of the whole array.
     """
 
     process: int
@@ -78,18 +78,18 @@ class _Part:
 
     @property
     def implies(self) -> Shape | None:
-        """The global shape of which this is the process's piece, or None where no shape fits."""
+        """The global shape that follows from this piece, or None if none does."""
         if len(self.shape) != len(self.grid):
             return None
         sizes = [divmod(size * of, held) for size, held, of in zip(self.shape, self.num_blocks, self.grid, strict=True)]
         return None if any(rest for _, rest in sizes) else tuple(size for size, _ in sizes)
 
     def makes(self, whole: Shape) -> bool:
-        """Whether this is its piece of a global shape."""
+        """Return whether this is the process's piece of a global shape."""
         return len(whole) == len(self.shape) == len(self.grid) and self.shape == self.expected(whole)
 
     def expected(self, whole: Shape) -> Shape:
-        """The shape of its piece of a global shape."""
+        """Return the shape of the process's piece of a global shape."""
         return tuple(size * held // of for size, held, of in zip(whole, self.num_blocks, self.grid, strict=True))
 
 
@@ -99,34 +99,34 @@ def _part(process: int, call: Any, grid: Shape, sharding: NamedSharding) -> _Par
 
 
 def _grid(sharding: NamedSharding, rank: int) -> Shape:
-    """How many pieces each dim is cut into."""
+    """Return the number of blocks along each dim."""
     check_fits([("", (0,) * rank)], sharding)
     sizes = sharding.mesh.shape
     return tuple(math.prod(sizes[axis] for axis in axes) for axes in spec_dims(sharding.spec, rank))
 
 
 def _box(shape: Shape, sharding: NamedSharding, process: int) -> Bounds:
-    """The bounds of the part of an array that a process's devices hold; raise if it is not one box."""
+    """Return the bounds of the part of an array that a process's devices hold; raise unless it is one box."""
     held = blocks(shape, sharding, process=process)
     by_dim = list(zip(*held, strict=True))
     box = tuple((min(start for start, _ in pieces), max(stop for _, stop in pieces)) for pieces in by_dim)
     if sum(math.prod(shape_of(bounds)) for bounds in held) != math.prod(shape_of(box)):
         raise PlaceError(
-            f"what process {process} holds under {spec_text(sharding.spec)} is {len(held)} blocks with others' between "
-            "them, so it has no piece that is one array\n"
-            "  fix: a mesh in which each process's devices are neighbours, or outlay.arrays.from_callback"
+            f"process {process} holds {len(held)} separate blocks under {spec_text(sharding.spec)}, "
+            "which do not form one array\n"
+            "  fix: use a mesh in which each process's devices are neighbours, or outlay.arrays.from_callback"
         )
     return box
 
 
 def _global_shape(parts: Sequence[_Part], shape: Sequence[int] | None, sharding: NamedSharding) -> Shape:
-    """The global shape that all pieces make; raise with the shape of every piece if they make none."""
+    """Return the global shape that all pieces form; raise with the shape of every piece if they form none."""
     whole = tuple(shape) if shape is not None else next((part.implies for part in parts if part.implies), None)
     are_alike = len({(part.dtype, part.requested) for part in parts}) == 1
     if whole is not None and are_alike and all(part.makes(whole) for part in parts):
         return whole
     count = counted(len(parts), "process", "processes")
-    what = f"the pieces of {count} do not make one array split {spec_text(sharding.spec)}"
+    what = f"the pieces of {count} do not form one array split {spec_text(sharding.spec)}"
     raise PlaceError(what, [_as_problem(part, whole) for part in parts])
 
 
@@ -135,13 +135,13 @@ def _as_problem(part: _Part, whole: Shape | None) -> Problem:
     if part.requested is not None:
         what += f", asked for a global shape {part.requested}"
     elif part.implies is not None:
-        what += f", of a global shape {part.implies}"
+        what += f", which implies the global shape {part.implies}"
     if whole is None or len(whole) != len(part.grid):
-        return Problem("piece", f"process {part.process}", what, "give pieces of one rank")
+        return Problem("piece", f"process {part.process}", what, "give pieces of the same rank")
     fix = f"give a piece of shape {part.expected(whole)}, and one dtype everywhere; pad what is too short"
     return Problem("piece", f"process {part.process}", what, fix)
 
 
 def _shifted(index: tuple[slice, ...], box: Bounds) -> tuple[slice, ...]:
-    """An index into the array as an index into this process's piece."""
+    """Translate an index into the array to an index into this process's piece."""
     return tuple(slice(part.start - start, part.stop - start) for part, (start, _) in zip(index, box, strict=True))

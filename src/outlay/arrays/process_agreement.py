@@ -1,4 +1,4 @@
-"""Checks that processes make together: each sends what it was called with, so that all raise the same error."""
+"""Compare the arguments of all processes before they act, so that all raise the same error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax.sharding import Sharding
 
 from outlay.core.error_types import PlaceError, Problem
 
-# Messages are short: one round of this many bytes carries nearly all, and a second one brings longer ones whole.
+# Messages are short: one round of this size carries nearly all of them, and a second round the longer ones.
 _FIRST_ROUND = 1024
 _LENGTH = np.dtype("<u4")
 
@@ -47,7 +47,7 @@ def _all_rows(data: bytes, size: int) -> list[bytes]:
 
 
 def check_same(messages: Sequence[Any], what: str, fix: str) -> None:
-    """Raise if the processes did not all send the same.
+    """Raise unless all processes sent the same message.
 
     Raises:
         PlaceError: with one problem per process that differs from process 0, and the message of process 0.
@@ -59,7 +59,7 @@ def check_same(messages: Sequence[Any], what: str, fix: str) -> None:
 
 
 def process_problem(process: Any, name: str) -> Problem | None:
-    """The problem of a number that is no process of this job, or None."""
+    """Return the problem of a number that is not a process of this job, or None."""
     count = jax.process_count()
     try:
         number = operator.index(process)
@@ -72,7 +72,7 @@ def process_problem(process: Any, name: str) -> Problem | None:
 
 
 def check_all_present(sharding: Sharding, what: str) -> None:
-    """Raise in every process if one of them has no device in a sharding, and so cannot take part.
+    """Raise in every process if one of them has no device in a sharding and so cannot take part.
 
     Raises:
         PlaceError: with one problem per process that has no device there.

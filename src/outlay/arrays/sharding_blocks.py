@@ -1,4 +1,4 @@
-"""Blocks: the distinct parts that a sharding cuts an array into, and slabs of them that travel one at a time."""
+"""Blocks: the distinct parts that a sharding cuts an array into, and the slabs in which they travel."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Bounds = tuple[tuple[int, int], ...]
 """Start and stop in each dim."""
 
 MOST_BYTES = 64 * 2**20
-"""Bytes of a slab, unless one row of every block is more already."""
+"""Bytes of a slab, unless one row of every block is more."""
 
 
 def blocks(shape: tuple[int, ...], sharding: Sharding, *, process: int | None = None) -> dict[Bounds, list[jax.Device]]:
-    """Every distinct block, in the order of the devices, with the devices that hold it.
+    """Return every distinct block, in the order of the devices, with the devices that hold it.
 
     Args:
         shape: the global shape.
         sharding: where the array lives.
-        process: only what the devices of this process hold; without it, all.
+        process: return only what the devices of this process hold; by default all blocks.
 
     Example:
         >>> sharding = jax.NamedSharding(outlay.mesh(x=4, y=2), P("x"))
@@ -38,22 +38,22 @@ def blocks(shape: tuple[int, ...], sharding: Sharding, *, process: int | None = 
 
 
 def of_index(index: Iterable[slice], shape: tuple[int, ...]) -> Bounds:
-    """The bounds of an index as JAX gives it, where None stands for the start or the end of the dim."""
+    """Return the bounds of an index of JAX, in which None is the start or the end of a dim."""
     return tuple(piece.indices(size)[:2] for piece, size in zip(index, shape, strict=True))
 
 
 def as_index(bounds: Bounds) -> tuple[slice, ...]:
-    """Bounds as an index into the array."""
+    """Return bounds as an index into the array."""
     return tuple(slice(*piece) for piece in bounds)
 
 
 def shape_of(bounds: Bounds) -> tuple[int, ...]:
-    """The shape of a block."""
+    """Return the shape of a block."""
     return tuple(stop - start for start, stop in bounds)
 
 
 def bounds_text(bounds: Bounds) -> str:
-    """Bounds as people write an index.
+    """Write bounds as an index.
 
     >>> bounds_text(((0, 2), (4, 8)))
     '[0:2, 4:8]'
@@ -63,14 +63,14 @@ def bounds_text(bounds: Bounds) -> str:
 
 @dataclass(frozen=True)
 class Slabs:
-    """How an array is cut into slabs, so that a transfer of the whole never holds more than one on the way.
+    """How an array is cut into slabs, so that a transfer never has more than one of them in memory.
 
-    A slab is an array itself: of every block the same few rows along one dim, laid side by side like the blocks.
+    A slab consists of the same few rows along one dim of every block, arranged like the blocks.
 
     Attributes:
         local_shape: shape of every block.
-        dim: the dim along which slabs are taken; None where one slab is everything.
-        rows: rows of each block in a slab.
+        dim: the dim along which slabs are cut; None if the whole array is one slab.
+        rows: the number of rows of each block in a slab.
         shape: shape of a slab.
     """
 
@@ -81,21 +81,21 @@ class Slabs:
 
     @property
     def starts(self) -> Sequence[int]:
-        """Where in its block each slab starts; the last may overlap the one before it."""
+        """The first row of each slab in its block; the last slab may overlap the one before it."""
         if self.dim is None:
             return (0,)
         length = self.local_shape[self.dim]
         return tuple(min(start, length - self.rows) for start in range(0, length, self.rows))
 
     def in_array(self, block: Bounds, start: int) -> tuple[slice, ...]:
-        """What the slab holds of a block, as an index into the array."""
+        """Return the slab's part of a block as an index into the array."""
         return tuple(
             slice(low + start, low + start + self.rows) if dim == self.dim else slice(low, high)
             for dim, (low, high) in enumerate(block)
         )
 
     def in_slab(self, block: Bounds) -> tuple[slice, ...]:
-        """What the slab holds of a block, as an index into the slab."""
+        """Return the slab's part of a block as an index into the slab."""
         if self.dim is None:
             return tuple(slice(*piece) for piece in block)
         lows = [low for low, _ in block]
@@ -104,7 +104,7 @@ class Slabs:
         return tuple(slice(low, low + size) for low, size in zip(lows, sizes, strict=True))
 
     def in_block(self, start: int) -> tuple[slice, ...]:
-        """What the slab holds of a block, as an index into the block."""
+        """Return the slab's part of a block as an index into the block."""
         return self.in_array(tuple((0, size) for size in self.local_shape), start)
 
 

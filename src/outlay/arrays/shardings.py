@@ -1,4 +1,4 @@
-"""Shardings on a real mesh: those of a plan's leaves, pencils, and the same sharding with Auto axes."""
+"""Build shardings on a real mesh: of a plan's leaves, of pencils, and with Auto axes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.plan import LeafPlan, Plan
 
 ROWS = "rows"
-"""The axis of the part of a mesh that `on` chose."""
+"""The mesh axis over the devices that `on` selects."""
 
 HOST = "pinned_host"
 """JAX's name for the memory of a device's host that the device itself can copy to and from."""
 
 
 def shardings(plan: Plan, tree: Any, mesh: Mesh, *, root: str = "") -> Any:
-    """The tree with each leaf replaced by the sharding that the plan gives it.
+    """Return the tree with each leaf replaced by its sharding under the plan.
 
     Args:
         plan: the plan, made for a tree of the same paths.
         tree: arrays or shapes; only its structure is read.
         mesh: the mesh that the plan was made for.
-        root: what the plan puts before this tree's paths, such as `batch`.
+        root: the prefix of this tree's paths in the plan, such as `batch`.
 
     Raises:
         KeyError: the tree has a leaf that the plan lacks.
@@ -51,15 +51,15 @@ def shardings(plan: Plan, tree: Any, mesh: Mesh, *, root: str = "") -> Any:
 def check_mesh(plan: Plan, mesh: Mesh) -> None:
     """Raise unless a plan was made for the axes and the devices of a mesh.
 
-    A plan for an abstract mesh knows devices by position only, so it fits any mesh of its axes, unless it keeps leaves
-    on some of the devices and those have other ids here.
+    A plan for an abstract mesh knows devices by position only, so it fits any mesh with its axes, unless it places
+    leaves on some of the devices, and these have other ids here.
 
     Raises:
-        PlaceError: the plan is of another mesh: what differs, and how to plan for this one.
+        PlaceError: the plan belongs to another mesh; the message says what differs, and how to plan for this one.
     """
     if not isinstance(mesh, Mesh):
-        what = f"arrays cannot be placed: a {type(mesh).__name__} is no mesh of devices"
-        raise PlaceError(f"{what}\n  fix: give the mesh from outlay.mesh(...)")
+        what = f"arrays cannot be placed: a {type(mesh).__name__} is not a mesh of devices"
+        raise PlaceError(f"{what}\n  fix: pass the mesh from outlay.mesh(...)")
     here = MeshInfo.of(mesh)
     there = plan.mesh
     same_devices = here.device_ids == there.device_ids
@@ -67,17 +67,17 @@ def check_mesh(plan: Plan, mesh: Mesh) -> None:
         same_devices |= all(leaf.device_ids == there.device_ids for leaf in plan)
     if here.axes == there.axes and same_devices:
         return
-    what = f"the plan is for {there}, and this is {here}"
+    what = f"the plan is for {there}, but this is {here}"
     if here.axes == there.axes:
         what += f"\n  devices {listed(there.device_ids, 12)} there, {listed(here.device_ids, 12)} here"
     raise PlaceError(
-        f"{what}\n  fix: give the mesh that the plan was made for, or plan for this one: layout.plan(tree, mesh)"
+        f"{what}\n  fix: pass the mesh that the plan was made for, or plan for this one: layout.plan(tree, mesh)"
     )
 
 
 def sharding(leaf: LeafPlan, mesh: Mesh) -> Sharding:
-    """One leaf's sharding, over the whole mesh or on the devices that `on` chose, in the memory that rules name."""
-    # Values inside the step are offloaded by the program; only the state lives on the host from call to call.
+    """Return a leaf's sharding: over the whole mesh or the devices that `on` selects, in the memory that rules name."""
+    # Only state stays on the host between calls; the program itself offloads values inside the step.
     memory = HOST if leaf.kind == "state" and leaf.stored == "host" else None
     if len(leaf.device_ids) == mesh.size:
         return _named(mesh, leaf.spec, memory)
@@ -96,8 +96,8 @@ def _named(mesh: Mesh, spec: PartitionSpec, memory: str | None) -> NamedSharding
 class OnHost(NamedSharding):
     """A sharding in host memory for compile-only devices.
 
-    JAX asks a device which memories it reaches. A compile-only device names none, and JAX then drops the memory kind
-    that it was asked for.
+    JAX asks a device for its memories. A compile-only device names none, and JAX then silently drops the memory kind
+    that was asked for. So this class reports it itself.
     """
 
     @property
@@ -113,25 +113,24 @@ class OnHost(NamedSharding):
 
 
 def part_of(devices: Sequence[jax.Device]) -> Mesh:
-    """Some devices of a mesh as a mesh of their own, over which rows are split."""
+    """Return some devices of a mesh as a mesh of their own, over which rows are split."""
     return Mesh(np.array(devices), (ROWS,), axis_types=(AxisType.Auto,))
 
 
 def pencil(shape: Sequence[int], mesh: Mesh, along: int) -> NamedSharding:
-    """The sharding in which dim `along` is whole on every device; the mesh's axes split the other dims, in order.
+    """Return the sharding with dim `along` unsplit on every device; the mesh's axes split the other dims, in order.
 
-    A transform along one dim after the other (an FFT, a tridiagonal solve) runs on pencils along that dim, and moves to
-    the next ones by exchanging blocks between the devices of one mesh axis only:
-    `outlay.arrays.reshard(x, outlay.arrays.pencil(...))`.
+    A transform along one dim after the other (an FFT, a tridiagonal solve) runs on pencils along that dim, and reaches
+    the next pencils by exchanging blocks along one mesh axis only: `outlay.arrays.reshard(x, pencil(...))`.
 
     Args:
-        shape: global shape, of one dim more than the mesh has axes.
+        shape: global shape, with one dim more than the mesh has axes.
         mesh: the mesh.
-        along: the dim that is whole.
+        along: the dim that is not split.
 
     Raises:
-        PlaceError: dims and axes do not match in number, there is no dim `along`, or dims do not divide; every dim
-            that does not is listed.
+        PlaceError: the numbers of dims and axes do not match, there is no dim `along`, or dims are not divisible; all
+            of these are listed.
 
     Example:
         >>> mesh = outlay.mesh(a=4, b=2)
@@ -141,9 +140,9 @@ def pencil(shape: Sequence[int], mesh: Mesh, along: int) -> NamedSharding:
     rank, axes = len(shape), list(mesh.axis_names)
     if rank != len(axes) + 1:
         raise PlaceError(
-            "a pencil leaves one dim whole and splits the others over one mesh axis each: "
+            "a pencil leaves one dim unsplit and splits each of the others over one mesh axis: "
             f"the array {tuple(shape)} has {rank} dims, the mesh {len(axes)} axes {axes}\n"
-            f"  fix: a mesh of {rank - 1} axes"
+            f"  fix: use a mesh of {rank - 1} axes"
         )
     if not -rank <= along < rank:
         raise PlaceError(
@@ -157,7 +156,7 @@ def pencil(shape: Sequence[int], mesh: Mesh, along: int) -> NamedSharding:
 
 
 def with_auto_types(x: jax.Array) -> jax.Array:
-    """The same buffers on a mesh of Auto axes, where every operation has a sharding rule; nothing is copied.
+    """Return the same buffers on a mesh of Auto axes, where every operation has a sharding rule; nothing is copied.
 
     Args:
         x: an array with a `NamedSharding`.
@@ -167,7 +166,7 @@ def with_auto_types(x: jax.Array) -> jax.Array:
 
 
 def with_sharding_of(x: jax.Array, sharding: NamedSharding) -> jax.Array:
-    """The same buffers under a sharding that differs at most in the types of its axes; nothing is copied."""
+    """Return the same buffers under a sharding that differs at most in axis types; nothing is copied."""
     if x.sharding == sharding:
         return x
     pieces = [shard.data for shard in x.addressable_shards]
@@ -175,7 +174,7 @@ def with_sharding_of(x: jax.Array, sharding: NamedSharding) -> jax.Array:
 
 
 def auto_sharding(sharding: NamedSharding) -> NamedSharding:
-    """The same sharding on a mesh whose axes are all Auto."""
+    """Return the same sharding on a mesh whose axes are all Auto."""
     return NamedSharding(_auto_mesh(sharding.mesh), sharding.spec, memory_kind=sharding.memory_kind)
 
 

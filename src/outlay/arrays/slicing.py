@@ -1,4 +1,4 @@
-"""A slice of a global array, under a sharding of its own; only what is in the slice travels."""
+"""Slice a global array, under a sharding of its own; only the data in the slice travels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Range = tuple[int, int, int]
 def slice_of(x: jax.Array, index: Any, sharding: NamedSharding | None = None) -> jax.Array:
     """Cut a slice out of a global array; every process calls it.
 
-    What it adds to `x[3:9]`: where the result lives is said rather than left to the compiler, so that each process can
-    read it; a slice that reaches beyond the array is an error rather than cut short; and it works on Explicit meshes.
+    Beyond `x[3:9]`: the sharding of the result is given and not left to the compiler, so that each process can read it;
+    a slice that reaches beyond the array is an error and is not cut short; and it works on Explicit meshes.
 
     Args:
         x: an array over a mesh, of any number of processes.
         index: as in `x[index]`: integers, slices with positive steps, `...`; write it with `np.s_[3:9, 0]`.
-        sharding: where the slice shall live, on the devices of `x`; without it, a copy on each.
+        sharding: where the slice is to live, on the devices of `x`; by default every device gets a copy.
 
     Returns:
         The slice. Without `sharding`, `np.asarray` of it works in every process.
@@ -41,14 +41,14 @@ def slice_of(x: jax.Array, index: Any, sharding: NamedSharding | None = None) ->
     """
     if not isinstance(x.sharding, NamedSharding):
         kind = type(x.sharding).__name__
-        raise PlaceError(f"slice_of takes an array over a mesh, this one has a {kind}\n  fix: x[index], it is whole")
+        raise PlaceError(f"slice_of takes an array over a mesh, but this one has a {kind}\n  fix: use x[index] instead")
     ranges, dims = _ranges(index, x.shape)
     shape = tuple(len(range(*ranges[dim])) for dim in dims)
     target = sharding or NamedSharding(x.sharding.mesh, PartitionSpec())
     if set(target.device_set) != set(x.sharding.device_set):
         raise PlaceError(
-            f"the slice shall live on {len(target.device_set)} devices that are not the {len(x.sharding.device_set)} "
-            "of the array\n  fix: a sharding over the array's own mesh"
+            f"the slice is to live on {len(target.device_set)} devices that are not the {len(x.sharding.device_set)} "
+            "of the array\n  fix: use a sharding over the array's own mesh"
         )
     check_fits([("", shape)], target)
     result = _cut(ranges, dims, auto_sharding(target))(with_auto_types(x))
@@ -57,7 +57,7 @@ def slice_of(x: jax.Array, index: Any, sharding: NamedSharding | None = None) ->
 
 @functools.lru_cache(maxsize=256)
 def _cut(ranges: tuple[Range, ...], dims: tuple[int, ...], target: NamedSharding) -> Any:
-    """Compile the slice with its bounds fixed: XLA then moves only what is in it, and gathers all if they are data."""
+    """Compile the slice with static bounds: with dynamic ones XLA would all-gather the array."""
 
     def take(x: jax.Array) -> jax.Array:
         starts, stops, steps = zip(*ranges, strict=True) if ranges else ((), (), ())
@@ -68,7 +68,7 @@ def _cut(ranges: tuple[Range, ...], dims: tuple[int, ...], target: NamedSharding
 
 
 def _ranges(index: Any, shape: tuple[int, ...]) -> tuple[tuple[Range, ...], tuple[int, ...]]:
-    """Start, stop and step for every dim, and the dims that stay."""
+    """Return start, stop and step for every dim, and the dims that remain."""
     entries = list(index) if isinstance(index, tuple) else [index]
     if Ellipsis in entries:
         at = entries.index(Ellipsis)
@@ -76,7 +76,7 @@ def _ranges(index: Any, shape: tuple[int, ...]) -> tuple[tuple[Range, ...], tupl
     if len(entries) > len(shape):
         raise PlaceError(
             f"the index has {len(entries)} entries, the array {shape} has {len(shape)} dims\n"
-            f"  fix: {counted(len(shape), 'entry', 'entries')} at most"
+            f"  fix: use at most {counted(len(shape), 'entry', 'entries')}"
         )
     entries += [slice(None)] * (len(shape) - len(entries))
     ranges = [_range(entry, size, dim) for dim, (entry, size) in enumerate(zip(entries, shape, strict=True))]
@@ -94,15 +94,15 @@ def _range(entry: Any, size: int, dim: int) -> Range | Problem:
             position = operator.index(entry)
         except TypeError:
             what = f"{entry!r} is neither a number nor a slice"
-            return Problem("unknown index", where, what, "integers and slices only; x[array] inside jit for the rest")
+            return Problem("unknown index", where, what, "use integers and slices; for the rest, x[array] inside jit")
         if not -size <= position < size:
-            return Problem("out of range", where, f"index {position}, size {size}", f"0 to {size - 1}")
+            return Problem("out of range", where, f"index {position}, size {size}", f"use 0 to {size - 1}")
         return position % size, position % size + 1, 1
     if entry.step is not None and entry.step < 1:
-        return Problem("unknown step", where, f"step {entry.step}", "a positive step, then jnp.flip")
+        return Problem("unknown step", where, f"step {entry.step}", "use a positive step, then jnp.flip")
     outside = [end for end in (entry.start, entry.stop) if end is not None and not -size <= end <= size]
     if outside:
         text = f"{'' if entry.start is None else entry.start}:{'' if entry.stop is None else entry.stop}"
-        return Problem("out of range", where, f"slice {text}, size {size}", f"bounds from 0 to {size}")
+        return Problem("out of range", where, f"slice {text}, size {size}", f"use bounds from 0 to {size}")
     start, stop, step = entry.indices(size)
     return start, max(start, stop), step

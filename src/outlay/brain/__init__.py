@@ -1,6 +1,6 @@
 """Spiking networks as graphs of modules: single-device code, which never sees a mesh, and its runs.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

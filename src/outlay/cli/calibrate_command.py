@@ -1,4 +1,4 @@
-"""`outlay calibrate`: measure this machine, so that estimates for it are more than guesses."""
+"""`outlay calibrate`: measure this machine, so that estimates for it rest on measurements."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def calibrate(
     devices: DevicesOption = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Where to write; without it, beside your file of targets."),
+        typer.Option("--output", metavar="FILE", help="Where to write; by default beside your file of targets."),
     ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how fast the devices here copy, multiply and exchange, and keep it for estimates."""
+    """Measure how fast these devices copy, multiply and exchange, and keep it for estimates."""
     from outlay.devices.hardware import calibrated_file
 
     watch()
     path = output or calibrated_file()
-    check_output(path if path.exists() else None, force=force)  # its folder is made if it is not there
+    check_output(path if path.exists() else None, force=force)  # a missing folder is created
     if devices is not None:
         from outlay.devices.simulated import simulate
 

@@ -1,4 +1,4 @@
-"""`outlay checkpoint`: what is in a folder of checkpoints, without devices."""
+"""`outlay checkpoint`: show what is in a folder of checkpoints, without devices."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def show(
         Path, typer.Argument(metavar="DIR", help="A run folder, a folder of checkpoints, or one checkpoint.")
     ],
     step: Annotated[
-        int | None, typer.Option("--step", metavar="N", help="Which one; the newest whole one without.")
+        int | None, typer.Option("--step", metavar="N", help="Which one; by default the newest complete one.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Paths, shapes, dtypes and bytes of a checkpoint, and who wrote it. Exit code 1 when a checkpoint is damaged."""
+    """Show paths, shapes, dtypes and bytes of a checkpoint, and who wrote it. Exit code 1 if one is damaged."""
     from outlay.train.checkpoint.contents import contents
 
     inside = contents(folder, step)

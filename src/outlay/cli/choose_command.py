@@ -1,4 +1,4 @@
-"""`outlay choose`: which layout to take on hardware that need not be here."""
+"""`outlay choose`: choose a layout for hardware that need not be attached."""
 
 from __future__ import annotations
 
@@ -38,18 +38,23 @@ def choose(
         typer.Option(
             "--compiler-options",
             metavar="preset|none|FILE",
-            help="Options of the compiler, as of explain; without, the preset, and the best without it.",
+            help="Compiler options, as in explain; by default the preset, and the best candidate without it too.",
         ),
     ] = None,
     candidates: Annotated[
         int, typer.Option("--num-candidates", min=1, metavar="N", help="How many candidates to compile.")
     ] = NUM_CANDIDATES,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, metavar="S", help="Seconds that compiling one may take.")
+        float, typer.Option("--timeout", min=1, metavar="S", help="Seconds allowed for compiling one.")
     ] = TIMEOUT,
     processes: Annotated[
         int | None,
-        typer.Option("--processes", min=1, metavar="P", help="Compile so many at a time; as the cores allow without."),
+        typer.Option(
+            "--processes",
+            min=1,
+            metavar="P",
+            help="How many to compile at a time; by default as many as the cores allow.",
+        ),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", metavar="FILE", help="Where the chosen layout is written, as TOML.")
@@ -60,10 +65,10 @@ def choose(
 ) -> None:
     """Choose a layout and a mesh for a target, with its own compiler and without the hardware.
 
-    What was compiled is kept, so that the same command goes on where it was stopped. Of a graph it is chosen which
-    parts go to which devices; on a cpu target they are measured.
+    What was compiled is kept: the same command continues where it was stopped. For a graph, it chooses which part goes
+    to which devices; on a cpu target the parts are measured.
     """
-    os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans; what is attached stays free
+    os.environ["JAX_PLATFORMS"] = "cpu"  # this process only plans: it must not occupy attached devices
     check_output(output, force=force)
     check_output(html, force=force)
     from outlay.core.flag_check import check_flags
@@ -105,7 +110,7 @@ def choose(
 def _write(path: Path, selection: Selection | PlacementChoice, *, force: bool) -> str | None:
     """Write the layout; return its name, or None if it holds what no file can."""
     if selection.toml is None:
-        say(f"{path} is not written: the layout holds a function of Python, which no file can say", err=True)
+        say(f"{path} is not written: the layout holds a Python function, which a file cannot express", err=True)
         return None
     from outlay.core.output_file import write_output
 

@@ -1,4 +1,4 @@
-"""What a pasted error or log says: the messages in it that are known, the cause before what follows from it."""
+"""Explain a pasted error or log: the known messages in it, causes before their consequences."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from outlay.cli.known_messages import KNOWN, Weight
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(?P<message>\S.*)")
-# Words that tracebacks of JAX end with, as text to look for: nothing private is imported for it.
+# The names with which JAX's tracebacks end, as text to search for: nothing private is imported for this.
 _NO_CAUSE = ("jax.errors.SimplifiedTraceback", "jax._src.traceback_util.UnfilteredStackTrace")
 _ORDER: tuple[Weight, ...] = ("error", "warning", "consequence")
 _MOST_SHOWN = 3
-"""Places of one message that are shown in words: a log can hold the same warning for hundreds of values."""
+"""Cases of one message that are explained: a log can hold the same warning for hundreds of values."""
 _MOST_LETTERS = 300
-"""Of an error that is not known: its text can be a whole file."""
+"""Letters shown of an unknown error: its text can be a whole file."""
 _WIDTH = 106
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One known message in a text.
+    """A known message in a text.
 
     Attributes:
-        name: what the message is called.
-        weight: a cause, a warning, or the consequence of another failure.
-        line: where it first stands, counted from 1.
-        times: how often it stands there.
-        cases: what it means and what to do, once for each different set of numbers and names.
-        outlay: what in Outlay avoids it; empty where nothing does.
+        name: the name of the message.
+        weight: whether it is a cause, a warning, or the consequence of another failure.
+        line: the line where it first appears, counted from 1.
+        times: how often it appears.
+        cases: its meaning and what to do, once for each different set of numbers and names.
+        outlay: what in Outlay avoids it; empty if nothing does.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The known messages in a text, and the errors in it that are not known.
+    """The known messages in a text, and the errors that are not known.
 
     Attributes:
-        findings: the known messages in it: errors and then warnings in the order of the text, then consequences.
-        raised: the Python errors in it that are not known, with their lines.
+        findings: the known messages: errors and then warnings in the order of the text, then consequences.
+        raised: the Python errors that are not known, with their lines.
     """
 
     findings: tuple[Finding, ...]
@@ -81,7 +81,7 @@ class Diagnosis:
             counts = Counter(message.theme for message in KNOWN)
             themes = ", ".join(f"{theme} ({count})" for theme, count in counts.items())
             return "\n".join(
-                [*unknown, f"none of the {len(KNOWN)} known messages is in this text; looked for: {themes}"]
+                [*unknown, f"none of the {len(KNOWN)} known messages is in this text; they are about: {themes}"]
             )
         parts = [f"{finding}" for finding in self.findings if finding.weight != "consequence"]
         follows = [f"{finding}" for finding in self.findings if finding.weight == "consequence"]
@@ -125,13 +125,13 @@ def diagnose_text(text: str) -> Diagnosis:
                 outlay=message.outlay,
             )
         )
-    # The table lists the consequences that say most first; a stable sort keeps them so.
+    # The table lists the most telling consequences first; a stable sort keeps that order.
     findings.sort(key=lambda each: (_ORDER.index(each.weight), 0 if each.weight == "consequence" else each.line))
     return Diagnosis(tuple(findings), tuple(_unknown(plain, spans, line)))
 
 
 def _unknown(text: str, spans: list[tuple[int, int]], line: Callable[[int], int]) -> Iterator[tuple[int, str]]:
-    """Yield the last lines of tracebacks in which no known message stands, with their line numbers."""
+    """Yield the last lines of tracebacks without a known message, with their line numbers."""
     firsts = sorted(first for first, _ in spans)
     lasts = list(itertools.accumulate((last for _, last in sorted(spans)), max))
     for match in _RAISED.finditer(text):

@@ -25,7 +25,7 @@ def diff(
         typer.Option(
             "--recipe",
             metavar="RECIPE",
-            help="Compare two of its layouts, by name or as TOML files; what else stands there goes to the recipe.",
+            help="Compare two of its layouts, by name or as TOML files; other options go to the recipe.",
         ),
     ] = None,
     *,
@@ -33,9 +33,9 @@ def diff(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare memory, time, and by line what is moved; exit code 0 if all is the same, 1 if not.
+    """Compare memory and time, and by line what is moved; exit code 0 if all is the same, 1 if not.
 
-    Both layouts are compiled and neither is run.
+    Both layouts are compiled; neither is run.
     """
     from outlay.report.explain.explain_diff import diff_reports, read_report
 

@@ -1,4 +1,4 @@
-"""`outlay doctor`: what is here, what is set, and what to do about it; and what an error message means."""
+"""`outlay doctor`: show what is installed and set, and what to do about it; or explain an error message."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class Doctor:
     """The state of this environment.
 
     Attributes:
-        versions: of Python and of the packages that Outlay needs; None for one that runs without being installed.
-        optional: of packages that some parts need; None for those that are missing.
-        platform: what JAX runs on, empty if it does not start.
+        versions: of Python and the packages that Outlay needs; None for a package that runs without being installed.
+        optional: versions of packages that some parts need; None if missing.
+        platform: what JAX runs on; empty if it does not start.
         devices: the devices by id, in words.
-        started_by: what had started JAX's backend before the examination.
+        started_by: what had started JAX's backend before this examination.
         failure: why JAX does not start; empty if it does.
-        environment: the variables that matter and are set: name, value, and what it does.
+        environment: the relevant variables that are set: name, value, and effect.
         problems: known problems that apply, each with its fix.
     """
 
@@ -150,20 +150,20 @@ def _devices() -> tuple[list[Any], str]:
 
 
 def _flags_failure() -> str:
-    """Return why XLA would end the process that starts it; empty where it would not."""
+    """Return why XLA would abort the process that starts it; empty if it would not."""
     if not os.environ.get("XLA_FLAGS"):
         return ""
     from outlay.core.flag_check import refusal_of_flags
 
     refusal = refusal_of_flags(os.environ["XLA_FLAGS"])
-    return f"XLA ends the process: {refusal}" if refusal else ""
+    return f"XLA aborts the process: {refusal}" if refusal else ""
 
 
 def _import_failure() -> str:
     """Return why JAX cannot be imported; empty where it can."""
     try:
         import jax  # noqa: F401  its import is also what could start the backend
-    except Exception as error:  # a variable that it cannot read, a broken installation
+    except Exception as error:  # a variable with an invalid value, or a broken installation
         return f"JAX cannot be imported: {type(error).__name__}: {error}"
     return ""
 
@@ -199,13 +199,13 @@ def known_problems(
             f"'jaxlib=={versions['jax']}'"
         )
     if environment.get("JAX_DISABLE_JIT", "").lower() in ("1", "true"):
-        yield "JAX_DISABLE_JIT is on, so nothing is compiled and nothing laid out: unset it"
+        yield "JAX_DISABLE_JIT is on, so nothing is compiled or laid out: unset it"
     if not devices and "imported" in failure:
         named = [name for name in environment if name.startswith("JAX_") and name.lower() in failure]
         yield f"JAX cannot be imported: correct or unset {', '.join(named) or 'what it names, or install it again'}"
         return
     if not devices and failure.startswith("XLA"):
-        yield "XLA_FLAGS holds what this XLA does not take: correct it, or take it out; flags come and go with versions"
+        yield "XLA_FLAGS holds what this XLA does not accept: correct or remove it; flags change with the version"
         return
     if not devices:
         yield "JAX does not start: unset JAX_PLATFORMS, or install the plugin of the platform that it names"
@@ -213,7 +213,7 @@ def known_problems(
     if devices[0].platform == "cpu" and _GPU.exists():
         yield "this machine has an NVIDIA GPU, but JAX does not use it: pip install -U 'jax[cuda13]'"
     if len(devices) == 1:
-        yield "there is one device, so a layout has nothing to spread: add --devices 8, or outlay.simulate(8)"
+        yield "there is only one device, so a layout has nothing to split: add --devices 8, or outlay.simulate(8)"
     tasks = environment.get("SLURM_NTASKS", "1")
     if tasks.isdecimal() and int(tasks) > 1:
         yield f"SLURM started {tasks} processes: call outlay.join() first, or each works alone"
@@ -225,9 +225,9 @@ _MEANING = {
     "JAX_DEBUG_NANS": "JAX checks every result for NaN, and is slow",
     "JAX_DISABLE_JIT": "JAX compiles nothing: programs cannot be laid out",
     "JAX_ENABLE_X64": "64-bit numbers instead of 32-bit",
-    "JAX_NUM_CPU_DEVICES": "how many CPU devices JAX pretends to have, as outlay.simulate does",
+    "JAX_NUM_CPU_DEVICES": "how many CPU devices JAX simulates, as outlay.simulate does",
     "JAX_PLATFORMS": "the platforms that JAX may use, the first is the default",
-    "JAX_PLATFORM_NAME": "the old name of JAX_PLATFORMS, still obeyed",
+    "JAX_PLATFORM_NAME": "the old name of JAX_PLATFORMS, which still works",
     "NPROC": "threads of XLA's CPU client; outlay.simulate raises it so that devices cannot starve one another",
     "OUTLAY_TARGETS": "the file of your own hardware, for targets such as h100:1x8",
     "SLURM_JOB_ID": "this is a SLURM job",
@@ -243,7 +243,7 @@ _FAMILIES = {"JAX_": "a JAX setting, read when jax is imported", "SLURM_": "set 
 
 
 def meaning_of(variable: str) -> str:
-    """Return what a variable does; empty for one that does not matter to JAX or Outlay.
+    """Return the effect of a variable; empty for one that does not matter to JAX or Outlay.
 
     >>> meaning_of("JAX_LOG_COMPILES"), meaning_of("HOME")
     ('a JAX setting, read when jax is imported', '')

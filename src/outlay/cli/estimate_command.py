@@ -1,4 +1,4 @@
-"""`outlay estimate`: how long a step of a recipe would take on hardware that need not be here."""
+"""`outlay estimate`: estimate how long a step of a recipe takes on hardware that need not be attached."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def estimate(
     cache: CacheOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate the time of a step as a range, with all that it assumes; `outlay explain` says where it goes.
+    """Estimate the time of a step as a range, with all assumptions; `outlay explain` shows where the time goes.
 
-    Of what does not fit on the target it ends with changes that should.
+    If the program does not fit on the target, the report ends with changes that should make it fit.
     """
     prepared = prepare_program(context, recipe, options)
     from outlay.recipes.ways_to_fit import ways_for, what_would_fit

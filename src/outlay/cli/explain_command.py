@@ -1,4 +1,4 @@
-"""`outlay explain`: what the compiler makes of a recipe, or made of a saved program. Nothing is run."""
+"""`outlay explain`: show what the compiler makes of a recipe or of a saved program. Nothing is run."""
 
 from __future__ import annotations
 
@@ -47,24 +47,31 @@ def explain(
     as_json: JsonOption = False,
     fix: Annotated[
         bool,
-        typer.Option("--fix", help="Try rules that place activations as the findings say, and show what they gain."),
+        typer.Option(
+            "--fix", help="Try rules that place activations as the findings suggest, and show what they save."
+        ),
     ] = False,
     max_bytes: Annotated[
         str | None,
-        typer.Option("--max-bytes", metavar="SIZE", help="Fail if a device sends more in a step, such as 10GiB."),
+        typer.Option(
+            "--max-bytes", metavar="SIZE", help="Fail if a device sends more than this in a step, such as 10GiB."
+        ),
     ] = None,
     max_memory: Annotated[
         str | None,
-        typer.Option("--max-memory", metavar="SIZE", help="Fail if a device needs more memory, such as 60GiB."),
+        typer.Option(
+            "--max-memory", metavar="SIZE", help="Fail if a device needs more memory than this, such as 60GiB."
+        ),
     ] = None,
     forbid: Annotated[
         list[str] | None,
         typer.Option("--forbid", metavar="KIND", help="Fail if there is such a collective, such as all-to-all."),
     ] = None,
 ) -> None:
-    """Show what a step moves, holds and computes, by layer and line; exit code 1 if a limit is broken.
+    """Show what a step moves, stores and computes, by layer and line; exit code 1 if a limit is exceeded.
 
-    The recipe is compiled, never run. With --target the real compiler of GPUs or TPUs that are not here is asked.
+    The recipe is compiled, never run. With --target it is compiled by the real compiler for GPUs or TPUs that need not
+    be attached.
     """
     from outlay.report.explain.budgets import broken_budgets, read_kind, read_size
 
@@ -75,7 +82,7 @@ def explain(
     ways: list[WayToFit] = []
     fixed: Fix | None = None
     if fix and recipe.endswith((".hlo", ".txt")):
-        raise typer.BadParameter(f"{recipe} is compiled already, and has no layout to mend", param_hint="--fix")
+        raise typer.BadParameter(f"{recipe} is already compiled, and has no layout to change", param_hint="--fix")
     if recipe.endswith((".hlo", ".txt")):
         explanation = _of_file(context, recipe, options)
     else:
@@ -125,7 +132,7 @@ def _of_file(context: typer.Context, file: str, options: ProgramOptions) -> Expl
     }
     extra = [option for option, value in given.items() if value is not None] + list(context.args)
     if extra:
-        raise typer.BadParameter(f"{file} is compiled already: {extra[0]} is for recipes", param_hint=extra[0])
+        raise typer.BadParameter(f"{file} is already compiled: {extra[0]} is for recipes only", param_hint=extra[0])
     from outlay.report.explain.explain import explain as explain_text
 
     return explain_text(Path(file), target=options.target, mesh=_abstract(options.mesh) if options.mesh else None)

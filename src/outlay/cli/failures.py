@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and on stderr an error without a traceback, or all there is to report a bug."""
+"""How a command ends: its exit code, and on stderr an error without a traceback, or a bug report."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ EXIT_CODES: Mapping[int, str] = {
 number of the signal that ended it."""
 
 _CLOSED_PIPE = 141  # 128 + SIGPIPE
-# What the extras install, as it is imported, and the extra.
+# Names of optional packages as they are imported, and the extra that installs each.
 _EXTRA = {
     **dict.fromkeys(("flax", "grain", "matplotlib", "orbax"), "train"),
     "tensorstore": "zarr",
     **EXTRAS,
 }
-# Of XLA's errors, those that speak of the machine.
+# Errors of XLA that come from the machine.
 _MACHINE = ("RESOURCE_EXHAUSTED", "Out of memory", "Unable to initialize backend")
 
 
@@ -73,7 +73,7 @@ class _Ended(Exception):
 
 
 class Commands(TyperGroup):
-    """The group of all commands; however one ends, there is a message and an exit code."""
+    """The group of all commands: however a command ends, there is a message and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> Any:
         """Run the command that the arguments name, and end with its exit code; without `standalone_mode`, return it."""
@@ -98,7 +98,7 @@ class Commands(TyperGroup):
         return code
 
     def invoke(self, ctx: typer.Context) -> Any:
-        """Run the command; its errors pass typer, which would print some itself and hide what they are."""
+        """Run the command; its errors bypass typer, which would print some itself and hide what they are."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, SystemExit):
@@ -133,7 +133,7 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
         words: the command's arguments.
     """
     kind = type(error).__name__
-    # Before all others: an import or JAX may turn Ctrl-C into any other error.
+    # First of all: imports and JAX may turn a Ctrl-C into any other error.
     if isinstance(error, KeyboardInterrupt) or interrupt.has_come():
         message = (str(error) if isinstance(error, KeyboardInterrupt) else "") or "stopped"
         return Failure(interrupt.STOPPED, "KeyboardInterrupt", message, text=message)
@@ -144,7 +144,7 @@ def failure_of(error: BaseException, words: Sequence[str] = ()) -> Failure:
         usage.show(shown := io.StringIO())
         return Failure(WRONG_USE, kind, usage.format_message(), text=shown.getvalue().rstrip("\n"))
     if isinstance(error, typer.Abort):
-        return Failure(WRONG_USE, kind, "stdin ended before what was asked for came")
+        return Failure(WRONG_USE, kind, "stdin ended before the input that was asked for")
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing in _EXTRA:
         fix = f"pip install 'outlay[{_EXTRA[missing]}]'"

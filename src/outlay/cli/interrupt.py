@@ -1,4 +1,4 @@
-"""The answer to Ctrl-C at any time: one line, exit code 130, and no traceback.
+"""Answer Ctrl-C at any time: one line, exit code 130, and no traceback.
 
 Nothing heavy is imported here, so that Ctrl-C is answered while everything else is.
 """
@@ -19,9 +19,9 @@ STOPPED = 130
 """Exit code: 128 + SIGINT, as shells count."""
 
 _SAME_PRESS = 1.0
-"""Seconds in which further signals are the same Ctrl-C: a terminal and a parent process may both send it."""
+"""Seconds in which further signals count as the same Ctrl-C: a terminal and a parent process may both send one."""
 _LONGEST_IMPORT = 3.0
-"""Seconds that Ctrl-C waits for an import to end, which has nothing to save."""
+"""Seconds that Ctrl-C waits for an import to finish; there is nothing to save yet."""
 _first: float | None = None
 _deferred: float | None = None
 _watching = False
@@ -29,9 +29,9 @@ _patience = 10.0
 
 
 def answer() -> None:
-    """From now on the first Ctrl-C raises `KeyboardInterrupt`, and a later one ends the process at once.
+    """From now on the first Ctrl-C raises `KeyboardInterrupt`, and a second one ends the process at once.
 
-    Where whoever started the process ignores Ctrl-C, or has an answer of its own, that stays.
+    If Ctrl-C is ignored or handled already, by whoever started the process, that stays.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
@@ -39,7 +39,7 @@ def answer() -> None:
     shown, shown_at_end = sys.unraisablehook, sys.excepthook
 
     def on_unraisable(unraisable: Any) -> None:
-        # Python cannot raise out of a callback of its garbage collector, such as JAX's, and drops the exception.
+        # Python cannot raise an exception out of a callback of its garbage collector, such as JAX's, and drops it.
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             shown(unraisable)
             return
@@ -48,7 +48,7 @@ def answer() -> None:
         again.start()
 
     def on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        # NumPy prints what interrupts its import, and makes another error of it.
+        # NumPy prints what interrupts its import, and turns it into another error.
         if not (issubclass(kind, KeyboardInterrupt) and has_come()):
             shown_at_end(kind, error, trace)
 
@@ -58,10 +58,10 @@ def answer() -> None:
 def watch(patience: float = 10.0) -> None:
     """From now on, end the process if native code, such as a compiler, keeps Python from seeing Ctrl-C.
 
-    It takes a thread, which a process that only starts others is better without.
+    It uses a thread, which a process that only starts others should not have.
 
     Args:
-        patience: seconds that native code may take; little where the process has nothing to save.
+        patience: seconds that native code may take; few if the process has nothing to save.
     """
     global _watching, _patience
     _patience = patience
@@ -80,14 +80,14 @@ def answers() -> bool:
 
 
 def has_come() -> bool:
-    """Return whether Ctrl-C has come; whatever fails after it fails because of it."""
+    """Return whether Ctrl-C was pressed; whatever fails afterwards fails because of it."""
     return _first is not None
 
 
 def leave(code: int) -> NoReturn:
     """Flush stdout and stderr, and end the process now.
 
-    Python's own end would wait for compilers and crash in some of them (JAX 0.10.2).
+    Python's own shutdown would wait for compilers, and crashes in some of them (JAX 0.10.2).
     """
     with contextlib.suppress(ValueError, OSError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -101,7 +101,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     global _first, _deferred
     now = time.monotonic()
     if _first is None and _is_importing(frame):
-        # What is raised there is swallowed, or crashes the process: JAX and NumPy are extensions in C++.
+        # An exception raised inside of an import is swallowed, or crashes the process: JAX and NumPy are C++
+        # extensions.
         is_pressed_again = _deferred is not None and number == signal.SIGINT and now - _deferred > _SAME_PRESS
         _deferred = now if _deferred is None else _deferred
         if is_pressed_again or now - _deferred > _LONGEST_IMPORT:
@@ -117,7 +118,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether an import runs, or JAX loads its plugins, which goes on whatever they raise."""
+    """Return whether an import runs, or JAX loads its plugins, which continues whatever they raise."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith("<frozen importlib") or code.co_name == "discover_pjrt_plugins":
@@ -129,7 +130,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 def _again() -> None:
     global _first
     _first = None
-    if main := threading.main_thread().ident:  # a signal wakes it from a sleep, as _thread.interrupt_main does not
+    if main := threading.main_thread().ident:  # a signal wakes it from a sleep; _thread.interrupt_main does not
         signal.pthread_kill(main, signal.SIGINT)
 
 

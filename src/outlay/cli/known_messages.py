@@ -1,6 +1,6 @@
-"""Messages of JAX, XLA and clusters that are known: how each is recognised, what it means, and what to do.
+"""Known messages of JAX, XLA and clusters: how to recognize each, what it means, and what to do.
 
-They stand in `doctor_messages.toml`.
+They are listed in `doctor_messages.toml`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 from outlay.core.suggest import did_you_mean
 
 Weight = Literal["error", "warning", "consequence"]
-"""What a message says about a log: it names what went wrong, or what is slow, or only follows from something else."""
+"""The role of a message in a log: the cause, a warning, or a consequence of something else."""
 
 _DIMS = r"\((?:[^()\n]|\([^()\n]{0,200}\)){0,400}\)"
 """A tuple as it is printed, such as the entries of a PartitionSpec."""
@@ -30,28 +30,28 @@ _BOUNDS = {
     r"\S*": r"\S{0,1000}",
     r"\d+": r"\d{1,40}",
 }
-"""What a pattern repeats without a bound, and how often at most: a long word must not be tried from each of its letters
-to its end. Names and numbers in messages are shorter."""
+"""Unbounded repetitions in patterns, and the bound that replaces them: a long word must not be scanned from each of its
+letters to the end. Names and numbers in messages are shorter."""
 _REACH = 8192
-"""Characters on each side of the word that a message is known by, in which all of it stands."""
+"""Characters on each side of a message's key word that hold all of the message."""
 
 
 @dataclass(frozen=True)
 class KnownMessage:
-    """A message that is known.
+    """A known message.
 
     Attributes:
-        theme: what it is about.
-        name: what to call it, in two or three words.
+        theme: its topic.
+        name: its name, in two or three words.
         patterns: regular expressions, one for each wording, with the same named groups. A space stands for any white
             space, since pasted text is wrapped anywhere, and DIMS for a tuple such as the entries of a spec.
         meaning: plain words, with the numbers and names of the message in braces.
-        fix: the edit, with the same.
-        outlay: what in Outlay avoids it; empty where nothing does.
+        fix: the edit to make, with the same braces.
+        outlay: what in Outlay avoids it; empty if nothing does.
         weight: whether it is the cause, a warning, or the consequence of another failure.
-        empty: what stands for a group that a wording lacks.
-        filled: what stands around one that it has.
-        values: the name in `VALUES` of the function that makes more of the groups; empty for none.
+        empty: the text for a group that a wording lacks.
+        filled: the text around a group that it has.
+        values: the name in `VALUES` of the function that derives further values from the groups; empty for none.
     """
 
     theme: str
@@ -72,8 +72,8 @@ class KnownMessage:
     def find(self, text: str) -> Iterator[tuple[tuple[int, int], str, str]]:
         """Yield each match in a text: its start and end, its meaning and its fix.
 
-        It takes time in proportion to the text: only around a word that the message cannot do without is anything
-        matched, and there nothing is repeated without a bound.
+        The time is proportional to the text: matching is only tried around a word that every match contains, and no
+        repetition is unbounded.
         """
         for word, pattern in self._compiled:
             for start, end in _around(word, text):
@@ -89,7 +89,7 @@ class KnownMessage:
 
 
 def longest_word(pattern: str) -> str:
-    r"""Return the longest text without white space that every match of a pattern holds.
+    r"""Return the longest text without white space that every match of a pattern contains.
 
     >>> longest_word(r"Resource axis: (?P<axis>\S+) is not found(?:, sorry)?")
     'Resource'
@@ -99,7 +99,7 @@ def longest_word(pattern: str) -> str:
     for token in tokens:
         depth += (token == "(") - (token == ")")
         literal = token[1:] if token[0] == "\\" and not token[1].isalnum() else token
-        if token in ("?", "*") or token.startswith("{"):  # what stands before may be missing
+        if token in ("?", "*") or token.startswith("{"):  # what precedes it may be missing
             words[-1:] = [words[-1][:-1], ""]
         elif depth or len(literal) > 1 or literal in " ()+|.^$":
             words.append("")
@@ -142,7 +142,7 @@ KNOWN = _read()
 Values = Mapping[str, str]
 
 _SHOWN = 8
-"""Devices that are named one by one."""
+"""The most devices that are listed one by one."""
 
 
 def _padded(values: Values) -> Values:
@@ -164,7 +164,7 @@ def _suggested(values: Values) -> Values:
 
 
 def _compared(values: Values) -> Values:
-    """Add how two lists of devices differ, which readers would have to find out number by number."""
+    """Add how two lists of devices differ, so that readers need not compare numbers."""
     first, second = _ids(values["ids"]), _ids(values["other_ids"])
     words = {**values, "on": _on(first), "other_on": _on(second)}
     if first != second and sorted(first) == sorted(second):
@@ -193,7 +193,7 @@ def _difference(values: Values) -> Values:
 
 
 def _named(values: Values) -> Values:
-    """Add the names of axes in the set that JAX prints, with quotes in the old wording and without in the new."""
+    """Add the names of axes in the set that JAX prints, with quotes in older and without in newer versions."""
     names = [name.strip(" '\"") for name in values["axes"].split(",") if name.strip(" '\"")]
     return {**values, "axes": ", ".join(map(repr, names)) or "an axis", "tuple": repr(tuple(names))}
 
@@ -206,7 +206,7 @@ def _amount(values: Values) -> Values:
 
 
 def _remedy(values: Values) -> Values:
-    """Add the fix: `jax.debug.print` of a split array makes the same warning, and is harmless."""
+    """Add the fix: `jax.debug.print` of a split array causes the same warning, and is harmless."""
     one_device = "maximal device" in values["after"]
     return {
         **values,
@@ -253,7 +253,7 @@ def _ids(text: str) -> list[str]:
 
 
 def _on(ids: list[str]) -> str:
-    """Return the devices in words, as short as possible."""
+    """Write a list of devices as short as possible."""
     if len(ids) > 2 and ids == [str(int(ids[0]) + i) for i in range(len(ids))]:
         return f"devices {ids[0]} to {ids[-1]}"
     shown = ", ".join(ids[:_SHOWN]) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
@@ -271,4 +271,4 @@ VALUES: Mapping[str, Callable[[Values], Values]] = {
     "barrier": _barrier,
     "listed": _listed,
 }
-"""By the names that `doctor_messages.toml` uses."""
+"""The functions that derive further values, by their names in `doctor_messages.toml`."""

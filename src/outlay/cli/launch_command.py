@@ -1,4 +1,4 @@
-"""`outlay launch`: the same command in many processes on this machine, as one job."""
+"""`outlay launch`: run the same command in many processes on this machine, as one job."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ StuckAfterOption = Annotated[
         "--stuck-after",
         parser=_seconds,
         metavar="SECONDS|off",
-        help="End the job, with the stacks of all processes, after so long without a sign of life of one: a step or a "
-        "line of output. Without it, 5 minutes between steps, and 20 times the longest time that there was.",
+        help="End the job, with the stacks of all processes, if one gives no sign of life (a step or a line of "
+        "output) for so long. By default 5 minutes between steps, and 20 times the longest pause so far.",
     ),
 ]
 
@@ -44,13 +44,13 @@ StartWithinOption = Annotated[
         "--start-within",
         parser=_seconds,
         metavar="SECONDS|off",
-        help="The same until the first step is finished; without it, what --stuck-after says, else half an hour.",
+        help="The same until the first step is finished; by default --stuck-after, else half an hour.",
     ),
 ]
 
 
 class LaunchCommand(TyperCommand):
-    """Requires two dashes before the command, so that no option goes to the wrong program."""
+    """Require two dashes before the command, so that no option goes to the wrong program."""
 
     allow_interspersed_args = False
 
@@ -58,7 +58,7 @@ class LaunchCommand(TyperCommand):
         """Check for the dashes, then parse."""
         if "--" not in args and not {"-h", "--help"} & set(args):
             raise typer.BadParameter(
-                "the command to run belongs behind two dashes, as in: outlay launch -n 2 -- python train.py",
+                "the command to run must come after two dashes, as in: outlay launch -n 2 -- python train.py",
                 param_hint="--",
             )
         return super().parse_args(ctx, args)
@@ -72,12 +72,14 @@ def launch(
     devices_per_process: Annotated[
         int | None,
         typer.Option(
-            "--devices-per-process", metavar="D", help="Simulate D devices in each; else its share of the GPUs."
+            "--devices-per-process",
+            metavar="D",
+            help="Simulate D devices in each; by default it gets a share of the GPUs.",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=1, max=65535, metavar="P", help="The coordinator's port; without it, a free one."),
+        typer.Option("--port", min=1, max=65535, metavar="P", help="The coordinator's port; by default a free one."),
     ] = None,
     stuck_after: StuckAfterOption = None,
     start_within: StartWithinOption = None,

@@ -1,4 +1,4 @@
-"""`outlay`: the commands, and what their failures look like."""
+"""`outlay`: the commands, and how their failures look."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def main() -> None:
         if interrupt.has_come() and not _has_others():
             interrupt.leave(end.code if isinstance(end.code, int) else interrupt.STOPPED)
         if interrupt.answers():
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done and said; there is nobody left to catch anything
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # everything is printed, and nothing is left to catch it
         raise
 
 
 def _has_others() -> bool:
-    """Return whether this process is in a job of several, which must hear how it ended."""
+    """Return whether this process belongs to a job of several, which must learn how it ended."""
     joined = sys.modules.get("outlay.jobs.joined")
     place = joined.joined() if joined else None
     return place is not None and place.num_processes > 1

@@ -1,4 +1,4 @@
-"""The arguments and options that commands share, and the program they ask for."""
+"""The arguments and options that commands share, and the program that they ask for."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ RecipeArgument = Annotated[
 ]
 DevicesOption = Annotated[
     int | None,
-    typer.Option("--devices", min=1, metavar="N", help="Simulate N devices; without it, those that are attached."),
+    typer.Option("--devices", min=1, metavar="N", help="Simulate N devices; by default, use the attached ones."),
 ]
 TargetOption = Annotated[
     str | None,
     typer.Option(
         "--target",
         metavar="T",
-        help="Hardware to plan for, such as h100:32x8, tpu-v5e:4x4 or cpu:8; it need not be here.",
+        help="Hardware to plan for, such as h100:32x8, tpu-v5e:4x4 or cpu:8; it need not be attached.",
     ),
 ]
 MeshOption = Annotated[
@@ -50,7 +50,7 @@ LayoutOption = Annotated[
 ModeOption = Annotated[
     str | None,
     typer.Option(
-        "--mode", metavar="auto|manual|placed", help="How the step is executed; without, as the layout needs."
+        "--mode", metavar="auto|manual|placed", help="How the step is executed; by default as the layout needs."
     ),
 ]
 CompilerOptionsOption = Annotated[
@@ -58,29 +58,24 @@ CompilerOptionsOption = Annotated[
     typer.Option(
         "--compiler-options",
         metavar="preset|none|FILE",
-        help="Options of the compiler: what published recipes set, none, or a file with one --name=value a line.",
+        help="Compiler options: those of published recipes, none, or a file with one --name=value per line.",
     ),
 ]
 HtmlOption = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page for the browser, too.")
+    Path | None, typer.Option("--html", metavar="FILE", help="Also write it as a page for the browser.")
 ]
 TraceOption = Annotated[
     Path | None,
-    typer.Option("--trace", metavar="FILE.json", help="Write the timeline as a trace for ui.perfetto.dev, too."),
-]
-ForceOption = Annotated[
-    bool, typer.Option("--force", help="Write over a file that Outlay did not make; without, only over its own.")
+    typer.Option("--trace", metavar="FILE.json", help="Also write the timeline as a trace for ui.perfetto.dev."),
 ]
 CacheOption = Annotated[
     bool,
-    typer.Option(
-        "--cache/--no-cache", help="Whether what was compiled before is taken from the cache; without, it is."
-    ),
+    typer.Option("--cache/--no-cache", help="Whether to reuse what was compiled before; by default yes."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-# What a command takes besides its own options goes to the recipe, as in `outlay run lm --model tiny`.
+# Words that a command does not understand go to the recipe, as in `outlay run lm --model tiny`.
 RECIPE_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -101,7 +96,7 @@ class ProgramOptions:
     compiler_options: CompilerOptionsOption = "preset"
 
     def prepare(self, recipe: Recipe) -> Prepared:
-        """Return the program of a recipe that is asked for: planned, not yet compiled.
+        """Return the program of a recipe: planned, not yet compiled.
 
         Raises:
             OutlayError: something that was asked for does not exist or does not fit.
@@ -119,7 +114,7 @@ class ProgramOptions:
 
 
 def with_program_options(*, without: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `ProgramOptions`, in place of its parameter `options`, which holds their values.
+    """Give a command the options of `ProgramOptions` instead of its parameter `options`, which receives their values.
 
     Args:
         without: an option that makes no sense for this command.
@@ -140,7 +135,7 @@ def with_program_options(*, without: str = "") -> Callable[[Callable[..., None]]
             options = ProgramOptions(**{one.name: values.pop(one.name) for one in shared})
             command(options=options, **values)
 
-        # typer makes a command's options of its signature.
+        # typer reads a command's options from its signature.
         keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters]
         with_options.__signature__ = inspect.Signature(keywords)  # pyright: ignore[reportAttributeAccessIssue]
         with_options.__annotations__ = {one.name: one.annotation for one in keywords}
@@ -166,14 +161,14 @@ def load_recipe(
     record: Sequence[str] = (),
     stride: int | None = None,
 ) -> Recipe:
-    """Return the recipe that a command asks for, with so many simulated devices where a number is given.
+    """Return the recipe that a command asks for, simulating devices if a number is given.
 
     Args:
-        context: of the command; what it did not understand are the recipe's options.
+        context: of the command; its unknown options are the recipe's.
         recipe: what the user typed for it.
-        options: of which `--devices` and `--target` exclude each other.
+        options: `--devices` and `--target` exclude each other.
         record: patterns of what a run records.
-        stride: after how many steps.
+        stride: record every so many steps.
 
     Raises:
         OutlayError: there is no such recipe or option, or JAX has started with other devices.
@@ -182,26 +177,24 @@ def load_recipe(
 
     devices = options.devices
     if devices is not None and options.target is not None:
-        raise typer.BadParameter(
-            f"with --devices {devices} there are two answers to what it runs on", param_hint="--target"
-        )
+        raise typer.BadParameter(f"it cannot be combined with --devices {devices}", param_hint="--target")
     known = own_options(context, recipe)
     watch()
     _simulate(devices)
     loaded = find_recipe(recipe, context.args, known, record=record, stride=stride)
-    _simulate(devices)  # again: the recipe's file may have asked for another number, or have started JAX
+    _simulate(devices)  # once more: the recipe's file may have set another number, or started JAX
     return loaded
 
 
 def own_options(context: typer.Context, recipe: str) -> list[str]:
-    """Return the options of a command itself; all others go to the recipe.
+    """Return a command's own options; all others go to the recipe.
 
     Args:
         context: of the command.
         recipe: what the user typed where the recipe belongs.
     """
     if recipe.startswith("-"):
-        raise typer.BadParameter(f"the recipe comes first, before its option {recipe}", param_hint="RECIPE")
+        raise typer.BadParameter(f"give the recipe first, then its option {recipe}", param_hint="RECIPE")
     return [option for parameter in context.command.params for option in parameter.opts if option.startswith("--")]
 
 

@@ -1,4 +1,4 @@
-"""What a command prints: facts on stdout, and with `--json` one document and nothing else; all else on stderr."""
+"""Print facts on stdout, with `--json` as one document and nothing else; everything else goes to stderr."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from outlay.core.error_types import visible
 
 _PIPED_WIDTH = 120
 ANSWERS = "OUTLAY_ANSWERS"
-"""The variable that tells a process of a job in which folder its launcher looks for the JSON document."""
+"""The variable that names the folder in which a launcher looks for the JSON document of its job."""
 
 
 class Lasting(io.RawIOBase):
-    """A stream that outlives its reader: what can no longer be written is dropped, and the work goes on.
+    """A stream that outlives its reader: what can no longer be written is dropped, and the work continues.
 
     Args:
-        descriptor: of the file that is written to; None where there is none.
+        descriptor: of the file to write to; None if there is none.
 
     Attributes:
-        failure: what went wrong first; None while all is well.
-        raises: raise that once, rather than drop what is written from then on without a word.
+        failure: what went wrong first; None if nothing did.
+        raises: raise the failure once, instead of dropping everything silently from then on.
     """
 
     raises = False
@@ -41,7 +41,7 @@ class Lasting(io.RawIOBase):
         )
 
     def writable(self) -> bool:
-        """Return True: it is written to, and not read."""
+        """Return True: the stream is written to, not read."""
         return True
 
     def fileno(self) -> int:
@@ -71,13 +71,13 @@ def _closed() -> OSError:
 
 
 def last() -> None:
-    """Have stdout and stderr of this process outlive their readers."""
+    """Make stdout and stderr of this process outlive their readers."""
     sys.stdout = _lasting(sys.stdout, 1)
     sys.stderr = _lasting(sys.stderr, 2)
 
 
 def raise_when_unread() -> None:
-    """Have stdout and stderr raise once nobody reads them: a launcher has to know."""
+    """Make stdout and stderr raise when nobody reads them any more: a launcher has to know."""
     for stream in (sys.stdout, sys.stderr):
         raw = getattr(getattr(stream, "buffer", None), "raw", None)
         if isinstance(raw, Lasting):
@@ -92,13 +92,13 @@ def _lasting(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 class _Answer:
-    """The state of what the running command prints as its facts."""
+    """What the running command prints as its facts."""
 
     def __init__(self) -> None:
         self.stream: TextIO | None = None
         self.as_json = False
         self.is_printed = False
-        self.goes_on = False  # though nobody reads
+        self.goes_on = False  # even if nobody reads
 
 
 _answer = _Answer()
@@ -106,7 +106,7 @@ _answer = _Answer()
 
 @contextlib.contextmanager
 def answering(*, as_json: bool) -> Iterator[None]:
-    """While a command runs; with `as_json`, what anything else prints to stdout goes to stderr.
+    """For the time of a command: with `as_json`, send everything else that is printed to stdout to stderr.
 
     Args:
         as_json: whether the command was asked for JSON.
@@ -128,7 +128,7 @@ def answering(*, as_json: bool) -> Iterator[None]:
 
 
 def _give_stdout_to_stderr() -> int | None:
-    """Send what children and native code print to stderr, too; return the descriptor for facts from now on."""
+    """Send what children and native code print to stderr too; return the descriptor for facts from now on."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if not isinstance(raw, Lasting) or raw._descriptor is None:
         return None
@@ -146,12 +146,12 @@ def give_back() -> None:
 
 
 def finish(code: int, *, closed_pipe: int, unwritten: int) -> int:
-    """Return the exit code of a command, once everything is written that can be.
+    """Return the exit code of a command, after writing everything that can be written.
 
     Args:
-        code: what it would end with.
-        closed_pipe: what it ends with where the reader has gone.
-        unwritten: what it ends with where something could not be written.
+        code: its exit code if nothing goes wrong.
+        closed_pipe: its exit code if the reader has gone.
+        unwritten: its exit code if something could not be written.
     """
     failure = _failure()
     if failure is None or code or _answer.goes_on:
@@ -163,10 +163,10 @@ def finish(code: int, *, closed_pipe: int, unwritten: int) -> int:
 
 
 def warn_unread(instead: str) -> None:
-    """Print a note on stderr if stdout cannot be written any more; the work goes on.
+    """Print a note on stderr if stdout cannot be written any more; the work continues.
 
     Args:
-        instead: what goes on all the same.
+        instead: what continues all the same.
     """
     failure = _failure()
     if failure is not None:
@@ -189,7 +189,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def print_picture(renderable: Any) -> None:
-    """Print something that rich can draw: with colour and as wide as the terminal, as plain text where it is piped."""
+    """Print something that rich can draw: in colour and as wide as the terminal, or as plain text into a pipe."""
     from rich.console import Console
 
     from outlay.core.table import Visible, to_text
@@ -197,18 +197,18 @@ def print_picture(renderable: Any) -> None:
     if not sys.stdout.isatty():
         typer.echo(to_text(renderable, width=_PIPED_WIDTH))
         return
-    plain = "NO_COLOR" in os.environ  # which to rich leaves bold
+    plain = "NO_COLOR" in os.environ  # which rich takes to allow bold
     width = max(_LEAST_WIDTH, Console().width)
     console = Console(highlight=False, width=width, color_system=None if plain else "auto", soft_wrap=False)
     console.print(Visible(renderable))
 
 
 _LEAST_WIDTH = 60
-"""Columns of a picture on a terminal that is narrower: its lines are broken there, and no column is lost."""
+"""The least columns for a picture: on a narrower terminal lines are wrapped, and no column is lost."""
 
 
 def print_json(facts: Any) -> None:
-    """Print facts as one JSON document; in a process of a job, its launcher prints it."""
+    """Print facts as one JSON document; in a process of a job, the launcher prints it."""
     text = json.dumps(facts, indent=1)
     _answer.is_printed = True
     folder = os.environ.get(ANSWERS)
@@ -222,7 +222,7 @@ def print_json(facts: Any) -> None:
 
 
 def print_facts(facts: Any, *, as_json: bool, **more: Any) -> None:
-    """Print what a command has found out: with `--json` its `to_dict()`, and more beside it, else a picture of it."""
+    """Print what a command found: with `--json` its `to_dict()` and more, else a picture of it."""
     if as_json:
         print_json({**facts.to_dict(), **more})
     else:
@@ -241,7 +241,7 @@ _NO_ANSWER = {"error": {"kind": "LaunchError", "message": "the job ended without
 
 
 def print_failure(facts: Mapping[str, Any]) -> None:
-    """Print why there are no facts, if JSON was asked for and the facts are not printed already."""
+    """Print why there are no facts, if JSON was asked for and no facts have been printed."""
     if _answer.as_json and not _answer.is_printed:
         print_json(facts)
 

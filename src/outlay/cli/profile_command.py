@@ -1,4 +1,4 @@
-"""`outlay profile`: what each line of a step was predicted to take, and what it took."""
+"""`outlay profile`: compare predicted and measured times, line by line."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def profile(
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Steps to measure.")] = 3,
     read: Annotated[
         Path | None,
-        typer.Option("--read", metavar="FILE|FOLDER", help="Run nothing: read a trace of it by jax.profiler."),
+        typer.Option("--read", metavar="FILE|FOLDER", help="Run nothing: read a trace written by jax.profiler."),
     ] = None,
     trace: TraceOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run some steps under JAX's profiler, and set predicted and measured times side by side, by line, layer and leaf.
+    """Run some steps under JAX's profiler, and compare predicted and measured times by line, layer and leaf.
 
-    With --trace the predicted step stands above the measured ones.
+    With --trace the predicted step is shown above the measured ones.
     """
     from outlay.report.profile.profile import profile as profile_program
 

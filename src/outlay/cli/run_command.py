@@ -1,4 +1,4 @@
-"""`outlay run`: train a recipe and leave a run folder, in one process or in several that it starts itself."""
+"""`outlay run`: run a recipe and leave a run folder, in one process or in several that it starts itself."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def run(
     recipe: RecipeArgument,
     options: ProgramOptions,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, metavar="N", help="Steps to take; the recipe's own number without.")
+        int | None,
+        typer.Option("--steps", min=1, metavar="N", help="Steps to take; by default the recipe's own number."),
     ] = None,
     run_folder: Annotated[
-        Path | None, typer.Option("--run-folder", metavar="DIR", help="The run folder; runs/RECIPE without.")
+        Path | None, typer.Option("--run-folder", metavar="DIR", help="The run folder; by default runs/RECIPE.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the run that is in the run folder.")] = False,
     checkpoint_every: Annotated[
@@ -40,7 +41,7 @@ def run(
     evaluate_every: Annotated[
         int | None,
         typer.Option(
-            "--evaluate-every", min=1, metavar="N", help="Measure on held-out data every N steps, not only at the end."
+            "--evaluate-every", min=1, metavar="N", help="Evaluate on held-out data every N steps, not only at the end."
         ),
     ] = None,
     patience: Annotated[
@@ -49,13 +50,13 @@ def run(
             "--patience",
             min=1,
             metavar="N",
-            help="End training when evaluate.loss was no better in N evaluations; with --evaluate-every.",
+            help="End training when evaluate.loss has not improved for N evaluations; with --evaluate-every.",
         ),
     ] = None,
     steps_per_call: Annotated[
         int | None,
         typer.Option(
-            "--steps-per-call", min=1, metavar="N", help="Take N steps in one compiled call: for small steps."
+            "--steps-per-call", min=1, metavar="N", help="Take N steps in one compiled call; for small steps."
         ),
     ] = None,
     resume: Annotated[
@@ -67,15 +68,13 @@ def run(
         typer.Option(
             "--record",
             metavar="PATTERN",
-            help="What to record of the state, such as params.**.bias, or what the recipe calls addresses; repeatable.",
+            help="What to record: leaves such as params.**.bias, or addresses of the recipe; repeatable.",
         ),
     ] = None,
-    stride: Annotated[
-        int | None, typer.Option("--stride", min=1, metavar="N", help="Record after every N steps.")
-    ] = None,
+    stride: Annotated[int | None, typer.Option("--stride", min=1, metavar="N", help="Record every N steps.")] = None,
     processes: Annotated[
         int | None,
-        typer.Option("--processes", min=1, metavar="P", help="Run in P processes, which share the N devices evenly."),
+        typer.Option("--processes", min=1, metavar="P", help="Run in P processes, which share the devices evenly."),
     ] = None,
     max_restarts: Annotated[
         int,
@@ -83,7 +82,7 @@ def run(
             "--max-restarts",
             min=0,
             metavar="N",
-            help="With --processes: up to N times, start again after a failure, from the last checkpoint.",
+            help="With --processes: after a failure, start again from the last checkpoint, up to N times.",
         ),
     ] = 0,
     in_order: InOrderOption = False,
@@ -91,13 +90,13 @@ def run(
     start_within: StartWithinOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a recipe, as by training it; metrics, recording, plan and report go to a run folder."""
+    """Run a recipe, for example train it; metrics, recording, plan and report go to a run folder."""
     if force and resume:
-        raise typer.BadParameter("with --force the run that it would continue is replaced", param_hint="--resume")
+        raise typer.BadParameter("--force would replace the run that it is to continue", param_hint="--resume")
     if max_restarts and not (checkpoint_every or resume):
         raise typer.BadParameter(
-            "it continues from the last checkpoint, and this run saves none; add --checkpoint-every 100, or how many "
-            "steps you can afford to take again",
+            "it continues from the last checkpoint, but this run saves none; add --checkpoint-every 100, or as many "
+            "steps as you can afford to repeat",
             param_hint="--max-restarts",
         )
     if processes is not None and not is_launched():
@@ -112,9 +111,9 @@ def run(
     }
     if processes is None and any(of_jobs.values()):
         hint = next(name for name, given in of_jobs.items() if given)
-        raise typer.BadParameter("it goes with --processes P; P may be 1", param_hint=hint)
+        raise typer.BadParameter("it needs --processes P; P may be 1", param_hint=hint)
     if checkpoint_every or resume:
-        listen()  # from the start: what comes while the program is compiled counts too
+        listen()  # from the start: a request while the program is compiled counts too
     devices = own_devices(options.devices, is_shared=processes is not None)
     own = replace(options, devices=devices)
     prepared = own.prepare(load_recipe(context, recipe, own, record=record or (), stride=stride))
@@ -129,7 +128,7 @@ def run(
     folder = open_folder(prepared, run_folder, force=force, resume=resume, **asked)
     if is_first() and not as_json:
         print_picture(show(prepared.program.plan))
-        warn_unread(f"the run goes on, and what it comes to is in {folder.path}")
+        warn_unread(f"the run goes on, and its results are in {folder.path}")
     try:
         result = run_prepared(prepared, folder, **asked)
     except ResultNotWritten as error:
@@ -158,15 +157,15 @@ def run_in_processes(
     limits: Limits,
     as_json: bool,
 ) -> int:
-    """Run this very command in several processes; return the exit code.
+    """Run this same command in several processes; return the exit code.
 
     Args:
         num_processes: how many.
-        devices: simulated devices that they share; None for what is attached.
+        devices: simulated devices that they share; None to use attached ones.
         max_restarts: how often to start all of them again after one has failed.
         in_order: show their output by steps.
         limits: how long a process may give no sign of life.
-        as_json: print the facts that process 0 ends with as one JSON document.
+        as_json: print the result of process 0 as one JSON document.
     """
     import tempfile
 
@@ -180,7 +179,7 @@ def run_in_processes(
             param_hint="--processes",
         )
     each = devices // num_processes if devices is not None else None
-    # Not sys.argv: that lacks `-m outlay` and the options of Python itself.
+    # Not sys.argv: that lacks `-m outlay` and Python's own options.
     command = [sys.executable, *sys.orig_argv[1:]]
     job = Job(command, num_processes, each, limits=limits, max_restarts=max_restarts, in_order=in_order)
     if not as_json:
@@ -195,11 +194,11 @@ def run_in_processes(
 
 
 def own_devices(devices: int | None, *, is_shared: bool) -> int | None:
-    """Join the job, if this process is in one; return how many devices to simulate after that.
+    """Join the job if this process is in one; return how many devices to simulate after that.
 
     Args:
-        devices: what `--devices` says.
-        is_shared: whether that many are shared by the processes, which have their devices then.
+        devices: the value of `--devices`.
+        is_shared: whether the processes share these devices, and have them already.
     """
     from outlay.jobs.join import join
 

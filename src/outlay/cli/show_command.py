@@ -1,4 +1,4 @@
-"""`outlay show`: where every array of a recipe lives. Nothing is trained, made or compiled."""
+"""`outlay show`: show where every array of a recipe lives. Nothing is trained, created or compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`outlay slurm`: the batch script that runs a recipe on a SLURM cluster."""
+"""`outlay slurm`: write the batch script that runs a recipe on a SLURM cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outlay.core.suggest import TYPO
 slurm = command_group(
     "slurm",
     help="Batch scripts for SLURM clusters.",
-    epilog="A template of your own in ~/.config/outlay/slurm.sh.j2 is used instead of the one that comes with Outlay.",
+    epilog="Your own template ~/.config/outlay/slurm.sh.j2 is used instead of Outlay's, if there is one.",
 )
 
 
@@ -26,13 +26,13 @@ slurm = command_group(
 def run(
     context: typer.Context,
     recipe: RecipeArgument,
-    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="How many nodes; 1 without.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="How many nodes; by default 1.")] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option("--gpus-per-node", metavar="G", help="The GPUs of each node; 0 for the CPUs.")
     ] = None,
     tasks_per_node: Annotated[
         int | None,
-        typer.Option("--tasks-per-node", metavar="T", help="Processes on each node: 1, or one per GPU as without."),
+        typer.Option("--tasks-per-node", metavar="T", help="Processes on each node: 1, or by default one per GPU."),
     ] = None,
     cpus_per_task: Annotated[
         int | None, typer.Option("--cpus-per-task", metavar="C", help="The cores of each process.")
@@ -54,7 +54,7 @@ def run(
         bool,
         typer.Option(
             "--requeue",
-            help="Start again when preempted or out of time, from the last checkpoint (--checkpoint-every).",
+            help="When preempted or out of time, start again from the last checkpoint (--checkpoint-every).",
         ),
     ] = False,
     preset: Annotated[
@@ -62,7 +62,7 @@ def run(
         typer.Option(
             "--preset",
             metavar="NAME",
-            help="one-task, two-nodes, v100 or a100, for what the options leave open; may be repeated.",
+            help="one-task, two-nodes, v100 or a100: values for what the options leave open; may be repeated.",
         ),
     ] = None,
     template: Annotated[
@@ -79,7 +79,7 @@ def run(
     gpus = start.gpus_per_node if gpus_per_node is None else gpus_per_node
     if gpus is None:
         raise LaunchError(
-            "how many GPUs has a node? No option and no preset says it"
+            "how many GPUs does a node have? No option or preset says so"
             "\n  fix: --gpus-per-node 4, or 0 to compute on the CPUs"
         )
     tasks = (start.tasks_per_node or max(gpus, 1)) if tasks_per_node is None else tasks_per_node
@@ -105,7 +105,7 @@ def run(
     text = render(script, template)
     if submit:
         say(hand_in(text))
-    else:  # as it is, for sbatch to read; only a terminal would obey what is in it
+    else:  # unescaped, for sbatch: only a terminal would obey control characters
         typer.echo(visible(text) if sys.stdout.isatty() else text, nl=False)
 
 
@@ -127,7 +127,7 @@ def _check_devices(words: Sequence[str], num_tasks: int) -> None:
 
 
 def _check_typos(words: Sequence[str], own: Sequence[str]) -> None:
-    """Raise LaunchError for options that look misspelt: they go to the recipe, which refuses them only days later."""
+    """Raise LaunchError for options that look misspelt: they go to the recipe, which would refuse them days later."""
     problems: list[str] = []
     for option in (word.partition("=")[0] for word in words if word.startswith("--")):
         close = difflib.get_close_matches(option, own, n=1, cutoff=TYPO)

@@ -1,4 +1,4 @@
-"""`outlay verify`: whether a recipe computes under a layout what it computes on one device."""
+"""`outlay verify`: check that a recipe computes under a layout what it computes on one device."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ def verify(
     ] = "one-device",
     tolerance: Annotated[
         float | None,
-        typer.Option("--tolerance", metavar="SHARE", help="Share of its largest entry by which an array may differ."),
+        typer.Option(
+            "--tolerance", metavar="SHARE", help="How far an array may differ, as a share of its largest entry."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that a recipe computes what one device computes; exit code 1 if not, 3 if that is unknown.
 
-    Where a single device is attached, 8 are simulated.
+    If only one device is attached, 8 are simulated.
     """
     from outlay.analysis.verify.verify import verify as verify_program
 
@@ -51,9 +53,9 @@ def verify(
 
 
 def _start_again_with_several_devices() -> None:
-    """Replace this process by one with simulated devices, if a single device leaves nothing to compare.
+    """Replace this process by one with simulated devices, if only one device leaves nothing to compare.
 
-    Only a started JAX tells how many devices there are, and then their number is fixed.
+    The number of devices is known only once JAX has started, and then it is fixed.
     """
     from outlay.core.jax_compat import attached_devices
 

@@ -1,4 +1,4 @@
-"""What a model says itself of how its arrays are split: Flax's partitioning metadata, arrays with named axes."""
+"""Read the sharding annotations of a model: Flax's partitioning metadata, arrays with named axes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Axes = str | Sequence[str] | None
 
 @dataclass(frozen=True)
 class Annotation:
-    """What a model says of one of its arrays.
+    """The sharding annotation of one array of a model.
 
     Attributes:
-        names: a name for each dim, of a mesh axis or a logical one; None for a dim that is not split.
-        rules: which mesh axes the logical names stand for, where the model says so itself.
+        names: for each dim the name of a mesh axis or a logical name; None for a dim that is not split.
+        rules: the mesh axes that the logical names stand for, where the model brings its own mapping.
     """
 
     names: tuple[Any, ...]
@@ -30,24 +30,24 @@ class Annotation:
 
 
 def read_annotations(tree: Any) -> dict[str, Annotation]:
-    """What a model says of each of its arrays, by path; nothing of arrays that it says nothing of."""
+    """Return the annotation of each annotated array of a model, by path."""
     annotations = ((path, _annotation(node)) for path, node in flatten_paths(tree, is_leaf=_is_annotated)[0])
     return {path: annotation for path, annotation in annotations if annotation is not None}
 
 
 @contextlib.contextmanager
 def unplaced() -> Iterator[None]:
-    """A block in which NNX makes annotated variables without placing them where their annotations say."""
+    """Have NNX create annotated variables within the block without placing them where their annotations say."""
     nnx = sys.modules.get("flax.nnx")
     with nnx.use_eager_sharding(False) if nnx else contextlib.nullcontext():
         yield
 
 
 def placed_by_plan(init: Callable[..., Any], *args: Any) -> Any:
-    """What `init` makes, even where NNX cannot place its annotated variables: their names may be of no mesh.
+    """Return what `init` creates, even where NNX cannot place its annotated variables on any mesh.
 
-    NNX notes in each variable whether it was to place it, so it is told not to only where it must: trees with other
-    notes are other trees to JAX.
+    NNX records in each variable whether it was placed, and JAX takes trees with different records for different trees.
+    So placement is switched off only where it fails.
     """
     try:
         return init(*args)
@@ -56,6 +56,7 @@ def placed_by_plan(init: Callable[..., Any], *args: Any) -> Any:
             raise
         with unplaced(), contextlib.suppress(ValueError):
             return init(*args)
+        # Without placement it fails as well, so the first error is the real one.
         raise error
 
 
@@ -64,7 +65,10 @@ def _is_annotated(node: Any) -> bool:
 
 
 def _annotation(node: Any) -> Annotation | None:
-    """Of a box around an array; told by what it has, so that no framework is imported that the model does not use."""
+    """Return the annotation of a box around an array.
+
+    A box is recognized by its attributes: no framework is imported that the model does not use.
+    """
     get_metadata: Callable[[], Mapping[str, Any]] | None = getattr(node, "get_metadata", None)
     if get_metadata is not None and type(node).__module__.startswith("flax.nnx"):
         return _of_nnx(get_metadata())
@@ -77,6 +81,7 @@ def _annotation(node: Any) -> Annotation | None:
 
 
 def _of_nnx(metadata: Mapping[str, Any]) -> Annotation | None:
+    # The metadata key was renamed in Flax 0.12.4: `sharding_names` became `out_sharding`.
     for key in ("out_sharding", "sharding_names", "sharding"):
         names = metadata.get(key)
         if isinstance(names, tuple | P):

@@ -1,4 +1,4 @@
-"""Which leaves of a tree are arrays; what becomes of the others: an error, or structure, as in Equinox modules."""
+"""Tell arrays from other leaves of a tree; what is no array is an error, or structure as in Equinox modules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_array(leaf: Any) -> bool:
 
 
 def non_arrays(tree: Any) -> list[Problem]:
-    """A problem for every leaf that cannot be laid out because it is no array.
+    """Return a problem for every leaf that is not an array and so cannot be laid out.
 
     >>> [problem.where for problem in non_arrays({"w": 1.0, "activation": "relu"})]
     ['activation']
@@ -39,10 +39,10 @@ def non_arrays(tree: Any) -> list[Problem]:
 
 @jax.tree_util.register_pytree_node_class
 class Static:
-    """What is no array, in the place of a leaf: part of the tree's structure, so that no transformation sees it.
+    """A leaf that is not an array, stored in the tree's structure, so that no transformation of JAX sees it.
 
     Attributes:
-        value: the leaf. A function is called through this, so that `model(x)` goes on to work.
+        value: the leaf. If it is a function, calling this calls it, so that `model(x)` still works.
     """
 
     __slots__ = ("value",)
@@ -67,17 +67,21 @@ class Static:
         return f"Static({getattr(self.value, '__name__', self.value)!s})"
 
     def tree_flatten(self) -> tuple[tuple[()], Static]:
-        """No leaves; all of it is structure."""
+        """Return no leaves: everything is structure."""
         return (), self
 
     @classmethod
     def tree_unflatten(cls, static: Static, leaves: Any) -> Static:
-        """The same."""
+        """Return the node unchanged: it is its own structure."""
         return static
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two leaves do the same. A model that is made twice has two functions where its source has one lambda."""
+    """Return whether two leaves are equal, comparing functions by their code.
+
+    A model that is created twice has two function objects for one lambda of its source. Compared by identity, they
+    would make its two trees different structures.
+    """
     if one is other:
         return True
     if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
@@ -88,9 +92,9 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def arrays_only(tree: Any) -> Any:
-    """A tree in which whatever is no array in an Equinox module is `Static`; any other tree as it is.
+    """Replace what is not an array in Equinox modules by `Static`; other trees are returned unchanged.
 
-    As in Equinox, Python's numbers in a module are settings of it, such as the rate of a dropout, and no parameters.
+    As in Equinox, Python numbers in a module are settings, such as a dropout rate, and not parameters.
     """
     equinox = sys.modules.get("equinox")
     if equinox is None:
@@ -107,10 +111,10 @@ def arrays_only(tree: Any) -> Any:
 
 
 def as_model(tree: Any) -> Any:
-    """A tree with the functions and settings of its Equinox modules back in their places.
+    """Return a tree with the functions and settings of its Equinox modules back in their places.
 
-    The state of a program holds a module's arrays; what else stood among its leaves is `Static` there. A step is given
-    whole modules. Use this for a model outside of a step.
+    The state of a program holds only a module's arrays; its other leaves are `Static` there. Steps and losses are given
+    complete modules. Use this to call a model outside of a step.
 
     Args:
         tree: a state, or a part of one.

@@ -1,4 +1,4 @@
-"""Remembers which call made JAX start its backend, so that a setting that comes too late can name the culprit.
+"""Record which call started JAX's backend, so that the error for a setting that comes too late can name it.
 
 JAX logs "Initializing backend" at DEBUG level. A filter on that logger takes the stack at that moment; records that
 would not have been shown without the filter are dropped again. Nothing here imports JAX.
@@ -19,7 +19,7 @@ _WATCHING = logging.DEBUG - 1
 
 
 class _Watch(logging.Filter):
-    """Takes the stack when the backend starts; lets through only what would have been shown anyway."""
+    """Record the stack when the backend starts; let through only what would have been shown anyway."""
 
     def __init__(self, level_before: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def started_by() -> Call | None:
 
 
 def describe_start() -> str:
-    """What started the backend, for an error message: the call, or why it is not known."""
+    """Say what started the backend, for an error message: the call, or why it is not known."""
     watch_filter = _watch()
     if watch_filter and watch_filter.started_by:
         return f"JAX's backend was started by {watch_filter.started_by}"

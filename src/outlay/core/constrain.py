@@ -20,23 +20,23 @@ _specs: ContextVar[Mapping[str, PartitionSpec]] = ContextVar("outlay_ruled_specs
 
 
 def constrain(tree: Any, where: str | PartitionSpec, *, optional: bool = False) -> Any:
-    """Place intermediate values: by a name that rules speak of, such as `("hidden.**", P("data"))`, or by a spec.
+    """Constrain where intermediate values live: by a name that rules match, such as `hidden`, or by a spec.
 
-    Inside `jax.vmap` values are one sample's, and so are the dims that a spec or rule speaks of, as everywhere in JAX:
-    `P("data")` splits features there, `P()` splits none of them, and where the samples live is left to the compiler. To
-    say it, constrain what vmap returns, or use `jax.vmap(..., spmd_axis_name="data")`.
+    Inside `jax.vmap` values are one sample's, and so are the dims of a spec or rule, as everywhere in JAX: `P("data")`
+    splits features there, `P()` splits nothing, and the compiler chooses how samples are split. To choose it yourself,
+    constrain what vmap returns, or use `jax.vmap(..., spmd_axis_name="data")`.
 
-    The values never change. Outside a program, on one device, and on the pieces of a step that runs by hand, this
+    The values never change. Outside a program, on one device, and inside a step written by hand (mode manual), this
     does nothing.
 
     Args:
-        tree: arrays, of any tree.
+        tree: arrays, in any pytree.
         where: the first part of their paths in rules, such as `hidden`; or the spec of every array.
-        optional: let layouts be silent about the name; the compiler then finds a place.
+        optional: allow layouts without a rule for the name; the compiler then chooses.
 
     Raises:
-        ProgramError: when the program is made, and no rule speaks of a name that is not optional, or the mesh lacks
-            an axis of the spec.
+        ProgramError: when the program is made: no rule matches a name that is not optional, or the mesh lacks an axis
+            of the spec.
 
     Example:
         >>> def step(state, batch):
@@ -53,13 +53,13 @@ def constrain(tree: Any, where: str | PartitionSpec, *, optional: bool = False) 
 
 
 def name(tree: Any, of: str) -> Any:
-    """Name intermediate values, so that rules can speak of them; a layout that does not is no error.
+    """Name intermediate values, so that rules can match them; a layout need not have a rule for the name.
 
-    A rule can say where they live, as for `outlay.constrain`, and whether the backward pass finds them kept, has them
-    recomputed, or fetches them from the host.
+    A rule can say where they live, as for `outlay.constrain`, and whether they are kept for the backward pass,
+    recomputed there, or stored in the memory of the host.
 
     Args:
-        tree: arrays, of any tree.
+        tree: arrays, in any pytree.
         of: the first part, or parts, of their paths in rules, such as `layer_input` or `layers.0.up`.
 
     Example:
@@ -82,17 +82,17 @@ def name(tree: Any, of: str) -> Any:
 
 
 def ruled_spec(of: str) -> PartitionSpec | None:
-    """Where rules say that values of a name live, in the program being traced; None where none does."""
+    """Return the spec that rules give to values of a name in the program being traced; None without such a rule."""
     return _specs.get().get(of)
 
 
 @contextlib.contextmanager
 def resolving(resolver: Resolver, specs: Mapping[str, PartitionSpec] | None = None) -> Iterator[None]:
-    """Let `constrain` call a resolver while a step is traced.
+    """Have `constrain` call a resolver while a step is traced.
 
     Args:
         resolver: what it calls.
-        specs: where rules say that named values live, by their names.
+        specs: the specs that rules give to named values, by name.
     """
     token, own = _resolver.set(resolver), _specs.set(specs or {})
     try:
@@ -103,10 +103,10 @@ def resolving(resolver: Resolver, specs: Mapping[str, PartitionSpec] | None = No
 
 
 Sums = Callable[..., tuple[Any, Any]]
-"""`sums(params, samples, carried) -> (sums, carried)`: sums over samples, and what the next microbatch is given."""
+"""`sums(params, samples, carried) -> (sums, carried)`: sums over samples, and what the next microbatch starts from."""
 
 Gradient = Callable[[Sums, Any, Any], tuple[Any, Any, Any]]
-"""`gradient(sums, params, samples) -> (gradients, sums, carried)`: how one device takes them."""
+"""`gradient(sums, params, samples) -> (gradients, sums, carried)`: how one device computes them."""
 
 Runner = Callable[[Gradient, Sums, Any, Any], tuple[Any, Any, Any]]
 
@@ -114,12 +114,12 @@ _runner: ContextVar[Runner | None] = ContextVar("outlay_batch_sum", default=None
 
 
 def gradient_of_sums(gradient: Gradient, sums: Sums, params: Any, samples: Any) -> tuple[Any, Any, Any]:
-    """Gradients of sums over a batch, the sums, and what the last left, by whatever means the program's mode has.
+    """Return the gradients of sums over a batch, the sums, and the last carry, in the way of the program's mode.
 
     Args:
-        gradient: how they are taken on one device, from all samples.
-        sums: what is differentiated; the first of its results.
-        params: what it is differentiated by, a tree that the plan knows as `params`.
+        gradient: computes them on one device, from all samples.
+        sums: what is differentiated: the first of its results.
+        params: what it is differentiated with respect to, a tree that the plan knows as `params`.
         samples: a tree of arrays with one entry per sample, of which `samples["batch"]` is the step's batch.
     """
     runner = _runner.get()
@@ -128,7 +128,7 @@ def gradient_of_sums(gradient: Gradient, sums: Sums, params: Any, samples: Any) 
 
 @contextlib.contextmanager
 def summing(runner: Runner | None) -> Iterator[None]:
-    """Let `gradient_of_sums` use a runner while a step is traced."""
+    """Have `gradient_of_sums` use a runner while a step is traced."""
     token = _runner.set(runner)
     try:
         yield
@@ -140,14 +140,18 @@ _marker: ContextVar[Callable[[Any], Any] | None] = ContextVar("outlay_per_device
 
 
 def per_device(tree: Any) -> Any:
-    """Mark constants that a loop will fill with each device's own sums, such as the zeros of an accumulator."""
+    """Mark constants that a loop will fill with each device's own sums, such as the zeros of an accumulator.
+
+    `jax.shard_map` with `check_vma=True` gives a constant the type "same on every device", and a loop whose carry
+    starts as such a constant and ends as a device's own sum does not have one type.
+    """
     marker = _marker.get()
     return tree if marker is None else marker(tree)
 
 
 @contextlib.contextmanager
 def marking(marker: Callable[[Any], Any]) -> Iterator[None]:
-    """Let `per_device` mark values while a hand-written region is traced."""
+    """Have `per_device` mark values while a hand-written region is traced."""
     token = _marker.set(marker)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The errors Outlay raises: each locates, counts and fixes, and lists every offender at once."""
+"""The errors that Outlay raises: each says where, how much and what to change, and lists all offenders at once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from outlay.core.fold import as_pattern, fold_numbers, without_layers
 
-# What a terminal obeys instead of showing it (C0, DEL, C1), what turns the order of a line around or breaks it, and
-# halves of characters, which no stream can write. Newlines and tabs are how our own texts are laid out.
+# Characters that a terminal obeys instead of showing (C0, DEL, C1), that reverse or break a line (bidirectional marks,
+# U+2028), and lone surrogates, which no stream can encode. Newlines and tabs stay: messages are formatted with them.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    r"""A text whose control characters are written out, so that no terminal obeys them.
+    r"""Escape the control characters of a text, so that no terminal obeys them.
 
     Everything that Outlay prints goes through here: errors where they become text, tables where they are rendered,
     lines where a command writes them.
@@ -30,7 +30,7 @@ class OutlayError(Exception):
 
     Attributes:
         problems: one `Problem` per offender, in the order of the tree, of the rules or of the processes; empty where
-            the headline says all.
+            the headline says everything.
     """
 
     def __init__(self, headline: str = "", problems: Sequence[Problem] = ()) -> None:
@@ -42,7 +42,7 @@ class OutlayError(Exception):
 
 
 class MeshError(OutlayError, ValueError):
-    """A mesh that cannot be built: sizes, names or devices do not fit."""
+    """A mesh cannot be built: sizes, names or devices do not fit."""
 
 
 class BackendStartedError(OutlayError, RuntimeError):
@@ -54,15 +54,15 @@ class BackendError(OutlayError, RuntimeError):
 
 
 class LayoutError(OutlayError, ValueError):
-    """A layout that is wrong for this tree on this mesh."""
+    """A layout does not fit this tree on this mesh."""
 
 
 class PlaceError(OutlayError, ValueError):
-    """Pieces, files, indices or processes that do not fit the array asked for."""
+    """Pieces, files, indices or processes do not fit the array that was asked for."""
 
 
 class ProgramError(OutlayError, RuntimeError):
-    """A program that cannot be built or run as asked."""
+    """A program cannot be built or run as asked."""
 
 
 class VerifyError(OutlayError, AssertionError):
@@ -70,27 +70,27 @@ class VerifyError(OutlayError, AssertionError):
 
 
 class DataError(OutlayError, ValueError):
-    """Files of examples that are not there, cannot be read, or hold something else than was asked for."""
+    """Files of examples are missing, cannot be read, or hold something other than was asked for."""
 
 
 class RecipeError(OutlayError, ValueError):
-    """A recipe that cannot be found, imported or used."""
+    """A recipe cannot be found, imported or used."""
 
 
 class ShowError(OutlayError, TypeError):
-    """What was passed to `outlay.show` holds no array, or the report asked for does not exist for it."""
+    """The argument of `outlay.show` holds no array, or there is no such report for it."""
 
 
 class TargetError(OutlayError, ValueError):
-    """A target that is unknown, malformed, or cannot be compiled for on this machine."""
+    """A target is unknown or malformed, or this machine cannot compile for it."""
 
 
 class ExplainError(OutlayError, ValueError):
-    """What was passed to `outlay.explain` or `outlay.estimate` is no program that can be compiled or read."""
+    """The argument of `outlay.explain` or `outlay.estimate` is not a program that can be compiled or read."""
 
 
 class ProfileError(OutlayError, ValueError):
-    """A trace that cannot be read, or is of another program; or there is nothing to run."""
+    """A trace cannot be read or belongs to another program, or the program cannot run here."""
 
 
 class ChooseError(OutlayError, ValueError):
@@ -98,11 +98,11 @@ class ChooseError(OutlayError, ValueError):
 
 
 class RunFolderError(OutlayError, FileExistsError):
-    """A run folder that cannot be used or written to, or what is there would be overwritten."""
+    """A run folder cannot be used or written to, or its content would be overwritten."""
 
 
 class OutputError(OutlayError, FileExistsError):
-    """A file that cannot be written, or that Outlay did not make and would replace."""
+    """A file cannot be written, or would replace one that Outlay did not make."""
 
 
 class LaunchError(OutlayError, ValueError):
@@ -110,11 +110,11 @@ class LaunchError(OutlayError, ValueError):
 
 
 class JoinError(OutlayError, RuntimeError):
-    """A process cannot join the others of its job: its place is not clear, or others have not come."""
+    """A process cannot join its job: its number or address is not clear, or other processes did not come."""
 
 
 class CheckpointError(OutlayError, ValueError):
-    """A checkpoint that cannot be saved or restored: absent, damaged, or of another state."""
+    """A checkpoint cannot be saved or restored: it is absent, damaged, or of another state."""
 
 
 class CheckpointWarning(UserWarning):
@@ -151,7 +151,7 @@ MAX_LINES = 200
 
 
 def message(headline: str, problems: Sequence[Problem]) -> str:
-    """A headline and every problem, those of more than a few equal layers as one; some of each kind if they are many.
+    """Join a headline and its problems, those of equal layers as one; of too many, show some of each kind.
 
     >>> many = [Problem("typo", f"w{i}", "it is wrong", "correct it") for i in range(100)]
     >>> message("wrong:", many).splitlines()[-1]

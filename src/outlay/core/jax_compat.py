@@ -1,4 +1,4 @@
-"""What is private in JAX of its backend, devices, compilers and caches: one function each, each with a test."""
+"""Private JAX: its backend, devices, compilers and caches. One function for each use, each with a test."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def backend_is_started() -> bool:
 
 
 def memory_of(array: jax.Array) -> int | None:
-    """Where what this process holds of an array begins in memory; None if it holds nothing, or that is not told."""
-    array = getattr(array, "_base_array", array)  # a key's bits, without an operation that would read them
+    """Return the address of this process's part of an array; None if it holds none, or the backend does not say."""
+    array = getattr(array, "_base_array", array)  # the bits of a typed PRNG key, without an operation that reads them
     if not array.sharding.addressable_devices:
         return None
     try:
@@ -40,19 +40,19 @@ def memory_of(array: jax.Array) -> int | None:
 
 
 def coordination_client() -> Any:
-    """The client of the service that binds the processes of a job; None in a process that is alone."""
+    """Return the client of JAX's coordination service; None in a process that belongs to no job."""
     return distributed.global_state.client
 
 
 def preemption_is_served() -> bool:
-    """Whether JAX's preemption service runs in this process, and so has taken SIGTERM."""
+    """Return whether JAX's preemption service runs in this process, and so has taken SIGTERM."""
     return distributed.global_state.preemption_sync_manager is not None
 
 
 def copy_to(arrays: Sequence[jax.Array], devices: Sequence[jax.Device]) -> list[jax.Array]:
-    """Each array, which is on one device, on another; not waited for.
+    """Copy each array, which is on one device, to another device, without waiting.
 
-    As `jax.device_put`, which spends several times as long in Python for each array.
+    Does what `jax.device_put` does, which spends several times as long in Python on each array.
     """
     places = [SingleDeviceSharding(device) for device in devices]
     lists = [place._internal_device_list for place in places]
@@ -74,15 +74,15 @@ _TPU_WITHOUT_A_TPU = {
 
 
 def gpu_topology_devices(num_hosts: int, devices_per_host: int, target_config: str) -> list[jax.Device]:
-    """Devices of NVIDIA GPUs that are not there: programs can be compiled for them, not run.
+    """Return devices of NVIDIA GPUs that are not attached: programs can be compiled for them, not run.
 
     Args:
         num_hosts: how many hosts.
         devices_per_host: how many GPUs each has.
-        target_config: the GPU in the words of the compiler, a `GpuTargetConfigProto` as text.
+        target_config: the description of the GPU that the compiler reads, a `GpuTargetConfigProto` as text.
 
     Raises:
-        TargetError: the compiler is not installed, or is not that of this JAX.
+        TargetError: the compiler is not installed, or belongs to another version of JAX.
     """
     topology = xla_client.make_c_api_device_topology(
         _gpu_plugin(), "", topology=f"1x{num_hosts}x{devices_per_host}", target_config=target_config
@@ -91,12 +91,12 @@ def gpu_topology_devices(num_hosts: int, devices_per_host: int, target_config: s
 
 
 def tpu_topology_devices(topology: str, num_slices: int = 1, **options: Any) -> list[jax.Device]:
-    """Devices of TPUs that are not there: programs can be compiled for them, not run.
+    """Return devices of TPUs that are not attached: programs can be compiled for them, not run.
 
     Args:
         topology: generation and torus of a slice, such as `v5e:4x4`.
         num_slices: how many slices.
-        options: what libtpu takes besides, such as `chip_config_name`.
+        options: further options of libtpu, such as `chip_config_name`.
 
     Raises:
         TargetError: the compiler is not installed.
@@ -112,17 +112,17 @@ def tpu_topology_devices(topology: str, num_slices: int = 1, **options: Any) -> 
 
 
 def is_compile_only(device: jax.Device) -> bool:
-    """Whether a device is one that programs are compiled for but cannot run on."""
+    """Return whether a device is compile-only: programs can be compiled for it, not run."""
     return type(device.client).__name__ == "CompileOnlyPyClient"
 
 
 @contextlib.contextmanager
 def without_compilation_cache(device: jax.Device | None = None) -> Iterator[None]:
-    """Compile within the block as if JAX had no persistent compilation cache (`JAX_COMPILATION_CACHE_DIR`).
+    """Compile within the block without JAX's persistent compilation cache (`JAX_COMPILATION_CACHE_DIR`).
 
-    A program from that cache has the source lines of whoever compiled it first, and no compiler messages; one for a
-    compile-only device cannot be loaded at all (`PjRtCompiler must be constructed with a Client`). With a device, the
-    cache is left out only if it is such a one.
+    A program from that cache has the source lines of whoever compiled it first, and no compiler messages. A program for
+    a compile-only device cannot be loaded from it at all (`PjRtCompiler must be constructed with a Client`). With a
+    device, the cache is switched off only if the device is compile-only.
     """
     if not compilation_cache.is_persistent_cache_enabled() or (device and not is_compile_only(device)):
         yield
@@ -137,13 +137,13 @@ def without_compilation_cache(device: jax.Device | None = None) -> Iterator[None
 
 
 def source_lines_may_be_of_another() -> bool:
-    """Whether a compiled program may have come from the persistent cache with the source lines of an equal program."""
+    """Return whether a compiled program may come from the cache with the source lines of an identical program."""
     by_lines = config.compilation_cache_include_metadata_in_key.value
     return compilation_cache.is_persistent_cache_enabled() and not by_lines
 
 
 def attached_devices() -> list[jax.Device]:
-    """The devices that JAX has, all of them; it starts its backend.
+    """Return all devices of JAX, starting its backend.
 
     Raises:
         BackendError: JAX does not start with the settings of this process.
@@ -158,7 +158,9 @@ def attached_devices() -> list[jax.Device]:
             held.append(record)
         return not is_failure
 
-    logger.addFilter(hold)  # it logs why a plugin does not load, traceback and all, and then fails for want of it
+    # Of a plugin that does not load, JAX logs the traceback and then raises an error without the reason. The records
+    # are held back: the reason goes into our error, and only what stays unexplained is logged after all.
+    logger.addFilter(hold)
     try:
         return jax.devices()
     except (RuntimeError, AssertionError, ValueError) as error:
@@ -169,9 +171,9 @@ def attached_devices() -> list[jax.Device]:
         message = str(error).partition(" (set JAX_PLATFORMS")[0] or "; ".join(why)
         known = ", ".join(sorted({"cpu", *xla_bridge._backend_factories}))
         raise BackendError(
-            f"JAX does not start{on}: {message or 'its hardware or its driver is not there'}\n"
+            f"JAX does not start{on}: {message or 'the hardware or its driver is missing'}\n"
             f"  fix: unset JAX_PLATFORMS, or name a platform that is here (this JAX knows {known}); outlay doctor "
-            "says what is here, and --devices 8 or outlay.simulate(8) pretends"
+            "lists what is here, and --devices 8 or outlay.simulate(8) simulates devices"
         ) from error
     finally:
         logger.removeFilter(hold)
@@ -180,9 +182,10 @@ def attached_devices() -> list[jax.Device]:
 
 
 def settle_on_cpu() -> None:
-    """On a machine without accelerators, have JAX not look for them: the search is loud where their compilers are.
+    """On a machine without accelerators, tell JAX not to look for them: the search is noisy.
 
-    JAX would end up on the CPU by itself. Changes nothing once the backend has started, or where the user chose.
+    JAX would end up on the CPU anyway. Nothing changes once the backend has started, or where the user chose a
+    platform.
 
     Raises:
         BackendError: `XLA_FLAGS` holds flags with which JAX does not start.
@@ -204,17 +207,17 @@ def _accelerator_may_be_there() -> bool:
 
 @functools.cache
 def _gpu_plugin() -> Any:
-    """The C API of the GPU compiler's library, loaded by JAX or else by hand."""
+    """Return the C API of the GPU compiler's library, loaded by JAX, or by hand if JAX refused."""
     library = gpu_library()
-    # JAX loads plugins when its backend starts, and prints a traceback if one is there already: let it go first. It
-    # checks for CUDA's own libraries, which only running on a GPU needs.
+    # JAX loads plugins when its backend starts. A plugin can be loaded once: if ours came first, JAX would print a
+    # traceback (ALREADY_EXISTS), so JAX goes first. Its check for CUDA's libraries is skipped: only running needs them.
     skip = {} if hardware_utils.has_visible_nvidia_gpu() else {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
     with _environment(skip):
         xla_bridge._discover_and_register_pjrt_plugins()
     registered = xla_bridge._backend_factories.get("cuda")
     if registered is not None and registered.c_api is not None:
         plugin = registered.c_api
-    else:  # discovery came before, and failed for want of those libraries
+    else:  # JAX has looked for plugins before, and refused this one because those libraries are missing
         plugin = xla_client.load_pjrt_plugin_dynamically("cuda", str(library))
     if not xla_client.pjrt_plugin_initialized("cuda"):
         xla_client.initialize_pjrt_plugin("cuda")
@@ -222,10 +225,10 @@ def _gpu_plugin() -> Any:
 
 
 def gpu_library() -> Path:
-    """The file of the GPU compiler.
+    """Return the file of the GPU compiler.
 
     Raises:
-        TargetError: it is not installed, or of another version than JAX.
+        TargetError: it is not installed, or belongs to another version of JAX.
     """
     for module, package in _GPU_PLUGINS.items():
         library = _folder_of(module) / _GPU_LIBRARY
@@ -234,7 +237,7 @@ def gpu_library() -> Path:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             if (version := importlib.metadata.version(package)) != jaxlib.__version__:
                 raise TargetError(
-                    f"the GPU compiler is of another version than JAX: {package} {version}, jaxlib {jaxlib.__version__}"
+                    f"the GPU compiler has another version than JAX: {package} {version}, jaxlib {jaxlib.__version__}"
                 )
         return library
     raise TargetError("the GPU compiler is not installed")
@@ -243,14 +246,14 @@ def gpu_library() -> Path:
 def _folder_of(module: str) -> Path:
     try:
         spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # not even the package that all plugins share
+    except ModuleNotFoundError:  # `jax_plugins`, the package of all plugins, is missing
         spec = None
     return Path(spec.origin).parent if spec and spec.origin else Path("/nonexistent")
 
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Variables set unless they are set already, and taken back afterwards."""
+    """Set variables for the block, except those that are set already."""
     added = [name for name in variables if name not in os.environ]
     os.environ.update({name: variables[name] for name in added})
     try:

@@ -1,6 +1,6 @@
-"""Kernels and callbacks that ask JAX for a device of some hardware; here for hardware that need not be there.
+"""Kernels and callbacks for which JAX asks an attached device; here also for hardware that is not attached.
 
-Private JAX, apart from `jax_compat.py` because it is one idea of its own: what is compiled for is not what is attached.
+Private JAX, apart from `jax_compat.py` because it is one idea of its own: the device compiled for need not be attached.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from jax._src.mesh import get_concrete_mesh
 from outlay.core.jax_compat import is_compile_only
 
 CUDNN_OF_TARGETS = 91_100
-"""The cuDNN that hardware which is not here is taken to have, 9.11: the first with attention on all of it (B300)."""
+"""The version of cuDNN assumed for hardware that is not attached, 9.11: the first with attention on B300 too."""
 
 LANES = 128
-"""What the Pallas kernel's blocks of queries and keys are multiples of."""
+"""The Pallas kernel's blocks of queries and keys are multiples of this."""
 
 MOST_ROWS = 512
-"""Queries and keys of its blocks at most, as MaxText sets them."""
+"""The largest blocks of queries and keys, as MaxText sets them."""
 
-_patching = threading.RLock()  # attention is traced while callbacks are lowered
+# Reentrant: attention is traced while callbacks are lowered, and both replace names in modules of JAX.
+_patching = threading.RLock()
 
 
 def compiled_for() -> jax.Device:
-    """A device that the operation being traced is compiled for: one of the mesh in context, else of JAX's own."""
+    """Return a device that the operation being traced is compiled for: of the mesh in context, else of this process."""
     mesh = get_concrete_mesh()
     return mesh.devices.flat[0] if mesh.size and not mesh.empty else jax.local_devices()[0]
 
 
 def compute_capability(device: jax.Device) -> tuple[int, int] | None:
-    """Of an NVIDIA GPU; None of anything else."""
+    """Return the compute capability of an NVIDIA GPU; None for any other device."""
     words = str(getattr(device, "compute_capability", "")).split(".")
     is_nvidia = device.platform in ("gpu", "cuda") and len(words) == 2 and all(word.isdigit() for word in words)
     return (int(words[0]), int(words[1])) if is_nvidia else None
@@ -48,10 +49,10 @@ def compute_capability(device: jax.Device) -> tuple[int, int] | None:
 def cudnn_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, window: int | None, scale: float
 ) -> jax.Array:
-    """Attention by cuDNN's fused kernel, for the device that this is compiled for.
+    """Compute attention with cuDNN's fused kernel, for the device that is compiled for.
 
     Args:
-        query: (B, T, heads, head_dim), of 16 bits a number.
+        query: (B, T, heads, head_dim), of a 16-bit dtype.
         key: (B, S, kv_heads, head_dim).
         value: as `key`.
         causal: whether a query sees no key after itself.
@@ -68,7 +69,7 @@ def cudnn_attention(
 def splash_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, window: int | None, scale: float
 ) -> jax.Array:
-    """Attention by the Pallas kernel for TPUs, of the samples and heads of one device; otherwise as `cudnn_attention`.
+    """Compute attention with the Pallas kernel for TPUs, for one device's samples and heads.
 
     Args:
         query: (B, T, heads, head_dim); T and S are multiples of `LANES`.
@@ -78,7 +79,7 @@ def splash_attention(
         window: how many keys a query sees, itself among them; all if None.
         scale: what scores are multiplied by.
     """
-    # Heavy to import, and wanted for TPUs alone.
+    # Imported here: it is heavy, and only programs for TPUs need it.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
@@ -93,6 +94,7 @@ def splash_attention(
         use_fused_bwd_kernel=True,
     )
 
+    # The kernel takes no scale: it has to be in the queries.
     queries, keys, values = (jnp.swapaxes(x, 1, 2) for x in (query * scale, key, value))
     masks_of_heads = masks.MultiHeadMask([mask] * query.shape[2])
     kernel: Any = splash.make_splash_mha(masks_of_heads, head_shards=1, q_seq_shards=1, block_sizes=sizes)
@@ -101,17 +103,18 @@ def splash_attention(
 
 @contextlib.contextmanager
 def telling_cost(product: int, num_exponentials: int) -> Iterator[None]:
-    """Let the compiler be with_cost what the Pallas kernel costs, which JAX leaves out, while attention is traced.
+    """Tell the compiler the cost of the Pallas kernel while attention is traced; JAX leaves it out.
 
     Args:
-        product: FLOPs of one matrix product of a sample: of all scores that are seen.
-        num_exponentials: how many of these there are.
+        product: FLOPs of one matrix product of one sample, over all scores that the mask lets be seen.
+        num_exponentials: the number of those scores.
     """
     from jax.experimental import pallas
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
     def with_cost(*args: Any, **options: Any) -> Any:
-        num = 5 if "_dkv" in options["name"] else 2  # scores again and four gradients, or scores and mixed values
+        # backward: the scores again and four gradients; forward: two products
+        num = 5 if "_dkv" in options["name"] else 2
         cost = pallas.CostEstimate(flops=num * product, transcendentals=num_exponentials, bytes_accessed=0)
         return pallas.pallas_call(*args, **options, cost_estimate=cost)
 
@@ -121,10 +124,10 @@ def telling_cost(product: int, num_exponentials: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def answering_for(device: jax.Device) -> Iterator[None]:
-    """Let cuDNN's questions about the GPU be answered for a device that is not here, while attention is traced.
+    """Answer cuDNN's questions about the GPU for a device that is not attached, while attention is traced.
 
     Args:
-        device: what is compiled for; where it is attached, JAX asks it itself.
+        device: the device compiled for; an attached one is asked by JAX itself.
     """
     capability = compute_capability(device)
     if not is_compile_only(device) or capability is None:
@@ -141,7 +144,7 @@ def answering_for(device: jax.Device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _instead(module: Any, **others: Any) -> Iterator[None]:
-    """A module with other things under some of its names."""
+    """Replace names of a module for the block."""
     own = {name: getattr(module, name) for name in others}
     try:
         for name, other in others.items():
@@ -154,12 +157,12 @@ def _instead(module: Any, **others: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lowering_callbacks(device: jax.Device) -> Iterator[None]:
-    """Let callbacks (`jax.debug.print`, `jax.pure_callback`, ...) be lowered for a device that is not here.
+    """Lower callbacks (`jax.debug.print`, `jax.pure_callback`, ...) for a device that is not attached.
 
-    JAX asks for the backend that would call them, and for a GPU that is not here there is none.
+    JAX asks for the backend that would run them, and fails where there is none.
 
     Args:
-        device: what is compiled for.
+        device: the device compiled for.
     """
     if not is_compile_only(device):
         yield
@@ -181,7 +184,7 @@ def lowering_callbacks(device: jax.Device) -> Iterator[None]:
 
 
 def drop_callbacks(lowered: jax.stages.Lowered) -> None:
-    """Leave out what a program that is never run would call: a compile-only client takes no functions."""
+    """Remove the callbacks from a program that never runs: a compile-only client accepts no host functions."""
     lowering: Any = lowered._lowering
     lowering.compile_args["host_callbacks"] = ()
 

@@ -1,4 +1,4 @@
-"""Where in the source the operations of a traced program come from, and marks on what functions return."""
+"""Find the source lines that the operations of a traced program come from, and mark what functions return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CORE, _OUTLAY = (str(path) for path in Path(__file__).parents[:2])
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of source in a stack; `columns`, from and to, tell two calls on one line apart."""
+    """A source line in a stack; `columns` (first, last) tell two calls on one line apart."""
 
     file: str
     line: int
@@ -34,7 +34,8 @@ class Frame:
 def user_frames(ignoring: tuple[str, ...] = ()) -> list[Frame]:
     """Return the user's source lines that lead to the operation being traced, innermost first.
 
-    For an operation of a backward pass: those of the forward operation that it comes from, where JAX knows them.
+    For an operation of a backward pass: the lines of the forward operation that it differentiates, where JAX knows
+    them.
 
     Args:
         ignoring: path prefixes of files to skip, besides those of JAX and of this folder.
@@ -47,7 +48,7 @@ def user_frames(ignoring: tuple[str, ...] = ()) -> list[Frame]:
 
     forward = source_info_util._source_info_context.context.traceback
     instructions = list(zip(*forward.raw_frames(), strict=True)) if forward else []
-    # A traceback of JAX is cut off where an inner jitted function begins; the stack itself reaches its caller.
+    # JAX's traceback ends where an inner jitted function begins; the Python stack goes on to its caller.
     if not any(is_user_code(code) for code, _ in instructions):
         instructions = [(frame.f_code, frame.f_lasti) for frame in _stack()]
     frames = [source_info_util.raw_frame_to_frame(code, offset) for code, offset in instructions if is_user_code(code)]
@@ -61,7 +62,7 @@ def _stack() -> Iterator[FrameType]:
 
 
 def source_line(eqn: Any) -> str:
-    """Return the user's `file:line` that an operation of a traced program comes from; empty where it is not known."""
+    """Return the user's `file:line` that an operation of a traced program comes from; empty if unknown."""
     frames = (
         source_info_util.raw_frame_to_frame(code, offset)
         for code, offset in reversed(calls_to(eqn))
@@ -71,7 +72,7 @@ def source_line(eqn: Any) -> str:
 
 
 def source_line_of_error(error: BaseException) -> str:
-    """Return the innermost `file:line` of the user's that raised an error; empty where there is none."""
+    """Return the innermost `file:line` of user code that raised an error; empty if there is none."""
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return next((f"{file}:{line}" for file, line in reversed(lines) if _is_user_file(file)), "")
 
@@ -81,7 +82,7 @@ def _is_user_file(file: str) -> bool:
 
 
 MARK = "outlay_mark"
-"""The name of an operation without effect, which a traced program keeps beside a value.
+"""The name of an operation without effect that marks a value in a traced program.
 
 Its parameters are `name`, and `batched`, the dims that `jax.vmap` has added.
 """
@@ -110,12 +111,12 @@ ad.primitive_jvps[_mark] = _mark_differentiated
 def marking_returns(name_of: Callable[[FrameType, Any], dict[str, Any]]) -> Iterator[None]:
     """Have this thread mark values that functions return.
 
-    Within this, `jax.checking_leaks` looks for nothing: the marks themselves are held until their trace has ended.
+    `jax.checking_leaks` is off within the block: the marks themselves are held until their trace has ended.
 
     Args:
-        name_of: given the frame of a function that returns and what it returns, the values to mark by their names.
+        name_of: takes the frame of a returning function and its result; returns the values to mark, by name.
     """
-    marked: list[Any] = []  # JAX drops an operation whose result nobody holds
+    marked: list[Any] = []  # JAX drops an operation whose result nobody references
     before = sys.getprofile()
 
     def returned(frame: FrameType, event: str, value: Any) -> None:
@@ -131,7 +132,7 @@ def marking_returns(name_of: Callable[[FrameType, Any], dict[str, Any]]) -> Iter
         if before is None or callable(before):
             sys.setprofile(before)
         else:
-            before.enable()  # a cProfile.Profile, up to Python 3.11
+            before.enable()  # up to Python 3.11 this is a `cProfile.Profile` itself, which `setprofile` does not take
 
 
 def is_traced(value: Any) -> bool:
@@ -150,7 +151,7 @@ def calls_to(eqn: Any) -> tuple[Instruction, ...]:
 
 
 def is_of_a_derivative(eqn: Any) -> bool:
-    """Whether an operation was made by differentiating another one, whose source line it bears."""
+    """Return whether an operation comes from differentiating another one, whose source line it carries."""
     return "jvp(" in str(eqn.source_info.name_stack)
 
 
@@ -162,8 +163,9 @@ def scopes_of(eqn: Any) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=65536)
 def line_of(instruction: Instruction) -> int:
-    """Return the line of an instruction, the first where it stands on several; 0 where it is not known."""
+    """Return the line of an instruction, the first if it spans several; 0 if unknown."""
     code, offset = instruction
+    # Offsets count bytes, `co_positions` yields one entry for each code unit of two bytes.
     return _lines(code)[offset // 2] if 0 <= offset // 2 < len(_lines(code)) else 0
 
 

@@ -1,4 +1,4 @@
-"""How JAX traces: what it is tracing, its operations run again one by one, and changes to what it is about to trace."""
+"""Ask JAX what it is tracing, run a traced program again operation by operation, and intercept what is traced next."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def is_tracing() -> bool:
 
 
 def in_backward_pass() -> bool:
-    """Whether the operation being traced comes from transposing another one."""
+    """Return whether the operation being traced comes from transposing another one."""
     return "transpose" in str(source_info_util.current().name_stack)
 
 
 def varying_axes(x: Any) -> frozenset[str]:
-    """The mesh axes along which a value differs from device to device, while `jax.shard_map` traces and checks it."""
+    """Return the mesh axes over which a value varies (JAX's "vma"), while `jax.shard_map` traces and checks it."""
     return frozenset(jax.typeof(x).mat.varying)
 
 
@@ -34,22 +34,22 @@ _trace_of = jax.make_user_context(None)
 
 
 def fresh_traces() -> contextlib.AbstractContextManager[None]:
-    """A context in which JAX traces every function anew, helpers of its own included.
+    """Return a context in which JAX traces every function anew, its own helpers included.
 
-    JAX traces a helper such as `jax.nn.gelu`, or the slicing of a loop's weights, once a process for the same shapes,
-    and what it keeps bears the line of whoever called it first. In another program, `outlay.explain` would name that
-    line, of a file that has nothing to do with it. JAX keeps traces by context, and this one is nobody else's.
+    JAX caches the trace of a helper such as `jax.nn.gelu`, or of slicing a loop's weights, by shapes, once per process.
+    The cached trace carries the source line of its first caller, so `outlay.explain` would name a line of an unrelated
+    program. The cache is keyed by context, and this context is used nowhere else.
     """
     return _trace_of(object())
 
 
 def run_jaxpr(jaxpr: Any, values: Sequence[Any], evaluate: Callable[..., list[Any]]) -> list[Any]:
-    """Run the operations of a traced program one by one, each as if from the source line that it came from.
+    """Run the operations of a traced program one by one, each with its original source line.
 
     Args:
         jaxpr: the program, closed or not.
-        values: what it takes; they need not be arrays.
-        evaluate: `evaluate(eqn, values, bind)` gives the results of an operation, such as `bind(*values)`.
+        values: its arguments; they need not be arrays.
+        evaluate: `evaluate(eqn, values, bind)` returns the results of an operation, such as `bind(*values)`.
     """
     consts, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *values], strict=True))
@@ -75,7 +75,7 @@ SCAN, CHECKPOINTS, CALLS = "scan", ("remat2", "checkpoint"), ("jit", "pjit", "cl
 
 @dataclass(frozen=True)
 class Operations:
-    """Some operations of a traced program, as a program of their own that `run_jaxpr` runs."""
+    """Some operations of a traced program as a program of their own, which `run_jaxpr` runs."""
 
     eqns: Sequence[Any]
     invars: Sequence[Any]
@@ -84,7 +84,8 @@ class Operations:
 
 
 def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Of the operands of a `lax.scan`, how many are constants and how many are carried; the rest are scanned."""
+    """Return how many operands of a `lax.scan` are constants and how many are carried; the rest are scanned."""
+    # JAX 0.12 replaced the counts by a tree of the operands, `ft_in`.
     if "ft_in" not in params:
         return params["num_consts"], params["num_carry"]
     consts, carried, _ = params["ft_in"].unpack()
@@ -97,13 +98,13 @@ def rerun_scan(
     run: Callable[[list[Any]], list[Any]],
     wrap: Callable[[Any], Any] = lambda turn: turn,
 ) -> list[Any]:
-    """Run a traced `lax.scan` again, each turn of it in another way.
+    """Run a traced `lax.scan` again with another body.
 
     Args:
         params: the parameters of the operation.
         values: its operands.
-        run: what a turn does with its constants, what is carried, and its slices.
-        wrap: a transformation of the whole turn, such as `jax.checkpoint`.
+        run: the body: takes its constants, carry and slices; returns the new carry and the outputs.
+        wrap: a transformation of the whole body, such as `jax.checkpoint`.
     """
     num_consts, num_carried = scan_operands(params)
     consts, start, stacked = values[:num_consts], values[num_consts:][:num_carried], values[num_consts + num_carried :]
@@ -119,7 +120,7 @@ def rerun_scan(
 
 @contextlib.contextmanager
 def intercepting(intercept: Callable[..., Any]) -> Iterator[None]:
-    """Have `intercept(primitive, bind, args, params)` stand in for every operation that this thread traces.
+    """Call `intercept(primitive, bind, args, params)` for every operation that this thread traces.
 
     Args:
         intercept: returns what `bind(*args, **params)` would: the operation's results.
@@ -128,6 +129,7 @@ def intercepting(intercept: Callable[..., Any]) -> Iterator[None]:
 
     def bind(self: Primitive, *args: Any, **params: Any) -> Any:
         plainly = functools.partial(original, self)
+        # The method is replaced for all threads: others, such as an asynchronous save, must not notice.
         if threading.get_ident() != thread:
             return plainly(*args, **params)
         return intercept(self, plainly, args, params)
@@ -141,9 +143,10 @@ def intercepting(intercept: Callable[..., Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def differentiating(change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Have this thread differentiate `change(function)` wherever it is told to differentiate a function.
+    """Have this thread differentiate `change(function)` wherever it would differentiate a function.
 
-    It reaches `jax.grad`, `jax.value_and_grad` and `jax.vjp`, however somebody came by them, and so every library's.
+    `jax.grad`, `jax.value_and_grad` and `jax.vjp` all end in the function that is replaced, so every library is
+    reached.
 
     Args:
         change: returns a function of the same arguments and results.

@@ -1,4 +1,4 @@
-"""Files that are written for a user: whole or not at all, and never in the place of one that Outlay did not make."""
+"""Write files for a user: completely or not at all, and never over a file that Outlay did not make."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outlay.core.error_types import OutputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# How everything begins that Outlay writes: pages, traces, layouts and other files as TOML, pictures.
+# How every file that Outlay writes begins: pages, traces, layouts and other TOML, pictures.
 _OUR_BEGINNINGS = (
     re.compile(rb'\s*<!doctype html>.*<meta name="generator" content="outlay">', re.DOTALL),
     re.compile(rb'\{"otherData": \{"generator": "outlay"'),
@@ -27,55 +27,55 @@ _OUR_BEGINNINGS = (
 )
 _BEGINNING = 4096
 _PICTURES = {".png": {"Software": "outlay"}, ".svg": {"Creator": "outlay"}}
-"""What pictures say of who made them, by the ending of their file; of others matplotlib cannot tell it."""
+"""The metadata that marks a picture as Outlay's, by file extension; matplotlib has none for other formats."""
 
 
 def check_writable(path: Path, *, force: bool = False) -> None:
-    """Raise where a file cannot be written, or would replace one that Outlay did not make. Nothing is touched.
+    """Raise unless a file can be written without replacing one that Outlay did not make. Nothing is touched.
 
-    To be asked before long work whose result goes to the file; `write_output` asks again.
+    Call it before long work whose result goes to the file; `write_output` checks again.
 
     Args:
         path: the file.
-        force: any file may be replaced.
+        force: allow any file to be replaced.
 
     Raises:
-        OutputError: it is somebody else's, or a folder; or its folder is not there or cannot be written to.
+        OutputError: the file belongs to somebody else, or is a folder; or its folder is missing or not writable.
     """
     with _as_output_error(path):
         if path.is_dir():
-            raise OutputError(f"{_named(path)} is a folder\n  fix: the name of a file")
+            raise OutputError(f"{_named(path)} is a folder\n  fix: give the name of a file")
         folder = path.resolve().parent
         if not folder.is_dir():
             raise OutputError(
-                f"{path} cannot be written: there is no folder {path.parent}\n  fix: make it, or another name"
+                f"{path} cannot be written: there is no folder {path.parent}\n  fix: create it, or give another name"
             )
         if not os.access(folder, os.W_OK):
-            raise OutputError(f"{path} cannot be written: nothing may be written to {folder}\n  fix: another folder")
+            raise OutputError(f"{path} cannot be written: {folder} is not writable\n  fix: choose another folder")
         if not force and path.is_file() and not is_ours(path):
             raise OutputError(
                 f"{path} exists, and Outlay did not make it; nothing was written"
-                "\n  fix: another name, or --force to replace it (force=True in Python)"
+                "\n  fix: choose another name, or replace it with --force (force=True in Python)"
             )
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file begins as those that Outlay makes do, or holds nothing that could be lost."""
+    """Return whether a file begins like those that Outlay makes, or is empty."""
     with path.open("rb") as file:
         beginning = file.read(_BEGINNING)
     return not beginning or any(ours.match(beginning) for ours in _OUR_BEGINNINGS)
 
 
 def write_output(path: Path, content: str | bytes, *, force: bool = False) -> None:
-    """Write a file that Outlay may make anew but no other.
+    """Write a file, replacing only one that Outlay made.
 
     Args:
         path: the file.
-        content: what it holds; it begins with what tells that Outlay made it, or only `force` replaces it later.
+        content: what to write. Unless it begins with a mark of Outlay, only `force` can replace it later.
         force: replace any file.
 
     Raises:
-        OutputError: it would replace a file that Outlay did not make, or cannot be written. What was there is there.
+        OutputError: it would replace a file that Outlay did not make, or cannot be written. The old file is untouched.
     """
     check_writable(path, force=force)
     with _as_output_error(path):
@@ -83,7 +83,7 @@ def write_output(path: Path, content: str | bytes, *, force: bool = False) -> No
 
 
 def write_picture(path: Path, figure: Figure, *, force: bool = False) -> None:
-    """Write a picture in the format that its ending says; otherwise as `write_output`.
+    """Write a picture in the format of its file extension.
 
     Raises:
         OutputError: it would replace a file that Outlay did not make, or cannot be written; or there is no such format.
@@ -91,25 +91,25 @@ def write_picture(path: Path, figure: Figure, *, force: bool = False) -> None:
     formats = figure.canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in formats:
         raise OutputError(
-            f"{path} ends in {path.suffix!r}, which is no format of pictures"
-            f"\n  fix: a name that ends in {', '.join(f'.{name}' for name in sorted(formats))}"
+            f"{path} ends in {path.suffix!r}, which is not a picture format"
+            f"\n  fix: choose a name that ends in {', '.join(f'.{name}' for name in sorted(formats))}"
         )
     check_writable(path, force=force)
     write_output(path, picture_bytes(figure, path.suffix.lower()), force=force)
 
 
 def picture_bytes(figure: Figure, ending: str = ".png") -> bytes:
-    """A picture as the content of a file with this ending; it says that Outlay made it."""
+    """Return a picture as the content of a file with this extension, marked as made by Outlay."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format=ending[1:], dpi=150, metadata=_PICTURES.get(ending))
     return drawn.getvalue()
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file in one move: what reads it, or is there after a failure, is the whole of the old or of the new one.
+    """Write a file atomically: a reader, or a failure, finds either the old file or the new one.
 
     Raises:
-        OSError: it cannot be written; what was there is there.
+        OSError: it cannot be written; the old file is untouched.
     """
     with whole_file(path) as unfinished:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -117,18 +117,20 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A name beside a file to write to, which becomes the file at the end; after an exception nothing is left of it.
+    """Yield a temporary name beside a file; it becomes the file at the end, and is removed after an exception.
 
     Args:
-        path: the file. A link stays, and what it leads to is replaced; a device or a pipe is written to as it is.
+        path: the file. A link stays and its target is replaced; a device or a pipe is written to directly.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
         yield path
         return
+    # The extension stays at the end: matplotlib and NumPy choose the format by it, or append one.
     unfinished = path.with_name(f".{path.stem[:100]}.{secrets.token_hex(4)}.partial{path.suffix}")
     try:
         yield unfinished
+        # Without fsync, the new name may after a crash lead to an empty file.
         with unfinished.open("rb") as file:
             os.fsync(file.fileno())
         if path.exists():
@@ -147,7 +149,9 @@ def _as_output_error(path: Path) -> Iterator[None]:
         raise
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         reason = getattr(error, "strerror", None) or error
-        raise OutputError(f"{_named(path)} cannot be written: {reason}\n  fix: another name or folder") from error
+        raise OutputError(
+            f"{_named(path)} cannot be written: {reason}\n  fix: choose another name or folder"
+        ) from error
 
 
 def _named(path: Path) -> str:

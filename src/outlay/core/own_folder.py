@@ -1,4 +1,4 @@
-"""Folders that Outlay made: marked as its own, with a list of what it wrote there, and one writer at a time."""
+"""Folders that Outlay made: marked as its own, with a list of what it wrote there, and locked for one writer."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ MARK = "outlay.txt"
 """The file that marks a folder. Its first line says what the folder is; the others are only ever added to."""
 
 _FIRST_LINE = re.compile(r"Outlay (?P<kind>[a-z0-9 ]+) (?P<id>[0-9a-f]{8}): .*")
-_HELD = {errno.EAGAIN, errno.EACCES}  # what a lock that another holds is called, by file system
-_MOST_BYTES = 2**20
+_HELD = {errno.EAGAIN, errno.EACCES}  # file systems differ in the error for a lock that another process holds
+_MOST_BYTES = 2**20  # of a mark that are read: anybody may have written the file
 _open: weakref.WeakSet[OwnFolder] = weakref.WeakSet()
 
 
 class OwnFolder:
-    """A folder that Outlay writes to: a new or empty one, which it marks, or one that it has marked before.
+    """A folder that Outlay writes to: new or empty and marked now, or marked before.
 
-    Whoever writes takes the folder first. It is locked then until it is released or the process ends, however it ends:
-    the lock is the kernel's, and nothing is left of it that somebody would have to remove. Reading takes no lock.
+    Whoever writes takes the folder first. It stays locked until it is released or the process ends, however it ends:
+    the kernel drops the lock, so no stale lock file has to be removed. Readers take no lock.
 
     Args:
         path: the folder.
         kind: what it is, such as "run folder".
         error: the class of the errors that it raises.
-        fix: what to do where it cannot be used.
+        fix: what to do if the folder cannot be used.
     """
 
     def __init__(self, path: Path, kind: str, error: type[OutlayError], fix: Callable[[], str]) -> None:
@@ -49,11 +49,11 @@ class OwnFolder:
 
     @property
     def id(self) -> str | None:
-        """What tells it from other folders; None where it is not marked as one of this kind."""
+        """The id that tells the folder from others; None unless it is marked as one of this kind."""
         return folder_id(self.path, self._kind)
 
     def check_owned(self) -> None:
-        """Raise unless it may be written to: marked as one of this kind, empty, or not there yet.
+        """Raise unless the folder may be written to: marked as one of this kind, empty, or not there yet.
 
         Raises:
             OutlayError: of the class given.
@@ -69,25 +69,26 @@ class OwnFolder:
             if self.id is None and entries and not self._is_hardly_begun(entries):
                 listed = ", ".join(entries[:6]) + (", …" if len(entries) > 6 else "")
                 raise self._error(
-                    f"{self.path} holds {counted(len(entries), 'entry', 'entries')}, and is no {self._kind} of "
-                    f"Outlay: {listed}"
-                    f"\n  it has no {MARK} that says so, and nothing in it was touched\n  fix: {self._fix()}"
+                    f"{self.path} is not a {self._kind} of Outlay: it holds "
+                    f"{counted(len(entries), 'entry', 'entries')} ({listed}) and no {MARK} that says so"
+                    f"\n  nothing in it was touched\n  fix: {self._fix()}"
                 )
 
     def take(self) -> None:
-        """Mark the folder as ours where it is new, and be the only one that writes to it.
+        """Lock the folder for this object, and mark it as Outlay's if it is new.
 
         Raises:
-            OutlayError: of the class given; it is somebody else's, or another process or object is writing to it.
+            OutlayError: of the class given: it is not Outlay's, or another process or object is writing to it.
         """
         if self._descriptor is not None:
             return
         self.check_owned()
         with self.as_error():
             self.path.mkdir(parents=True, exist_ok=True)
+            # O_NOFOLLOW: in a folder that others can write to, the mark could be a link to a file elsewhere.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             self._descriptor = os.open(self.path / MARK, flags, 0o666)
-            self._close = weakref.finalize(self, os.close, self._descriptor)  # who forgets to release it does so too
+            self._close = weakref.finalize(self, os.close, self._descriptor)  # an object that is dropped unlocks it too
             _open.add(self)
             try:
                 self._lock()
@@ -96,32 +97,32 @@ class OwnFolder:
             except BaseException:
                 self.release()
                 raise
-            with contextlib.suppress(OSError):  # only for the message of another who comes
+            with contextlib.suppress(OSError):  # only used in the error message of another process
                 self._append(f"\nin use since {_now()} by process {os.getpid()} on {socket.gethostname()}")
 
     def release(self) -> None:
-        """Let others write there."""
+        """Unlock the folder."""
         self._descriptor = None
         self._close()
 
     def names(self) -> set[str]:
-        """What Outlay has written there; a mark that names a path, which somebody else put in it, names nothing."""
+        """Return the names that Outlay has written there; a path, which somebody else must have added, is ignored."""
         lines = _lines(self.path) if self.id is not None else []
         listed = {line.removeprefix("wrote ") for line in lines if line.startswith("wrote ")}
         return {name for name in listed if name not in ("", ".", "..") and not set(name) & set("/\\\0")}
 
     def will_write(self, name: str) -> None:
-        """List a file or folder that is about to be written.
+        """Record the name of a file or folder that is about to be written.
 
         Raises:
-            OutlayError: of the class given; there is one of this name already that Outlay did not write.
+            OutlayError: of the class given: the name exists and Outlay did not write it.
         """
         if name in self.names():
             return
         if os.path.lexists(self.path / name):
             raise self._error(
-                f"{self.path / name} is not Outlay's, which has to write a file or folder of this name"
-                "\n  fix: rename it, or another folder"
+                f"{self.path / name} is in the way: Outlay has to write this name and did not make what is there"
+                "\n  fix: rename it, or choose another folder"
             )
         self.take()
         assert self._descriptor is not None
@@ -130,18 +131,19 @@ class OwnFolder:
 
     @contextlib.contextmanager
     def as_error(self) -> Iterator[None]:
-        """Have a fault of the file system told as an error of the class given."""
+        """Raise file system errors as errors of the class given."""
         try:
             yield
         except OutlayError:
             raise
         except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
             raise self._error(
-                f"{self.path} cannot be used: {_reason(error)}\n  fix: give permission or make room, or another folder"
+                f"{self.path} cannot be used: {_reason(error)}\n"
+                "  fix: give permission, free some space, or choose another folder"
             ) from error
 
     def _is_hardly_begun(self, entries: list[str]) -> bool:
-        """Whether a process was killed as it made the mark."""
+        """Return whether the folder holds only an empty mark: a process was killed while it made it."""
         its = os.lstat(self.path / entries[0])
         return entries == [MARK] and stat.S_ISREG(its.st_mode) and its.st_size == 0
 
@@ -154,6 +156,7 @@ class OwnFolder:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._descriptor)
         except OSError:
+            # A half-written line would run together with the next one.
             os.ftruncate(self._descriptor, before)
             raise
 
@@ -164,8 +167,8 @@ class OwnFolder:
         except OSError as error:
             if error.errno not in _HELD:
                 warnings.warn(
-                    f"{self.path} cannot be locked ({error.strerror}): nothing keeps a second run out of it, so that "
-                    "each may remove what the other writes\n  fix: a file system with locks, or see that one writes",
+                    f"{self.path} cannot be locked ({error.strerror}): a second run may write to it, and each "
+                    "may remove what the other writes\n  fix: use a file system with locks, or run only one at a time",
                     CheckpointWarning,
                     stacklevel=4,
                 )
@@ -173,28 +176,27 @@ class OwnFolder:
             holder, is_here = self._holder()
             fix = "use that one, or close it" if is_here else "wait for it or end it"
             raise self._error(
-                f"{self.path} is being written to by another: {holder}; nothing was touched"
-                f"\n  fix: {fix}, or another folder"
+                f"{self.path} is already {holder}; nothing was touched\n  fix: {fix}, or choose another folder"
             ) from error
 
     def _holder(self) -> tuple[str, bool]:
-        """Who has it, and whether that is in this process."""
+        """Return who holds the lock, and whether that is this process."""
         since = [line for line in _lines(self.path) if line.startswith("in use ")]
         if not since:
-            return "one that has just begun", False
+            return "in use by a run that has just begun", False
         is_here = since[-1].endswith(f" by process {os.getpid()} on {socket.gethostname()}")
-        return since[-1] + (", which is this very program" if is_here else ""), is_here
+        return since[-1] + (", which is this program" if is_here else ""), is_here
 
 
 def folder_id(path: Path, kind: str) -> str | None:
-    """The id in the mark of a folder; None where it is not marked as one of this kind."""
+    """Return the id in the mark of a folder; None unless it is marked as one of this kind."""
     lines = _lines(path)
     first = _FIRST_LINE.fullmatch(lines[0]) if lines else None
     return first["id"] if first and first["kind"] == kind else None
 
 
 def mark(path: Path, kind: str, id: str) -> None:
-    """Mark a folder that was made in one of our folders.
+    """Mark a folder that was made inside of one of our folders.
 
     Raises:
         OSError: it cannot be written.
@@ -207,7 +209,7 @@ def _first_line(kind: str, id: str) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a folder's mark; none where there is none that can be read."""
+    """Return the lines of a folder's mark; none if there is no readable mark."""
     try:
         if not stat.S_ISREG(os.lstat(path / MARK).st_mode):
             return []
@@ -226,7 +228,7 @@ def _now() -> str:
 
 
 def _forget_in_child() -> None:
-    """A forked child has the lock of its parent, and would hold it after the parent's death."""
+    """Drop inherited locks: a forked child, such as a data worker, would hold them after its parent's death."""
     for folder in list(_open):
         folder.release()
 

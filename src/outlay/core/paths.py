@@ -1,8 +1,8 @@
-"""Dotted paths, the names of leaves in any tree, and glob patterns over them.
+"""Dotted paths, which name the leaves of any tree, and glob patterns over them.
 
-A path's parts come from dictionary keys, sequence positions, attribute and dataclass field names. Boxes that hold
-one array under `.value` (Flax variables and partitioned parameters) are transparent: `dense.kernel`, not
-`dense.kernel.value`. A part that itself holds a dot, a `*`, a quote, or nothing at all is written in single quotes.
+The parts of a path are dictionary keys, sequence positions, and names of attributes and dataclass fields. Boxes that
+hold one array under `.value` (Flax variables and partitioned parameters) are left out: `dense.kernel`, not
+`dense.kernel.value`. A part that is empty, or contains a dot, a `*` or a quote, is written in single quotes.
 
 In a pattern `*` is one part (or a piece of one), `**` any number of parts.
 """
@@ -24,11 +24,11 @@ Parts = tuple[str, ...]
 
 
 def flatten_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[tuple[str, Any]], Any]:
-    """Every leaf of a tree with its dotted path, in JAX's leaf order, and the tree's structure.
+    """Return every leaf of a tree with its dotted path, in JAX's leaf order, and the tree's structure.
 
     Args:
         tree: the tree.
-        is_leaf: what counts as a leaf besides those of JAX.
+        is_leaf: which nodes count as leaves besides those of JAX.
 
     >>> flatten_paths({"layers": [{"kernel": 1.0}], "step": 0})[0]
     [('layers.0.kernel', 1.0), ('step', 0)]
@@ -44,13 +44,13 @@ def flatten_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tu
 
 
 def map_with_paths(function: Callable[[str, Any], Any], tree: Any) -> Any:
-    """The tree with each leaf replaced by `function(path, leaf)`."""
+    """Return the tree with each leaf replaced by `function(path, leaf)`."""
     named, structure = flatten_paths(tree)
     return jax.tree_util.tree_unflatten(structure, [function(path, leaf) for path, leaf in named])
 
 
 def join_parts(parts: Parts) -> str:
-    """Parts to a dotted path, quoting the parts that need it.
+    """Join parts to a dotted path, quoting where needed.
 
     >>> join_parts(("params", "mlp/~/linear_0", "a.b"))
     "params.mlp/~/linear_0.'a.b'"
@@ -60,7 +60,7 @@ def join_parts(parts: Parts) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def split_path(path: str) -> Parts:
-    """A dotted path to its parts: the inverse of `join_parts`.
+    """Split a dotted path into its parts: the inverse of `join_parts`.
 
     >>> split_path("params.'a.b'.kernel")
     ('params', 'a.b', 'kernel')
@@ -69,11 +69,12 @@ def split_path(path: str) -> Parts:
 
 
 def under(root: str, path: str) -> str:
-    """A path below a root; either may be empty."""
+    """Return a path below a root; either may be empty."""
     return join_parts(split_path(root) + split_path(path))
 
 
 def _parts(key_path: tuple[Any, ...], siblings: collections.Counter) -> Parts:
+    # Only a lone `.value` is a box: with siblings it is a field that happens to have this name.
     if len(key_path) > 1 and _is_box_value(key_path[-1]) and siblings[key_path[:-1]] == 1:
         key_path = key_path[:-1]
     return tuple(_part(key) for key in key_path)
@@ -91,7 +92,7 @@ def _part(key: Any) -> str:
         return str(key.idx)
     if isinstance(key, tree_util.DictKey | tree_util.FlattenedIndexKey):
         return str(key.key)
-    return str(key)  # a custom node's own key type: its text is all that is known of it
+    return str(key)  # the key type of a custom node, of which nothing is known but its text
 
 
 _PIECE = re.compile(r"'(?:[^'\\]|\\.)*'|[^.]+")
@@ -116,16 +117,16 @@ def _check_unique(paths: list[str]) -> None:
     twice = [path for path, count in collections.Counter(paths).items() if count > 1]
     if twice:
         raise LayoutError(
-            f"{counted(len(twice), 'path names', 'paths name')} more than one leaf, so no rule could tell them apart:",
+            f"{counted(len(twice), 'path names', 'paths name')} more than one leaf, so no rule could tell these apart:",
             [
-                Problem("same path twice", path, "two keys of the tree read the same", "rename one of the keys")
+                Problem("same path twice", path, "two keys of the tree have the same text", "rename one of the keys")
                 for path in twice
             ],
         )
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern matches a whole path; both ends are anchored.
+    """Return whether a pattern matches a whole path; both ends are anchored.
 
     >>> matches("params.**.kernel", "params.dense.kernel"), matches("params.**.kernel", "params.kernel")
     (True, True)
@@ -136,7 +137,7 @@ def matches(pattern: str, path: str) -> bool:
 
 
 def matches_parts(pattern: Parts, path: Parts) -> bool:
-    """Whether a pattern in parts, as `pattern_parts` gives them, matches a path in parts.
+    """Return whether a pattern, split by `pattern_parts`, matches a path that is split too.
 
     >>> matches_parts(("**", "k*"), ("dense", "kernel"))
     True
@@ -145,7 +146,7 @@ def matches_parts(pattern: Parts, path: Parts) -> bool:
 
 
 def first_part(pattern: str) -> str | None:
-    """The pattern's first part when it is a plain name, else None (it begins with a wildcard).
+    """Return the first part of a pattern if it is a plain name; None if it begins with a wildcard.
 
     >>> first_part("opt_state.**"), first_part("**.kernel"), first_part("opt*.x")
     ('opt_state', None, None)
@@ -158,7 +159,7 @@ def first_part(pattern: str) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def pattern_parts(pattern: str) -> tuple[str, ...]:
-    """A pattern's parts as written, quotes kept.
+    """Split a pattern into its parts as written, with their quotes.
 
     >>> pattern_parts("params.**.'a.b'")
     ('params', '**', "'a.b'")
@@ -167,11 +168,11 @@ def pattern_parts(pattern: str) -> tuple[str, ...]:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """What is wrong with a pattern's writing, or None."""
+    """Return what is wrong with the syntax of a pattern, or None."""
     if not pattern:
         return "the pattern is empty; `**` matches every leaf"
     if pattern.startswith(".") or pattern.endswith(".") or ".." in re.sub(r"'[^']*'", "q", pattern):
-        return "a dot at an end or two dots in a row leave an empty part"
+        return "a dot at an end, or two dots in a row, leaves an empty part"
     if ".".join(pattern_parts(pattern)) != pattern or any(map(_is_half_quoted, pattern_parts(pattern))):
         return "a quote opens or closes inside a part; quote whole parts: params.'a.b'.kernel"
     wrong = [part for part in pattern_parts(pattern) if _is_wild(part) and "**" in part and part != "**"]
@@ -189,7 +190,7 @@ def _is_half_quoted(part: str) -> bool:
 
 
 Pieces = tuple[tuple[str, ...] | None, ...]
-"""Of each part of a pattern what stands between its stars, or None for `**`."""
+"""The parts of a pattern, each as the texts between its stars; None for `**`."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -200,8 +201,8 @@ def _pieces(pattern: Parts) -> Pieces:
 def _match(pattern: Pieces, path: Parts) -> bool:
     """Match greedily from the left; a part that does not fit moves the last `**` on by one part, as in globbing.
 
-    Only the last `**` is ever moved: what an earlier one could take besides, the last one can take too. So a match
-    takes at most the product of the two lengths, whatever the pattern.
+    Only the last `**` is ever moved: whatever an earlier one could take in addition, the last one can take too. So a
+    match takes at most the product of the two lengths, whatever the pattern.
     """
     if None not in pattern and len(pattern) != len(path):
         return False
@@ -223,7 +224,7 @@ def _match(pattern: Pieces, path: Parts) -> bool:
 
 
 def _part_matches(pieces: tuple[str, ...], part: str) -> bool:
-    """Whether a part is these pieces in their order, with anything between them; each is looked for once."""
+    """Return whether a part is these texts in order with anything between them; each is searched for once."""
     if len(pieces) == 1:
         return part == pieces[0]
     first, *middle, last = pieces
@@ -242,5 +243,5 @@ _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'")
 
 
 def _part_pieces(part: str) -> tuple[str, ...]:
-    """What stands between the stars of a part; quoted, every character stands for itself."""
+    """Return the texts between the stars of a part; in a quoted part a star is a plain character."""
     return split_path(part) if part.startswith("'") else tuple(part.split("*"))

@@ -1,4 +1,4 @@
-"""How every message, table and page writes counts, bytes, seconds and FLOPs."""
+"""Write counts, bytes, seconds and FLOPs in the same way in every message, table and page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def counted(num: int, one: str, many: str | None = None) -> str:
-    """A number of things, with the word for one of them or for several (by default, one with an s).
+    """Write a number of things with the singular or the plural of their name (by default with an s).
 
     >>> counted(1, "leaf", "leaves"), counted(20_000, "leaf", "leaves"), counted(0, "problem")
     ('1 leaf', '20,000 leaves', '0 problems')
@@ -15,7 +15,7 @@ def counted(num: int, one: str, many: str | None = None) -> str:
 
 
 def listed(items: Sequence[object], most: int = 3) -> str:
-    """Items with commas; from `most` on they are only counted.
+    """Join items with commas; count those after the first `most`.
 
     >>> listed(["a", "b"]), listed("abcde")
     ('a, b', 'a, b, c and 2 more')
@@ -25,7 +25,7 @@ def listed(items: Sequence[object], most: int = 3) -> str:
 
 
 def how_often(runs: int) -> str:
-    """A number of times in words.
+    """Write a number of repetitions.
 
     >>> how_often(1), how_often(2), how_often(4800)
     ('once', 'twice', '4,800 times')
@@ -34,13 +34,13 @@ def how_often(runs: int) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes for people, in binary units.
+    """Write a number of bytes in binary units.
 
     >>> format_bytes(512), format_bytes(1628200), format_bytes(-3 * 2**30), format_bytes(0.25)
     ('512 B', '1.6 MiB', '-3.0 GiB', '0.25 B')
     """
     size = float(abs(count))
-    if 0 < size < 1:  # an average, such as of what is sent in one of several steps
+    if 0 < size < 1:  # an average, such as the bytes per step of a transfer that happens every few steps
         return f"{count:.2f} B"
     sign = "-" if count < 0 else ""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
@@ -52,7 +52,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A time for people.
+    """Write a time with its unit.
 
     >>> format_seconds(0), format_seconds(3.21e-5), format_seconds(0.0125), format_seconds(83.0)
     ('0 s', '32.1 µs', '12.5 ms', '83 s')
@@ -64,7 +64,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_range(low: float, high: float) -> str:
-    """A range of times for people.
+    """Write a range of times, the unit once if both have the same.
 
     >>> format_range(0.012, 0.031), format_range(0.5e-3, 0.012), format_range(0.002, 0.002)
     ('12 to 31 ms', '500 µs to 12 ms', '2 ms')
@@ -77,7 +77,7 @@ def format_range(low: float, high: float) -> str:
 
 
 def format_flops(count: float) -> str:
-    """Floating-point operations for people.
+    """Write a number of floating-point operations.
 
     >>> format_flops(738e6), format_flops(2.5e15)
     ('738 MFLOP', '2.5 PFLOP')

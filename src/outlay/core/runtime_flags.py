@@ -1,4 +1,4 @@
-"""What a process runs with: XLA's flags, malloc's settings, simulated devices' variables, installed versions."""
+"""What a process runs with: XLA flags, malloc settings, variables for simulated devices, installed versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(rb"xla_[a-z0-9_]{4,90}(?=\0)")
 
 
 def read_flags(text: str) -> dict[str, str]:
-    """The flags of a text such as `$XLA_FLAGS`, by name without dashes; a flag given without a value is "true".
+    """Read the flags of a text such as `$XLA_FLAGS`, by name without dashes; a flag without a value is "true".
 
     The last mention of a flag wins, as in XLA.
 
@@ -36,14 +36,14 @@ def read_flags(text: str) -> dict[str, str]:
 
 
 def merge_flags(existing: str, flags: Mapping[str, Value]) -> str:
-    """Add flags to a text, keeping all that is there.
+    """Add flags to a text, keeping all that are there.
 
     Args:
         existing: the text, such as the value of `$XLA_FLAGS`.
-        flags: value of each flag by its name without dashes.
+        flags: the value of each flag, by its name without dashes.
 
     Raises:
-        MeshError: flags are set to other values already; the message lists all of them.
+        MeshError: flags are already set to other values; the message lists all of them.
 
     >>> merge_flags("--xla_dump_to=/dumps", {"xla_force_host_platform_device_count": 8})
     '--xla_dump_to=/dumps --xla_force_host_platform_device_count=8'
@@ -57,13 +57,13 @@ def merge_flags(existing: str, flags: Mapping[str, Value]) -> str:
             f"    fix: remove --{name}={given[name]} from XLA_FLAGS, or set it to {texts[name]}"
             for name in conflicts
         ]
-        raise MeshError("\n".join(["XLA_FLAGS conflicts with what is asked for", *lines]))
+        raise MeshError("\n".join(["XLA_FLAGS conflicts with what was asked for", *lines]))
     missing = [f"--{name}={value}" for name, value in texts.items() if name not in given]
     return " ".join([*([existing] if existing.strip() else []), *missing])
 
 
 def typed_flags(text: str) -> dict[str, Value]:
-    """The flags of a text as JAX wants them for a single program: truths and whole numbers as such.
+    """Read flags as JAX takes them in `compiler_options`: booleans and integers as Python values.
 
     >>> typed_flags("--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=4")
     {'xla_gpu_enable_triton_gemm': False, 'xla_gpu_autotune_level': 4}
@@ -76,10 +76,10 @@ def typed_flags(text: str) -> dict[str, Value]:
 
 
 def flags_of_library(library: Path) -> set[str]:
-    """The names of all flags that stand in the file of a compiler, which tells them in no other way.
+    """Return the names of all flags in a compiler's library; no API lists them.
 
     Args:
-        library: the file; it is searched from end to end, which takes a second.
+        library: the file. It is searched from end to end, which takes a second.
     """
     names = set()
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -92,7 +92,7 @@ def flags_of_library(library: Path) -> set[str]:
 
 
 def xla_library() -> Path | None:
-    """The file of JAX's own compiler, for the CPU; None where JAX is built otherwise. JAX is not imported for it."""
+    """Return the library with JAX's CPU compiler; None if this JAX is built in another way. JAX is not imported."""
     spec = importlib.util.find_spec("jaxlib")
     folders = spec.submodule_search_locations if spec else None
     return next((file for folder in folders or () for file in sorted(Path(folder).glob("libjax_common*"))), None)
@@ -107,21 +107,21 @@ def _same(one: str, other: str) -> bool:
     return truths.get(one.lower(), one) == truths.get(other, other)
 
 
-# Parameters of glibc's mallopt (malloc.h). Large blocks come from the heap instead of maps of their own, which are
-# given back when freed; the heap does not shrink; and all threads share one, so that what one frees another can take.
+# Parameters of glibc's mallopt (malloc.h). Large blocks come from the heap instead of mappings of their own, which
+# are returned to the system when freed; the heap does not shrink; and all threads share one heap, so that memory
+# freed by one is reused by another.
 _MMAP_MAX, _TRIM_THRESHOLD, _ARENA_MAX = -4, -1, -8
 _SETTINGS = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1, _ARENA_MAX: 1}
 
 
 def keep_memory() -> bool:
-    """Have malloc keep the memory that is freed from now on; the process then stays as large as it has been.
+    """Have malloc keep freed memory from now on; the process stays as large as it has been at its peak.
 
-    XLA's CPU backend takes the memory for gradients and temporaries anew at each step. glibc gives blocks of that size
-    back to the system when they are freed, and the next step pays for a page fault every 4 KiB: a third of the step's
-    time was measured.
+    XLA's CPU backend allocates gradients and temporaries anew in each step. glibc returns blocks of that size to the
+    system when they are freed, and the next step pays a page fault for every 4 KiB: a third of a step, measured.
 
     Returns:
-        Whether it is so now: only with glibc, that is on most Linux systems; elsewhere nothing changes.
+        Whether it took effect: only with glibc, that is on most Linux systems. Elsewhere nothing changes.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -129,8 +129,8 @@ def keep_memory() -> bool:
     return min(mallopt(parameter, value) for parameter, value in _SETTINGS.items()) == 1
 
 
-# XLA ends the process when a collective waits longer than 40 s, which a real bug does but also a busy machine whose
-# few cores take turns as many devices.
+# XLA aborts the process when a collective waits longer than 40 s: a sign of a deadlock, but also of a busy machine
+# whose few cores take turns as many devices.
 _PATIENCE = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
     "xla_cpu_collective_call_terminate_timeout_seconds": 600,
@@ -142,11 +142,11 @@ _THREADS_PER_DEVICE = 4
 
 
 def simulated_environment(num_devices: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables to set besides those that are set, for so many simulated devices in one process.
+    """Return the variables to set for simulated devices in one process, besides those that are already set.
 
     Args:
         num_devices: devices of the process.
-        environment: what is set already; it is kept.
+        environment: the variables that are set; they are kept.
     """
     flags = environment.get("XLA_FLAGS", "")
     missing = {name: value for name, value in _PATIENCE.items() if name not in read_flags(flags)}
@@ -154,13 +154,13 @@ def simulated_environment(num_devices: int, environment: Mapping[str, str]) -> d
 
 
 def _threads(num_devices: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """Enough threads that simulated devices cannot starve one another.
+    """Return how to give XLA enough threads that simulated devices cannot starve one another.
 
-    XLA's pool has as many threads as there are devices or cores. When many small steps are dispatched without waiting
-    for results, the launches of later steps hold them until earlier steps are done, and an earlier step waits in a
-    collective for a device that finds no thread: nobody moves, and XLA ends the process. XLA takes the size of the
-    pool from NPROC when it starts. A larger number that is set already stays. A single device starves nobody, and
-    threads beyond the cores it has would only take turns with the one that works.
+    XLA's pool has as many threads as devices or cores, whichever is more. If many small steps are dispatched without
+    waiting, launches of later steps occupy the threads until earlier steps are done, while an earlier step waits in a
+    collective for a device that finds no thread: a deadlock, and XLA aborts the process (JAX 0.10.2; 0.12 survives the
+    same loop). XLA takes the size of the pool from NPROC when it starts; a larger number that is set already stays. A
+    single device starves nobody, and more threads than cores would only slow it down.
     """
     enough = _THREADS_PER_DEVICE * num_devices
     num_threads = environment.get("NPROC", "")
@@ -170,7 +170,7 @@ def _threads(num_devices: int, environment: Mapping[str, str]) -> dict[str, str]
 
 
 def versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """The installed version of each package, None for one that is not installed.
+    """Return the installed version of each package, None for one that is not installed.
 
     >>> versions(["no-such-package"])
     {'no-such-package': None}

@@ -1,6 +1,6 @@
-"""Byte arithmetic: what an array of a shape and dtype costs.
+"""Compute the bytes of arrays from shape and dtype.
 
-Apart from `quantities`, which the launcher's parent reads too: it never imports JAX.
+Not in `quantities`, because the launcher's parent process reads that and never imports JAX.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 
 def num_bytes(shape: Sequence[int], dtype: Any) -> int:
-    """Bytes of an array; sub-byte dtypes such as int4 and float4 count their bits, rounded up to whole bytes.
+    """Return the bytes of an array; of sub-byte dtypes (int4, float4) the bits are rounded up to bytes.
 
     Typed PRNG keys count the bytes of their key data.
 
@@ -27,18 +27,19 @@ def num_bytes(shape: Sequence[int], dtype: Any) -> int:
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value that was read from a file is a whole number from 0 on; JSON's `true` is none."""
+    """Return whether a value read from a file is an integer from 0 on; JSON's `true` is not one."""
     return type(value) is int and value >= 0
 
 
 @functools.lru_cache(maxsize=256)
 def num_bits(dtype: Any) -> int:
-    """Bits of one element of a dtype (a dtype object, a scalar type or a dtype's name)."""
-    if str(dtype).startswith("key<"):  # typed PRNG keys are not numpy dtypes
+    """Return the bits of one element of a dtype (a dtype object, a scalar type or a dtype's name)."""
+    if str(dtype).startswith("key<"):  # typed PRNG keys are not NumPy dtypes
         return _KEY_BITS[str(dtype)]
     dtype = jnp.dtype(dtype)
     if dtype == jnp.bool_:
         return 8
+    # Not from itemsize: NumPy stores int4 and float8 variants in whole bytes, XLA packs what is below a byte.
     if jnp.issubdtype(dtype, jnp.integer):
         return jnp.iinfo(dtype).bits
     if jnp.issubdtype(dtype, jnp.floating):

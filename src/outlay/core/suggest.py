@@ -1,4 +1,4 @@
-"""Did you mean: the nearest of the names that exist."""
+"""Did you mean: find the nearest of the names that exist."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MAX_LISTED = 12
 
 
 MAX_COMPARED = 200
-"""Names that are compared letter by letter, about 0.1 ms each; of more, those that share most pairs of letters."""
+"""Names compared letter by letter, about 0.1 ms each; of more, those that share most pairs of letters are taken."""
 
 TYPO = 0.9
-"""Likeness (0 to 1) from which a name is a slip of the finger, so that the next nearest one would only distract."""
+"""Similarity (0 to 1) from which a name is taken for a typo, and the second-nearest name would only distract."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence naming the closest known names, or listing the first few when none is close.
+    """Return a sentence with the closest known names, or with the first few if none is close.
 
     >>> did_you_mean("modle", ["data", "model"])
     "did you mean 'model'?"
@@ -46,6 +46,6 @@ def _pairs(name: str) -> set[str]:
 
 
 def _shared_pairs(pairs: set[str], other: str) -> float:
-    """How many of these pairs another name has, over all pairs of both."""
+    """Return the share of letter pairs that two names have in common (Jaccard index)."""
     theirs = _pairs(other)
     return len(pairs & theirs) / max(len(pairs | theirs), 1)

@@ -1,4 +1,4 @@
-"""Plain facts to text: a rich table or renderable as a string, with colour only where a terminal shows it."""
+"""Render tables and other facts as text, with colour only where a terminal shows it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from outlay.core.fold import fold_numbers
 
 @dataclass(frozen=True)
 class Lines:
-    """What rich prints as wide as its console.
+    """Renderables that adapt to the width of rich's console.
 
     Attributes:
-        render: the renderables for a console so many columns wide.
+        render: returns the renderables for a console of so many columns.
     """
 
     render: Callable[[int], Iterator[Any]]
@@ -32,10 +32,10 @@ class Lines:
 
 @dataclass(frozen=True)
 class Visible:
-    """A renderable whose texts hold nothing that a terminal would obey; its own colours stay.
+    """A renderable whose control characters are escaped; rich's own colours stay.
 
     Attributes:
-        renderable: what rich can draw.
+        renderable: anything that rich can draw.
     """
 
     renderable: Any
@@ -46,7 +46,7 @@ class Visible:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> Table:
-    """A borderless table whose columns named in `right` are right-aligned; cells are plain text, not markup."""
+    """Return a borderless table; columns named in `right` are right-aligned, and cells are plain text, not markup."""
     built = Table(box=None, pad_edge=False, header_style="bold", show_header=any(map(str.strip, columns)))
     for column in columns:
         built.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -56,21 +56,21 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seque
 
 
 def folded(rows: Sequence[Sequence[str]], *, names: Sequence[int], all_at: str) -> tuple[list[list[str]], str]:
-    """Make a long table short: rows that differ only in numbers inside of names become one, and the rest is cut.
+    """Shorten a long table: rows that differ only in numbers inside names become one, and the rest is cut.
 
-    A table of at most `MAX_UNFOLDED` rows stays as it is.
+    A table of at most `MAX_UNFOLDED` rows is not changed.
 
     Args:
         rows: the cells of each row; the first is the path of a leaf.
         names: the columns that hold names, whose numbers may differ: `layers.0.kernel` and `layers.1.kernel`.
-        all_at: where all rows can be read, to end the sentence with.
+        all_at: where all rows can be read; ends the sentence about what is left out.
 
     Returns:
-        The rows, and what was left out in a sentence, empty if nothing was.
+        The rows, and a sentence about what is left out, empty if nothing is.
 
     >>> rows = [[f"layers.{i}.kernel", "(8, 8)"] for i in range(300)]
     >>> folded(rows, names=[0], all_at="plan.to_json()")
-    ([['layers.{0..299}.kernel x300', '(8, 8)']], '300 rows in 1, alike ones folded; all of them: plan.to_json()')
+    ([['layers.{0..299}.kernel x300', '(8, 8)']], '300 rows in 1, similar ones folded; all of them: plan.to_json()')
     """
     if len(rows) <= MAX_UNFOLDED:
         return [list(row) for row in rows], ""
@@ -83,7 +83,7 @@ def folded(rows: Sequence[Sequence[str]], *, names: Sequence[int], all_at: str) 
     shown = short[:MAX_ROWS]
     if len(shown) == len(rows):
         return shown, ""
-    return shown, f"{len(rows):,} rows in {len(shown):,}, alike ones folded{cut}; all of them: {all_at}"
+    return shown, f"{len(rows):,} rows in {len(shown):,}, similar ones folded{cut}; all of them: {all_at}"
 
 
 def _as_one(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -94,12 +94,12 @@ def _as_one(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 MAX_UNFOLDED = 60
-"""Rows that fit on a screen or two: of more, equal layers are one row."""
+"""Rows that fit on a screen or two; in longer tables equal layers become one row."""
 
 MAX_ROWS = 200
-"""Rows of a table that a person will scroll through; laying out more takes seconds."""
+"""Rows that a person will scroll through; laying out more takes seconds."""
 
-_NUMBER = re.compile(r"(?<![\s(,])\d+")  # not of a shape, nor one that stands alone
+_NUMBER = re.compile(r"(?<![\s(,])\d+")  # neither in a shape nor a number that stands alone
 
 
 def to_text(renderable: Any, *, width: int = 160) -> str:

@@ -1,4 +1,4 @@
-"""TOML texts: parsed with errors that name the line, and the lines of keys, which `tomllib` forgets."""
+"""Parse TOML with errors that name the line, and find the lines of keys, which `tomllib` forgets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from outlay.core.error_types import Problem
 
 Path = tuple[str, ...]
-"""The keys that lead to a value; a table of an array of tables is its number, `("rule", "0", "match")`."""
+"""The keys that lead to a value; a table in an array of tables is a number: `("rule", "0", "match")`."""
 
 _HEADER = re.compile(r"\s*(?P<open>\[\[?)\s*(?P<path>[^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
 _KEY = re.compile(r"""\s*(?P<path>(?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
@@ -25,8 +25,8 @@ def parse_toml(text: str, name: str, error_type: Callable[[str, Sequence[Problem
 
     Args:
         text: the text.
-        name: the file that it is from, for messages.
-        error_type: makes the error to raise from a headline and its problem.
+        name: the name of the file, for messages.
+        error_type: creates the error to raise, from a headline and its problem.
         fix: what to do about a syntax error.
     """
     try:
@@ -36,8 +36,8 @@ def parse_toml(text: str, name: str, error_type: Callable[[str, Sequence[Problem
         where = f"{name}:{at[1]}:{at[2]}" if at else f"{name}, at its end"
         raise error_type(f"{name} cannot be parsed:", [Problem("not TOML", where, str(error), fix)]) from error
     except RecursionError as error:
-        what = "lists or tables stand in one another, hundreds deep"
-        problem = Problem("nested too deeply", name, what, "write it with ten levels at most")
+        what = "lists or tables are nested hundreds of levels deep"
+        problem = Problem("nested too deeply", name, what, "use at most ten levels")
         raise error_type(f"{name} cannot be parsed:", [problem]) from error
 
 
@@ -47,7 +47,7 @@ class TomlLines:
 
     Attributes:
         name: the file, as the user named it.
-        text: what it holds.
+        text: its content.
         lines: the line of each key and table, counted from 1.
     """
 
@@ -62,13 +62,13 @@ class TomlLines:
         object.__setattr__(self, "lines", lines)
 
     def of(self, path: Path) -> str:
-        """`file:line` of a key, or of the table around it where the key has no line of its own."""
+        """Return `file:line` of a key, or of the table around it if the key has no line of its own."""
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.name}:{self.lines[path]}" if path else self.name
 
     def of_text(self, key: str, is_it: Callable[[str], bool]) -> str:
-        """`file:line` of the first text in the list under a key that is the one meant, or of the key."""
+        """Return `file:line` of the first text in the list under a key that satisfies `is_it`, else of the key."""
         start = self.lines.get((key,), 1)
         for number, line in enumerate(self.text.split("\n")[start - 1 :], start):
             if any(is_it(quoted[1:-1]) for quoted in _QUOTED.findall(line)):
@@ -77,7 +77,7 @@ class TomlLines:
 
 
 def _keys(text: str) -> Iterator[tuple[Path, int]]:
-    """Each key and table with its line; `[a.b.c]` is also the line of `a.b`."""
+    """Yield each key and table with its line; `[a.b.c]` is also the line of `a.b`."""
     table: Path = ()
     num_tables: collections.Counter[Path] = collections.Counter()
     for number, line in enumerate(text.split("\n"), 1):
@@ -89,7 +89,7 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
                 table = (*table, part)
                 yield table, number
                 num_tables[table] += is_array and i == len(parts) - 1
-                # Below an array of tables a header speaks of the table that was begun last.
+                # Below an array of tables a header refers to the most recent table of the array.
                 if num_tables[table]:
                     table = (*table, str(num_tables[table] - 1))
                     yield table, number

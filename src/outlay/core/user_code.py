@@ -1,4 +1,4 @@
-"""Which code is the user's own: not Python's library, not an installed package, not Outlay."""
+"""Find the code that is the user's own: not in the standard library, an installed package, or Outlay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Call:
 
 
 def user_call(stack: traceback.StackSummary) -> Call | None:
-    """The innermost frame that is the user's own."""
+    """Return the innermost frame of the user's own code."""
     for frame in reversed(stack):
         if not _is_library(frame.filename):
             return Call(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
@@ -45,20 +45,20 @@ def user_call(stack: traceback.StackSummary) -> Call | None:
 
 
 def users_traceback(error: BaseException, files: frozenset[str] = frozenset()) -> str | None:
-    """An error as Python prints it, from the user's own code on; None where it did not pass through any.
+    """Format an error as Python does, from the user's own code on; None if it did not pass through any.
 
-    What leads there and what JAX does inside is left out; frames of other libraries that the user's code called stay.
+    Frames before the user's code and inside JAX are left out; frames of other libraries called by the user's code stay.
 
     Args:
         error: the error.
-        files: files that are the user's wherever they lie, such as a recipe in an installed package.
+        files: files that count as the user's wherever they are, such as a recipe in an installed package.
     """
     shown = traceback.TracebackException.from_exception(error)
     if not any(_is_users(frame.filename, files) for frame in shown.stack):
         return None
     one: traceback.TracebackException | None = shown
     while one is not None:
-        # JAX hangs its own view of the same stack below the error, as its cause.
+        # JAX attaches its own, longer view of the same stack as the cause of the error.
         if one.__cause__ is not None and "".join(one.__cause__.format_exception_only()).startswith(_JAX_CAUSES):
             one.__cause__ = None
             one.__suppress_context__ = True

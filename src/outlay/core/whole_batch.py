@@ -1,4 +1,4 @@
-"""What a loss does with the whole batch, where each device has only some samples of it: mode manual fills this in."""
+"""Let a loss see the whole batch where each device has only some of its samples; mode manual fills this in."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, Protocol
 
 
 class Spread(Protocol):
-    """How a batch is spread over devices, while a step is traced for each device's samples.
+    """How a batch is split over devices, while a step is traced for one device's samples.
 
     Attributes:
-        num_devices: over how many.
+        num_devices: the number of devices it is split over.
     """
 
     num_devices: int
 
     def is_needed(self, function_is_global: bool) -> bool:
-        """Whether a loss must be computed as over the whole batch, since it mixes samples."""
+        """Return whether a loss must be computed over the whole batch, because it mixes samples."""
         ...
 
     def as_one(self, function: Callable[[Any, Any], Any], whole: Any, samples: Any) -> Any:
-        """`function(whole, samples)` as one device would compute it from all samples; results of samples stay apart."""
+        """Compute `function(whole, samples)` as one device would from all samples; per-sample results stay split."""
         ...
 
     def mean(self, tree: Any) -> Any:
-        """The mean over devices of arrays of floats; what is no float is the same on all of them."""
+        """Return the mean over devices of float arrays; other leaves are equal on all devices already."""
         ...
 
     def gather(self, tree: Any) -> Any:
-        """The samples of all devices, in their order."""
+        """Return the samples of all devices, in order."""
         ...
 
 
@@ -41,14 +41,14 @@ _spread: ContextVar[Spread | None] = ContextVar("outlay_spread", default=None)
 
 
 def whole_batch(tree: Any) -> Any:
-    """All samples of the batch, inside the loss of a `train_step`, as for a contrastive loss.
+    """Return all samples of the batch, inside the loss of a `train_step`, as a contrastive loss needs them.
 
-    In mode manual a loss is given each device's samples; this gathers what it computed of them, in the order of the
-    batch, and a gradient goes back to the device that each sample is on. Elsewhere the batch is whole, and this does
-    nothing. With `accumulate` or `groups` it is the microbatch or the group.
+    In mode manual a loss is given one device's samples. This gathers values computed from them, in the order of the
+    batch, and the gradient of each sample goes back to its device. In other modes the loss already sees the whole
+    batch, and this does nothing. With `accumulate` or `groups`, "the batch" is the microbatch or the group.
 
     Args:
-        tree: arrays, each with one entry per sample.
+        tree: arrays with one entry per sample.
 
     Example:
         >>> import optax
@@ -70,13 +70,13 @@ def whole_batch(tree: Any) -> Any:
 
 
 def current_spread() -> Spread | None:
-    """How the batch is spread over devices; None where it is whole."""
+    """Return how the batch is split over devices; None if it is not."""
     return _spread.get()
 
 
 @contextlib.contextmanager
 def spreading(spread: Spread | None) -> Iterator[None]:
-    """Say how the batch is spread while a region of mode manual is traced."""
+    """Set how the batch is split, while a region of mode manual is traced."""
     token = _spread.set(spread)
     try:
         with gathering(None if spread is None else spread.gather):
@@ -87,7 +87,7 @@ def spreading(spread: Spread | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def gathering(gather: Gather | None) -> Iterator[None]:
-    """Let `whole_batch` call a function, or do nothing."""
+    """Have `whole_batch` call a function; with None it does nothing."""
     token = _gather.set(gather)
     try:
         yield

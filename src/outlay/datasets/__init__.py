@@ -1,6 +1,6 @@
-"""Data that lie in files, opened as examples by number: text and tokens, images, arrays, tables, records.
+"""Data in files, opened as examples by number: text and tokens, images, arrays, tables, records.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Examples that lie in files: how many there are, and those of any numbers, read when they are asked for."""
+"""Examples in files: their number, and a function that reads any of them on demand."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ CUT_SHORT = "; it may have been cut short"
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples read by number, counted from 0: what `outlay.datasets` opens and `outlay.TrainData` takes.
+    """Examples read by number, counted from 0: what `outlay.datasets` returns and `outlay.TrainData` takes.
 
-    A class of your own needs no more than these two attributes.
+    A class of your own needs only the first two attributes.
 
     Attributes:
         num: how many there are.
-        read: from the numbers of some, an array of ints, to a tree of arrays with one entry for each of them.
-        source: where they are from, for messages.
-        classes: the names of their labels, in order; empty where labels have no names.
+        read: takes an array of int numbers; returns a tree of arrays with one entry per number.
+        source: where they come from, for messages.
+        classes: the names of the labels, in order; empty if labels have no names.
 
     Example:
         >>> squares = outlay.datasets.Examples(10, lambda numbers: {"x": numbers**2})
@@ -53,10 +53,10 @@ class Examples:
         """Split into training and held-out examples: every tenth is held out, always the same ones.
 
         Args:
-            one_in: of how many one is held out.
+            one_in: one of so many is held out.
 
         Raises:
-            DataError: there are fewer than that.
+            DataError: there are fewer than `one_in`.
 
         Example:
             >>> train, test = outlay.datasets.Examples(20, lambda numbers: {"x": numbers}).held_out()
@@ -65,14 +65,14 @@ class Examples:
         """
         if one_in < 2 or self.num < one_in:
             raise DataError(
-                f"of {self.num} examples in {self.source} one in {one_in} cannot be held out\n  fix: more examples"
+                f"{self.num} examples in {self.source} are too few to hold out 1 in {one_in}\n  fix: add more examples"
             )
         every = np.arange(self.num)
         is_held_out = every % one_in == one_in - 1
         return self._of(every[~is_held_out]), self._of(every[is_held_out])
 
     def spread(self, most: int) -> Examples:
-        """Take at most `most` examples, evenly spread.
+        """Take at most `most` examples, spread evenly.
 
         >>> Examples(10, lambda numbers: numbers).spread(4)[:].tolist()
         [0, 3, 6, 9]
@@ -88,8 +88,8 @@ def files_of(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
 
     Args:
         path: the file or folder.
-        endings: such as `(".png",)`.
-        kind: what they hold, for messages.
+        endings: file extensions, such as `(".png",)`.
+        kind: what the files hold, for messages.
 
     Raises:
         DataError: there is no such file, or none in the folder.
@@ -98,7 +98,7 @@ def files_of(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise DataError(
-            f"there is no {path}\n  fix: the file or folder of your {kind}; this is in {path.parent.resolve()}"
+            f"there is no {path}\n  fix: give the file or folder of your {kind}; this is in {path.parent.resolve()}"
         )
     there = sorted(file for file in path.rglob("*") if file.is_file())
     if files := [file for file in there if file.suffix.lower() in endings]:
@@ -106,7 +106,7 @@ def files_of(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
     raise DataError(
         f"{path} holds no {kind}: none of its {len(there)} files ends in {', '.join(endings)}"
         + (f"; there is {there[0].relative_to(path)}" if there else "")
-        + f"\n  fix: the folder with your {kind}"
+        + f"\n  fix: give the folder with your {kind}"
     )
 
 
@@ -118,8 +118,8 @@ def open_all(
     Args:
         files: the files.
         open_one: opens one of them.
-        errors: what it raises for a file that cannot be read.
-        hint: follows what such an error says.
+        errors: the exceptions that it raises for a file that cannot be read.
+        hint: text to add to such an error.
 
     Raises:
         DataError: some cannot be read; all of them are listed.

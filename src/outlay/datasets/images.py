@@ -47,19 +47,19 @@ def digits() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 def images(path: str | Path, *, size: tuple[int, int] | None = None, channels: int = 3) -> Examples:
     """Open images with labels from a folder that has a subfolder for each class.
 
-    A batch reads its own images, with Pillow. Classes are numbered in the order of their names.
+    A batch reads only its own images, with Pillow. Classes are numbered by name.
 
     Args:
-        path: the folder, as in `photos/cat/1.jpg`.
-        size: (height, width) that all are scaled to; that of the first if None.
-        channels: 3 for colours, 1 for grey.
+        path: the folder, such as `photos`, with images like `photos/cat/1.jpg`.
+        size: (height, width) to which all images are scaled; that of the first image if None.
+        channels: 3 for colour, 1 for grey.
 
     Returns:
         Examples of `image` (n, height, width, channels) uint8 and `label` (n,) int32.
 
     Raises:
-        DataError: the folder is not there or holds no images, its images lie in no folders of classes, or one of a
-            batch cannot be read.
+        DataError: the folder is missing or holds no images, images lie outside of class folders, or an image of a batch
+            cannot be read.
 
     Example:
         >>> import PIL.Image
@@ -102,7 +102,7 @@ def _opened(file: Path) -> Any:
         return Image.open(file)
     except OSError as error:
         raise DataError(
-            f"{file} is no image that Pillow can read: {error}\n  fix: take it out of the folder"
+            f"{file} is not an image that Pillow can read: {error}\n  fix: remove it from the folder"
         ) from error
 
 
@@ -113,21 +113,21 @@ def _pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
         try:
             scaled = image.convert("L" if channels == 1 else "RGB").resize((width, height))
         except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"{file} is no whole image: {error}\n  fix: take it out of the folder") from error
+            raise DataError(f"{file} is not a complete image: {error}\n  fix: remove it from the folder") from error
     return np.asarray(scaled).reshape(height, width, channels)
 
 
 def arrays(path: str | Path, *names: str) -> Examples:
     """Open arrays with one entry per example: an `.npz` file, or the `.npy` files of a folder.
 
-    Files of a folder are memory-mapped, so that a batch reads its own entries; an `.npz` file is read whole.
+    Files of a folder are memory-mapped, so that a batch reads only its own entries; an `.npz` file is read completely.
 
     Args:
         path: the file or the folder.
-        names: which of them; all if none is named.
+        names: the arrays to open; all if none is named.
 
     Raises:
-        DataError: the files are not there or were cut short, there is no array of a name, or they differ in length.
+        DataError: the files are missing or were cut short, there is no array of a name, or the lengths differ.
 
     Example:
         >>> path = getfixture("tmp_path") / "digits.npz"
@@ -145,8 +145,8 @@ def arrays(path: str | Path, *names: str) -> Examples:
     if len(lengths) != 1 or () in lengths:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in columns.items())
         raise DataError(
-            f"the arrays in {path} have no common length: {shapes}"
-            "\n  fix: one entry per example in each, or name those that have"
+            f"the arrays in {path} differ in length: {shapes}"
+            "\n  fix: store one entry per example in each, or name the arrays that have one"
         )
     num = next(iter(columns.values())).shape[0]
     return Examples(num, lambda numbers: {name: array[numbers] for name, array in columns.items()}, str(path))

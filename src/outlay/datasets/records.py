@@ -1,4 +1,4 @@
-"""Records of bytes: ArrayRecord, read through grain, and TFRecord, of which an index is made when it is opened."""
+"""Records of bytes: ArrayRecord, read through grain, and TFRecord, which is indexed when it is opened."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from outlay.datasets.examples import Examples, files_of, open_all
 ARRAY_RECORD = (".array_record", ".arrayrecord")
 TF_RECORD = (".tfrecord", ".tfrecords")
 
-_LENGTH = struct.Struct("<Q4x")  # of a TFRecord's data; four bytes are its checksum, and four more follow the data
+_LENGTH = struct.Struct("<Q4x")  # the length of a TFRecord's data and its checksum; four more bytes follow the data
 _CHECKSUM = 4
 
 
 def records(path: str | Path, parse: Callable[[bytes], Any]) -> Examples:
     """Open the examples of a file of records, or of all such files of a folder.
 
-    ArrayRecord files (`.array_record`) are read through grain. TFRecord files (`.tfrecord`) have no index: one is made
-    of the lengths of their records, which reads none of their data. Compressed ones cannot be read by number.
+    ArrayRecord files (`.array_record`) are read through grain. TFRecord files (`.tfrecord`) have no index: one is built
+    from the lengths of the records, without reading their data. Compressed files cannot be read by number.
 
     Args:
         path: the file or the folder.
-        parse: from the bytes of one record to one example, a tree of arrays and numbers; such as
+        parse: converts the bytes of one record to one example, a tree of arrays and numbers; such as
             `lambda record: {"x": np.frombuffer(record, np.float32)}`.
 
-    Raises:
+    DataError: there are no such files, or files were cut short (all are listed); or examples differ in shape.
         DataError: there are no such files, or one was cut short; every file is listed. Or examples have other shapes.
 
     Example:
@@ -63,7 +63,7 @@ def records(path: str | Path, parse: Callable[[bytes], Any]) -> Examples:
             return jax.tree.map(lambda *leaves: np.stack(leaves), *examples)
         except ValueError as error:
             raise DataError(
-                f"the examples in {path} are not alike: {error}\n  fix: let parse pad or cut them"
+                f"the examples in {path} have different shapes: {error}\n  fix: let parse pad or cut them"
             ) from error
 
     return Examples(starts[-1], read, str(path))
@@ -84,7 +84,7 @@ class TFRecords(Sequence):
         path: the file.
 
     Raises:
-        ValueError: it was cut short, or is compressed or something else.
+        ValueError: it was cut short, is compressed, or is not a TFRecord file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,7 +105,7 @@ class TFRecords(Sequence):
             if offset > size:
                 raise ValueError(
                     f"after {counted(len(self._lengths), 'record')} one goes beyond its {size:,} bytes: it was cut "
-                    "short, or is compressed or no TFRecord; write it again, uncompressed"
+                    "short, or is compressed or not a TFRecord; write it again, uncompressed"
                 )
             self._starts.append(start)
             self._lengths.append(length)
@@ -114,6 +114,6 @@ class TFRecords(Sequence):
         return len(self._starts)
 
     def __getitem__(self, number: Any) -> Any:
-        """The bytes of one record."""
+        """Return the bytes of one record."""
         start = self._starts[number]
         return bytes(self._map[start : start + self._lengths[number]])

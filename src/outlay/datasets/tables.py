@@ -1,4 +1,4 @@
-"""Tables of Parquet and Arrow, such as Hugging Face's datasets on disk."""
+"""Tables in Parquet and Arrow files, such as Hugging Face's datasets on disk."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ENDINGS = (".parquet", ".arrow", ".feather")
 def table(path: str | Path, columns: Sequence[str] | None = None) -> Examples:
     """Open the rows of a table: a Parquet or Arrow file, or the folder of a Hugging Face dataset.
 
-    Arrow files, which `datasets` writes in `save_to_disk` and in its cache, are memory-mapped. Of Parquet files the
-    columns that are asked for are read whole when they are opened. It takes pyarrow (extra `outlay[parquet]`).
+    Arrow files, which `datasets` writes in `save_to_disk` and in its cache, are memory-mapped. Of Parquet files, the
+    columns that are asked for are read completely when they are opened. It needs pyarrow (extra `outlay[parquet]`).
 
     Args:
         path: the file or the folder.
-        columns: which columns, each an entry of the batch; all if None. Numbers, and lists of as many numbers in every
-            row, are arrays.
+        columns: the columns, each an entry of the batch; all if None. They must hold numbers, or lists with the same
+            number of numbers in every row.
 
     Raises:
-        DataError: there are no such files, a file was cut short, there is no such column, or it holds what is no array.
+        DataError: there are no such files, a file was cut short, a column is missing, or it does not hold arrays.
 
     Example:
         >>> import pyarrow, pyarrow.parquet
@@ -50,7 +50,9 @@ def table(path: str | Path, columns: Sequence[str] | None = None) -> Examples:
     try:
         rows = pyarrow.concat_tables(opened)
     except pyarrow.ArrowInvalid as error:
-        raise DataError(f"the files of {path} have other columns: {error}\n  fix: a folder of one table") from error
+        raise DataError(
+            f"the files of {path} have different columns: {error}\n  fix: give the folder of one table"
+        ) from error
     _check_types(path, rows.schema)
 
     def read(numbers: np.ndarray) -> dict[str, np.ndarray]:
@@ -75,7 +77,7 @@ def _opened(file: Path, columns: Sequence[str] | None) -> Any:
         return pyarrow.parquet.read_table(file, columns=columns and list(columns))
     mapped = pyarrow.memory_map(str(file))
     try:
-        rows = pyarrow.ipc.open_stream(mapped).read_all()  # as `datasets` writes it
+        rows = pyarrow.ipc.open_stream(mapped).read_all()  # the format in which `datasets` writes
     except pyarrow.ArrowInvalid:
         rows = pyarrow.ipc.open_file(mapped).read_all()
     _check_columns(file, columns, rows.column_names)
@@ -102,7 +104,7 @@ def _check_types(path: str | Path, schema: Any) -> None:
     if odd := [field for field in schema if not is_array(field.type)]:
         good = [field.name for field in schema if is_array(field.type)]
         lines = [f"  {field.name!r}: {field.type}" for field in odd]
-        fix = f"columns={good}" if good else "turn them into numbers, such as tokens, first"
+        fix = f"columns={good}" if good else "convert them to numbers first, such as tokens"
         raise DataError(
             "\n".join([f"{counted(len(odd), 'column')} of {path} cannot be arrays:", *lines, f"  fix: {fix}"])
         )
@@ -112,7 +114,7 @@ def _array(path: str | Path, name: str, column: Any) -> np.ndarray:
     """Convert one column of some rows to an array.
 
     Raises:
-        DataError: a value is missing, or lists have other lengths.
+        DataError: a value is missing, or lists differ in length.
     """
     if column.null_count:
         raise DataError(

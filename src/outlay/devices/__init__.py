@@ -1,6 +1,6 @@
-"""Devices and how they are arranged: simulated devices, `MeshSpec` (pure) and the `jax.sharding.Mesh` built from it.
+"""Devices and their arrangement: simulated devices, `MeshSpec` (pure) and the `jax.sharding.Mesh` built from it.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

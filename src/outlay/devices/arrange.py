@@ -1,4 +1,4 @@
-"""Which device goes where in a mesh over several hosts. Pure: devices are positions in a list."""
+"""Decide which device goes where in a mesh over several hosts. Pure: devices are positions in a list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlay.devices.mesh_spec import MeshSpec
 
 
 def group_by_host(hosts: Sequence[int]) -> list[list[int]]:
-    """Positions of the devices of each host, hosts in order of their first device.
+    """Group the positions of devices by host, hosts in order of their first device.
 
     Args:
         hosts: the host of each device.
@@ -31,21 +31,21 @@ def group_by_host(hosts: Sequence[int]) -> list[list[int]]:
         counts = ", ".join(f"{len(group)} on host {host}" for host, group in groups.items())
         raise MeshError(
             f"a mesh needs the same number of devices on every host, but there are {counts}\n"
-            "  fix: pass devices= with as many devices of every host"
+            "  fix: pass devices= with the same number of devices from every host"
         )
     return list(groups.values())
 
 
 def arrange(spec: MeshSpec, groups: Sequence[Sequence[int]], torus: Sequence[int] = ()) -> np.ndarray:
-    """Positions of devices as an array with one dim per axis, axes in the order of the spec.
+    """Arrange positions of devices in an array with one dim per axis, in the order of the spec.
 
-    Axes that may cross hosts are split over hosts, outermost first; what is left of them, and then the axes that
-    stay inside a host, run over the devices of a host, so neighbours on an inside axis are neighbours on the host.
+    Axes that may cross hosts are split over hosts, outermost first. Their remaining parts, then the axes that stay
+    inside a host, run over the devices of a host, so that neighbours along an inside axis are neighbours on the host.
 
     Args:
         spec: the axes, resolved for these devices and hosts.
-        groups: positions of the devices of each host, as many on each.
-        torus: of TPUs, where a group is a slice, the sizes of its torus; positions are then row-major over its dims.
+        groups: positions of the devices of each host, the same number on each.
+        torus: for TPUs, where a group is a slice, the sizes of its torus; positions are then row-major over its dims.
 
     >>> arrange(MeshSpec({"model": 2, "data": 4}), [[0, 1, 2, 3], [4, 5, 6, 7]]).tolist()
     [[0, 2, 4, 6], [1, 3, 5, 7]]
@@ -66,15 +66,15 @@ def arrange(spec: MeshSpec, groups: Sequence[Sequence[int]], torus: Sequence[int
 
 
 def _along(torus: Sequence[int], positions: np.ndarray, in_group: Sequence[int]) -> np.ndarray:
-    """The positions of each group in the order that its axes want them."""
+    """Return the positions of each group in the order in which its axes run over the torus."""
     return positions[:, along_torus(torus, in_group).ravel()] if torus else positions
 
 
 def _split_over_hosts(sizes: dict[str, int], crossing: Sequence[str], num_hosts: int) -> dict[str, int]:
-    """How many hosts each crossing axis spans.
+    """Return how many hosts each crossing axis spans.
 
-    The greatest common divisor, taken from axis to axis, uses up the hosts: what an axis leaves of its own size has no
-    factor in common with the hosts that are left, so it divides the devices inside a host.
+    Taking the greatest common divisor from axis to axis uses up all hosts: what remains of an axis has no factor in
+    common with the hosts that remain, so it divides the devices inside a host.
     """
     spans, left = {}, num_hosts
     for name in crossing:
@@ -84,10 +84,10 @@ def _split_over_hosts(sizes: dict[str, int], crossing: Sequence[str], num_hosts:
 
 
 def along_torus(torus: Sequence[int], sizes: Sequence[int]) -> np.ndarray:
-    """Which chip of a torus stands where in a mesh: an array of the given sizes, of row-major positions in the torus.
+    """Lay mesh axes over a torus: return, in an array of the axes' sizes, the row-major position of each chip.
 
-    Each axis gets whole dims of the torus where its sizes allow it. Otherwise the axes, outermost first, share the dims
-    in their order: an axis is then part of a dim, or runs over the end of one and the beginning of the next.
+    Each axis gets whole dims of the torus where the sizes allow it. Otherwise the
+    axes, outermost first, share the dims in order: an axis is then part of a dim, or runs from one dim into the next.
 
     Args:
         torus: size of each dim of the torus.
@@ -104,7 +104,7 @@ def along_torus(torus: Sequence[int], sizes: Sequence[int]) -> np.ndarray:
 
 
 def _whole_dims(torus: Sequence[int], dims: Sequence[int], sizes: Sequence[int]) -> Iterator[list[tuple[int, ...]]]:
-    """Every way to give each axis whole dims, with neighbouring dims for the innermost axis first."""
+    """Yield every way to give each axis whole dims, those with adjacent dims for the innermost axis first."""
     if not sizes:
         if not dims:
             yield []

@@ -1,4 +1,4 @@
-"""`outlay.mesh`: a plain `jax.sharding.Mesh` from sizes by name, over all the devices there are."""
+"""`outlay.mesh`: build a plain `jax.sharding.Mesh` from named sizes, over all devices."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ def mesh(
     target: Target | str | None = None,
     **axes: int,
 ) -> Mesh:
-    """A mesh over all devices, its axes in Auto mode: XLA decides what the layout leaves open.
+    """Make a mesh over all devices, its axes in Auto mode: XLA decides what the layout leaves open.
 
-    On several hosts, the axes that stay inside a host run over neighbouring devices of one host, and the others over
-    hosts (see `MeshSpec`). TPUs of a slice are joined across their hosts: there the axes follow the torus, and what may
-    cross hosts may cross slices. No global mesh is set: pass the mesh along.
+    On several hosts, axes that stay inside a host run over neighbouring devices of one host, and the others over hosts
+    (see `MeshSpec`). TPUs of a slice are linked across their hosts: there the axes follow the torus, and an axis that
+    may cross hosts may cross slices. No global mesh is set: pass the mesh along.
 
     Args:
         spec: the axes as a `MeshSpec` or as text such as `"data=4,model=2"`, instead of `axes`.
         devices: the devices to use; by default all that JAX has.
         over: axis name to "hosts" (it may cross hosts) or "host" (it must not).
-        explicit: put the axes in Explicit mode instead: shardings are part of the arrays' types, and where an
-            operation leaves the sharding of its result open, a program names the line and what to write there.
-        target: plan for these devices instead of those that are there: `"h100:32x8"` is 32 hosts of 8 H100. Programs
-            on such a mesh are compiled by the real compiler, on any machine, and cannot run.
-        **axes: size of each axis, outermost first; one may be -1, the devices that are left.
+        explicit: use Explicit mode instead: shardings are part of the arrays' types, and where an operation leaves the
+            sharding of its result open, a program names the line and what to write there.
+        target: plan for these devices instead of the attached ones: `"h100:32x8"` is 32 hosts of 8 H100. Programs on
+            such a mesh are compiled by the real compiler, on any machine, and cannot run.
+        **axes: size of each axis, outermost first; one may be -1, for all remaining devices.
 
     Raises:
-        BackendError: JAX does not start here.
-        MeshError: the axes do not use all devices, or would cross hosts unasked.
-        TargetError: the target is not known, or its compiler is not installed.
+        BackendError: JAX does not start.
+        MeshError: the axes do not use all devices, or an axis would cross hosts without permission.
+        TargetError: the target is unknown, or its compiler is not installed.
 
     >>> mesh = outlay.mesh(data=-1, model=2)
     >>> mesh.axis_names, mesh.devices.shape
@@ -68,14 +68,14 @@ def mesh(
     groups = group_by_host([host_of(device) for device in available])
     resolved = requested.resolve(len(available), max(len(groups), 1))
     if devices is None and len(groups) == 1:
-        # JAX knows how the devices of one machine are wired (the torus of a TPU), this library does not.
+        # JAX knows how the devices of one machine are wired (the torus of a TPU); this library does not.
         names, sizes = zip(*resolved.axes, strict=True)
         return jax.make_mesh(sizes, names, axis_types=_types(resolved, explicit))
     return _mesh_of(available, arrange(resolved, groups), resolved, explicit)
 
 
 def _target_mesh(requested: MeshSpec, target: Target, explicit: bool) -> Mesh:
-    """The mesh of a target's devices, its axes along the target's hosts, or along the torus of its slices."""
+    """Return the mesh of a target's devices, its axes along the target's hosts, or along the torus of its slices."""
     compile_only = target_devices(target)
     if target.hardware.kind == "tpu":
         compile_only = sorted(
@@ -90,7 +90,7 @@ def _target_mesh(requested: MeshSpec, target: Target, explicit: bool) -> Mesh:
 
 
 def _slice_of(device: jax.Device) -> int:
-    return getattr(device, "slice_index", 0)  # a TPU that is alone has no such attribute
+    return getattr(device, "slice_index", 0)  # a single slice has no such attribute
 
 
 def _mesh_of(devices: Sequence[jax.Device], order: np.ndarray, spec: MeshSpec, explicit: bool) -> Mesh:
@@ -99,6 +99,7 @@ def _mesh_of(devices: Sequence[jax.Device], order: np.ndarray, spec: MeshSpec, e
     return Mesh(array[order], tuple(spec.axis_sizes), axis_types=_types(spec, explicit))
 
 
+# Always passed: `jax.make_mesh` defaults to Explicit and `Mesh` to Auto (JAX 0.10.2 and 0.12).
 def _types(spec: MeshSpec, explicit: bool) -> tuple[AxisType, ...]:
     return (AxisType.Explicit if explicit else AxisType.Auto,) * len(spec.axes)
 
@@ -116,14 +117,14 @@ def _spec_of(spec: MeshSpec | str | None, over: Mapping[str, str] | None, axes: 
     clashes = [name for name, where in (over or {}).items() if declared.get(name, where) != where]
     if clashes:
         lines = ", ".join(f"{name!r} over {declared[name]!r} and {(over or {})[name]!r}" for name in clashes)
-        raise MeshError(f"axes are declared in two ways: {lines}; keep one of the two")
+        raise MeshError(f"axes are declared twice: {lines}; keep one of the two")
     return MeshSpec(read.axis_sizes, {**declared, **(over or {})})
 
 
 def _refuse_size(parameter: str, value: object) -> None:
-    """Name the mistake where an axis was meant to be called like a parameter of `mesh`."""
+    """Raise if an axis was meant that has the name of a parameter of `mesh`."""
     if isinstance(value, int):
         raise MeshError(
-            f"{parameter}= is a parameter of outlay.mesh, not an axis; an axis of that name goes into the text: "
+            f"{parameter}= is a parameter of outlay.mesh, not an axis; write an axis of that name in the text form: "
             f"outlay.mesh('{parameter}={value}')"
         )

@@ -1,4 +1,4 @@
-"""The devices of a target: compile-only ones, which programs are compiled for but cannot run on, or simulated ones."""
+"""The devices of a target: compile-only, so that programs can be compiled for them and not run; or simulated."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from outlay.devices.simulated import simulate
 from outlay.devices.target import Target
 
 _EXTRAS = {"gpu": "gpu-plan", "tpu": "tpu-plan"}
-# A host of a TPU pod has this many chips in each direction of the torus; a smaller slice is part of one host.
+# A host of a TPU pod has this many chips along each dim of the torus; a smaller slice is part of one host.
 _TPU_HOST = (2, 2, 1)
 
 
 def target_devices(target: Target | str) -> list[jax.Device]:
-    """The devices of a target, always the same ones.
+    """Return the devices of a target, the same ones at every call.
 
     Devices of a GPU or TPU target are compile-only: the real compiler compiles for them, on any machine, and nothing
     runs on them. Devices of a cpu target are simulated (see `outlay.simulate`).
@@ -32,7 +32,7 @@ def target_devices(target: Target | str) -> list[jax.Device]:
         target: the target, or its text.
 
     Raises:
-        TargetError: the compiler is not installed, or knows no such hardware.
+        TargetError: the compiler is not installed, or does not support the hardware.
 
     >>> len(target_devices("cpu:8"))
     8
@@ -48,10 +48,10 @@ def target_devices(target: Target | str) -> list[jax.Device]:
 
 
 def target_of(mesh: Mesh | AbstractMesh) -> Target | None:
-    """The target that a mesh is of, to know its memory and speeds.
+    """Return the target that a mesh belongs to, for its memory and speeds.
 
-    Of compile-only devices it is the one they were made for. GPUs and TPUs that are there are looked up by what JAX
-    calls them, and CPU devices are the `cpu` hardware; None where nothing is known of the hardware.
+    For compile-only devices it is the target they were made for. Attached GPUs and TPUs are looked up by JAX's name for
+    them, and CPU devices are the `cpu` hardware; None for unknown hardware.
 
     >>> target_of(outlay.mesh(data=4, model=2))
     Target.parse('cpu:8')
@@ -65,7 +65,7 @@ def target_of(mesh: Mesh | AbstractMesh) -> Target | None:
 def _compile_only_devices(target: Target) -> list[jax.Device]:
     if not target.hardware.compiler:
         raise TargetError(
-            f"no devices of {target}: there is no compiler for {target.hardware.name} to compile with\n"
+            f"no devices of {target}: Outlay knows no compiler for {target.hardware.name}\n"
             f"  fix: compile for simulated devices, cpu:{target.num_devices}, and price that program on it: "
             f'outlay.estimate(program, target="{target}")'
         )
@@ -129,7 +129,7 @@ def _attached_tpus(hardware: Hardware, devices: Sequence[jax.Device]) -> Target 
     return None if left or not num_slices else Target(hardware, torus, num_slices)
 
 
-# Equal on all GPUs that there are tables for; versions of the libraries that the compiler may call.
+# The same on all GPUs with published tables. The versions are of libraries that the compiler may call.
 _TEXT = """\
 gpu_device_info {{
   threads_per_block_limit: 1024
@@ -159,7 +159,7 @@ device_description_str: "{name}"
 
 
 def gpu_target_config(hardware: Hardware) -> str:
-    """What the GPU compiler wants to know of the hardware.
+    """Describe hardware for the GPU compiler, as a `GpuTargetConfigProto` in text form.
 
     >>> from outlay.devices.hardware import known_hardware
     >>> print(gpu_target_config(known_hardware()["h100"]).splitlines()[7].strip())
@@ -179,5 +179,5 @@ def gpu_target_config(hardware: Hardware) -> str:
 
 
 def _plain(value: float) -> str:
-    """`80e9` of a file is a whole number to the compiler."""
+    """Write a number; `80e9` in a file has to be an integer for the compiler."""
     return str(int(value)) if value == int(value) else repr(float(value))

@@ -1,4 +1,4 @@
-"""What a device is called, alone and in lists, and which host it belongs to."""
+"""How devices are named, alone and in lists, and which host a device belongs to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlay.core.jax_compat import is_compile_only
 from outlay.jobs.joined import host_number
 
 _MAX_RUNS = 4
-"""Ranges of ids that a text shows before it cuts them in the middle."""
+"""Ranges of ids that a text shows; of more, the middle is left out."""
 
 _devices_per_simulated_host: int | None = None
 
@@ -20,12 +20,12 @@ _devices_per_simulated_host: int | None = None
 class DeviceId(int):
     """The id of a device in a job of several processes.
 
-    JAX numbers the devices of CPU processes 0, 1, 2048, 2049: such an id is compared and saved as it is, and written
-    `process:index`.
+    JAX numbers the devices of CPU processes 0, 1, 2048, 2049. Such an id is compared and saved as that number, and
+    written `process:index`.
 
     Attributes:
-        process: the process that drives the device.
-        index: which of that process's devices it is.
+        process: the process that the device belongs to.
+        index: the position of the device among those of its process.
 
     Example:
         >>> device = DeviceId.at(2049, process=1, index=1)
@@ -38,7 +38,7 @@ class DeviceId(int):
 
     @classmethod
     def at(cls, number: int, *, process: int, index: int) -> DeviceId:
-        """Make an id that knows its process."""
+        """Create an id that knows its process."""
         device = cls(number)
         device.process, device.index = process, index
         return device
@@ -48,8 +48,8 @@ class DeviceId(int):
 
 
 def device_id(device: jax.Device) -> int:
-    """The id of a device; in a job of several processes, one that knows its process."""
-    # Compile-only devices are nobody's, and asking for the number of processes would start a backend for them.
+    """Return the id of a device; in a job of several processes, one that knows its process."""
+    # Compile-only devices belong to no process, and asking for the number of processes would start a backend.
     if is_compile_only(device) or jax.process_count() == 1:
         return device.id
     index = _ids_by_process(device.platform)[device.process_index].index(device.id)
@@ -65,7 +65,7 @@ def _ids_by_process(platform: str) -> dict[int, list[int]]:
 
 
 def format_ids(ids: Sequence[int]) -> str:
-    """Ids as ranges or a stride; many ranges are cut in the middle, and then the ids are counted.
+    """Write ids as ranges or a stride; of many ranges the middle is left out, and the ids are counted.
 
     In a job of several processes a device is written `process:index`, and a range of them `0-3:0-7`.
 
@@ -90,7 +90,7 @@ def _shortened(runs: Sequence[str], count: int) -> str:
 
 
 def _by_process(ids: Iterable[DeviceId]) -> list[str]:
-    """Ranges of processes with the ranges of their devices; processes that have the same ones share an entry."""
+    """Write ranges of processes with the ranges of their devices; processes with the same devices share an entry."""
     indices_of: dict[int, list[int]] = {}
     for device in ids:
         indices_of.setdefault(device.process, []).append(device.index)
@@ -110,7 +110,7 @@ def _span(run: Sequence[int]) -> str:
 
 
 def format_devices(ids: Sequence[int]) -> str:
-    """Ids with their noun.
+    """Write ids with their noun.
 
     >>> format_devices([3]), format_devices([0, 1, 2, 3])
     ('device 3', 'devices 0-3')
@@ -135,10 +135,10 @@ def _format_run(run: Sequence[int]) -> str:
 
 
 def host_of(device: Any) -> int:
-    """The host of a device, as a number.
+    """Return the number of the host of a device.
 
-    After `outlay.join()` it is the machine that the device's process runs on, since several processes may run on one;
-    before it, the process. With `outlay.simulate(..., num_hosts=)` it is a simulated host.
+    After `outlay.join()` it is the machine that the device's process runs on, since several processes may share one;
+    before, it is the process. With `outlay.simulate(..., num_hosts=)` it is a simulated host.
     """
     if _devices_per_simulated_host is not None and device.platform == "cpu":
         return device.id // _devices_per_simulated_host
@@ -147,6 +147,6 @@ def host_of(device: Any) -> int:
 
 
 def simulate_hosts(devices_per_host: int | None) -> None:
-    """Group devices by id on simulated hosts of this many devices; with None, hosts are real again."""
+    """Group devices by id on simulated hosts of this many devices; with None, use the real hosts again."""
     global _devices_per_simulated_host
     _devices_per_simulated_host = devices_per_host

@@ -17,14 +17,15 @@ from outlay.devices.measured import Measured
 HardwareKind = Literal["cpu", "gpu", "tpu"]
 
 USER_FILE = "OUTLAY_TARGETS"
-"""The environment variable that names the user's file."""
+"""The environment variable that names the user's file of targets."""
 
 BUILT_IN = "built in"
 
-# What a table need not say, by kind. A step of a collective inside a host (TPU: inside a slice) and between. The
-# shortest collectives of eight A100, H200 and B200 take 38 to 50 us, over four hosts of B200 358 us (nccl-tests, as
-# collected by stas00/ml-engineering); a TPU's program starts them itself. Host memory: PCIe 4 x16, which gives 25 of
-# its 32 GB/s; of a TPU as in "How to Scale Your Model" (jax-ml.github.io/scaling-book, "All About TPUs").
+# Defaults by kind for what a table leaves out. Latencies are per step of a collective, floors per collective, inside
+# a host (TPU: inside a slice) and between hosts. The shortest collectives of eight A100, H200 and B200 take 38 to
+# 50 us, over four hosts of B200 358 us (nccl-tests, as collected by stas00/ml-engineering); a TPU's program starts
+# them itself. Host memory: PCIe 4 x16, which reaches 25 of its 32 GB/s; for TPUs as in "How to Scale Your Model"
+# (jax-ml.github.io/scaling-book, "All About TPUs").
 _DEFAULTS: dict[str, Table] = {
     "cpu": {"link_latency": 20e-6, "scale_out_latency": 20e-6, "host_link_bandwidth": 5e9},
     "gpu": {
@@ -40,7 +41,7 @@ _DEFAULTS: dict[str, Table] = {
 
 @dataclass(frozen=True)
 class Hardware:
-    """One kind of device: memory, speeds, links, and what its compiler wants to know.
+    """One kind of device: memory, speeds, links, and the properties that its compiler needs.
 
     Attributes:
         key: its name in targets, such as `h100`.
@@ -52,22 +53,22 @@ class Hardware:
         devices_per_host: devices of one host; None where that is not fixed (cpu).
         intra_host_link_bandwidth: bytes/s of one device, one direction, inside a host; on TPU over the torus.
         scale_out_bandwidth: bytes/s of one device between hosts; on TPU between slices.
-        link_latency: seconds one step of a collective takes inside a host besides moving bytes. Unless the file says
-            otherwise 2e-6 for gpu, 1e-6 for tpu, 20e-6 for cpu.
+        link_latency: seconds per step of a collective inside a host, besides moving bytes. Unless the file sets it,
+            2e-6 for gpu, 1e-6 for tpu, 20e-6 for cpu.
         scale_out_latency: the same between hosts (TPU: slices): 8e-6 for gpu, 25e-6 for tpu, 20e-6 for cpu.
         link_floor: seconds of the shortest collective inside a host: 42e-6 for gpu, else 0.
         scale_out_floor: the same between hosts: 300e-6 for gpu, else 0.
         host_link_bandwidth: bytes/s between a device and its host's memory, one direction.
-        switch_reduces_from: from how many devices of a host on its switches add up what an all-reduce sums (NVLink
-            SHARP); None where they do not.
-        links_by_pair: whether each two devices of a host have links of their own, rather than a switch.
+        switch_reduces_from: the number of devices of a host from which its switches compute the sums of an all-reduce
+            (NVLink SHARP); None if they do not.
+        links_by_pair: whether each pair of devices of a host has links of its own, instead of a switch.
         devices_per_chip: devices that share the links of one chip of a TPU's torus.
-        device_kinds: what JAX calls such a device (`jax.Device.device_kind`).
-        torus_dims: dims of a TPU's torus, else None.
-        compiler: what the compiler wants to know besides: core counts, caches, or the name of the topology; empty where
+        device_kinds: JAX's names for such a device (`jax.Device.device_kind`).
+        torus_dims: dims of a TPU's torus; None for other kinds.
+        compiler: further properties that the compiler needs: core counts, caches, or the name of the topology; empty if
             there is no compiler for it, so that programs can be priced but not compiled for it.
         source: `built in`, or the user's file that defines or changes it.
-        measured: what `outlay calibrate` measured besides; None where it did not.
+        measured: further numbers that `outlay calibrate` measured; None if it did not.
     """
 
     key: str
@@ -95,17 +96,17 @@ class Hardware:
 
 
 def known_hardware() -> dict[str, Hardware]:
-    """All hardware by key: what is built in, changed by what was measured here, then by the user's file.
+    """Return all hardware by key: built in, overlaid by what was measured here, then by the user's file.
 
     >>> known_hardware()["h100"].devices_per_host
     8
 
     Raises:
-        TargetError: the user's file cannot be read or says what cannot be; the message lists every problem.
+        TargetError: the user's file cannot be read or holds impossible values; the message lists every problem.
     """
     path = user_file()
     if os.environ.get(USER_FILE) and not path.is_file():
-        raise TargetError(f"{USER_FILE}={path} names no file\n  fix: correct or unset {USER_FILE}")
+        raise TargetError(f"{USER_FILE}={path}: there is no such file\n  fix: correct or unset {USER_FILE}")
     files = [file for file in (calibrated_file(), path) if file.is_file()]
     if not files:
         return dict(_built_in())
@@ -118,18 +119,18 @@ def known_hardware() -> dict[str, Hardware]:
 
 
 def user_file() -> Path:
-    """Where the user's own numbers are, if there are any: `$OUTLAY_TARGETS`, else `~/.config/outlay/targets.toml`."""
+    """Return the path of the user's file of targets: `$OUTLAY_TARGETS`, else `~/.config/outlay/targets.toml`."""
     named = os.environ.get(USER_FILE)
     return Path(named).expanduser() if named else Path.home() / ".config" / "outlay" / "targets.toml"
 
 
 def calibrated_file() -> Path:
-    """Where `outlay calibrate` writes what it measures: beside the user's file, which overrides it."""
+    """Return the path of what `outlay calibrate` measured: beside the user's file, which overrides it."""
     return user_file().with_name("calibrated.toml")
 
 
 def hardware_of(key: str, table: Table, source: str) -> Hardware:
-    """The values of a table that has no problems."""
+    """Build hardware from a table without problems."""
     table = _DEFAULTS[table["kind"]] | table
     per_host, reduces_from = table.get("devices_per_host"), table.get("switch_reduces_from")
     peak_share = table.get("peak_share", 1)

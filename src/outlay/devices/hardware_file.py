@@ -1,4 +1,4 @@
-"""Files of targets: read, laid over the built-in tables, and checked by the keys that each kind of hardware has."""
+"""Read files of targets, overlay them on the built-in tables, and check the keys of each kind of hardware."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Table = dict[str, Any]
 KINDS = ("cpu", "gpu", "tpu")
 DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "float4", "int8", "int4")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-"""What hardware may be called: it stands before the colon of a target."""
+"""The syntax of a hardware's key, which stands before the colon of a target."""
 
 
 def read_tables(path: Path) -> dict[str, Table]:
-    """The tables of a file by key.
+    """Read the tables of a file, by key.
 
     Raises:
-        TargetError: it cannot be read, is no TOML, or holds something else than tables.
+        TargetError: the file cannot be read, is not TOML, or holds anything but tables.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -37,7 +37,7 @@ def read_tables(path: Path) -> dict[str, Table]:
     except tomllib.TOMLDecodeError as error:
         raise TargetError(f"{path} is not TOML: {error}") from error
     except RecursionError as error:
-        raise TargetError(f"{path} is no file of hardware: its lists stand in one another, hundreds deep") from error
+        raise TargetError(f"{path} is not a file of targets: its lists are nested hundreds of levels deep") from error
     if bare := [key for key, value in tables.items() if not isinstance(value, dict)]:
         raise TargetError(
             f"{path} holds {', '.join(map(repr, bare))} outside of a table\n"
@@ -47,9 +47,10 @@ def read_tables(path: Path) -> dict[str, Table]:
 
 
 def overlay(built_in: Mapping[str, Table], changes: Mapping[str, Table], path: Path) -> dict[str, Table]:
-    """All tables: those built in, single numbers of them changed, and new ones added.
+    """Overlay changes on the built-in tables: change single numbers, and add new tables.
 
-    A table with `like = "h100"` starts from that one, any other from the built-in table of its name, if there is one.
+    A table with `like = "h100"` starts from that one, any other from the built-in table of its own name, if there is
+    one.
 
     Args:
         built_in: the tables to start from.
@@ -57,7 +58,7 @@ def overlay(built_in: Mapping[str, Table], changes: Mapping[str, Table], path: P
         path: that file, for messages.
 
     Raises:
-        TargetError: a table is not complete or says what cannot be; the message lists every problem.
+        TargetError: a table is incomplete or holds impossible values; the message lists every problem.
     """
     problems: list[str] = []
     tables = dict(built_in)
@@ -75,7 +76,7 @@ def overlay(built_in: Mapping[str, Table], changes: Mapping[str, Table], path: P
 def _inherited(
     key: str, built_in: Mapping[str, Table], changes: Mapping[str, Table], problems: list[str]
 ) -> Table | None:
-    """A table of the user's file with what it inherits; None, and a problem, if it starts from no known table."""
+    """Return a table of the user's file with what it inherits; None, and a problem, if that is unknown."""
     layers, at, seen = [changes[key]], key, [key]
     while (like := layers[-1].get("like")) is not None:
         at = like
@@ -84,9 +85,9 @@ def _inherited(
             problems.append(f"[{seen[-1]}] like = {like!r}: there is no such table, {did_you_mean(str(like), known)}")
             return None
         if at in seen and at not in built_in:
-            problems.append(f"[{key}] like goes in a circle: {' -> '.join([*seen, at])}")
+            problems.append(f"[{key}] like refers back to itself: {' -> '.join([*seen, at])}")
             return None
-        # Its own built-in table is what a changed table means by its own name.
+        # By its own name a changed table means its built-in version.
         layers.append(changes[at] if at in changes and at not in seen else built_in[at])
         seen.append(at)
     if at in built_in and layers[-1] is not built_in[at]:
@@ -95,7 +96,7 @@ def _inherited(
 
 
 def _merged(below: Table, above: Table) -> Table:
-    """Lay one table over another, and tables inside them likewise; the keys of the upper one come first."""
+    """Overlay one table on another, nested tables too; the keys of the upper one come first."""
     merged = {}
     for name, value in above.items():
         both = isinstance(value, dict) and isinstance(below.get(name), dict)
@@ -109,10 +110,10 @@ class Key:
     """One key of a table.
 
     Attributes:
-        description: what its value must be, for messages.
-        is_valid: whether a value is that.
-        kinds: the kinds of hardware that have it.
-        required: whether it must be there.
+        description: what a value must be, for messages.
+        is_valid: whether a value is valid.
+        kinds: the kinds of hardware that have the key.
+        required: whether the key must be present.
     """
 
     description: str
@@ -122,8 +123,8 @@ class Key:
 
 
 def table_problems(key: str, table: Mapping[str, Any]) -> list[str]:
-    """Everything that is wrong with a table, one line for each problem."""
-    problems = [] if NAME.fullmatch(key) else [f"[{key}] must be called by small letters, digits, '.', '_' and '-'"]
+    """List everything that is wrong with a table, one line per problem."""
+    problems = [] if NAME.fullmatch(key) else [f"[{key}] must be named with small letters, digits, '.', '_' and '-'"]
     kind = table.get("kind")
     if kind not in KINDS:
         what = "is missing" if kind is None else f"is {kind!r}"
@@ -146,7 +147,7 @@ def table_problems(key: str, table: Mapping[str, Any]) -> list[str]:
 
 
 def _impossible(table: Mapping[str, Any]) -> Iterator[str]:
-    """Numbers of the right type that no hardware has, mostly because they are in another unit."""
+    """Yield numbers of the right type that no hardware has, usually because they are in another unit."""
     peaks = table.get("peak_flops")
     speeds = {name: value for name, value in table.items() if name in _KEYS and name in _POSSIBLE}
     if _KEYS["peak_flops"].is_valid(peaks):
@@ -154,11 +155,14 @@ def _impossible(table: Mapping[str, Any]) -> Iterator[str]:
     for name, value in speeds.items():
         low, high, unit = _POSSIBLE[name.partition(" of ")[0]]
         if _is_number(value) and value > 0 and not low <= value <= high:
-            yield f"{name} = {value:g} cannot be: hardware has {low:g} to {high:g} {unit}; is it in another unit?"
+            yield f"{name} = {value:g} is impossible: hardware has {low:g} to {high:g} {unit}; is it in another unit?"
     memory = table.get("memory_bandwidth")
     for name in ("intra_host_link_bandwidth", "scale_out_bandwidth", "host_link_bandwidth"):
         if _is_positive(memory) and _is_positive(table.get(name)) and table[name] > memory:
-            yield f"{name} = {table[name]:g} cannot be: bytes come no faster than memory gives them, {memory:g} bytes/s"
+            yield (
+                f"{name} = {table[name]:g} is impossible: it exceeds the {memory:g} bytes/s of memory_bandwidth, "
+                "and no bytes arrive faster than memory delivers them"
+            )
 
 
 def _is_number(value: Any) -> bool:
@@ -233,7 +237,7 @@ _KEYS: dict[str, Key] = {
     "torus_dims": Key("2 or 3", lambda value: type(value) is int and value in (2, 3), ("tpu",)),
 }
 
-# The narrowest bounds that hold all hardware, from one simulated device to a rack sold as one device.
+# Bounds as narrow as all hardware allows, from one simulated device to a rack that is sold as one device.
 _POSSIBLE = {
     "memory_bytes": (1e3, 1e14, "bytes"),
     "memory_bandwidth": (1e7, 1e15, "bytes/s"),
@@ -250,4 +254,4 @@ _POSSIBLE = {
 
 _LINK_KEYS = ("torus_dims", "devices_per_chip", "switch_reduces_from", "links_by_pair")
 COMPILER_KEYS = tuple(name for name, key in _KEYS.items() if len(key.kinds) == 1 and name not in _LINK_KEYS)
-"""Keys that only a compiler asks for."""
+"""Keys that only a compiler needs."""

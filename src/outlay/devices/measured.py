@@ -1,4 +1,4 @@
-"""What `outlay calibrate` measured of a machine, as it stands in a table of targets. Pure."""
+"""What `outlay calibrate` measured on a machine, as a table of a file of targets. Pure."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """The line through the measured times of one kind of collective: a call takes `seconds + payload / speed`.
+    """A linear fit of the measured times of one kind of collective: a call takes `seconds + payload / speed`.
 
     Attributes:
-        seconds_per_call: what a call takes however little it moves.
-        bytes_per_second: how fast the payload of one device passes, once it is large.
+        seconds_per_call: the time of a call without its payload.
+        bytes_per_second: the speed at which the payload of one device passes.
     """
 
     seconds_per_call: float
     bytes_per_second: float
 
     def seconds(self, payload_bytes: float) -> float:
-        """The time of a call."""
+        """Return the time of a call."""
         return self.seconds_per_call + payload_bytes / self.bytes_per_second
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured with all devices busy at once, beside the speeds that have their own keys.
+    """What was measured with all devices busy at once, besides the speeds that have keys of their own.
 
     Attributes:
         num_devices: how many were busy.
-        seconds_per_step: what a step takes that does nothing.
-        seconds_per_operation: what one more small operation of a step takes.
-        across_rows: bytes/s of what an operation reads across rows, by the bytes from one entry to the next.
+        seconds_per_step: the time of a step that computes nothing.
+        seconds_per_operation: the time of one more small operation in a step.
+        across_rows: bytes/s of reading down a column, by the bytes from one entry to the next.
         collectives: cost by kind, then by the number of devices that exchange with one another.
     """
 
@@ -44,7 +44,7 @@ class Measured:
     collectives: Mapping[str, Mapping[int, CollectiveCost]] = field(hash=False)
 
     def collective_seconds(self, kind: str, payload_bytes: float, group_size: int) -> float | None:
-        """The time of one run; for a group size that was not measured, from those next to it.
+        """Return the time of one run, interpolated between the group sizes that were measured.
 
         Returns:
             Seconds, or None for a kind that was not measured.
@@ -53,11 +53,11 @@ class Measured:
         return _between({n: cost.seconds(payload_bytes) for n, cost in sizes.items()}, group_size) if sizes else None
 
     def seconds_across_rows(self, num_bytes: float, pitch: int) -> float:
-        """The time that reading across rows takes, on one device."""
+        """Return the time to read bytes down a column, on one device."""
         return num_bytes * _between({known: 1 / speed for known, speed in self.across_rows.items()}, pitch)
 
     def to_table(self) -> dict[str, Any]:
-        """As the table `measured` of a file of targets."""
+        """Return the table `measured` of a file of targets."""
         return {
             "num_devices": self.num_devices,
             "seconds_per_step": self.seconds_per_step,
@@ -71,7 +71,7 @@ class Measured:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Measured:
-        """Read back what `to_table` gave; `is_measured` says whether it can be."""
+        """Read what `to_table` returned; `is_measured` says whether it can be read."""
         collectives = {
             kind: {int(size): CollectiveCost(*map(float, cost)) for size, cost in sizes.items()}
             for kind, sizes in table["collectives"].items()
@@ -86,7 +86,7 @@ class Measured:
 
 
 def _between(values: Mapping[int, float], at: int) -> float:
-    """On the straight line over the logarithm between the two next to it; beyond the ends, the value there."""
+    """Interpolate linearly over the logarithm; beyond the ends, return the value there."""
     below = max((known for known in values if known <= at), default=min(values))
     above = min((known for known in values if known >= at), default=max(values))
     if below == above:
@@ -96,7 +96,7 @@ def _between(values: Mapping[int, float], at: int) -> float:
 
 
 def is_measured(table: Any) -> bool:
-    """Whether a value is a table that `Measured.to_table` could have given."""
+    """Return whether a value is a table that `Measured.to_table` could have returned."""
     try:
         read = Measured.from_table(table)
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""A mesh as plain data, which plans and reports carry instead of devices; and whether anything runs on its devices."""
+"""A mesh as plain data, which plans and reports carry instead of devices, and whether anything can run on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outlay.devices.target import Target
 Kind = Literal["attached", "simulated", "compile-only", "abstract"]
 
 compile_only_devices: dict[Target, list[jax.Device]] = {}
-"""The devices of each compile-only target that was asked for; each target's are made once."""
+"""The devices of each compile-only target asked for so far; those of one target are created once."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class MeshInfo:
         axes: (name, size) of each mesh axis, outermost first.
         device_ids: the id of every device in row-major order over the axes.
         hosts: the host of every device, in the same order.
-        kind: `attached` hardware, `simulated` CPU devices, `compile-only` devices of a target, which nothing runs on,
+        kind: `attached` hardware, `simulated` CPU devices, `compile-only` devices of a target, on which nothing runs,
             or `abstract` (names and sizes only).
         platform: JAX's platform name, such as `cpu` or `gpu`; empty for an abstract mesh.
-        target: of compile-only devices, the target they were made for, such as `h100:1x8`.
+        target: for compile-only devices, the target they were made for, such as `h100:1x8`.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -48,7 +48,7 @@ class MeshInfo:
 
     @classmethod
     def of(cls, mesh: Mesh | AbstractMesh | MeshInfo) -> MeshInfo:
-        """Read a JAX mesh; nothing of it is kept.
+        """Read a JAX mesh; no device is kept.
 
         Raises:
             MeshError: it is no mesh.
@@ -79,11 +79,11 @@ class MeshInfo:
 
     @property
     def num_devices(self) -> int:
-        """Devices in all."""
+        """The number of devices."""
         return len(self.device_ids)
 
     def coordinates(self, position: int) -> dict[str, int]:
-        """The index along each axis of the device at a row-major position."""
+        """Return the index along each axis of the device at a row-major position."""
         indices = {}
         for name, size in reversed(self.axes):
             position, indices[name] = divmod(position, size)
@@ -100,7 +100,7 @@ class MeshInfo:
         return f"mesh {axes} ({self.num_devices} {what} device{'s' if self.num_devices != 1 else ''}{of}{over})"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "axes": dict(self.axes),
             "device_ids": list(self.device_ids),
@@ -112,16 +112,16 @@ class MeshInfo:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MeshInfo:
-        """Read back what `to_dict` wrote.
+        """Read what `to_dict` returned.
 
         Raises:
-            MeshError: it describes no mesh; the first thing that is wrong.
-            KeyError: it lacks a part.
+            MeshError: it does not describe a mesh; the message names the first thing that is wrong.
+            KeyError: a key is missing.
         """
         axes, ids, hosts = tuple(data["axes"].items()), tuple(data["device_ids"]), tuple(data["hosts"])
         texts = {"kind": data["kind"], "platform": data["platform"], "target": data.get("target", "")}
         if odd := [f"axis {name!r} of size {size!r}" for name, size in axes if not is_count(size) or not size]:
-            raise MeshError(f"{odd[0]}: a size is a whole number above 0")
+            raise MeshError(f"{odd[0]}: a size must be a whole number above 0")
         if not all(map(is_count, (*ids, *hosts))) or len(set(ids)) < len(ids) or len(hosts) != len(ids):
             raise MeshError("device_ids and hosts must be whole numbers, one of each for every device, and no id twice")
         if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
@@ -132,36 +132,36 @@ class MeshInfo:
 
 
 def _kind(device: jax.Device) -> Kind:
-    """The kind of a device: a machine has one CPU device unless it simulates more."""
+    """Return the kind of a device: a machine has one CPU device unless it simulates more."""
     if is_compile_only(device):
         return "compile-only"
     return "simulated" if device.platform == "cpu" and jax.local_device_count("cpu") > 1 else "attached"
 
 
 def target_made_for(device: jax.Device) -> Target | None:
-    """The target that a compile-only device belongs to."""
+    """Return the target that a compile-only device belongs to."""
     if not is_compile_only(device):
         return None
     return next((target for target, devices in compile_only_devices.items() if device in devices), None)
 
 
 def check_runnable(mesh: Mesh, what: str) -> None:
-    """Raise if a mesh is of compile-only devices.
+    """Raise if a mesh has compile-only devices.
 
     Args:
         mesh: the mesh.
-        what: what cannot be done, to begin the message with.
+        what: what cannot be done; the message begins with it.
 
     Raises:
-        ProgramError: nothing runs there.
+        ProgramError: the devices are compile-only.
     """
     device = mesh.devices.flat[0]
     if not is_compile_only(device):
         return
     target = target_made_for(device) or device.device_kind
     raise ProgramError(
-        f"{what} on this mesh: its {mesh.size} devices are compile-only ({target}), which programs are compiled for "
-        "and cannot run on\n"
-        "  fix: look at the program instead, outlay.explain(program) or outlay.estimate(program)\n"
+        f"{what} on this mesh: its {mesh.size} devices are compile-only ({target}): programs can be compiled for them, "
+        "but not run\n"
+        "  fix: inspect the program instead, with outlay.explain(program) or outlay.estimate(program)\n"
         f"  or run it on as many simulated devices: target='cpu:{mesh.size}'"
     )

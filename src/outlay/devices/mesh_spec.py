@@ -15,11 +15,11 @@ from outlay.core.suggest import did_you_mean
 
 Over = Literal["hosts", "host"]
 EXAMPLE = "data=4,model=2"
-# Nine digits are more devices than there will be, and keep int() away from texts it refuses to convert.
+# Nine digits hold any number of devices, and keep int() away from texts that it refuses to convert.
 _SIZE = re.compile(r"[0-9]{1,9}|-1")
 
-# Over these only gradients or gathered parameters travel, a few times a step: the network between hosts will do.
-# Any other axis may carry activations and stays inside a host unless declared otherwise.
+# Along these axes only gradients or gathered parameters travel, a few times per step: the network between hosts is fast
+# enough. Any other axis may carry activations, and stays inside a host unless declared otherwise.
 MAY_CROSS_HOSTS = ("data", "replica", "fsdp", "batch")
 
 
@@ -28,7 +28,7 @@ class MeshSpec:
     """Names and sizes of mesh axes, outermost first, and which of them may run over several hosts.
 
     Attributes:
-        axes: (name, size) of each axis; at most one size is -1, "all the devices that are left".
+        axes: (name, size) of each axis; at most one size is -1, for all remaining devices.
         over: (name, declaration) of each axis that has one: it runs over "hosts" (may cross them) or inside a
             "host". Undeclared, the axes data, replica, fsdp and batch may cross hosts and no other axis may.
 
@@ -37,7 +37,7 @@ class MeshSpec:
     MeshSpec.parse('data=4,model=2@host')
 
     Raises:
-        MeshError: names, sizes or declarations that cannot be; the message lists all of them.
+        MeshError: names, sizes or declarations are invalid; the message lists all of them.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -49,14 +49,14 @@ class MeshSpec:
         problems = [*_axes_problems(pairs), *_over_problems(declared, [name for name, _ in pairs])]
         if problems:
             lines = "\n".join(f"  {problem}" for problem in problems)
-            raise MeshError(f"these axes make no mesh; one is like {EXAMPLE}\n{lines}")
+            raise MeshError(f"these axes do not make a mesh (an example of one: {EXAMPLE})\n{lines}")
         object.__setattr__(self, "axes", tuple(pairs))
         # In the order of the axes, so that equal declarations make equal specs.
         object.__setattr__(self, "over", tuple((n, declared[n]) for n, _ in pairs if n in declared))
 
     @classmethod
     def parse(cls, text: str) -> MeshSpec:
-        """Read the text form: sizes by name, and `@hosts` or `@host` after the size of an axis declared so.
+        """Read the text form: sizes by name, with `@hosts` or `@host` after the size of a declared axis.
 
         >>> MeshSpec.parse("data=-1, model=2").axis_sizes
         {'data': -1, 'model': 2}
@@ -78,13 +78,13 @@ class MeshSpec:
         return tuple(name for name, _ in self.axes if default.get(name) == "hosts")
 
     def resolve(self, num_devices: int, num_hosts: int = 1, *, target: str = "", host: str = "host") -> MeshSpec:
-        """Replace -1 by the devices that are left; check that all devices are used and that axes stay inside hosts.
+        """Replace -1 by the remaining devices; check that all devices are used and that axes stay inside hosts.
 
         Args:
-            num_devices: the devices in all.
-            num_hosts: the hosts they are on, as many on each.
-            target: the target they belong to, if they are of one, for messages.
-            host: what messages call a host; of TPUs it is a slice.
+            num_devices: the number of devices.
+            num_hosts: the number of hosts, each with the same number of devices.
+            target: the target that the devices belong to, if any, for messages.
+            host: what messages call a host; for TPUs it is a slice.
 
         Raises:
             MeshError: sizes and devices do not fit; the message shows the arithmetic and what would fit.
@@ -103,7 +103,7 @@ class MeshSpec:
 
 
 def _as_int(size: Any) -> Any:
-    """A size computed with NumPy as a plain integer; anything else as it is, for the checks to name."""
+    """Return a size computed with NumPy as a Python integer; return anything else unchanged, for the checks to name."""
     try:
         return size if isinstance(size, bool) else operator.index(size)
     except TypeError:
@@ -117,7 +117,7 @@ def _axes_problems(pairs: list[tuple[str, Any]]) -> list[str]:
     problems += [problem for name, size in pairs if (problem := size_problem(name, size))]
     open_axes = [name for name, size in pairs if size == -1]
     if len(open_axes) > 1:
-        problems.append(f"only one size can be -1, not those of {' and '.join(map(repr, open_axes))}")
+        problems.append(f"only one size can be -1, but these are: {' and '.join(map(repr, open_axes))}")
     return problems
 
 
@@ -127,10 +127,10 @@ def _over_problems(declared: dict[str, Any], names: list[str]) -> list[str]:
 
 
 def read_spec(text: str) -> tuple[dict[str, int], dict[str, Over]]:
-    """Axes and declarations of a text such as `data=4, model=2@host`.
+    """Read axes and declarations from a text such as `data=4, model=2@host`.
 
     Raises:
-        MeshError: the text does not parse; the message shows it with a mark below the place.
+        MeshError: the text does not parse; the message marks the place.
     """
     axes: dict[str, int] = {}
     over: dict[str, Over] = {}
@@ -138,9 +138,9 @@ def read_spec(text: str) -> tuple[dict[str, int], dict[str, Over]]:
     for part in text.split(","):
         name, size, where = _read_axis(text, part, start)
         if name in axes:
-            _refuse(text, start, part, f"axis {name!r} is there twice")
+            _refuse(text, start, part, f"axis {name!r} is given twice")
         if size == -1 and -1 in axes.values():
-            _refuse(text, start, part, "only one size can be -1, the devices that are left")
+            _refuse(text, start, part, "only one size can be -1, for all remaining devices")
         axes[name] = size
         if where is not None:
             over[name] = where
@@ -149,28 +149,28 @@ def read_spec(text: str) -> tuple[dict[str, int], dict[str, Over]]:
 
 
 def name_problem(name: object) -> str | None:
-    """What is wrong with an axis name, if anything."""
+    """Return what is wrong with an axis name, or None."""
     if isinstance(name, str) and name.isidentifier():
         return None
     return f"axis name {name!r} must be letters, digits and _, not starting with a digit"
 
 
 def size_problem(name: str, size: object) -> str | None:
-    """What is wrong with the size of an axis, if anything."""
+    """Return what is wrong with the size of an axis, or None."""
     if isinstance(size, int) and not isinstance(size, bool) and (size >= 1 or size == -1):
         return None
-    return f"size of {name!r} must be at least 1, or -1 for the devices that are left, not {size!r}"
+    return f"size of {name!r} must be at least 1, or -1 for all remaining devices, not {size!r}"
 
 
 def over_problem(name: str, where: object) -> str | None:
-    """What is wrong with the declaration of an axis, if anything."""
+    """Return what is wrong with the declaration of an axis, or None."""
     if where in get_args(Over):
         return None
     return f"{name!r} must run over 'hosts' (it may cross them) or inside one 'host', not {where!r}"
 
 
 def _read_axis(text: str, part: str, start: int) -> tuple[str, int, Over | None]:
-    """Name, size and declaration of one axis; `start` is where `part` begins in `text`."""
+    """Read name, size and declaration of one axis; `start` is where `part` begins in `text`."""
     if not part.strip():
         _refuse(text, start, part, "an axis is missing here")
     name, equals, rest = part.partition("=")
@@ -193,20 +193,20 @@ def _read_axis(text: str, part: str, start: int) -> tuple[str, int, Over | None]
 
 
 def _refuse(text: str, start: int, part: str, what: str) -> NoReturn:
-    """Raise, marking the first character of `part`, which begins at `start`, that is not a space."""
+    """Raise, marking the first non-space character of `part`, which begins at `start`."""
     column = start + len(part) - len(part.lstrip()) if part.strip() else start
     # Lines of their own, so that nothing printed before the message shifts the mark.
     shown = "".join(char if char.isprintable() else "?" for char in text)
-    raise MeshError(f"{what}; a mesh is like {EXAMPLE}, not\n  {shown}\n  {' ' * column}^")
+    raise MeshError(f"{what}; write a mesh like {EXAMPLE}\n  {shown}\n  {' ' * column}^")
 
 
 def fill_open_axis(sizes: Mapping[str, int], num_devices: int, target: str = "") -> dict[str, int]:
-    """Sizes with -1 replaced by the devices that are left; all devices are used.
+    """Replace -1 by the remaining devices, and check that all devices are used.
 
     Args:
         sizes: size of each axis; at most one is -1.
-        num_devices: the devices in all.
-        target: the target they belong to, if they are of one, for messages.
+        num_devices: the number of devices.
+        target: the target that they belong to, if any, for messages.
 
     Raises:
         MeshError: the sizes do not multiply to the devices.
@@ -232,11 +232,11 @@ def check_hosts(
     Args:
         sizes: size of each axis, multiplying to `num_devices`.
         crossing: the axes that may cross hosts.
-        declared: what the user declared of some axes; messages say so.
-        num_devices: the devices in all.
-        num_hosts: the hosts they are on.
-        host: what messages call a host: TPUs of a slice are joined as if they were on one host.
-        target: the target the devices belong to, if they are of one, for messages.
+        declared: the user's declarations of axes, for messages.
+        num_devices: the number of devices.
+        num_hosts: the number of hosts they are on.
+        host: what messages call a host: TPUs of a slice are linked as if they were on one host.
+        target: the target that the devices belong to, if any, for messages.
 
     Raises:
         MeshError: some axis would have to cross hosts.
@@ -253,7 +253,7 @@ def check_hosts(
 
 
 def nearest_sizes(sizes: Mapping[str, int], product: int) -> dict[str, int]:
-    """Sizes that multiply to `product` and differ little from the given ones: one axis changes if that is enough.
+    """Return sizes that multiply to `product` and differ little from the given ones, in one axis if that is enough.
 
     >>> nearest_sizes({"data": 4, "model": 3}, product=8)
     {'data': 4, 'model': 2}
@@ -301,7 +301,7 @@ def _unused_devices(sizes: Mapping[str, int], fixed: int, num_devices: int, targ
     fixes = [f"fix: {_call(fits, *argument)}{product}"]
     if len(given) == len(sizes):
         fixes += [
-            f"or let one axis take all that is left: {_call({**sizes, name: -1}, *argument)}"
+            f"or let one axis take all remaining devices: {_call({**sizes, name: -1}, *argument)}"
             for name, size in sizes.items()
             if fits[name] != size and num_devices % (fixed // size) == 0
         ]

@@ -1,4 +1,4 @@
-"""Simulated devices: one CPU split into several JAX devices, grouped on simulated hosts if asked for."""
+"""Simulate devices: split one CPU into several JAX devices, optionally grouped on simulated hosts."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from outlay.core.runtime_flags import keep_memory, read_flags, simulated_environ
 from outlay.devices.device_identity import simulate_hosts
 
 MAX_SIMULATED = 1024
-"""Simulated devices in one process; 4,096 were not even listed after minutes on two cores."""
+"""The most simulated devices in one process; 4,096 could not even be listed within minutes on two cores."""
 
 _COUNT_FLAG = "xla_force_host_platform_device_count"
 
 
 def simulate(num_devices: int, *, num_hosts: int = 1) -> None:
-    """Simulate several devices by splitting JAX's CPU backend. What runs on them is right, not fast.
+    """Simulate several devices by splitting JAX's CPU backend. Results on them are right, timings mean nothing.
 
-    To be called before anything uses JAX's devices; importing JAX before is fine. Calling it again with the same
-    number changes nothing. From then on the process keeps memory that is freed for what comes next (with glibc, so on
-    most Linux systems): steps are faster, and the process stays as large as it has been.
+    Call it before anything uses JAX's devices; importing JAX before is fine. Calling it again with the same number
+    changes nothing. From then on the process keeps freed memory for later use (with glibc, so on most Linux systems):
+    steps are faster, and the process stays as large as it has been at its peak.
 
     Args:
-        num_devices: how many devices to simulate, in each process where there are several.
-        num_hosts: how many hosts to simulate, each with an equal group of neighbours.
+        num_devices: how many devices to simulate; in a job of several processes, in each of them.
+        num_hosts: how many hosts to simulate, each with an equal group of neighbouring devices.
 
     Raises:
-        BackendStartedError: JAX has started with other devices already; the message names the call that did it.
+        BackendStartedError: JAX has already started with other devices; the message names the call that started it.
         BackendError: `XLA_FLAGS` holds flags that XLA does not know.
-        MeshError: the numbers cannot be, or `JAX_PLATFORMS` or `XLA_FLAGS` ask for something else.
+        MeshError: the numbers are invalid, or `JAX_PLATFORMS` or `XLA_FLAGS` ask for something else.
 
     >>> outlay.simulate(8)
     >>> jax.device_count()
@@ -60,9 +60,9 @@ def _check_numbers(num_devices: int, num_hosts: int) -> None:
         )
     if num_devices > MAX_SIMULATED:
         raise MeshError(
-            f"{num_devices:,} devices are too many to simulate in one process, which takes {MAX_SIMULATED:,} at most: "
+            f"{num_devices:,} devices are too many to simulate in one process, the limit is {MAX_SIMULATED:,}: "
             "each needs threads of its own, and JAX would start for minutes and then not run\n"
-            "  fix: simulate fewer, plan for an abstract mesh, or compile for hardware that need not be here: "
+            "  fix: simulate fewer, plan for an abstract mesh, or compile for hardware that is not attached: "
             'outlay.mesh(..., target="tpu-v5p:16x16x16")'
         )
     if num_devices % num_hosts:
@@ -73,7 +73,7 @@ def _check_numbers(num_devices: int, num_hosts: int) -> None:
         )
     if num_hosts > 1 and jax.distributed.is_initialized():
         raise MeshError(
-            f"num_hosts={num_hosts} pretends hosts inside one process, but this is one of several processes, "
+            f"num_hosts={num_hosts} simulates hosts inside one process, but this is one of several processes, "
             f"whose hosts are known\n  fix: outlay.simulate({num_devices})"
         )
 
@@ -95,8 +95,8 @@ def _check_environment(num_devices: int) -> None:
         setting = jax.config.values.get(variable.lower())
         if setting and "cpu" not in setting.lower().split(","):
             raise MeshError(
-                f"simulated devices are CPU devices, but {variable}={setting} (or the JAX setting of that name) leaves "
-                f"the CPU out\n  fix: unset {variable}, or set it to cpu"
+                f"simulated devices are CPU devices, but {variable}={setting} (or the JAX setting of that name) "
+                f"excludes the CPU\n  fix: unset {variable}, or set it to cpu"
             )
     count = read_flags(os.environ.get("XLA_FLAGS", "")).get(_COUNT_FLAG)
     if count is not None and count != str(num_devices):

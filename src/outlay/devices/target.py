@@ -1,4 +1,4 @@
-"""`Target`: the devices that a layout is planned for, as text: `h100:32x8`. Pure: nothing here imports JAX."""
+"""`Target`: the devices that a layout is planned for, in text form `h100:32x8`. Pure: nothing here imports JAX."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.devices.hardware import Hardware, known_hardware
 
-EXAMPLES = "h100:32x8 (hosts x devices of each), tpu-v5e:4x4 (a torus), tpu-v5e:4x4*2 (two slices) or cpu:8"
-# Six digits are more devices than there will be.
+EXAMPLES = "h100:32x8 (hosts x devices per host), tpu-v5e:4x4 (a torus), tpu-v5e:4x4*2 (two slices) or cpu:8"
+# Six digits hold any number of devices.
 _SHAPE = re.compile(r"([1-9][0-9]{0,5}(?:x[1-9][0-9]{0,5})*)(?:\*([1-9][0-9]{0,5}))?")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Hardware and how much of it: what a mesh can be made of, whether or not it is there.
+    """Hardware and how much of it: the devices of a mesh, attached or not.
 
     Attributes:
         hardware: the kind of device.
-        shape: of cpu `(devices,)`; of gpu `(hosts, devices of each)`; of tpu the torus of a slice, such as `(2, 2, 4)`.
-        num_slices: TPU slices, joined by the network rather than the torus; 1 for other hardware.
+        shape: for cpu `(devices,)`; for gpu `(hosts, devices per host)`; for tpu the torus of a slice, such as `(2, 2,
+            4)`.
+        num_slices: TPU slices, connected by the network instead of the torus; 1 for other hardware.
 
     >>> target = Target.parse("h100:32x8")
     >>> target.num_devices, target.num_hosts, str(target)
@@ -46,7 +47,7 @@ class Target:
         """Read the text form, `hardware:shape`.
 
         Raises:
-            TargetError: the hardware is not known, or the shape does not suit it.
+            TargetError: the hardware is unknown, or the shape does not suit it.
 
         >>> Target.parse("tpu-v5e:4x4*2")
         Target.parse('tpu-v5e:4x4*2')
@@ -62,24 +63,24 @@ class Target:
         hardware = known[key]
         match = _SHAPE.fullmatch(rest)
         if not colon or match is None:
-            what = "says no shape" if not rest else f"{rest!r} is no shape"
-            raise TargetError(f"{text!r}: {what}\n  fix: write {_example(hardware)}; a target is like {EXAMPLES}")
+            what = "it has no shape" if not rest else f"{rest!r} is not a shape"
+            raise TargetError(f"{text!r}: {what}\n  fix: write {_example(hardware)}; targets are {EXAMPLES}")
         shape = tuple(int(size) for size in match[1].split("x"))
         return cls(hardware, shape, int(match[2] or 1))
 
     @property
     def num_devices(self) -> int:
-        """Devices in all."""
+        """The number of devices."""
         return math.prod(self.shape) * self.hardware.devices_per_chip * self.num_slices
 
     @property
     def has_host_memory(self) -> bool:
-        """Whether there is a memory of the host beside that of the devices; CPU devices have no other."""
+        """Whether the host has a memory apart from that of the devices; for CPU devices it is the same."""
         return self.hardware.kind != "cpu"
 
     @property
     def torus(self) -> tuple[int, ...]:
-        """Of TPUs the sizes of a slice's torus, then the devices of a chip where there are several; else nothing."""
+        """For TPUs the sizes of a slice's torus, then the devices of a chip if there are several; else empty."""
         if self.hardware.kind != "tpu":
             return ()
         each = self.hardware.devices_per_chip
@@ -87,7 +88,7 @@ class Target:
 
     @property
     def num_hosts(self) -> int:
-        """Hosts in all: of cpu one."""
+        """The number of hosts; 1 for cpu."""
         if self.hardware.kind == "cpu":
             return 1
         if self.hardware.kind == "gpu":
@@ -96,7 +97,7 @@ class Target:
 
     @property
     def is_compile_only(self) -> bool:
-        """Whether nothing can run on it here: True for all but cpu, whose devices are simulated."""
+        """Whether nothing can run on it here: true for all but cpu, whose devices are simulated."""
         return self.hardware.kind != "cpu"
 
     def __str__(self) -> str:
@@ -137,14 +138,14 @@ def _check_gpu(target: Target) -> None:
             f"{key}:{hosts}x{devices} ({counted(hosts * devices, 'device')})"
             for hosts, devices in _meanings(shape[0], per_host)
         ]
-        _refuse(target, f"is {shape[0]} the hosts or the devices? A GPU target is hosts x devices of each", meanings)
+        _refuse(target, f"is {shape[0]} the hosts or the devices? A GPU target is hosts x devices per host", meanings)
     else:
-        what = f"a GPU target is hosts x devices of each, but it has {len(shape)} numbers"
+        what = f"a GPU target is hosts x devices per host, but it has {len(shape)} numbers"
         _refuse(target, what, [_example(target.hardware)])
 
 
 def _meanings(count: int, per_host: int) -> list[tuple[int, int]]:
-    """What one number of GPUs may mean, as hosts and devices of each: so many devices, or so many whole hosts."""
+    """Return what one number of GPUs may mean, as (hosts, devices per host): so many devices, or so many full hosts."""
     as_devices = [(1, count)] if count <= per_host else [(count // per_host, per_host)] if count % per_host == 0 else []
     return list(dict.fromkeys([*as_devices, (count, per_host)]))
 
@@ -171,7 +172,7 @@ def _count(number: int) -> str:
 
 
 def _near_cube(product: int, num_dims: int) -> tuple[int, ...]:
-    """Sizes that multiply to `product`, as equal as they can be, smallest first."""
+    """Return sizes that multiply to `product`, as equal as possible, smallest first."""
     if num_dims == 1:
         return (product,)
     root = round(product ** (1 / num_dims))

@@ -1,6 +1,6 @@
 """Step graphs: parts that read each other's earlier outputs, run in one loop, and split by rows.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Many steps of a graph in one loop: `GraphLoop`."""
+"""Run many steps of a graph in one loop: `GraphLoop`."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from outlay.graph.step_graph import CACHE, StepGraph
 from outlay.graph.subgraph import Subgraph
 
 
-@dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: jax.jit needs a hash
 class GraphLoop:
-    """As many steps of a graph as its inputs have, in one compiled loop; itself a step that `outlay.program` lays out.
+    """Run as many steps of a graph as the inputs have, in one compiled loop; itself a step for `outlay.program`.
 
-    `graph_loop(state, inputs)` takes the state of the graph and inputs with a leading dim, one entry a step. It returns
-    the new state and a dictionary of three:
+    `graph_loop(state, inputs)` takes the state of the graph, and inputs with a leading dim of one entry per step. It
+    returns the new state and a dictionary of three:
 
-    * `outputs`: the outputs of the graph by name, one entry a step;
+    * `outputs`: the outputs of the graph by name, one entry per step;
     * `recorded`: what was recorded, by address, one entry every `stride` steps;
-    * `not_finite`: for each part the number of the step at which a NaN or an infinity first showed in its outputs or
-      in its leaves of at most one dim, -1 where all is well. Leaves of more dims are looked at after the last step
-      only, and then its number is given.
+    * `not_finite`: for each part the step at which a NaN or an infinity first appeared in its outputs or in its leaves
+    of at most one dim; -1 if none did. Leaves with more dims are checked only after the last step, and then that step
+    is given.
 
-    Recording and looking change nothing of the result. Inputs that no part reads only say how many steps there are.
+    Recording and checking do not change the result. Inputs that no part reads only set the number of steps.
 
     Attributes:
         graph: the graph.
-        record: addresses: `PART:PORT` is what a part puts out, `PART.PATH` a leaf of its state after a step.
-        stride: record after every so many steps.
+        record: addresses: `PART:PORT` is an output of a part, `PART.PATH` a leaf of its state after a step.
+        stride: record one entry every so many steps.
 
     Raises:
-        ProgramError: an address names nothing, or the inputs do not say how many steps; when it is called.
+        ProgramError: when it is called: an address names nothing, or the inputs do not determine the number of steps.
 
     Example:
         >>> from outlay.graph import Part, Source, StepGraph
@@ -56,10 +56,10 @@ class GraphLoop:
     def __post_init__(self) -> None:
         object.__setattr__(self, "record", tuple(self.record))
         if type(self.stride) is not int or self.stride < 1:
-            raise ProgramError(f"stride={self.stride!r}: record after every so many steps, 1 or more")
+            raise ProgramError(f"stride={self.stride!r}: it must be a whole number of steps, 1 or more")
 
     def __call__(self, state: Any, inputs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """All steps."""
+        """Run all steps."""
         num_steps = count_steps(inputs)
         subgraph = Subgraph(self.graph, tuple(self.graph.parts), self.recorded_outputs)
         carry = subgraph.begin(state, num_steps)
@@ -68,7 +68,7 @@ class GraphLoop:
 
     @property
     def recorded_outputs(self) -> tuple[RecordedOutput, ...]:
-        """What is kept of the steps."""
+        """The values that are kept of the steps."""
         outputs = [
             RecordedOutput("outputs", name, part, port, 1, True) for name, (part, port) in self.graph.outputs.items()
         ]
@@ -76,24 +76,24 @@ class GraphLoop:
 
 
 def count_steps(inputs: Mapping[str, Any]) -> int:
-    """How many steps these inputs are for.
+    """Return the number of steps that these inputs are for.
 
     Raises:
-        ProgramError: there is no input, or they differ.
+        ProgramError: there is no input, or the first dims differ.
     """
     lengths = {path: leaf.shape[:1] for path, leaf in flatten_paths(inputs)[0]}
     if len(set(lengths.values())) == 1 and () not in lengths.values():
         return next(iter(lengths.values()))[0]
     listed = ", ".join(f"{path} has {length[0] if length else 'no dim'}" for path, length in lengths.items())
     raise ProgramError(
-        "a graph loop takes inputs whose first dim is the number of steps, the same for all: "
-        f"{listed or 'there is none'}\n"
-        '  fix: stack the inputs of the steps; a graph without inputs takes {"step": np.arange(num_steps)}'
+        "a graph loop takes inputs whose first dim is the number of steps, the same for all, but "
+        f"{listed or 'there are none'}\n"
+        '  fix: stack the inputs of the steps; for a graph without inputs, pass {"step": np.arange(num_steps)}'
     )
 
 
 def results(buffers: Buffers, not_finite: dict[str, Any]) -> dict[str, Any]:
-    """What a graph loop returns besides its state."""
+    """Return what a graph loop returns besides its state."""
     returned: dict[str, Any] = {"outputs": {}, "recorded": {}, "not_finite": not_finite}
     for (kind, name), values in buffers.items():
         returned[kind][name] = values

@@ -1,4 +1,4 @@
-"""What a loop keeps of its steps: outputs, and what is recorded by address."""
+"""What a loop keeps of its steps: outputs, and values recorded by address."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 
 Values = dict[str, Any]
-"""By address, what there is to keep after a step: `PART:PORT` and `PART.PATH`."""
+"""Everything that could be kept of a step, by address: `PART:PORT` and `PART.PATH`."""
 Buffers = dict[tuple[str, str], jax.Array]
-"""What was kept so far, by kind and name."""
+"""What has been kept so far, by kind and name."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class RecordedOutput:
 
     Attributes:
         kind: `outputs` or `recorded`.
-        name: under which it is returned.
-        part: whose it is.
+        name: the name under which it is returned.
+        part: the part that it belongs to.
         where: the port, or the path within the part's state.
-        every: after how many steps an entry is kept.
-        is_port: whether it is put out by the part, or a leaf of its state.
+        every: the number of steps from one entry to the next.
+        is_port: whether it is an output of the part, or a leaf of its state.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class RecordedOutput:
 
     @classmethod
     def recorded(cls, address: str, every: int) -> RecordedOutput:
-        """What an address names."""
+        """Return what an address names."""
         part, colon, port = address.partition(":")
         if colon:
             return cls("recorded", address, part, port, every, True)
@@ -51,23 +51,23 @@ class RecordedOutput:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Where it is among the buffers."""
+        """Its key among the buffers."""
         return self.kind, self.name
 
     @property
     def address(self) -> str:
-        """Where it is among the values."""
+        """Its key among the values."""
         return f"{self.part}:{self.where}" if self.is_port else join_parts((self.part, *split_path(self.where)))
 
 
 def values_of(own: Mapping[str, Any], produced: Mapping[str, Mapping[str, Any]]) -> Values:
-    """All that could be kept of a step."""
+    """Return everything that could be kept of a step."""
     ports = {f"{part}:{port}": value for part, outputs in produced.items() for port, value in outputs.items()}
     return ports | dict(flatten_paths(dict(own))[0])
 
 
 def check_addresses(recorded_outputs: Sequence[RecordedOutput], values: Values) -> None:
-    """Raise for addresses that name nothing, all of them."""
+    """Raise for all addresses that name nothing."""
     problems = [
         Problem("unknown address", one.name, f"there is nothing at {one.address}", _fix(one.address, values))
         for one in recorded_outputs
@@ -82,7 +82,7 @@ def check_addresses(recorded_outputs: Sequence[RecordedOutput], values: Values) 
 
 
 def empty(recorded_outputs: Sequence[RecordedOutput], values: Values, num_steps: int) -> Buffers:
-    """Room for what will be kept of so many steps."""
+    """Allocate buffers for what will be kept of so many steps."""
     shapes = {one.key: values[one.address] for one in recorded_outputs}
     return {
         one.key: jnp.zeros((num_steps // one.every, *shapes[one.key].shape), shapes[one.key].dtype)

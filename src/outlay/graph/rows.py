@@ -1,4 +1,4 @@
-"""Which leaves of a graph's state have rows that devices share, and how they are cut and filled up."""
+"""Find which leaves of a graph's state have rows, and how they are split over devices and padded."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from outlay.graph.step_graph import StepGraph
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Which leaves of a graph's state have rows, split in pieces of the same size over the devices of an axis.
+    """The leaves of a graph's state that have rows, split into equal pieces over the devices of an axis.
 
-    Where the devices do not divide the rows, some repeat the last one at the end. They are computed like the others,
-    but no part reads them and they are cut off from what is kept, so they do nothing.
+    If the number of rows is not divisible by the devices, the last row is repeated at the end. The copies are computed
+    like the others, but no part reads them and they are removed from what is kept, so they have no effect.
 
     Attributes:
         graph: the graph.
-        num: how many rows each part has that is computed by rows.
+        num: the number of rows of each part that is computed by rows.
         axis: the mesh axis.
-        num_devices: its size.
+        num_devices: the size of the axis.
     """
 
     graph: StepGraph
@@ -37,7 +37,7 @@ class Rows:
 
     @classmethod
     def of(cls, graph: StepGraph, names: tuple[str, ...], state: Any, axis: str, num_devices: int) -> Rows:
-        """The rows of these parts, of which those are computed as a whole that have none."""
+        """Return the row partition of these parts; a part without rows is replicated."""
         num = {}
         for name in names:
             sizes = [
@@ -47,28 +47,28 @@ class Rows:
             ]
             if len(set(sizes)) > 1:
                 raise ProgramError(
-                    f"the leaves of {name} that are said to be by rows differ in their rows: {sorted(set(sizes))}\n"
-                    "  fix: patterns in Part.by_rows of leaves whose first dim is that of the outputs"
+                    f"the leaves in by_rows of {name} have different numbers of rows: {sorted(set(sizes))}\n"
+                    "  fix: in Part.by_rows, list patterns of leaves whose first dim is that of the outputs"
                 )
             if sizes:
                 num[name] = sizes[0]
         return cls(graph, num, axis, num_devices)
 
     def has(self, path: str) -> bool:
-        """Whether the leaf of the state at this path has rows."""
+        """Return whether the leaf of the state at this path has rows."""
         part, _, within = path.partition(".")
         return part in self.num and any(matches(pattern, within) for pattern in self.graph.parts[part].by_rows)
 
     def spec(self, path: str) -> P:
-        """How a leaf of the state is split."""
+        """Return how a leaf of the state is split."""
         return P(self.axis) if self.has(path) else P()
 
     def padded(self, num: int) -> int:
-        """So many rows, filled up so that the devices divide them."""
+        """Return a number of rows, rounded up to a multiple of the devices."""
         return -(-num // self.num_devices) * self.num_devices
 
     def pad(self, state: Any) -> Any:
-        """A state with rows filled up; those added repeat the last, since zeros might make what is no number."""
+        """Pad the rows of a state. The last row is repeated: rows of zeros might compute NaNs."""
 
         def pad(path: str, leaf: Any) -> Any:
             num = leaf.shape[0] if self.has(path) else 0
@@ -77,7 +77,7 @@ class Rows:
         return map_with_paths(pad, state)
 
     def crop(self, state: Any) -> Any:
-        """A state without the rows that `pad` has added."""
+        """Remove the rows that `pad` has added to a state."""
 
         def crop(path: str, leaf: Any) -> Any:
             num = self.num[path.partition(".")[0]] if self.has(path) else 0
@@ -86,7 +86,7 @@ class Rows:
         return map_with_paths(crop, state)
 
     def piece(self, state: Any) -> Any:
-        """This device's piece of a padded state, inside `jax.shard_map`."""
+        """Return this device's piece of a padded state, inside `jax.shard_map`."""
         place = jax.lax.axis_index(self.axis)
 
         def piece(path: str, leaf: Any) -> Any:
@@ -98,15 +98,15 @@ class Rows:
         return map_with_paths(piece, state)
 
     def buffer_spec(self, one: RecordedOutput) -> P:
-        """How what a device keeps is a part of the whole."""
+        """Return how a device's buffer is a part of the whole."""
         return P(None, self.axis) if self.has_rows(one) else P()
 
     def has_rows(self, one: RecordedOutput) -> bool:
-        """Whether rows are kept of this."""
+        """Return whether rows are kept of this value."""
         return one.part in self.num and (one.is_port or self.has(one.address))
 
     def crop_buffers(self, recorded_outputs: tuple[RecordedOutput, ...], buffers: Any) -> Any:
-        """What was kept, without the rows that `pad` has added."""
+        """Remove the rows that `pad` has added from what was kept."""
         return {
             one.key: buffers[one.key][:, : self.num[one.part]] if self.has_rows(one) else buffers[one.key]
             for one in recorded_outputs

@@ -1,8 +1,8 @@
-"""A graph of step functions that read each other's previous outputs.
+"""Graphs of step functions that read each other's previous outputs.
 
-In every step each part reads what the others produced before, from a cache, and the graph's own inputs of this step;
-then all outputs enter the cache together. So the parts of one step do not depend on each other: they may run in any
-order, in one program or each on a device of its own, and the numbers are the same.
+In every step each part reads earlier outputs from a cache, and the graph's own inputs of this step; then all new
+outputs enter the cache together. So the parts of one step do not depend on each other: they may run in any order, in
+one program or on one device each, and the numbers are the same.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 INPUTS = "inputs"
-"""The name that stands, as the part of a `Source`, for the graph's own inputs."""
+"""The name that stands for the graph's own inputs as the part of a `Source`."""
 CACHE = "cache"
-"""Where in the state the outputs are that others read in the next step: `cache.PART.PORT`."""
+"""Where the state holds the outputs that others read in the next step: `cache.PART.PORT`."""
 
 Read = dict[str, tuple[jax.Array, ...]]
 PartStep = Callable[[Any, Read], tuple[Any, dict[str, jax.Array]]]
@@ -25,12 +25,12 @@ PartStep = Callable[[Any, Read], tuple[Any, dict[str, jax.Array]]]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a part reads.
+    """What a part reads.
 
     Attributes:
         part: the name of the part that produces it, or `INPUTS`.
         port: the name of the output, or of the input.
-        latency: how many steps after it was produced it is read, at least 1; inputs are read in their own step.
+        latency: the number of steps from producing to reading it, at least 1; inputs are read in their own step.
     """
 
     part: str
@@ -63,8 +63,8 @@ class Part:
     """One step function of a graph.
 
     Attributes:
-        step: `step(state, read) -> (state, outputs)`, with one array a source in `read[port]` and one in
-            `outputs[port]`.
+        step: `step(state, read) -> (state, outputs)`; `read[port]` has one array per source, `outputs[port]` is one
+            array.
         reads: the sources of each port.
         by_rows: patterns of the leaves of its state whose first dim is also that of all its outputs, and whose step
             works as well on some of these rows as on all; empty for a part that only works as a whole.
@@ -77,7 +77,7 @@ class Part:
     loop_form: Callable[[Any], LoopForm | None] | None = None
 
 
-@dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: jax.jit needs a hash
 class StepGraph:
     """Parts that read each other's previous outputs; itself a step, `graph(state, inputs) -> (state, outputs)`.
 
@@ -101,7 +101,7 @@ class StepGraph:
     outputs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def __call__(self, state: Any, inputs: Any) -> tuple[Any, dict[str, jax.Array]]:
-        """One step of all parts."""
+        """Run one step of all parts."""
         cache, after, produced = state[CACHE], {}, {}
         for name, part in self.parts.items():
             after[name], produced[name] = isolated_step(part.step, state[name], self.read(name, cache, inputs))
@@ -109,21 +109,21 @@ class StepGraph:
         return after, {name: produced[part][port] for name, (part, port) in self.outputs.items()}
 
     def read(self, name: str, cache: Any, inputs: Any) -> Read:
-        """What a part reads in this step."""
+        """Return what a part reads in this step."""
         return {
             port: tuple(self._value(source, cache, inputs) for source in sources)
             for port, sources in self.parts[name].reads.items()
         }
 
     def push(self, name: str, cached: Mapping[str, jax.Array], outputs: Mapping[str, jax.Array]) -> dict[str, Any]:
-        """The cache of one part after a step; it keeps as many values as its readers are behind, the newest first."""
+        """Return the cache of one part after a step: as many values as its readers are behind, newest first."""
         return {
             port: jnp.concatenate([value[None], cached[port][:-1]]) if self.depth(name, port) > 1 else value
             for port, value in outputs.items()
         }
 
     def init_cache(self, shapes: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, dict[str, jax.Array]]:
-        """The cache before the first step, zeros, from the shape of every output of every part."""
+        """Return the cache before the first step: zeros in the shape of every output of every part."""
 
         def zeros(name: str, port: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
             depth = self.depth(name, port)
@@ -134,13 +134,13 @@ class StepGraph:
         }
 
     def depth(self, name: str, port: str) -> int:
-        """How many past values of an output its readers need."""
+        """Return how many past values of an output its readers need."""
         return max(
             (source.latency for source in self.sources() if (source.part, source.port) == (name, port)), default=1
         )
 
     def sources(self) -> list[Source]:
-        """Every source that some part reads."""
+        """Return every source that some part reads."""
         return [source for part in self.parts.values() for sources in part.reads.values() for source in sources]
 
     def _value(self, source: Source, cache: Any, inputs: Any) -> jax.Array:
@@ -151,15 +151,15 @@ class StepGraph:
 
 
 def isolated_step(step: PartStep, state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
-    """A part's step as it would be compiled in a program of its own, and so rounded.
+    """Run a part's step so that it rounds as if it were compiled in a program of its own.
 
-    Fused with what stands around it, a step rounds differently: where a product and a sum become one operation depends
-    on what they are fused with. XLA's CPU compiler drops optimization barriers before it fuses (up to JAX 0.10), but
-    never fuses into a branch; and the barrier hides from it, until then, that there is no choice.
+    Fused with its surroundings, a step may round differently: which product and sum become one operation depends on
+    what they are fused with. XLA's CPU compiler drops optimization barriers before it fuses (up to JAX 0.10), but it
+    never fuses into a branch. Until then the barrier keeps XLA from folding the constant condition.
     """
     state, read = jax.lax.optimization_barrier((state, read))
     after, outputs = jax.eval_shape(step, state, read)
-    is_like_before = jax.tree.map(_type, after) == jax.tree.map(_type, state)  # else whoever runs the graph says so
+    is_like_before = jax.tree.map(_type, after) == jax.tree.map(_type, state)  # if not, whoever runs the graph raises
 
     def instead(state: Any, read: Read) -> tuple[Any, dict[str, jax.Array]]:
         return state if is_like_before else _zeros(after), _zeros(outputs)

@@ -1,4 +1,4 @@
-"""Some parts of a graph that run together: all of it on one device, or those that share a place."""
+"""Some parts of a graph that run together: all on one device, or those that share devices."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Subgraph:
 
     @property
     def block(self) -> int:
-        """Steps that the devices run between two exchanges of rows: what a part reads of them is as old as that."""
+        """Steps between two exchanges of rows: the smallest latency with which a part here reads rows."""
         sources = [s for name in self.names for of_port in self.graph.parts[name].reads.values() for s in of_port]
         return min((source.latency for source in sources if source.part in self.num_rows), default=0)
 
     def begin(self, state: Any, num_steps: int) -> Carry:
-        """What is carried into the first of so many steps.
+        """Return the carry of the loop before the first step.
 
         Raises:
             ProgramError: an address to keep names nothing.
@@ -61,14 +61,14 @@ class Subgraph:
         return {"own": own, "cache": cache, "not_finite": never, "kept": buffers, "step": jnp.zeros((), jnp.int32)}
 
     def run(self, carry: Carry, foreign: Any, inputs: Any, num_steps: int) -> Carry:
-        """So many steps.
+        """Run some steps.
 
         Args:
-            carry: what the steps before have left.
-            foreign: the caches of other sections' ports that these parts read, as before the first of these steps;
-                what they hold must do for all of them.
-            inputs: of all steps of the graph loop.
-            num_steps: how many.
+            carry: the carry after the steps before.
+            foreign: the caches of other subgraphs' ports that these parts read, as before the first of these steps;
+                they must hold enough for all of them.
+            inputs: the inputs of all steps of the graph loop.
+            num_steps: how many steps.
         """
         own = carry["own"]
         forms = {name: make(own[name]) for name in self.names if (make := self.graph.parts[name].loop_form)}
@@ -94,7 +94,7 @@ class Subgraph:
         return form.step if form else self.graph.parts[name].step
 
     def end(self, carry: Carry, num_steps: int) -> Carry:
-        """The carry after the last step, with what is looked at only then."""
+        """Return the carry after the last step, with the checks that are made only then."""
         own = carry["own"]
         first = {name: seen_at_the_end(carry["not_finite"][name], own[name], num_steps) for name in self.names}
         for name in self.num_rows:
@@ -102,7 +102,7 @@ class Subgraph:
         return {**carry, "not_finite": first}
 
     def _steps(self, both: tuple[Carry, Any], inputs: Any, num_steps: int) -> tuple[Carry, Any]:
-        """Steps at whose end rows are exchanged, once."""
+        """Run steps that end with one exchange of rows."""
 
         def one(both: tuple[Carry, Any], _: None = None) -> tuple[tuple[Carry, Any], Any]:
             return self._step(*both, inputs)
@@ -121,7 +121,7 @@ class Subgraph:
         return {**after[0], "cache": cache}, after[1]
 
     def _step(self, carry: Carry, foreign: Any, inputs: Any) -> tuple[tuple[Carry, Any], Any]:
-        """One step; what was produced of rows comes besides, since others cannot read it yet."""
+        """Run one step; outputs with rows are returned separately, since nobody can read them before the exchange."""
         step, cache = carry["step"], {**foreign, **carry["cache"]}
         now = {name: jax.lax.dynamic_index_in_dim(inputs[name], step, 0, keepdims=False) for name in self.inputs}
         own, produced = {}, {}
@@ -152,11 +152,11 @@ class Subgraph:
         return self._aged(name, cached) if name in self.num_rows else self.graph.push(name, cached, produced)
 
     def _aged(self, name: str, cached: Any) -> Any:
-        """A cache a step later whose newest entry is not known here; nobody here reads it so soon."""
+        """Return a cache one step later, when its newest entry is not known here; nobody here reads it so soon."""
         return self.graph.push(name, cached, {port: self._newest(name, port, x) for port, x in cached.items()})
 
     def _pushed(self, name: str, cached: Any, produced: Any) -> Any:
-        """A cache after several steps, all of which are known."""
+        """Return a cache after several steps, whose outputs are all known."""
 
         def push(port: str, values: jax.Array) -> jax.Array:
             depth = self.graph.depth(name, port)
@@ -168,7 +168,7 @@ class Subgraph:
         return cached[0] if self.graph.depth(name, port) > 1 else cached
 
     def _like_produced(self, own: Any, cache: Any) -> Any:
-        """Arrays like those that the parts put out: as many rows as this device has of them."""
+        """Return arrays like the outputs of the parts, with as many rows as this device has."""
 
         def like(name: str, port: str, cached: jax.Array) -> jax.Array:
             newest = self._newest(name, port, cached)
@@ -196,9 +196,9 @@ _BITS = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
 
 
 def first_seen(before: jax.Array, own: Any, outputs: Any, step: jax.Array) -> jax.Array:
-    """The number of the step at which a part was first not finite, or -1, after one more step.
+    """Return the step at which a part was first not finite, or -1, after one more step.
 
-    Looked at are outputs, and leaves of at most one dim; a pass over a kernel in every step would cost too much.
+    Outputs are checked, and leaves of at most one dim; reading a kernel in every step would cost too much.
     """
     small = [leaf for leaf in jax.tree.leaves((own, outputs)) if jnp.ndim(leaf) <= 1]
     rest = [leaf for leaf in jax.tree.leaves(outputs) if jnp.ndim(leaf) > 1]
@@ -206,12 +206,12 @@ def first_seen(before: jax.Array, own: Any, outputs: Any, step: jax.Array) -> ja
 
 
 def seen_at_the_end(before: jax.Array, own: Any, num_steps: int) -> jax.Array:
-    """The same after the last step, when leaves of more dims are looked at too."""
+    """Return the same after the last step, when leaves with more dims are checked too."""
     return _seen(before, [leaf for leaf in jax.tree.leaves(own) if jnp.ndim(leaf) > 1], num_steps - 1)
 
 
 def over_devices(first: jax.Array, axis: str) -> jax.Array:
-    """The first step at which any device saw something, where each holds some rows of a part."""
+    """Return the first step at which any device saw it, when each device has some rows of a part."""
     latest = jnp.iinfo(jnp.int32).max
     earliest = jax.lax.pmin(jnp.where(first == NEVER, latest, first), axis)
     return jnp.where(earliest == latest, NEVER, earliest)
@@ -226,7 +226,10 @@ def _seen(before: jax.Array, leaves: list[Any], step: Any) -> jax.Array:
 
 
 def _is_bad(leaf: jax.Array) -> jax.Array:
-    """Whether an entry is not finite: the largest of the bits without the sign, since integers are compared fast."""
+    """Return whether an entry is not finite.
+
+    The bits without the sign are compared as integers, which is faster: infinities and NaNs have the largest.
+    """
     unsigned = _BITS[leaf.dtype.itemsize]
     infinity = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, leaf.dtype), unsigned)
     magnitude = jax.lax.bitcast_convert_type(leaf, unsigned) & jnp.asarray(jnp.iinfo(unsigned).max >> 1, unsigned)
@@ -234,17 +237,18 @@ def _is_bad(leaf: jax.Array) -> jax.Array:
 
 
 def exchange_rows(pieces: Any, num_rows: Any, axis: str) -> Any:
-    """The whole arrays, inside `jax.shard_map`.
+    """All-gather rows inside `jax.shard_map`.
 
     Args:
-        pieces: a tree of (steps, rows, ...), this device's rows, in the order of the devices.
-        num_rows: a tree of the same structure: how many rows there are in all; those beyond are left out.
+        pieces: a tree of (steps, rows, ...): this device's rows, in the order of the devices.
+        num_rows: a tree of the same structure with the total number of rows; rows beyond it are padding and left out.
         axis: the mesh axis over which the rows are split.
     """
     leaves, structure = jax.tree.flatten(pieces)
     if not leaves:
         return pieces
     likes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    # All arrays are packed into one, so that there is one collective for all of them.
     words = jax.lax.all_gather(jnp.concatenate([pack(leaf) for leaf in leaves]), axis)
     whole, start = [], 0
     for like, num in zip(likes, jax.tree.leaves(num_rows), strict=True):
@@ -256,7 +260,7 @@ def exchange_rows(pieces: Any, num_rows: Any, axis: str) -> Any:
 
 
 def _side_by_side(rows: jax.Array) -> jax.Array:
-    """(devices, steps, rows, ...) to (steps, devices * rows, ...)."""
+    """Reshape (devices, steps, rows, ...) to (steps, devices * rows, ...)."""
     by_step = jnp.swapaxes(rows, 0, 1)
     return by_step.reshape(by_step.shape[0], -1, *by_step.shape[3:])
 
@@ -265,12 +269,12 @@ _SIGNS_A_WORD = 16
 
 
 def is_signs(dtype: jnp.dtype) -> bool:
-    """Whether values of this dtype are signs: int8, of which only -1, 0 and 1 are used."""
+    """Return whether values of this dtype are signs: int8, of which only -1, 0 and 1 are used."""
     return dtype == jnp.int8
 
 
 def pack(x: jax.Array) -> jax.Array:
-    """An array as words.
+    """Pack an array into 32-bit words; signs take two bits each.
 
     >>> pack(jnp.array([1, -1, 0, 1], "int8")).tolist() == [1 + (3 << 2) + (1 << 6)]
     True
@@ -284,7 +288,7 @@ def pack(x: jax.Array) -> jax.Array:
 
 
 def unpack(words: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
-    """The array of that shape and dtype that was packed.
+    """Unpack an array of this shape and dtype.
 
     >>> unpack(pack(jnp.array([1, -1, 0, 1], "int8")), jax.ShapeDtypeStruct((4,), "int8")).tolist()
     [1, -1, 0, 1]
@@ -292,6 +296,7 @@ def unpack(words: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
     size = math.prod(like.shape)
     if is_signs(like.dtype):
         codes = (words[:, None] >> _shifts()) & 3
+        # Two bits in two's complement: flipping the upper bit and subtracting 2 extends the sign.
         return ((codes.reshape(-1)[:size] ^ 2).astype(jnp.int8) - jnp.int8(2)).reshape(like.shape)
     octets = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(-1)[: size * like.dtype.itemsize]
     if like.dtype == jnp.bool_:
@@ -302,7 +307,7 @@ def unpack(words: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def num_words(like: jax.ShapeDtypeStruct) -> int:
-    """How many words an array takes."""
+    """Return the number of words that an array takes."""
     size = math.prod(like.shape)
     return -(-size // _SIGNS_A_WORD) if is_signs(like.dtype) else -(-size * like.dtype.itemsize // 4)
 

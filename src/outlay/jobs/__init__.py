@@ -1,6 +1,6 @@
 """Start many processes, watch them, end them together; and, inside each, join the others.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

@@ -49,7 +49,7 @@ class Connection:
         self._lock = threading.Lock()
         self.longest = LONGEST
         self.opened = time.monotonic()
-        # A process at the other end that does not read must not hold this one.
+        # If the process at the other end does not read, this one must not block.
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -150,7 +150,7 @@ BIND = "JAX_COORDINATOR_BIND_ADDRESS"
 """JAX's own variable: `host:port` to listen at instead, such as `0.0.0.0:7000` where an address is forwarded."""
 
 LOOPBACK_FIX = (
-    "fix: in /etc/hosts of each, the machine's address in the network in front of its name, instead of 127.0.1.1 or "
+    "fix: in /etc/hosts of each machine, put its address in the network in front of its name, in place of 127.0.1.1 or "
     "127.0.0.1"
 )
 
@@ -174,7 +174,7 @@ def listen(info: ProcessInfo) -> Listening:
     """Listen at the coordinator's address, at the first of its ports that is free.
 
     Raises:
-        JoinError: the address is not of this machine, nothing is known by its name, or the port is taken.
+        JoinError: the address does not belong to this machine, its name is unknown, or the port is in use.
     """
     hosts = _hosts(info)
     problem: OSError | None = None
@@ -190,13 +190,13 @@ def listen(info: ProcessInfo) -> Listening:
             return Listening(server, way, f"{shown}:{way.address[1]}")
     if problem and problem.errno == errno.EADDRNOTAVAIL:
         raise JoinError(
-            f"process 0 is on {socket.gethostname()}, and {info.coordinator} is not an address of it "
+            f"process 0 runs on {socket.gethostname()}, and {info.coordinator} is not an address of that machine "
             f"({', '.join(hosts)})\n  {info.origin_text()}\n  fix: start process 0 there, or give the address of "
-            f"this machine; where that address is forwarded to here: {BIND}=0.0.0.0:{info.address[1]}"
+            f"this machine; if that address is forwarded to this one, set {BIND}=0.0.0.0:{info.address[1]}"
         )
     raise JoinError(
         f"process 0 cannot listen at {info.coordinator}: {problem.strerror if problem else 'no address'}"
-        f"\n  {info.origin_text()}\n  fix: another port"
+        f"\n  {info.origin_text()}\n  fix: choose another port"
     ) from problem
 
 
@@ -215,12 +215,12 @@ def _hosts(info: ProcessInfo) -> list[str]:
     if host == "localhost" or _is_loopback(host):
         return ["127.0.0.1" if host == "localhost" else host]
     addresses = _addresses(host)
-    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ  # where names come later, and may stand for a service in front
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ  # names appear late there, and may belong to a service in front
     if not addresses and not in_pod:
         raise JoinError(
-            f"process 0 does not find the host {host!r}, at which it is to wait for the others"
+            f"process 0 cannot resolve the host {host!r}, at which it is to wait for the others"
             f"\n  {info.origin_text()}"
-            f"\n  fix: a name of this machine, {socket.gethostname()}, or its address in numbers"
+            f"\n  fix: give a name of this machine, {socket.gethostname()}, or its numeric address"
         )
     if not addresses or all(
         map(_is_loopback, addresses)

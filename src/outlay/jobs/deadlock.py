@@ -1,4 +1,4 @@
-"""Processes that wait in collectives for ever, since the others have ended or wait too; their stacks prove it."""
+"""Detect processes that wait for ever in collectives, because others have ended or wait too; their stacks prove it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from outlay.jobs.job_folder import Beat, JobFolder, is_after_the_last
 from outlay.jobs.proc_files import is_idle, send, waits_at, waits_in_jax
 
-_IDLE_FOR = {"cpu": 1.5}  # seconds without a sign of work in which those that remain must be waiting
+_IDLE_FOR = {"cpu": 1.5}  # seconds in which all remaining processes must wait without a sign of work
 _IDLE_FOR_ELSEWHERE = 60.0  # a process whose GPU or TPU works does nothing itself
 _CALLBACK = re.compile(r'^  File "[^"]*/jax/', re.MULTILINE)
 
 
 class DeadlockDetector:
-    """Decides whether all processes that remain wait in collectives for others that will never come.
+    """Decide whether all remaining processes wait in collectives for others that will never come.
 
-    A process that has taken its last step may work for as long as it likes while the others have ended: it reports,
-    uploads, evaluates. So this asks for evidence: each process that remains waits in JAX's compiled code, and no thread
-    of it works. Waiting in another library, in Python, or for a callback that runs in Python counts as work.
+    A process that has taken its last step may work for as long as it likes after the others have ended: it may report,
+    upload or evaluate. So evidence is required: each remaining process waits in JAX's compiled code, and none of its
+    threads works. Waiting in another library, in Python, or for a callback that runs in Python counts as work.
 
     Args:
         folder: of the job.
@@ -53,7 +53,7 @@ class DeadlockDetector:
         joined = self._folder.joined(next(iter(running)))
         platform = joined.devices[0]["platform"] if joined and joined.devices else ""
         if patience is not None and platform not in _IDLE_FOR:
-            return {}  # a GPU or TPU may be at work, which nothing in the process shows
+            return {}  # a GPU or TPU may be working, which nothing in the process shows
         enough = _IDLE_FOR.get(platform, _IDLE_FOR_ELSEWHERE) if patience is None else patience
         if moment - self._idle_since < enough:
             return {}
@@ -97,13 +97,13 @@ def collect_stacks(folder: JobFolder, processes: Collection[int]) -> dict[int, s
 
     Args:
         folder: of the job.
-        processes: numbers of processes that run. One that has not joined cannot be asked: the signal would end it.
+        processes: numbers of running processes. One that has not joined cannot be asked: the signal would kill it.
     """
     pids = {number: pid for number in processes if (pid := folder.pid(number))}
     before = {number: _size(folder.stacks_path(number)) for number in pids}
     for pid in pids.values():
         send(pid, signal.SIGUSR1, folder.mark)
-        send(pid, signal.SIGCONT, folder.mark)  # a stopped process answers only when it goes on
+        send(pid, signal.SIGCONT, folder.mark)  # a stopped process cannot answer until it continues
     sizes, grown_at = dict(before), time.monotonic()
     deadline = grown_at + _ANSWER_WITHIN
     while (now := time.monotonic()) < deadline:
@@ -120,8 +120,8 @@ def collect_stacks(folder: JobFolder, processes: Collection[int]) -> dict[int, s
 def waits_outside_python(stacks: str) -> bool:
     """Return whether the main thread of a process waits in compiled code, and not in Python's own library.
 
-    The library waits for locks, queues and other processes. A wait for a collective can be seen in a frame of JAX, or,
-    as in `float(loss)`, in no frame at all: the last one is the user's line.
+    Python's library waits for locks, queues and other processes. A wait for a collective shows as a frame of JAX, or,
+    as in `float(loss)`, as no frame at all: then the last frame is the user's line.
     """
     main = stacks.strip().split("\n\n")[-1]  # faulthandler writes the main thread last
     frames = [match["file"] for match in map(_FRAME.match, main.splitlines()) if match]

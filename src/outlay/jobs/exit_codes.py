@@ -9,7 +9,7 @@ STUCK = 1
 """Exit code where no process failed, but the job could not go on."""
 
 UNCAUGHT = 13
-"""Exit code of a process that ends because of an exception: unlike 1, it is seldom a program's own."""
+"""Exit code of a process that an exception ends: unlike 1, programs seldom use it themselves."""
 
 LOST = 69
 """Exit code of processes that end because another one, or its machine, has gone: `EX_UNAVAILABLE`."""

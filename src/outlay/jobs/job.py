@@ -49,9 +49,9 @@ class Job:
         if not self.command:
             raise LaunchError("there is no command to run\n  fix: outlay launch -n 2 -- python train.py")
         if self.num_processes < 1:
-            raise LaunchError(f"{self.num_processes} processes cannot be started; at least 1 can")
+            raise LaunchError(f"{self.num_processes} processes cannot be started; the least is 1")
         if self.devices_per_process is not None and self.devices_per_process < 1:
-            raise LaunchError(f"{self.devices_per_process} devices per process cannot be simulated; at least 1 can")
+            raise LaunchError(f"{self.devices_per_process} devices per process cannot be simulated; the least is 1")
         if shutil.which(self.command[0]) is None:
             raise LaunchError(_not_found(self.command[0]))
         check_limits(self.num_processes)
@@ -80,8 +80,8 @@ class Job:
         platforms = os.environ.get("JAX_PLATFORMS", "cpu")
         if "cpu" not in platforms.lower().split(","):
             raise LaunchError(
-                f"--devices-per-process simulates CPU devices, but JAX_PLATFORMS={platforms} leaves the CPU out\n"
-                f"  fix: unset JAX_PLATFORMS, or leave out --devices-per-process to use what is attached"
+                f"--devices-per-process simulates CPU devices, but JAX_PLATFORMS={platforms} excludes the CPU\n"
+                f"  fix: unset JAX_PLATFORMS, or drop --devices-per-process to use the attached devices"
             )
         own[process_info.DEVICES_PER_PROCESS] = str(self.devices_per_process)
         return os.environ | own | simulated_environment(self.devices_per_process, os.environ)
@@ -95,7 +95,7 @@ def _not_found(command: str) -> str:
     if Path(command).exists():
         return f"{command} cannot be run: it is a folder, or not executable\n  fix: chmod +x {command}"
     return (
-        f"the command {command!r} does not exist: there is no such file, and none of that name on PATH"
+        f"the command {command!r} does not exist: there is no such file, and PATH has no such command"
         "\n  fix: install it, or give its path, such as ./train.sh"
     )
 
@@ -114,7 +114,7 @@ def assign_gpus(
         devices: the folder with the files of devices.
 
     Raises:
-        LaunchError: the GPUs cannot be shared out evenly.
+        LaunchError: the GPUs cannot be divided evenly.
     """
     gpus = _visible(environment, devices)
     platforms = environment.get("JAX_PLATFORMS", "")
@@ -124,8 +124,8 @@ def assign_gpus(
     if not each or rest:
         fit = [str(num) for num in range(2, len(gpus) + 1) if len(gpus) % num == 0]
         raise LaunchError(
-            f"{counted(len(gpus), 'GPU')} ({', '.join(gpus)}) cannot be shared out evenly among "
-            f"{num_processes} processes\n  fix: -n {' or '.join(['1', *fit])}; or {_VISIBLE} with fewer; or on the "
+            f"{counted(len(gpus), 'GPU')} ({', '.join(gpus)}) cannot be divided evenly among "
+            f"{num_processes} processes\n  fix: -n {' or '.join(['1', *fit])}; or set {_VISIBLE} to fewer; or use the "
             "CPU, with --devices-per-process"
         )
     return [{_VISIBLE: ",".join(gpus[each * n : each * (n + 1)])} for n in range(num_processes)]
@@ -139,7 +139,7 @@ def _visible(environment: Mapping[str, str], devices: Path) -> list[str]:
 
 
 _PIPES = 2
-_OWN_FILES = 64  # what the launcher has open besides
+_OWN_FILES = 64  # open files of the launcher itself
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -156,18 +156,18 @@ def check_limits(num_processes: int, ports: Path = _PORTS) -> None:
     num_ports = _num_ports(ports)
     if num_processes > num_ports:
         raise LaunchError(
-            f"{num_processes} processes need a port each, and this machine hands out {num_ports} ({ports})"
-            f"\n  fix: {num_ports} processes at most, and fewer where other programs need ports too"
+            f"{num_processes} processes need a port each, and this machine has {num_ports} of them ({ports})"
+            f"\n  fix: start at most {num_ports} processes, and fewer if other programs need ports too"
         )
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _PIPES * num_processes + _OWN_FILES
     if most != resource.RLIM_INFINITY and needed > most:
         fit = max((most - _OWN_FILES) // _PIPES, 1)
         raise LaunchError(
-            f"{num_processes} processes need {needed} open files in the launcher, and {most} are allowed"
-            f"\n  fix: {fit} processes at most, or a higher limit: ulimit -Hn {needed}"
+            f"{num_processes} processes need {needed} open files in the launcher, but only {most} are allowed"
+            f"\n  fix: start at most {fit} processes, or raise the limit: ulimit -Hn {needed}"
         )
-    # The soft limit is for this process to raise, up to the hard one.
+    # A process may raise its soft limit itself, up to the hard one.
     if soft != resource.RLIM_INFINITY and needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
@@ -204,5 +204,5 @@ def check_port(port: int) -> None:
         except OSError as error:
             raise LaunchError(
                 f"port {port} cannot be used for the coordinator: {error.strerror}\n"
-                f"  fix: leave out --port, and a free one is chosen (such as {free_port()} now)"
+                f"  fix: drop --port, and a free one is chosen (such as {free_port()} now)"
             ) from error

@@ -47,18 +47,18 @@ def after_failure(
     first = processes[_first(processes, failed, folder, output)]
     failure = folder.failure(first.number)
     error_text = failure.traceback if failure else output.last_errors(first.number)
-    if failure and failure.type == "SystemExit":  # which says where it ended, and what it printed before says why
+    if failure and failure.type == "SystemExit":  # its traceback shows only where; what was printed before says why
         error_text += output.last_errors(first.number)
     lines = []
     if (num := output.num_held(but=first.number)) > 0:
-        lines.append(f"{counted(num, 'line')} of the other processes' aftermath left out ({output.log})")
+        lines.append(f"{counted(num, 'line')} from the other processes, which only followed, left out ({output.log})")
     missing, why = [processes[number] for number in held], "gave no sign of life, held by a signal (SIGSTOP)"
     if not missing:
         missing, why = [process for process in processes if process.exit_code == 0], "ended early, with exit code 0"
     if missing and is_echo(error_text):  # the one to blame comes last, and is not the one that failed
         error_text += (
             f"{_name(missing)} of {len(processes)} {why}: "
-            f"process {first.number} ended for want of {_pronoun(missing)}, {_reason(first, folder)}\n"
+            f"process {first.number} ended because of {_pronoun(missing)}, {_reason(first, folder)}\n"
         )
     else:
         lines.append(f"process {first.number} of {len(processes)} failed first: {_reason(first, folder)}")
@@ -111,11 +111,11 @@ def stuck(
     lines = ["the job is stuck", *waits, *_headed(stacks)]
     if waiting and late:
         names = _name([processes[number] for number in waiting])
-        lines.append(f"\nwaiting in JAX, as for a collective: {names}; not there: {_name(late)}")
+        lines.append(f"\nwaiting in JAX, as for a collective: {names}; missing there: {_name(late)}")
     elif len(waiting) > 1:
-        lines.append("\nall wait in JAX: they do not take part in the same collectives")
+        lines.append("\nall wait in JAX, but not for the same collective")
     lines.append(
-        "  fix: where they only needed more time, --stuck-after SECONDS, or --stuck-after off; before the first step "
+        "  fix: if they only needed more time, --stuck-after SECONDS or --stuck-after off; before the first step, "
         "--start-within SECONDS"
     )
     if silent:
@@ -131,7 +131,7 @@ def _first(processes: Sequence[Process], failed: Mapping[int, float], folder: Jo
     """Return the process that failed first, without those whose errors only say that another one has gone."""
 
     def is_cause(number: int) -> bool:
-        # A signal is a cause of its own, but for SIGABRT: so JAX ends a process that has lost another one.
+        # A signal is a cause of its own, except SIGABRT: JAX ends a process with it that has lost another one.
         if (processes[number].exit_code or 0) < 0 and processes[number].exit_code != -signal.SIGABRT:
             return True
         failure = folder.failure(number)
@@ -151,7 +151,7 @@ def _reason(process: Process, folder: JobFolder) -> str:
     code = process.exit_code or UNCAUGHT
     if code > 0:
         return f"exit code {code}"
-    hint = ", by somebody or by the system for want of memory" if -code == signal.SIGKILL else ""
+    hint = ", by a user, or by the system because memory ran out" if -code == signal.SIGKILL else ""
     return f"ended by {signal.Signals(-code).name}{hint}; exit code {_code(process)}"
 
 

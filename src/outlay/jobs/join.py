@@ -22,11 +22,11 @@ from outlay.jobs.process import die_with_parent
 from outlay.jobs.process_info import ProcessInfo, read_process_info
 from outlay.jobs.rendezvous import Rendezvous, meet
 
-# Seconds after which a machine is lost that does not answer. One that is held for less goes on, such as a virtual one
-# that is moved.
+# Seconds without an answer after which a machine counts as lost. A machine that is held for less, such as a virtual one
+# during migration, goes on.
 _LOST_AFTER = 100.0
-# JAX takes a process for dead that says nothing for so long. A job that SLURM suspends is silent for hours and goes on:
-# it is `PeerWatch` that sees which machine has gone. Elsewhere than on Linux it does not, so JAX does.
+# JAX takes a process for dead that is silent for so long. A job that SLURM suspends is silent for hours and then goes
+# on: `PeerWatch` can tell which machine is gone. It can do so on Linux only, so elsewhere JAX decides.
 _HEARTBEAT = 7 * 24 * 3600 if hasattr(socket, "TCP_USER_TIMEOUT") else None
 _OWN_JOB_WITHIN = 30.0  # seconds
 
@@ -40,32 +40,33 @@ def join(
     stuck_after: float | None = None,
     lost_after: float | None = None,
 ) -> Joined:
-    """Make this process one of several that compute together, so that `jax.devices()` are the devices of all.
+    """Make this process one of several that compute together; `jax.devices()` are then the devices of all of them.
 
-    To be called first, before anything uses JAX's devices. The rank in the job comes from whatever started the
-    processes: `outlay launch`, SLURM's `srun`, Open MPI's `mpirun`, or a Kubernetes Job (`OUTLAY_COORDINATOR` and
-    `OUTLAY_NUM_PROCESSES` set in it; which process it is says `JOB_COMPLETION_INDEX`). Where nothing did, this process
-    is alone and nothing changes, so that the program is the same with one process and with many. From then on an
-    exception that nobody catches, and any `SystemExit` but of 0, ends all processes within seconds; and one that has
-    ended well waits for the others, however long they work. A second call changes nothing, and neither does one in a
-    process that this one starts: it is alone.
+    Call it first, before anything uses JAX's devices. The rank comes from whatever started the processes: `outlay
+    launch`, SLURM's `srun`, Open MPI's `mpirun`, or a Kubernetes Job (set `OUTLAY_COORDINATOR` and
+    `OUTLAY_NUM_PROCESSES` in it; the rank is its `JOB_COMPLETION_INDEX`). If nothing did, this process is alone and
+    nothing changes, so that the same program runs with one process and with many. From then on an uncaught exception,
+    or a `SystemExit` other than 0, ends all processes within seconds, and a process that ends well waits for the
+    others, however long they work. A second call changes nothing, and neither does a call in a process that this one
+    starts: that one is alone.
 
     Args:
-        process: which process this is, from 0; by default as the environment says, like the next two.
+        process: the number of this process, from 0; by default from the environment, like the next two.
         num_processes: how many there are; 1 runs alone, whatever the environment says.
         coordinator: `host:port` of process 0.
-        timeout: seconds to wait for the others, here and before a program runs first.
-        stuck_after: seconds without a finished step after which the job is ended as stuck, where no launcher watches
-            it; 0 for never; by default `OUTLAY_STUCK_AFTER` (seconds or `off`), else a rule by what its steps take.
-        lost_after: seconds without an answer after which another machine is lost, where no launcher watches; by
+        timeout: seconds to wait for the others, here and before a program first runs.
+        stuck_after: seconds without a finished step after which the job is ended as stuck, if no launcher watches it; 0
+            means never; by default `OUTLAY_STUCK_AFTER` (seconds or `off`), else a multiple of the time that its steps
+            take.
+        lost_after: seconds without an answer after which another machine counts as lost, if no launcher watches; by
             default `OUTLAY_LOST_AFTER`, else 100.
 
     Returns:
-        This process in the job, and the hosts of all processes.
+        The number of this process in the job, and the hosts of all processes.
 
     Raises:
         JoinError: variables or processes are missing; the message names them.
-        BackendStartedError: JAX has started already, and would know this process's devices only.
+        BackendStartedError: JAX has already started, and would only know the devices of this process.
         BackendError: `XLA_FLAGS` holds flags that XLA does not know.
 
     >>> outlay.join().num_processes
@@ -97,7 +98,7 @@ def _own_info(process: int | None, num_processes: int | None, coordinator: str |
         there = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
         raise JoinError(
             f"outlay.join() was given {there}, but not {', '.join(missing)}"
-            "\n  fix: give all three, or none of them where outlay launch, srun or mpirun starts the processes"
+            "\n  fix: give all three, or none if outlay launch, srun or mpirun starts the processes"
         )
     return ProcessInfo(
         process,
@@ -132,7 +133,8 @@ def _seconds(name: str, given: float | None) -> float | None:
         return seconds
     where = f"{variable}={text}" if given is None else f"outlay.join({name}={text})"
     raise JoinError(
-        f"{where} is not a number of seconds\n  fix: such as 120{', or off' if name == 'stuck_after' else ''}"
+        f"{where} is not a number of seconds\n"
+        f"  fix: give seconds, such as 120{', or off' if name == 'stuck_after' else ''}"
     )
 
 
@@ -141,7 +143,7 @@ def _check_not_started(info: ProcessInfo) -> None:
 
     if backend_is_started():
         raise BackendStartedError(
-            f"outlay.join() comes too late: JAX has started with this process's devices only, but this is process "
+            f"outlay.join() comes too late: JAX has started with the devices of this process only, but this is process "
             f"{info.process} of {info.num_processes}\n  {backend_watch.describe_start()}\n"
             "  fix: move outlay.join() above it"
         )
@@ -214,7 +216,7 @@ def _initialize(met: Rendezvous, timeout: float, lost_after: float) -> None:
     import jax
 
     if "JAX_ENABLE_PREEMPTION_SERVICE" not in os.environ:  # else it is wanted
-        jax.config.update("jax_enable_preemption_service", False)  # it swallows SIGTERM
+        jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
     info = met.info
     jax.distributed.initialize(
         info.coordinator,
@@ -229,13 +231,13 @@ def _initialize(met: Rendezvous, timeout: float, lost_after: float) -> None:
 
 
 def _check_own_job(met: Rendezvous) -> None:
-    """Raise JoinError if JAX, which does not authenticate anybody, has connected other processes than have met."""
+    """Raise JoinError if JAX, which authenticates nobody, has connected other processes than those that have met."""
     if met.info.process == 0:
         post("job", met.nonce)
     elif wait_for("job", _OWN_JOB_WITHIN) != met.nonce:
         raise JoinError(
-            f"process {met.info.process} of {met.info.num_processes} has met its job at {met.info.coordinator}, and "
-            "then JAX there was another job's: somebody has taken the port in between\n  fix: start again"
+            f"process {met.info.process} of {met.info.num_processes} met its job at {met.info.coordinator}, but "
+            "then JAX connected to another job there: another program took the port in between\n  fix: start again"
         )
 
 

@@ -55,7 +55,7 @@ class ProcessInfo:
     def __post_init__(self) -> None:
         if self.num_processes < 1 or not 0 <= self.process < self.num_processes:
             raise JoinError(
-                f"process {self.process} of {self.num_processes} cannot be: processes are counted from 0"
+                f"there is no process {self.process} of {self.num_processes}: processes are counted from 0"
                 f"\n  {self.origin_text()}"
             )
         host, _, port = self.coordinator.rpartition(":")
@@ -101,8 +101,8 @@ def _check_set(environment: Mapping[str, str], names: Mapping[str, str], started
         given = [f"{name}={environment[name]}" for name in names if environment.get(name)]
         absent = [f"{name} ({names[name]})" for name in missing]
         raise JoinError(
-            f"the variables of {started_by} are set by half, so this process's rank in the job is not known"
-            f"\n  there: {', '.join(given)}\n  missing: {', '.join(absent)}\n  fix: {fix}"
+            f"only some variables of {started_by} are set, so the rank of this process in the job is unknown"
+            f"\n  set: {', '.join(given)}\n  missing: {', '.join(absent)}\n  fix: {fix}"
         )
 
 
@@ -121,7 +121,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 Environment = Mapping[str, str]
 
 _ALONE = "to run alone: outlay.join(num_processes=1)"
-# Above the ports that systems hand out for connections: whoever computes one from a job's number finds it free.
+# Above the ports that systems hand out for connections, so that a port computed from a job's number is usually free.
 _FIRST_PORT, _NUM_PORTS, _NUM_TRIES = 61440, 4096, 8
 _POD = "JOB_COMPLETION_INDEX"
 _SLURM = {
@@ -184,7 +184,7 @@ def _is_numbered_by_others(environment: Environment) -> bool:
 
 
 def _from_slurm(environment: Environment) -> ProcessInfo | None:
-    # Set in every process of an srun, and, for whatever reason, SLURM_PROCID in a batch script outside srun too.
+    # srun sets these in every process; SLURM_PROCID, for whatever reason, is set in a batch script outside of srun too.
     if not any(name in environment for name in ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
         return None
     _check_set(
@@ -195,7 +195,7 @@ def _from_slurm(environment: Environment) -> ProcessInfo | None:
     )
     job, step = _number(environment, "SLURM_JOB_ID"), _number(environment, "SLURM_STEP_ID")
     num, here = _number(environment, "SLURM_STEP_NUM_TASKS"), _tasks_here(environment)
-    # Steps of one job run at the same time, so a port is of a step; and where somebody has it, the next one will do.
+    # Steps of one job may run at the same time, so each has its own port; if that is in use, the next one is taken.
     port, *others = _ports(f"{job}.{step}")
     origin = {"process": "SLURM_PROCID", "number of processes": "SLURM_STEP_NUM_TASKS"}
     if given := environment.get(COORDINATOR):
@@ -266,8 +266,8 @@ def _open_mpi_coordinator(environment: Environment, *, alone: bool) -> tuple[str
                 return f"127.0.0.1:{port}", f"one machine, {name}", tuple(others)
     raise JoinError(
         "Open MPI does not say where process 0 is, so the processes cannot meet\n"
-        f"  there: OMPI_COMM_WORLD_SIZE={environment['OMPI_COMM_WORLD_SIZE']}\n  missing: {COORDINATOR}\n"
-        f"  fix: mpirun -x {COORDINATOR}=FIRST_HOST:{_FIRST_PORT} ..., FIRST_HOST being the first in the "
+        f"  set: OMPI_COMM_WORLD_SIZE={environment['OMPI_COMM_WORLD_SIZE']}\n  missing: {COORDINATOR}\n"
+        f"  fix: mpirun -x {COORDINATOR}=FIRST_HOST:{_FIRST_PORT} ..., where FIRST_HOST is the first in the "
         "host file"
     )
 

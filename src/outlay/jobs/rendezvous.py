@@ -25,12 +25,12 @@ from outlay.jobs.connection import LOOPBACK_FIX, Connection, Disconnected, Liste
 from outlay.jobs.process_info import ProcessInfo
 
 _TRY_EVERY = 0.1  # seconds
-_CONNECT_WITHIN = 5.0  # seconds; where nobody refuses, another port may still answer
-_SLACK = 5.0  # seconds that the others wait longer than process 0, which knows more
-_INTRODUCE_WITHIN = 10.0  # seconds; who is silent for longer is a stranger
-_MOST_UNKNOWN = 256  # connections of which it is not known yet whose they are, beside one for each process
+_CONNECT_WITHIN = 5.0  # seconds; if nobody refuses, another port may still answer
+_SLACK = 5.0  # seconds that the others wait longer than process 0, so that its message, which says more, comes first
+_INTRODUCE_WITHIN = 10.0  # seconds; whoever is silent for longer is a stranger
+_MOST_UNKNOWN = 256  # connections that have not proven yet who they are, besides one for each process
 _MOST = 1 << 24  # processes of a job
-_NOTES = 3  # lines about strangers at most
+_NOTES = 3  # the most lines about strangers
 _NOTE_AFTER, _NOTE_EVERY = 5.0, 60.0  # seconds
 
 
@@ -191,7 +191,7 @@ class _Host:
     def _admit(self, guest: _Guest, message: Message) -> None:
         process, num = guest.hello["process"], guest.hello["num_processes"]
         proof = _proof(self._info, "guest", guest.nonce, guest.hello["nonce"], process, num)
-        # Compared in constant time: how long it takes must not tell a stranger how much of it is right.
+        # Compared in constant time: the time taken must not tell a stranger how much of it is right.
         if not hmac.compare_digest(proof.encode(), str(message.get("proof")).encode()):
             guest.connection.send({"other_job": True})
             raise Disconnected("another token")
@@ -199,7 +199,7 @@ class _Host:
         if num != self._info.num_processes or not 0 < process < num:
             self._refuse(
                 guest,
-                f"processes disagree about their number: process {process} on {host} says {num}, process 0 on "
+                f"processes disagree about how many they are: process {process} on {host} says {num}, process 0 on "
                 f"{self._hosts[0]} says {self._info.num_processes}\n  {self._info.origin_text()}",
             )
         elif process in self._hosts:
@@ -229,9 +229,9 @@ class _Host:
         if missing:
             refused = "".join(f"\n  refused: {why.partition(chr(10))[0]}" for why in self._refused)
             raise JoinError(
-                f"{len(missing)} of {self._info.num_processes} processes have not come to {self._info.coordinator} "
+                f"{len(missing)} of {self._info.num_processes} processes did not come to {self._info.coordinator} "
                 f"within {self._timeout:g} s of process 0\n  missing: process {', '.join(missing)}{refused}"
-                "\n  fix: see whether they were started, have failed before outlay.join(), or cannot reach that "
+                "\n  fix: check whether they were started, failed before outlay.join(), or cannot reach that "
                 "address; or wait longer: outlay.join(timeout=...)"
             )
         wrong = {process: address for process, address in self._loopbacks.items() if address}
@@ -240,7 +240,7 @@ class _Host:
             if os.environ.get("JAX_PLATFORMS", "").lower().split(",")[0] == "cpu":
                 raise JoinError(
                     f"CPU devices of processes on several machines connect to the address of each machine's own name, "
-                    f"and here it is one that no other machine reaches\n  {text}\n  {LOOPBACK_FIX}"
+                    f"and here no other machine can reach it\n  {text}\n  {LOOPBACK_FIX}"
                 )
 
     def _tell(self, message: Message) -> None:
@@ -299,7 +299,7 @@ def _visit_at(info: ProcessInfo, deadline: float, timeout: float, lost_after: fl
     if reply is None or "problem" in reply:
         connection.close()
     if reply is None:
-        raise JoinError(f"process {info.process} has waited {timeout:g} s at {info.coordinator} for the others")
+        raise JoinError(f"process {info.process} waited {timeout:g} s at {info.coordinator} for the others in vain")
     if "problem" in reply:
         raise JoinError(str(reply["problem"]))
     return Rendezvous(info, tuple(map(_shown, reply["hosts"])), {0: connection}, "", str(reply["nonce"]))

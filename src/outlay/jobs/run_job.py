@@ -25,11 +25,11 @@ from outlay.jobs.screen import NobodyReads, Screen
 from outlay.jobs.supervise import Supervisor
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for another process
-_MORE_PROCESSES = "  fix: fewer processes, or a higher limit (ulimit -u for processes)"
+_MORE_PROCESSES = "  fix: start fewer processes, or raise the limit (ulimit -u for processes)"
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_TO_SAVE = 25  # seconds after SIGTERM for the state to be saved; those who send it often send SIGKILL after 30
-_TO_READ = 3.0  # seconds in which a reader must take some of what is left after a failure, or it is not shown
-_IN_VAIN = 2  # restarts that bring no step more, after which another would not either
+_TO_SAVE = 25  # seconds after SIGTERM to save the state; SLURM and Kubernetes often send SIGKILL after 30
+_TO_READ = 3.0  # seconds in which a reader must take some of the rest after a failure, or it is dropped
+_IN_VAIN = 2  # restarts without a new step, after which another one would not help either
 _LONGEST_PAUSE = 60.0
 
 
@@ -73,7 +73,7 @@ def run_job(job: Job) -> int:
             screen.finish(_TO_READ / 3)
         except NobodyReads:
             if result is None:  # whoever read had enough: as the system ends a program then
-                text = "stopped: whoever read the output has gone; all processes ended"
+                text = "stopped: the reader of the output has gone; all processes ended"
                 result = JobResult(128 + signal.SIGPIPE, text, is_failure=False)
                 _show(screen, result)
         finally:
@@ -111,8 +111,8 @@ def _folder() -> Iterator[JobFolder]:
             folder = stack.enter_context(new_job_folder())
         except OSError as error:
             raise LaunchError(
-                f"the launcher's own files have no place in {tempfile.gettempdir()}: {error.strerror}\n"
-                "  fix: TMPDIR=FOLDER, one with room that can be written to"
+                f"the launcher cannot write its own files to {tempfile.gettempdir()}: {error.strerror}\n"
+                "  fix: set TMPDIR to a writable folder with free space"
             ) from error
         yield folder
 
@@ -145,7 +145,7 @@ def _with_restarts(job: Job, folder: JobFolder, screen: Screen, signals: _Signal
         in_vain = 0 if restart == 0 or (is_further and step is not None) else in_vain + 1
         best = step if is_further else best
         if best is not None and in_vain == _IN_VAIN:
-            text = f"no step after {best} was taken since {_IN_VAIN} restarts, and another would not help\n"
+            text = f"no step after {best} was taken in {_IN_VAIN} restarts, so another would not help\n"
             result = replace(result, text=f"{result.text.rstrip()}\n{text}")
             break
         pause = min(2.0 ** (in_vain - 1), _LONGEST_PAUSE) if in_vain else 0.0
@@ -153,7 +153,7 @@ def _with_restarts(job: Job, folder: JobFolder, screen: Screen, signals: _Signal
         after = f", in {pause:g} s" if pause else ""
         screen.write("stderr", f"\nrestart {restart + 1} of {job.max_restarts}{after}\n")
         time.sleep(pause)
-        # What the failed start wrote of itself would be taken for what the next one writes.
+        # What the failed start wrote about itself would be taken for the next one's.
         folder.clear()
     return result, result.is_failure or restart > 0
 
@@ -184,7 +184,7 @@ def _killing_leftovers(folder: JobFolder) -> Iterator[None]:
             stack.enter_context(killing_leftovers(folder.mark))
         except OSError as error:
             raise LaunchError(
-                f"the process that ends what a job leaves behind cannot be started: {error.strerror}\n{_MORE_PROCESSES}"
+                f"the process that cleans up after a job cannot be started: {error.strerror}\n{_MORE_PROCESSES}"
             ) from error
         yield
 
@@ -210,12 +210,12 @@ def _signals(job: Job, folder: JobFolder, screen: Screen) -> Iterator[_Signals]:
     def stop(number: int, _: object) -> None:
         beats = (folder.beat(process) for process in range(job.num_processes))
         can_save = folder.has(Flag.LISTENS) and any(beat and beat.step is not None for beat in beats)
-        # A second SIGTERM means now; so does the first where nothing can be saved yet.
+        # A second SIGTERM means now, and so does the first if nothing can be saved yet.
         if number == signal.SIGTERM and can_save and signals.asked != signal.SIGTERM:
             signals.asked = signal.SIGTERM
             folder.set(Flag.STOP)
             screen.later(f"SIGTERM: the program has {_TO_SAVE} s to save its state\n")
-            # Whoever sent SIGTERM sends SIGKILL soon, which would leave the processes of the job behind.
+            # Whoever sent SIGTERM soon sends SIGKILL, which would leave the processes of the job behind.
             signal.alarm(_TO_SAVE)
             return
         for other in ours:

@@ -74,7 +74,7 @@ class Script:
     def __post_init__(self) -> None:
         problems = [*_counts(self), *_texts(self), *_continues(self)]
         if problems:
-            raise LaunchError("\n  ".join(["there cannot be such a job:", *problems]))
+            raise LaunchError("\n  ".join(["this job cannot be submitted:", *problems]))
 
     @property
     def num_tasks(self) -> int:
@@ -126,12 +126,12 @@ def _counts(script: Script) -> Iterator[str]:
         value = getattr(script, name)
         if value is not None and value < minimum:
             wrong = True
-            yield f"--{name.replace('_', '-')} {value}: it is {minimum} at least"
+            yield f"--{name.replace('_', '-')} {value}: the least is {minimum}"
     if wrong or script.gpus_per_node % script.tasks_per_node == 0:
         return
     fit = [str(num) for num in range(1, script.gpus_per_node + 1) if script.gpus_per_node % num == 0]
     yield (
-        f"the {script.gpus_per_node} GPUs of a node cannot be shared out evenly among {script.tasks_per_node} tasks\n"
+        f"the {script.gpus_per_node} GPUs of a node cannot be divided evenly among {script.tasks_per_node} tasks\n"
         f"    fix: --tasks-per-node {' or '.join(fit)}"
     )
 
@@ -141,15 +141,15 @@ def _texts(script: Script) -> Iterator[str]:
         value = getattr(script, name)
         # SLURM would take the rest of such a line for something else.
         if value is not None and (not value or re.search(r"[\s\"'\\]", value)):
-            yield f"--{name} {value!r}: it is one word, without spaces and quotes"
+            yield f"--{name} {value!r}: it must be one word, without spaces and quotes"
         elif name == "time" and value is not None and not _TIME.fullmatch(value):
             yield f"--time {value!r} is not a time\n    fix: minutes, HH:MM:SS or D-HH:MM:SS, such as 20:00:00"
     for module in script.modules:
         if not module or re.search(r"\s", module):
-            yield f"--module {module!r}: it is one word; give --module once for each"
+            yield f"--module {module!r}: it must be one word; give --module once for each module"
     for name in script.env:
         if not _NAME.fullmatch(name):
-            yield f"--env {name!r}: a variable's name has letters, digits and _ only"
+            yield f"--env {name!r}: a variable's name may only have letters, digits and _"
 
 
 def _continues(script: Script) -> Iterator[str]:
@@ -157,13 +157,13 @@ def _continues(script: Script) -> Iterator[str]:
         return
     if not script.saves:
         yield (
-            "--requeue continues a run from its last checkpoint, and this one saves none\n"
-            "    fix: --checkpoint-every 100, or how many steps you can afford to take again"
+            "--requeue continues a run from its last checkpoint, but this run saves none\n"
+            "    fix: --checkpoint-every 100, or as many steps as you can afford to repeat"
         )
     if "--force" in script.arguments:
         yield (
-            "--requeue with --force: every time that the job starts again, it would replace the run that it is to "
-            "continue\n    fix: a run folder of its own: --run-folder DIR"
+            "--requeue with --force: each time the job starts again, it would replace the run that it is to "
+            "continue\n    fix: give it a run folder of its own: --run-folder DIR"
         )
 
 
@@ -279,7 +279,7 @@ def _check_names(file: Path, parsed: jinja2.nodes.Template, values: Mapping[str,
     fix = f"use one of {', '.join(values)}; or give it a value there: {{% set {min(unknown)} = ... %}}"
     raise LaunchError(
         "\n  ".join(
-            ["the template uses what no script has a value for:", *_positions(file, used, values), f"fix: {fix}"]
+            ["the template uses variables that a script does not have:", *_positions(file, used, values), f"fix: {fix}"]
         )
     )
 
@@ -297,8 +297,8 @@ def submit(text: str) -> str:
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         raise LaunchError(
-            "--submit hands the script to sbatch, and there is no sbatch on PATH"
-            "\n  fix: run this on a login node of the cluster, or leave out --submit and save the script: "
+            "--submit hands the script to sbatch, but there is no sbatch on PATH"
+            "\n  fix: run this on a login node of the cluster, or drop --submit and save the script: "
             "outlay slurm run ... > job.sh"
         )
     done = subprocess.run([sbatch], input=text, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Whether a process has stalled: the limits of silence, and for how long each process has been silent."""
+"""Tell whether a process has stalled: for how long each process has been silent, and the limits of silence."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ OFF = math.inf
 """A limit that is never reached."""
 
 TIMES_A_GAP = 20
-"""How many times longer than ever before a process may be silent while it steps."""
+"""While it steps, a process may be silent for this many times its longest silence so far."""
 
 BETWEEN_STEPS = 300.0
-"""Seconds of silence that are always allowed while it steps: data may stall, and come again."""
+"""Seconds of silence that are always allowed while it steps: data may stall and come again."""
 
 BEFORE_THE_FIRST = 1800.0
-"""Seconds without a sign of life that compiling, the first step, and what else a program says it does may take."""
+"""Seconds without a sign of life allowed for compiling, the first step, and other work that a program announces."""
 
 TOGETHER = 60.0
-"""Seconds after which nothing can come any more where all wait for each other, or one is held by a signal."""
+"""Seconds after which nothing more can come if all wait for each other, or a signal holds one of them."""
 
 _REMEMBERED = 100
 

@@ -1,6 +1,6 @@
 """Where every array should live: rules, strategies, and the plan they resolve to. Pure: no devices, no compilation.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Apply one rule to one leaf: claim what is free, refuse what does not fit, note why."""
+"""Apply one rule to one leaf: claim what is free, refuse what does not fit, record why."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Application:
         requested: whether it asked for anything (a rule `P()` and a policy that declines do not).
         granted: whether it got some of it.
         deferred: whether it was not applied, because the leaf follows its parameter.
-        lost: whether earlier rules had taken a dim or an axis that it asked for by name.
+        lost: whether earlier rules had taken a dim or an axis that it asks for by name.
     """
 
     requested: bool
@@ -49,7 +49,7 @@ def apply_rule(rule: Rule, number: int, assignment: LeafAssignment) -> Applicati
 
 
 def _refuse(assignment: LeafAssignment, kind: str, what: str, fix: str) -> Application:
-    """Add a problem. The rule counts as served, so that the checks of rules do not report it once more."""
+    """Add a problem. The rule counts as served, so that the checks of rules do not report it again."""
     assignment.problems.append(Problem(kind, assignment.path, what, fix))
     return Application(requested=True, granted=True)
 
@@ -58,7 +58,7 @@ def _replicate(number: int, assignment: LeafAssignment, *, is_catch_all: bool) -
     granted = assignment.closed_by is None and not assignment.is_split
     if granted:
         assignment.close(number, f"rule {number + 1} says replicate()")
-    # A catch-all at the end speaks of what is left, so it is never in anybody's shadow.
+    # A catch-all at the end takes what is left, so it never counts as shadowed.
     return Application(requested=not is_catch_all, granted=granted)
 
 
@@ -71,17 +71,17 @@ def _put_on(placement: On, number: int, assignment: LeafAssignment) -> Applicati
 
 
 def _store(rule: Rule, number: int, assignment: LeafAssignment, storage: Storage) -> Application:
-    """Claim where the leaf is kept, and the dims that the same rule splits."""
+    """Claim where the leaf is stored, and the dims that the same rule splits."""
     if what := _unstorable(storage, assignment):
         fix = 'name values in the step: x = outlay.name(x, "up"), or write a pattern that leaves this leaf out'
-        return _refuse(assignment, "not to be stored so", f"{what}; asked by rule {rule.written_with_source}", fix)
+        return _refuse(assignment, "cannot be stored so", f"{what}; asked by rule {rule.written_with_source}", fix)
     granted = not assignment.stored
     if granted:
         assignment.stored = storage.stored
         assignment.deciding_rules.append(number)
         assignment.reasons.append(f"{_STORED[storage.stored]} by rule {number + 1}")
     stored = Application(requested=True, granted=granted, lost=not granted)
-    if storage.spec is None or not assignment.shape:  # an optimizer's counter goes where its moments go
+    if storage.spec is None or not assignment.shape:  # an optimizer's counter is stored with its moments
         return stored
     split = _claim_spec(rule, number, assignment, storage.spec)
     return dataclasses.replace(stored, granted=stored.granted or split.granted, lost=stored.lost or split.lost)
@@ -92,7 +92,7 @@ _STORED = {"device": "kept on the device", "host": "kept on the host", "recomput
 
 def _unstorable(storage: Storage, assignment: LeafAssignment) -> str:
     if assignment.kind == "batch":
-        return "the batch is read by one step and kept by none"
+        return "the batch is read by one step and not kept"
     if assignment.kind == "state" and storage.stored == "recomputed":
         return "the state is what a step keeps for the next one: it cannot be recomputed"
     return ""
@@ -119,7 +119,7 @@ def _apply_policy(rule: Rule, number: int, assignment: LeafAssignment) -> Applic
     if choice.spec == P():
         assignment.reasons.append(choice.reason)
         assignment.declined = True
-        # A policy that takes whatever is left has lost nothing; one that asks for a certain dim has.
+        # A policy that takes whatever is free has lost nothing; one that asks for a certain dim has.
         lost = choice.blocked and isinstance(policy, OneDim)
         return Application(requested=choice.blocked, granted=False, lost=lost)
     if problem := spec_problem(choice.spec, assignment.path):
@@ -135,7 +135,7 @@ def _keep_whole(rule: Rule, number: int, assignment: LeafAssignment, refusal: Ca
     """Keep a leaf whole that a policy could not place, if the rule allows it."""
     whole = f"{format_bytes(num_bytes(assignment.local_shape(), assignment.dtype))} a device"
     if rule.otherwise == "replicate":
-        assignment.reasons.append(f"{refusal.what}: rule {number + 1} allows whole, {whole}")
+        assignment.reasons.append(f"{refusal.what}: kept whole as rule {number + 1} allows, {whole}")
         return Application(requested=True, granted=True)
     fix = f'{refusal.fix}\nor keep such leaves whole with otherwise="replicate": {whole}'
     fix += f'\nor only this one, with a rule before it: ("{assignment.path}", outlay.replicate())'
@@ -144,7 +144,7 @@ def _keep_whole(rule: Rule, number: int, assignment: LeafAssignment, refusal: Ca
 
 
 def _claim_spec(rule: Rule, number: int, assignment: LeafAssignment, spec: P, reason: str = "") -> Application:
-    """Claim the dims that a spec splits; `reason` is that of the policy that chose it."""
+    """Claim the dims that a spec splits; `reason` is given if a policy chose it."""
     requested = assignment.split_dims(spec)
     if assignment.closed_by is not None:
         return Application(requested=bool(requested), granted=False, lost=bool(requested) and not reason)
@@ -163,7 +163,7 @@ def _claim_spec(rule: Rule, number: int, assignment: LeafAssignment, spec: P, re
             granted = True
         else:
             lost = not reason
-            assignment.reasons.append(f"rule {number + 1} found dim {dim} or {'+'.join(axes)} taken")
+            assignment.reasons.append(f"rule {number + 1} asks for dim {dim} over {'+'.join(axes)}: already taken")
     if granted and number not in assignment.deciding_rules:
         assignment.deciding_rules.append(number)
     return Application(requested=bool(requested), granted=granted, lost=lost)
@@ -171,7 +171,8 @@ def _claim_spec(rule: Rule, number: int, assignment: LeafAssignment, spec: P, re
 
 def _refuse_long_spec(rule: Rule, assignment: LeafAssignment, spec: P) -> Application:
     rank = len(assignment.shape)
-    what = f"rule {rule.written_with_source} gives {len(spec)} dims, but the leaf has {rank}: {assignment.shape}"
+    entries = counted(len(spec), "entry", "entries")
+    what = f"rule {rule.written_with_source} has {entries}, but the leaf has {counted(rank, 'dim')}: {assignment.shape}"
     settle = f'settle it by a rule before: ("{assignment.path}", outlay.replicate())'
     if rank:
         entries = counted(rank, "entry", "entries")
@@ -182,13 +183,13 @@ def _refuse_long_spec(rule: Rule, assignment: LeafAssignment, spec: P) -> Applic
 
 
 def _fall_back(rule: Rule, number: int, assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) -> None:
-    """Do what the rule allows where a dim does not divide, and say what it costs."""
-    odd = f"dim {dim} ({assignment.shape[dim]}) does not divide by {'x'.join(axes)}={assignment.num_pieces(axes)}"
+    """Do what the rule allows with an indivisible dim, and say what it costs."""
+    odd = f"dim {dim} ({assignment.shape[dim]}) is not divisible by {'x'.join(axes)}={assignment.num_pieces(axes)}"
     others = other_dims(assignment, dim, axes) if rule.otherwise == "another_dim" else []
     if others:
         assignment.claim(others[0], axes, number)
-        assignment.reasons.append(f"{odd}: rule {number + 1} allows another dim, took dim {others[0]}")
+        assignment.reasons.append(f"{odd}: split dim {others[0]} instead, as rule {number + 1} allows")
     elif rule.otherwise == "replicate":
-        assignment.reasons.append(f"{odd}: rule {number + 1} allows whole, {assignment.whole_cost(axes)}")
+        assignment.reasons.append(f"{odd}: kept whole as rule {number + 1} allows, {assignment.whole_cost(axes)}")
     else:
         assignment.problems.append(indivisible(assignment, dim, axes, rule.written_with_source))

@@ -1,4 +1,4 @@
-"""Checks on the leaves of a resolved layout: no rule covers them, or copies or many bytes are left whole unasked."""
+"""Check the leaves of a resolved layout: that rules cover them, and that no copies or many bytes are left whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def check_leaves(
     leaves: Sequence[LeafPlan], resolution: Resolution, max_whole_bytes: int, copies: Sequence[Copies]
 ) -> list[Problem]:
-    """The problems of leaves that no rule covers, and of copies and many bytes left whole while others are split."""
+    """Return the problems of uncovered leaves, and of copies and many bytes left whole while others are split."""
     uncovered = [leaf for leaf in leaves if _is_uncovered(leaf, resolution)]
     whole = [copy for copy in copies if any(resolution.assignments[path].is_whole for path in copy.leaves)]
     reported = {leaf.path for leaf in uncovered}
@@ -34,7 +34,7 @@ def check_leaves(
 
 
 def copies_at_odds(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Copies]:
-    """Copies of split leaves that take more bytes of a device than if they followed, though no rule means them."""
+    """Return copies of split leaves that take more memory of a device than following would, and that no rule names."""
     state = {leaf.path: leaf for leaf in leaves if leaf.kind == "state"}
     split = {path for path, leaf in state.items() if leaf.is_split}
     reported = {problem.where for problem in resolution.problems} | _told_to_follow_nothing(resolution)
@@ -44,7 +44,7 @@ def copies_at_odds(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[C
         originals: dict[str, str] = {}
         sources: list[str] = []
         for path, first in copy.leaves.items():
-            for source, other in _originals(copy, first):  # of two networks alike, perhaps only one is split
+            for source, other in _originals(copy, first):  # of two similar networks perhaps only one is split
                 if other in split and state[path].bytes_per_device > state[other].bytes_per_device:
                     originals.setdefault(path, other)
                     sources.append(source)
@@ -54,13 +54,13 @@ def copies_at_odds(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[C
 
 
 def _originals(copy: Copies, first: str) -> list[tuple[str, str]]:
-    """Each source of a copy, with its leaf that stands where `first` stands in the first source."""
+    """Return each source of a copy, with its leaf that corresponds to `first` in the first source."""
     tail = split_path(first)[len(split_path(copy.sources[0])) :]
     return [(source, join_parts(split_path(source) + tail)) for source in copy.sources]
 
 
 def follow_text(copy: Copies, leaves: Sequence[LeafPlan]) -> str:
-    """The rules that place copies like their originals; they reach no split leaf that is no copy."""
+    """Write the rules that place copies like their originals; they reach no other split leaf."""
     if copy.sources == ("",):
         pairs = [f'("{path}", outlay.layout.follow("{other}"))' for path, other in copy.leaves.items()]
         return ", ".join(pairs[:3])
@@ -77,14 +77,14 @@ def _is_uncovered(leaf: LeafPlan, resolution: Resolution) -> bool:
 
 
 def _is_meant(path: str, resolution: Resolution) -> bool:
-    """Whether the placement of a leaf is intended: it follows, or the pattern of a rule begins with its name."""
+    """Return whether a leaf's placement is intended: it follows, or the pattern of a rule begins with its name."""
     if path in resolution.followed or resolution.assignments[path].positions is not None:
         return True
     return any(not resolution.rules[number].is_leading_wild for number in resolution.matched[path])
 
 
 def _told_to_follow_nothing(resolution: Resolution) -> set[str]:
-    """Leaves of a `follow` rule that none of its leaves can follow; `check_rules` reports the rule."""
+    """Return the leaves of a `follow` rule that can follow nothing; `check_rules` reports the rule."""
     return {
         path
         for rule, applications in zip(resolution.rules, resolution.applications, strict=True)
@@ -151,7 +151,7 @@ def _big_and_whole(
 
 
 def left_whole(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[LeafPlan]:
-    """State leaves that are whole though no rule says that they should be."""
+    """Return state leaves that are whole although no rule says that they should be."""
     return [
         leaf
         for leaf in leaves

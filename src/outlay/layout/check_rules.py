@@ -1,4 +1,4 @@
-"""Checks on the rules of a layout: the mesh lacks what they name, they match nothing, or get less than they ask."""
+"""Check the rules of a layout: the mesh lacks what they name, they match nothing, or get less than they ask for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TreeFacts:
     Attributes:
         leaves: every leaf.
         checked_roots: names of the batch and of values inside the step, which a leading wildcard does not reach.
-        not_given: names that the plan was not asked for.
+        not_given: names of trees that were not passed to the plan.
         nones: paths at which the tree holds `None`.
     """
 
@@ -46,7 +46,7 @@ class TreeFacts:
 
 
 def unknown_axes(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
-    """Axes that the rules name and the mesh lacks."""
+    """Return the axes that rules name and the mesh lacks."""
     return [
         Problem("unknown axis", rule.named(number), f"axis {axis!r} is not in {mesh}", _axis_fix(axis, mesh))
         for number, rule in enumerate(rules)
@@ -56,7 +56,7 @@ def unknown_axes(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
 
 
 def unknown_positions(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
-    """Positions that the rules name and the mesh lacks; rules with the same positions are one problem."""
+    """Return the positions that rules name and the mesh lacks; rules with the same positions are one problem."""
     problems, seen = [], set()
     for number, rule in enumerate(rules):
         placement = rule.placement
@@ -71,16 +71,16 @@ def unknown_positions(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
 
 
 def check_rules(resolution: Resolution, tree: TreeFacts) -> list[Problem]:
-    """The problems of rules that are written twice, match nothing, or get less than they ask for from earlier rules."""
+    """Return the problems of rules that are duplicates, match nothing, or get less than they ask for."""
     rules, problems = resolution.rules, []
     for number, (rule, applications) in enumerate(zip(rules, resolution.applications, strict=True)):
         earlier = [i for i in range(number) if rules[i] == rule]
         if first_part(rule.pattern) in tree.not_given or rule.optional or (rule.is_by_source and not applications):
-            continue  # of a tree that was not given, free to match nothing, or checked where the step is traced
+            continue  # for a tree that was not given, allowed to match nothing, or checked when the step is traced
         if earlier:
             what = f"the same as {rules[earlier[0]].named(earlier[0])}"
             problems.append(Problem("duplicate rule", rule.named(number), what, "delete one of the two"))
-        elif not applications and rule.pattern != "**":  # `**` is no typo: the tree is empty
+        elif not applications and rule.pattern != "**":  # `**` is not a typo: the tree is empty
             problems.append(_unused(number, rule, tree))
         elif _is_shadowed(applications):
             problems.append(_shadowed(number, resolution))
@@ -90,7 +90,7 @@ def check_rules(resolution: Resolution, tree: TreeFacts) -> list[Problem]:
 
 
 def _unused(number: int, rule: Rule, tree: TreeFacts) -> Problem:
-    """The problem of a rule whose pattern matches no leaf, with what was probably meant."""
+    """Return the problem of a rule whose pattern matches no leaf, with what was probably meant."""
     what = f"the pattern matches none of the {counted(len(tree.leaves), 'leaf', 'leaves')}"
     absent = [path for path in tree.nones if matches(rule.pattern, path)]
     if absent:
@@ -118,13 +118,13 @@ def _unused_fix(rule: Rule, tree: TreeFacts, otherwise: str) -> str:
         return f'name them in the step: grads = outlay.constrain(grads, "{GRADIENTS}"), or delete the rule'
     if (root := first_part(pattern)) in OPTIMIZER_ROOTS and root not in {split_path(path)[0] for path in paths}:
         return "this optimizer keeps no state (SGD without momentum does not): delete the rule"
-    # Leading wildcards reach the state only, so nothing else may be proposed for them.
+    # Leading wildcards reach the state only, so nothing else may be suggested for them.
     reached = [leaf.path for leaf in tree.leaves if leaf.kind == "state" or root is not None]
     return f"{similar_patterns(pattern, reached)}\nor {otherwise}"
 
 
 def _is_shadowed(applications: Mapping[str, Application]) -> bool:
-    """Whether a rule asked for something and got nothing, or was applied to no leaf."""
+    """Return whether a rule asked for something and got nothing, or was applied to no leaf."""
     each = applications.values()
     if each and all(a.deferred for a in each):
         return True
@@ -145,12 +145,12 @@ def _shadowed(number: int, resolution: Resolution) -> Problem:
 
 
 def _partly_shadowed(number: int, resolution: Resolution) -> Problem | None:
-    """The problem of a rule for particular leaves after a general one, which took what it asks for."""
+    """Return the problem of a rule for particular leaves behind a general one that took what it asks for."""
     rule, applications = resolution.rules[number], resolution.applications
     lost = [path for path, a in applications[number].items() if a.lost]
     mine = _applied(applications[number])
     winners = _winners(number, resolution, lost)
-    # The other way round, the particular before the general, is how exceptions are written.
+    # The other order, the particular before the general, is how exceptions are written.
     general = [i for i in winners if mine <= _applied(applications[i])]
     if not general:
         return None
@@ -167,18 +167,18 @@ def _applied(applications: Mapping[str, Application]) -> set[str]:
 
 
 def _winners(number: int, resolution: Resolution, lost: Sequence[str]) -> list[int]:
-    """The earlier rules that claimed something of these leaves."""
+    """Return the earlier rules that claimed something of these leaves."""
     before = {i for path in lost for i in resolution.assignments[path].deciding_rules if i < number}
     return sorted(before)
 
 
 def _shadowed_fix(number: int, winners: Sequence[int], following: Sequence[str], resolution: Resolution) -> str:
-    """The fix of a shadowed rule: moving it if that was tried and helps, else deleting it or changing its pattern."""
+    """Return the fix of a shadowed rule: moving it if that was tried and helps, else deleting it or another pattern."""
     rule = resolution.rules[number]
     if winners and _would_help(number, winners[0], resolution):
         return f"move it before {resolution.rules[winners[0]].named(winners[0])}, or delete it"
     if not following:
-        return "delete it: nothing changes, for it gets nothing that is not taken"
+        return "delete it: nothing changes, because everything it asks for is taken"
     if rule.is_policy or rule.names(split_path(following[0])[0]):
         return f"delete it: these leaves live where their parameters do, such as {resolution.followed[following[0]]}"
     root = split_path(following[0])[0]
@@ -186,7 +186,7 @@ def _shadowed_fix(number: int, winners: Sequence[int], following: Sequence[str],
 
 
 def _would_help(number: int, before: int, resolution: Resolution) -> bool:
-    """Whether a rule gets more if it comes before another, and nothing else becomes worse by that."""
+    """Return whether a rule gets more if it comes before another, and nothing else gets worse."""
     rules = [*resolution.rules]
     rules.insert(before, rules.pop(number))
     moved = resolution.with_rules(rules)

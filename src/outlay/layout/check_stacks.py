@@ -1,4 +1,4 @@
-"""Check of layers that are stacked for a scan: a rule for one layer would split the stack rather than the layer."""
+"""Check layers that are stacked for a scan: a rule for one layer would split the stack instead of the layer."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from outlay.layout.resolve import Resolution
 
 _LAYERS = re.compile(r"layer|block|stack|scan|repeat|trunk|^h$", re.IGNORECASE)
-"""Names of what is often stacked."""
+"""Names of subtrees that are often stacks of layers."""
 
 _NO_LAYERS = re.compile(r"expert|moe|head", re.IGNORECASE)
-"""Names of what is stacked to be split: a device each."""
+"""Names of subtrees that are stacked in order to be split, one per device."""
 
 _BY_LAYER = re.compile(r"pipe|stage|layer|pp", re.IGNORECASE)
 """Axes over which layers are split on purpose."""
 
 
 def find_stacks(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """The leaves whose dim 0 counts layers, each with their number.
+    """Return the leaves whose dim 0 counts layers, each with the number of layers.
 
-    A stack is a subtree with the name of one (`layers`, `blocks`, `scan…`), all of whose arrays have the same first
-    dim, some with two more dims. Stacked experts and heads are something else: those are split by that dim.
+    A stack is a subtree with a typical name (`layers`, `blocks`, `scan…`), all of whose arrays have the same first dim,
+    some with two more dims. Stacked experts and heads are something else: those are meant to be split by that dim.
 
     >>> find_stacks({"layers.up": (8, 64, 256), "layers.bias": (8, 256), "embed": (1000, 64)})
     {'layers.up': 8, 'layers.bias': 8}
@@ -60,7 +60,7 @@ def find_stacks(shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
 
 
 def check_stacks(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Problem]:
-    """The problems of rules that split a stack by layer though they look written for one layer."""
+    """Return the problems of rules that split a stack by layer though they look as if written for one layer."""
     stacks = resolution.stacks
     if not stacks:
         return []
@@ -73,7 +73,7 @@ def check_stacks(leaves: Sequence[LeafPlan], resolution: Resolution) -> list[Pro
 
 
 def splits_by_layer(number: int, stacks: Mapping[str, int], resolution: Resolution) -> list[str]:
-    """The stacked leaves that a rule splits by layer on purpose, with a spec of one entry for a whole stack."""
+    """Return the stacked leaves that a rule splits by layer on purpose: one spec entry for a whole stack."""
     rule = resolution.rules[number]
     if rule.spec is None or len(rule.spec) != 1 or _names_layers(rule.axes):
         return []
@@ -82,7 +82,7 @@ def splits_by_layer(number: int, stacks: Mapping[str, int], resolution: Resoluti
 
 
 def _misread(leaf: LeafPlan, resolution: Resolution) -> list[int]:
-    """The rules that treat a stacked leaf as that of one layer: by a short spec, or by dims counted from the front."""
+    """Return the rules that treat a stacked leaf as one layer: a spec too short, or dims counted from the front."""
     assignment, misread = resolution.assignments[leaf.path], []
     for dim, number in assignment.dim_rules.items():
         rule = resolution.rules[number]
@@ -102,7 +102,7 @@ def _misread(leaf: LeafPlan, resolution: Resolution) -> list[int]:
 
 
 def _covers_stack(number: int, path: str, resolution: Resolution) -> bool:
-    """Whether a rule reaches every leaf of the stack, so that its one entry must mean the dim they share."""
+    """Return whether a rule reaches every leaf of the stack, so that its one entry must mean the dim they share."""
     parts = split_path(path)
     end = next(i for i, part in enumerate(parts) if _LAYERS.search(part) and not _NO_LAYERS.search(part)) + 1
     stack = [other for other in resolution.shapes if split_path(other)[:end] == parts[:end]]
@@ -139,7 +139,7 @@ def _problem(number: int, leaves: Sequence[LeafPlan], stacks: Mapping[str, int],
 
 
 def _rules_text(paths_of: Mapping[str, Sequence[str]], resolution: Resolution) -> str:
-    """Rules that give each placement to exactly its leaves."""
+    """Write rules that give each placement to exactly its leaves."""
     return ", ".join(
         globs_text(globs(paths, set(resolution.shapes) - set(paths)), placement)
         for placement, paths in paths_of.items()
@@ -147,7 +147,7 @@ def _rules_text(paths_of: Mapping[str, Sequence[str]], resolution: Resolution) -
 
 
 def _placements_inside(number: int, leaves: Sequence[LeafPlan], resolution: Resolution) -> dict[str, list[str]]:
-    """Placements that split the inside of the layers, one dim further on; whole where no such dim divides."""
+    """Return placements that split inside the layers, one dim further on; whole if no such dim is divisible."""
     rule = resolution.rules[number]
     edits: dict[str, list[str]] = collections.defaultdict(list)
     for leaf in leaves:

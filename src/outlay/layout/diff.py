@@ -1,4 +1,4 @@
-"""What changed between two plans: leaves that came, went, or live elsewhere, with the bytes before and after."""
+"""Compare two plans: leaves that were added, removed, or placed elsewhere, with the bytes before and after."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from outlay.layout.plan import LeafPlan, Plan
 
 _COMPARED = ("kind", "shape", "dtype", "dims", "local_shape", "device_ids", "stored")
-"""What makes a leaf another one. The rule and the reason do not: they may change and the bytes stay where they were."""
+"""The fields that make a leaf different. Rule and reason are not among them: they can change without moving bytes."""
 
 
 @dataclass(frozen=True)
 class LeafDiff:
-    """One leaf before and after; `None` where it did not exist.
+    """One leaf before and after; `None` if it did not exist.
 
     Attributes:
         path: dotted path.
@@ -38,7 +38,7 @@ class LeafDiff:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Which of shape, dtype, dims and so on differ; empty for a leaf that came or went."""
+        """The fields that differ, such as shape, dtype or dims; empty for a leaf that was added or removed."""
         if self.before is None or self.after is None:
             return ()
         return tuple(name for name in _COMPARED if getattr(self.before, name) != getattr(self.after, name))
@@ -50,7 +50,7 @@ class LeafDiff:
         return before, after
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         before, after = self.bytes_per_device
         return {
             "path": self.path,
@@ -62,7 +62,7 @@ class LeafDiff:
 
 @dataclass(frozen=True)
 class PlanDiff:
-    """The difference of two plans; true when there is any.
+    """The difference between two plans; true if there is one.
 
     Attributes:
         meshes: the mesh before and after.
@@ -95,7 +95,7 @@ class PlanDiff:
         return tuple(leaf for leaf in self.leaves if leaf.what == "changed")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "meshes": [mesh.to_dict() for mesh in self.meshes],
             "leaves": [leaf.to_dict() for leaf in self.leaves],
@@ -121,7 +121,7 @@ class PlanDiff:
 
 
 def diff_plans(before: Plan, after: Plan) -> PlanDiff:
-    """What changed from one plan to another; `before.diff(after)` is the same."""
+    """Return what changed from one plan to another; `before.diff(after)` is the same."""
     old, new = ({leaf.path: leaf for leaf in plan} for plan in (before, after))
     paths = [*old, *(path for path in new if path not in old)]
     differences = [LeafDiff(path, old.get(path), new.get(path)) for path in paths]
@@ -145,7 +145,7 @@ def _as_json(leaf: LeafPlan | None, name: str) -> Any:
 
 
 def _words(leaf: LeafDiff) -> str:
-    """The change in words: each thing that differs, before and after."""
+    """Write the change of a leaf: each field that differs, before and after."""
     if leaf.before is None or leaf.after is None:
         there = leaf.before or leaf.after
         assert there is not None
@@ -171,7 +171,7 @@ def _written(leaf: LeafPlan, name: str) -> str:
         return spec_text(leaf.spec)
     if name == "device_ids" and len(leaf.device_ids) > 8:
         return f"{len(leaf.device_ids)} of them"
-    return str(getattr(leaf, name)) or "as it comes"
+    return str(getattr(leaf, name)) or "not set"
 
 
 def _bytes(pair: tuple[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""Layouts from what a model says of its own arrays: Flax's partitioning metadata, and logical axis names with rules."""
+"""Make layouts from a model's own annotations: Flax's partitioning metadata, and logical axis names with rules."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ LogicalRules = Mapping[str, Axes] | Iterable[tuple[str, Axes]]
 
 
 def from_annotations(model: Any, rules: LogicalRules | None = None, *, below: str = "") -> Layout:
-    """The layout that a model's own annotations ask for, to be composed with others.
+    """Make the layout that a model's own annotations ask for, to be composed with others.
 
-    Read are `nn.with_partitioning` and `nn.with_logical_partitioning` of Flax Linen, the `out_sharding` and
-    `nnx.with_partitioning` of NNX, and arrays with named axes (haliax). Equal layers become one rule. Whatever other
-    layouts say of the dims that the annotations leave free still holds.
+    It reads `nn.with_partitioning` and `nn.with_logical_partitioning` of Flax Linen, `out_sharding` and
+    `nnx.with_partitioning` of NNX, and arrays with named axes (haliax). Similar layers become one rule. Dims that the
+    annotations leave free can be claimed by other layouts.
 
     Args:
         model: the state, or a part of it, with its annotations, as arrays or shapes; or the function of a key that
-            makes it, which is traced and not run.
-        rules: which mesh axis, or several, or None, each logical name stands for, as in
-            `flax.linen.logical_axis_rules`: the first rule whose axes the array does not use yet. Without rules the
-            names are those of mesh axes.
+            creates it, which is traced and not run.
+        rules: the mesh axis (or several, or None) for each logical name, as in `flax.linen.logical_axis_rules`: the
+            first rule wins whose axes the array does not use yet. Without rules, names are mesh axes.
         below: the path of `model` in the program's state, such as `params`, if it is only a part.
 
     Raises:
-        LayoutError: nothing is annotated, or a logical name has no rule; all such names are listed.
+        LayoutError: nothing is annotated, or logical names have no rule; all such names are listed.
 
     Example:
         >>> import flax.linen as nn
@@ -55,7 +54,7 @@ def from_annotations(model: Any, rules: LogicalRules | None = None, *, below: st
         problem = Problem(
             "no annotations",
             type(model).__name__,
-            "none of its arrays says how it is split",
+            "none of its arrays is annotated",
             "nn.with_partitioning(init, (None, 'model')) in the model, or rules by path: outlay.Layout([...])",
         )
         raise LayoutError("a layout cannot be made from annotations:", [problem])
@@ -72,7 +71,7 @@ def _pairs(rules: LogicalRules) -> Iterable[tuple[str, Axes]]:
 
 
 def _tree(model: Any) -> Any:
-    """The arrays of a model, in the boxes that say how they are split."""
+    """Return the arrays of a model, in the boxes that carry the annotations."""
     nnx, linen = sys.modules.get("flax.nnx"), sys.modules.get("flax.linen")
     if nnx and isinstance(model, nnx.Module):
         return nnx.state(model)
@@ -80,24 +79,24 @@ def _tree(model: Any) -> Any:
         problem = Problem(
             "no arrays",
             type(model).__name__,
-            "a module of Linen has no arrays before it is initialized",
+            "a Linen module has no arrays before it is initialized",
             "outlay.layout.from_annotations(lambda key: model.init(key, example))",
         )
         raise LayoutError("a layout cannot be made from annotations:", [problem])
-    if callable(model) and jax.tree_util.all_leaves([model]):  # and no module that is a tree
+    if callable(model) and jax.tree_util.all_leaves([model]):  # and not a module that is a tree
         with unplaced():
             return jax.eval_shape(model, jax.random.key(0))
     return model
 
 
 def _names(annotation: Annotation) -> tuple[str, ...]:
-    """The names of an annotation, where a dim may have several."""
+    """Return the names of an annotation; a dim may have several."""
     parts = (part if isinstance(part, tuple) else (part,) for part in annotation.names)
     return tuple(name for name in itertools.chain.from_iterable(parts) if name is not None)
 
 
 def _refuse_unknown(asked: Mapping[str, Annotation], rules: Sequence[tuple[str, Axes]] | None) -> None:
-    """Logical names that no rule speaks of, each with the arrays that have it."""
+    """Raise for logical names without a rule, each with the arrays that have it."""
     if rules is None:
         return
     where: dict[str, list[str]] = {}
@@ -122,7 +121,7 @@ def _refuse_unknown(asked: Mapping[str, Annotation], rules: Sequence[tuple[str, 
 
 
 def _spec(annotation: Annotation, rules: Sequence[tuple[str, Axes]] | None) -> P:
-    """The mesh axes of each dim. A mesh axis splits one dim of an array, the first that asks for it."""
+    """Return the mesh axes of each dim. A mesh axis splits one dim of an array, the first that asks for it."""
     if rules is None and not annotation.rules:
         return _trimmed(annotation.names)
     used: set[str] = set()
@@ -147,18 +146,18 @@ def _first_free(name: str | None, rules: Iterable[tuple[str, Axes]], used: set[s
 
 
 def _trimmed(dims: tuple[Any, ...]) -> P:
-    """A spec without the dims at its end that are not split."""
+    """Return a spec without trailing dims that are not split."""
     while dims and dims[-1] is None:
         dims = dims[:-1]
     return P(*dims)
 
 
 def _folded(specs: Mapping[str, P], paths: Sequence[str]) -> Iterable[tuple[str, P]]:
-    """Patterns and specs; arrays of numbered layers are one pattern where all that it reaches are split alike."""
+    """Yield patterns and specs; arrays of numbered layers become one pattern if all that it reaches are split alike."""
     groups: dict[str, list[str]] = {}
     for path in specs:
         parts = split_path(path)
-        number = next((i for i, part in enumerate(parts) if part.isdigit()), None)  # of the layer, outermost
+        number = next((i for i, part in enumerate(parts) if part.isdigit()), None)  # the layer's, outermost
         general = ".".join("*" if i == number else join_parts((part,)) for i, part in enumerate(parts))
         groups.setdefault(general, []).append(path)
     for general, mine in groups.items():

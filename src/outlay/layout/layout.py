@@ -13,16 +13,16 @@ from outlay.layout.resolve import resolve
 from outlay.layout.rule import Rule
 
 MAX_WHOLE_BYTES = 2**26
-"""Bytes, of one leaf or of several together, that are left whole while others of their kind are split: an error from 64
-MiB on, unless `replicate()` says so."""
+"""Bytes, of one leaf or of several together: from here on it is an error to leave them whole while others of their kind
+are split, unless `replicate()` says that it is meant."""
 
 
 class Layout:
     """Ordered rules that say where every leaf lives.
 
-    The first rule to claim a dim or a mesh axis of a leaf wins; later rules fill what is free. State under
-    `opt_state` or `optimizer` follows the parameter whose path and shape it carries, unless a rule that begins with
-    that name says otherwise.
+    The first rule to claim a dim or a mesh axis of a leaf wins; later rules fill what is free. State under `opt_state`
+    or `optimizer` follows the parameter whose path and shape it repeats, unless a rule that begins with that name says
+    otherwise.
 
     Args:
         rules: rules or `(pattern, placement)` pairs.
@@ -35,7 +35,7 @@ class Layout:
         3. **                P() (optional)
 
     Raises:
-        LayoutError: an item is no rule, or a rule is malformed.
+        LayoutError: an item is not a rule, or a rule is malformed.
     """
 
     def __init__(self, rules: Iterable[Any] = ()) -> None:
@@ -44,12 +44,12 @@ class Layout:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """The rules, in their order. A layout does not change; `layout + rules` makes another."""
+        """The rules, in order. A layout never changes; `layout + rules` makes a new one."""
         return self._rules
 
     @classmethod
     def of(cls, layout: Any) -> Layout:
-        """A layout from itself, from a list of rules, or from one rule or placement."""
+        """Make a layout from a layout, a list of rules, or one rule or placement."""
         if isinstance(layout, Layout):
             return layout
         return cls(layout if isinstance(layout, list) else [layout])
@@ -97,16 +97,16 @@ class Layout:
         Args:
             state: tree of arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are read.
             mesh: a JAX mesh, abstract or not, or a `MeshInfo`.
-            batch: tree of the step's input, whose leaves are named `batch.…`; `None` to leave it out, and the rules
-                that name it unchecked.
+            batch: tree of the step's input, whose leaves are named `batch.…`; `None` leaves it out, and then rules for
+                it are not checked.
             intermediates: values that the step constrains by name, as a dictionary from name to tree.
-            max_whole_bytes: leaves of at least so many bytes, one or all together, left whole while others of their
-                kind are split, are an error.
+            max_whole_bytes: it is an error if one leaf, or several together, of at least so many bytes are left whole
+                while others of their kind are split.
 
         Raises:
-            LayoutError: with every offender: a rule that matches nothing or is shadowed, a leaf that no rule
-                covers, a dim that does not divide, an axis that the mesh lacks, copies of split leaves or many bytes
-                left whole, stacked layers split by a rule for one layer.
+            LayoutError: with every offender: a rule that matches nothing or is shadowed, a leaf that no rule covers, an
+                indivisible dim, an axis that the mesh lacks, copies of split leaves or many bytes left whole, stacked
+                layers split by a rule for one layer.
 
         Example:
             >>> shapes = {"params": {"w": jax.ShapeDtypeStruct((8, 16), "float32")}}

@@ -1,4 +1,4 @@
-"""The axes that rules have assigned to one leaf so far, and the ways out where a dim does not divide."""
+"""The axes that rules have assigned to one leaf so far, and the alternatives where a dim is not divisible."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class LeafAssignment:
     Attributes:
         path, shape, dtype: the leaf.
         axis_sizes: the mesh.
-        kind: whether it belongs to the state, to the batch, or is a value inside the step.
+        kind: whether it belongs to the state or the batch, or is a value inside the step.
         dims: the axes claimed for each dim so far; `None` is free.
         dim_rules: the number of the rule that claimed each dim.
         closed_by: the rule that closed the leaf to later ones, if any.
-        positions: the mesh positions that `on` chose, if any.
-        stored: where rules keep it between its uses, if they say.
+        positions: the mesh positions that `on` selects, if any.
+        stored: where rules store it between its uses, if they say.
         deciding_rules: the numbers of the rules that claimed something.
         reasons: why, in words, in order.
         problems: what does not fit.
-        declined: whether a policy looked at it and chose to leave it whole.
+        declined: whether a policy looked at the leaf and chose to leave it whole.
     """
 
     path: str
@@ -58,7 +58,7 @@ class LeafAssignment:
 
     @property
     def used_axes(self) -> set[str]:
-        """The mesh axes that split some dim already."""
+        """The mesh axes that already split some dim."""
         return {axis for axes in self.dims if axes for axis in axes}
 
     @property
@@ -72,26 +72,26 @@ class LeafAssignment:
         return self.local_shape() == self.shape
 
     def view(self) -> LeafView:
-        """What a policy sees."""
+        """Return what a policy may see."""
         free_dims = tuple(i for i, axes in enumerate(self.dims) if axes is None)
         used = self.used_axes
         free_axes = {name: size for name, size in self.axis_sizes.items() if name not in used}
         return LeafView(self.path, self.shape, self.dtype, free_dims, free_axes)
 
     def num_pieces(self, axes: tuple[str, ...]) -> int:
-        """Into how many pieces these axes cut a dim."""
+        """Return the number of pieces into which these axes cut a dim."""
         return math.prod(self.axis_sizes[axis] for axis in axes)
 
     def divides(self, dim: int, axes: tuple[str, ...]) -> bool:
-        """Whether the dim divides by the product of the axes."""
+        """Return whether a dim is divisible by the product of the axes."""
         return self.shape[dim] % self.num_pieces(axes) == 0
 
     def is_free(self, dim: int, axes: tuple[str, ...]) -> bool:
-        """Whether neither the dim nor any of the axes is taken."""
+        """Return whether neither the dim nor any of the axes is taken."""
         return self.dims[dim] is None and not self.used_axes & set(axes)
 
     def claim(self, dim: int, axes: tuple[str, ...], number: int | None = None) -> bool:
-        """Assign axes to a dim, for a rule, if all of them are free and the dim divides; say whether it did."""
+        """Assign axes to a dim if all of them are free and the dim is divisible; return whether it was done."""
         if self.closed_by is not None or not self.is_free(dim, axes) or not self.divides(dim, axes):
             return False
         self.dims[dim] = axes
@@ -100,45 +100,45 @@ class LeafAssignment:
         return True
 
     def close(self, number: int, reason: str) -> None:
-        """Close the leaf to later rules, for a rule."""
+        """Close the leaf to later rules."""
         self.closed_by = number
         self.deciding_rules.append(number)
         self.reasons.append(reason)
 
     def split_dims(self, spec: P) -> list[tuple[int, tuple[str, ...]]]:
-        """The dims that a spec splits, each with its axes."""
+        """Return the dims that a spec splits, each with its axes."""
         return [(dim, axes) for dim, axes in enumerate(spec_dims(spec, len(self.shape))) if axes]
 
     def local_shape(self, dims: Dims | None = None) -> tuple[int, ...]:
-        """The shape of one device's piece, with the axes assigned so far or with others."""
+        """Return the shape of one device's piece, with the axes assigned so far or with others."""
         split = dims if dims is not None else self.final_dims()
         return tuple(size // self.num_pieces(axes) for size, axes in zip(self.shape, split, strict=True))
 
     def final_dims(self) -> Dims:
-        """The axes of every dim; dims that no rule claimed are whole."""
+        """Return the axes of every dim; dims that no rule claimed are unsplit."""
         return tuple(axes or () for axes in self.dims)
 
     def spec(self) -> P:
-        """The same as a spec."""
+        """Return the axes of every dim as a spec."""
         return dims_spec(self.final_dims())
 
     def one_device_text(self, axes: tuple[str, ...]) -> str:
-        """Words that end a reason: axes of one device split nothing; empty where the axes do split."""
-        return f": whole, for {'+'.join(axes)} has one device" if self.num_pieces(axes) == 1 else ""
+        """End a reason: axes of size one split nothing; empty for axes that do split."""
+        return f": whole, because {'+'.join(axes)} has one device" if self.num_pieces(axes) == 1 else ""
 
     def whole_cost(self, axes: tuple[str, ...]) -> str:
-        """What it costs a device to keep a dim whole that these axes would split, in words."""
+        """Return what it costs a device to leave a dim whole that these axes would split, in words."""
         whole = num_bytes(self.local_shape(), self.dtype)
         split = whole / self.num_pieces(axes)
         return f"+{format_bytes(whole - split)} a device"
 
 
 def indivisible(assignment: LeafAssignment, dim: int, axes: tuple[str, ...], rule: str) -> Problem:
-    """The problem of a rule that splits a dim unevenly, with every way out; `rule` is its text."""
+    """Return the problem of a rule that splits a dim unevenly, with every alternative; `rule` is its text."""
     size, pieces = assignment.shape[dim], assignment.num_pieces(axes)
     over = " x ".join(f"{axis}={assignment.axis_sizes[axis]}" for axis in axes)
     what = (
-        f"dim {dim} of {assignment.shape} {assignment.dtype} has size {size}, which does not divide by {over}"
+        f"dim {dim} of {assignment.shape} {assignment.dtype} has size {size}, which is not divisible by {over}"
         f"{f' = {pieces}' if len(axes) > 1 else ''} ({size} = {size // pieces} x {pieces} + {size % pieces}); "
         f"asked by rule {rule}"
     )
@@ -150,7 +150,7 @@ def indivisible(assignment: LeafAssignment, dim: int, axes: tuple[str, ...], rul
 
 
 def _batch_choices(assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) -> list[str]:
-    """The ways out for a batch: not the model but the batch or the mesh can change to make it divide."""
+    """Return the alternatives for a batch: not the model but the batch or the mesh can be changed."""
     size, pieces = assignment.shape[dim], assignment.num_pieces(axes)
     more, fewer = -(-size // pieces) * pieces, size // pieces * pieces
     if dim:
@@ -172,7 +172,7 @@ def _settle(assignment: LeafAssignment) -> str:
 
 
 def _fewer_devices(assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) -> list[str]:
-    """Split over a smaller axis that divides, since another axis can use the devices that are left."""
+    """Suggest a smaller axis that divides the dim; another axis can use the other devices."""
     (axis, size), *others = ((axis, assignment.axis_sizes[axis]) for axis in axes)
     fits = math.gcd(assignment.shape[dim], size)
     if others or fits == 1:
@@ -181,7 +181,7 @@ def _fewer_devices(assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) 
 
 
 def _choices(assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) -> list[str]:
-    """The ways out of an indivisible dim, cheapest for a device first."""
+    """Return the alternatives for an indivisible dim, those that cost a device least first."""
     pieces = assignment.num_pieces(axes)
     ways = [_another_dim(assignment, other, axes) for other in other_dims(assignment, dim, axes)]
     if len(axes) > 1:
@@ -200,7 +200,7 @@ def _choices(assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) -> lis
 
 
 def other_dims(assignment: LeafAssignment, dim: int, axes: tuple[str, ...]) -> list[int]:
-    """The other free dims that these axes do divide, largest first."""
+    """Return the other free dims that are divisible by these axes, largest first."""
     fitting = [
         other
         for other in range(len(assignment.shape))

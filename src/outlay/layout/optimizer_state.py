@@ -1,4 +1,4 @@
-"""Which leaf another one carries: the same path ending and the same shape, as optimizer moments carry parameters."""
+"""Find the leaf that another one mirrors: the same path ending and shape, as optimizer moments mirror parameters."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from dataclasses import dataclass
 from outlay.core.paths import Parts, join_parts, split_path
 
 OPTIMIZER_ROOTS = ("opt_state", "optimizer")
-"""State under these names follows its parameters without being told."""
+"""State under these names follows its parameters automatically."""
 
 PARAMETERS = ("params", "parameters", "model", "weights", "variables")
-"""Names under which parameters stand; what looks like them and stands elsewhere is a copy of them."""
+"""Names under which parameters stand; a leaf elsewhere that looks like one of them is a copy."""
 
 _COPY = re.compile(
     r"opt|optim|optimi[sz]er|(opt|optimi[sz]er)_?states?|momentum|moments?|emas?|averages?|averaged|polyak|swa"
     r"|target|teacher|shadow|(target|teacher|ema|averaged?|shadow|slow|old|prev)_\w+|\w+_(target|teacher|ema|average)",
     re.IGNORECASE,
 )
-"""Names of what is a copy of something else wherever it stands."""
+"""Names of copies, wherever they stand."""
 
 _MAX_ALIKE = 64
-"""Leaves with one ending above which the ending tells nothing."""
+"""The number of leaves with one ending above which the ending is not evidence."""
 
 
 def is_optimizer(path: str) -> bool:
-    """Whether a leaf is optimizer state by its first part."""
+    """Return whether a leaf is optimizer state, by the first part of its path."""
     return split_path(path)[:1] in [(root,) for root in OPTIMIZER_ROOTS]
 
 
 class MirroredLeaves:
-    """Finds the leaves that others mirror.
+    """Find the leaves that others mirror.
 
-    `opt_state.0.mu.dense.kernel` mirrors `params.dense.kernel`: the parameter's path, with or without its first part,
-    ends the leaf's path, and the shapes agree. The longest such ending names the parameter; a leaf of another shape
-    than that parameter (a factored moment) mirrors nothing, whatever shorter endings would fit.
+    `opt_state.0.mu.dense.kernel` mirrors `params.dense.kernel`: its path ends with the parameter's path, with or
+    without the first part, and the shapes are equal. The longest such ending determines the parameter; if that has
+    another shape (as for a factored moment), the leaf mirrors nothing, even if a shorter ending would fit.
 
     Args:
         shapes: the shape of every state leaf, by path.
@@ -56,7 +56,7 @@ class MirroredLeaves:
                     self._by_ending[ending].append(path)
 
     def of(self, path: str, source: str | None = None) -> tuple[str, ...]:
-        """The leaves that `path` mirrors: one, none, or several where the tree holds the same paths twice.
+        """Return the leaves that `path` mirrors: one, none, or several if the tree has the same paths twice.
 
         Args:
             path: the leaf, such as an optimizer moment.
@@ -78,7 +78,7 @@ class MirroredLeaves:
         return ()
 
     def _below(self, source: Parts, parts: Parts, ending: Parts) -> list[str]:
-        """Leaves of a subtree that end so, however much of the subtree's own path the ending repeats."""
+        """Return the leaves of a subtree with this ending, which may repeat a part of the subtree's own path."""
         if parts[: len(source)] == source:
             return []
         paths = (source[:k] + ending for k in range(len(source) + 1))
@@ -92,8 +92,8 @@ class Copies:
 
     Attributes:
         below: the subtree that holds them, such as `opt` or `gen.opt_state`.
-        sources: the subtree they mirror, such as `params` or `gen.params`; several where nothing tells which.
-        leaves: what mirrors what, by path.
+        sources: the subtree that they mirror, such as `params` or `gen.params`; several if nothing tells which.
+        leaves: each copy's path with that of its original.
     """
 
     below: str
@@ -102,12 +102,12 @@ class Copies:
 
 
 def find_copies(shapes: Mapping[str, Sequence[int]], paths: Collection[str]) -> list[Copies]:
-    """Which of these leaves are copies of others, at any depth of the tree.
+    """Find which of these leaves are copies of others, at any depth of the tree.
 
-    A leaf is a copy if it ends like a leaf elsewhere and has its shape, and names say which is which: one stands
-    among the parameters and the other does not, or has the name of a copy (`ema`, `target`, `opt_state`). Where the
-    ending leaves more open than the parameters' own name (`params.critic.w`, `target.w`), the name of a copy must say
-    so, or the whole subtree must be mirrored. Layers that merely look alike are no copies.
+    A leaf is a copy if it has the path ending and the shape of a leaf elsewhere, and names tell which is the copy: one
+    stands among the parameters and the other does not, or has the name of a copy (`ema`, `target`, `opt_state`). Where
+    more than the parameters' own root differs (`params.critic.w`, `target.w`), the name of a copy must be present, or
+    the whole subtree must be mirrored. Layers that merely look alike are not copies.
 
     Args:
         shapes: the shape of every state leaf, by path.
@@ -135,9 +135,9 @@ def find_copies(shapes: Mapping[str, Sequence[int]], paths: Collection[str]) -> 
 
 
 def followers(shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
-    """Which leaves follow others without being told: copies by name and by likeness, wherever they stand.
+    """Find leaves that follow others automatically: copies by name and by shape, wherever they stand.
 
-    Optimizer state at the top of the tree is not among them: `MirroredLeaves` knows it by its root alone.
+    Optimizer state at the top of the tree is not included: `MirroredLeaves` recognizes it by its root alone.
 
     >>> net = {"params.up": (8, 4), "params.down": (4, 8), "opt.0.mu.up": (8, 4), "opt.0.mu.down": (4, 8)}
     >>> followers({f"gen.{path}": shape for path, shape in net.items()})
@@ -151,7 +151,7 @@ def followers(shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
 
 
 def copy_names(path: str) -> set[str]:
-    """The parts of a path that are names of copies.
+    """Return the parts of a path that are names of copies.
 
     >>> copy_names("gen.opt_state.0.mu.up")
     {'opt_state'}
@@ -162,14 +162,14 @@ def copy_names(path: str) -> set[str]:
 def _originals(
     parts: Parts, by_ending: Mapping[Parts, list[Parts]], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Parts, list[Parts]]:
-    """What precedes the longest ending that a leaf shares with an original, and the originals of its shape."""
+    """Return what precedes the longest ending that a leaf shares with an original, and the originals of its shape."""
     for start in range(1, len(parts)):
         alike = by_ending[parts[start:]]
         if len(alike) > _MAX_ALIKE:
             break
         originals = [other for other in alike if _is_copy_of(parts[:start], other[: len(other) - len(parts) + start])]
         if originals:
-            # Of actor and critic, the one whose name the copy bears too; else whole networks before their parts.
+            # Of actor and critic, take the one whose name the copy has too; else prefer whole networks to their parts.
             likeness = {other: (len({*other[:-1]} & {*parts[:start]}), -len(other)) for other in originals}
             best = [other for other in originals if likeness[other] == max(likeness.values())]
             shape = tuple(shapes[join_parts(parts)])
@@ -178,7 +178,7 @@ def _originals(
 
 
 def _is_copy_of(head: Parts, other: Parts) -> bool:
-    """Whether a leaf below `head` is a copy of the leaf with the same ending below `other`, as far as names tell."""
+    """Return whether names allow a leaf below `head` to be a copy of the leaf with the same ending below `other`."""
     here, there = _differing(head, other)
     if not here or any(part in PARAMETERS for part in here) or any(map(_COPY.fullmatch, there)):
         return False
@@ -192,7 +192,7 @@ def _is_copy_of(head: Parts, other: Parts) -> bool:
 def _is_evident(
     head: Parts, sources: tuple[Parts, ...], leaves: Mapping[Parts, Parts], shapes: Mapping[str, Sequence[int]]
 ) -> bool:
-    """Whether that is more than a likeness of two leaves."""
+    """Return whether there is more evidence than that two leaves look alike."""
     for source in sources:
         is_named = any(map(_COPY.fullmatch, _differing(head, source)[0]))
         inside = next((i + 1 for i, part in enumerate(source) if part in PARAMETERS), 0)
@@ -208,13 +208,13 @@ def _is_evident(
 
 
 def _differing(head: Parts, other: Parts) -> tuple[Parts, Parts]:
-    """Two beginnings of paths without the parts that both begin with."""
+    """Remove from two path beginnings the parts that they share."""
     same = next((i for i, (a, b) in enumerate(zip(head, other, strict=False)) if a != b), min(len(head), len(other)))
     return head[same:], other[same:]
 
 
 def _grouped(pairs: Mapping[tuple[Parts, tuple[Parts, ...]], Mapping[Parts, Parts]]) -> list[Copies]:
-    """Pairs of one subtree together: below the first name that differs, or further down where sources differ."""
+    """Group pairs by subtree: below the first name that differs, or further down if the sources differ."""
     groups: dict[tuple[Parts, tuple[Parts, ...]], list[Parts]] = collections.defaultdict(list)
     for head, sources in pairs:
         same = len(head) - len(_differing(head, sources[0])[0])

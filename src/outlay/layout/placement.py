@@ -5,7 +5,7 @@
 * `on(devices)` puts whole leaves on some devices of the mesh;
 * `follow(source)` takes the placement of the leaf that it mirrors, as optimizer moments mirror parameters;
 * `keep()`, `recompute()` and `on_host()` say in which memory a leaf is kept between its uses, and nothing of how it is
-  split: they join whatever other rules say of that;
+  split, which other rules decide;
 * a *policy*, a pure function of a `LeafView`, chooses a spec leaf by leaf and says why.
 """
 
@@ -22,16 +22,16 @@ from jax.sharding import PartitionSpec as P
 from outlay.core.error_types import LayoutError, Problem
 
 Dims = tuple[tuple[str, ...], ...]
-"""The mesh axes that split each dim of a leaf, one tuple a dim, empty for a whole dim."""
+"""The mesh axes that split each dim of a leaf, one tuple per dim, empty for an unsplit dim."""
 
 
 Stored = Literal["", "device", "host", "recomputed"]
-"""Where a leaf is kept between its uses; empty where no rule says so, which means in the device's memory."""
+"""Where a leaf is kept between its uses; empty if no rule says so, which means in the device's memory."""
 
 
 @dataclass(frozen=True)
 class Replicate:
-    """A whole copy of the leaf on every device; see `replicate`."""
+    """A full copy of the leaf on every device; see `replicate`."""
 
     def __str__(self) -> str:
         return "replicate()"
@@ -39,16 +39,14 @@ class Replicate:
 
 @dataclass(frozen=True)
 class On:
-    """A whole copy of the leaf on some devices of the mesh; see `on`."""
+    """A full copy of the leaf on some devices of the mesh; see `on`."""
 
     positions: tuple[int, ...]
 
     def __post_init__(self) -> None:
         odd = [p for p in self.positions if type(p) is not int or self.positions.count(p) > 1]
         if odd or not self.positions:
-            what = (
-                f"the positions {self.positions} are not whole numbers that differ" if odd else "there is no position"
-            )
+            what = f"the positions {self.positions} are not distinct whole numbers" if odd else "there is no position"
             problem = Problem(
                 "not a placement", str(self), what, "name each position once, as outlay.layout.on([2, 3])"
             )
@@ -70,18 +68,18 @@ class Follow:
 
 @dataclass(frozen=True)
 class Storage:
-    """The memory in which matching leaves are kept, or that they are recomputed; see `keep`, `recompute`, `on_host`.
+    """Where matching leaves are stored, or that they are recomputed; see `keep`, `recompute`, `on_host`.
 
     Attributes:
         stored: where.
-        spec: how they are split, where the same rule says that; None leaves it to other rules.
+        spec: how they are split, if the same rule says so; None leaves it to other rules.
     """
 
     stored: Literal["device", "host", "recomputed"]
     spec: P | None = None
 
     def __add__(self, other: object) -> Storage:
-        """The same storage for leaves that are split as a spec says."""
+        """Add to the storage how leaves are split."""
         if isinstance(other, P) and self.spec is None:
             return dataclasses.replace(self, spec=other)
         fix = 'add one spec, as outlay.layout.on_host() + P("data"), or say how leaves are split in a rule of its own'
@@ -97,7 +95,7 @@ _CALLS = {"device": "keep()", "host": "on_host()", "recomputed": "recompute()"}
 
 @dataclass(frozen=True)
 class LeafView:
-    """What a policy sees of a leaf.
+    """What a policy knows of a leaf.
 
     Attributes:
         path: dotted path.
@@ -130,7 +128,7 @@ class Choice:
 
 
 class CannotPlace(Exception):
-    """Raised by a policy that can place a leaf in none of the ways that it allows.
+    """A policy cannot place a leaf in any way that it allows.
 
     Attributes:
         what: what does not fit, with the numbers.
@@ -148,9 +146,9 @@ Placement = P | Replicate | On | Follow | Storage | Policy
 
 
 def replicate() -> Replicate:
-    """Keep matching leaves whole on every device, and closed to later rules.
+    """Replicate matching leaves on every device, and close them to later rules.
 
-    Alone, as `layout + outlay.replicate()`, it holds for every leaf that nothing before it split.
+    Alone, as `layout + outlay.replicate()`, it applies to every leaf that nothing before it split.
 
     >>> print(outlay.Layout([("params.embed", P("model"))]) + outlay.replicate())
     1. params.embed  P('model',)
@@ -160,10 +158,10 @@ def replicate() -> Replicate:
 
 
 def on(devices: int | Sequence[int]) -> On:
-    """Keep matching leaves whole on one device or several, by position in the mesh (0 is the first).
+    """Place matching leaves on one device, or copies on several, by position in the mesh (0 is the first).
 
     Raises:
-        LayoutError: no position, one that is no whole number, or one given twice.
+        LayoutError: there is no position, one is not a whole number, or one is given twice.
 
     >>> outlay.layout.on(2)
     On(positions=(2,))
@@ -191,13 +189,13 @@ def follow(source: str) -> Follow:
 
 
 def keep() -> Storage:
-    """Keep values in the device's memory from the forward to the backward pass, and recompute what no rule speaks of.
+    """Keep values in the device's memory from the forward to the backward pass, and recompute what no rule mentions.
 
     For values that a step names with `outlay.name` or `outlay.constrain`. Once a layout keeps a value, or sends one to
-    the host, all else that the backward pass needs of the same stretch of the model (of each turn of its loop over
-    layers, where the value is in one) is recomputed from what is kept.
+    the host, everything else that the backward pass needs of the same stretch of the model is recomputed from what is
+    kept. A stretch is one iteration of a loop over layers, or what lies between loops.
 
-    For leaves of the state it is an exception to a later `on_host()`.
+    For leaves of the state it makes an exception to a later `on_host()`.
 
     >>> rules = [("attention", outlay.layout.keep()), ("opt_state.**", outlay.layout.on_host() + P("data"))]
     >>> print(outlay.Layout(rules))
@@ -208,9 +206,9 @@ def keep() -> Storage:
 
 
 def recompute() -> Storage:
-    """Recompute values in the backward pass from those that they are made of, rather than keep them.
+    """Recompute values in the backward pass instead of keeping them.
 
-    For values that a step names with `outlay.name` or `outlay.constrain`. What no rule speaks of stays where it was,
+    For values that a step names with `outlay.name` or `outlay.constrain`. What no rule mentions stays where it is,
     unless another rule says `keep()` or `on_host()`.
 
     >>> print(outlay.Layout([("layers.*.up", outlay.layout.recompute())]))
@@ -220,13 +218,13 @@ def recompute() -> Storage:
 
 
 def on_host() -> Storage:
-    """Keep leaves in the memory of the device's host between their uses, each device's piece in that of its own host.
+    """Keep leaves in host memory between their uses, each device's piece on its own host.
 
-    Of the state, such as an optimizer's moments: they are fetched at the start of a step, and go back at its end. Of
-    values that a step names with `outlay.name` or `outlay.constrain`: from the forward to the backward pass; what the
-    layout does not name is then recomputed, as with `keep`.
+    Leaves of the state, such as an optimizer's moments, are fetched at the start of a step and return at its end.
+    Values that a step names with `outlay.name` or `outlay.constrain` stay there from the forward to the backward pass;
+    what the layout does not name is then recomputed, as with `keep`.
 
-    Adding a spec says in the same rule how the leaves are split.
+    A spec can be added, to say in the same rule how the leaves are split.
 
     >>> outlay.layout.on_host() + P("data")
     Storage(stored='host', spec=P('data',))
@@ -236,7 +234,7 @@ def on_host() -> Storage:
 
 @functools.lru_cache(maxsize=4096)
 def spec_dims(spec: P, num_dims: int) -> Dims:
-    """A spec as one tuple of axes a dim, padded to `num_dims`.
+    """Write a spec as one tuple of axes per dim, padded to `num_dims`.
 
     >>> spec_dims(P(None, ("data", "model")), 3)
     ((), ('data', 'model'), ())
@@ -246,7 +244,7 @@ def spec_dims(spec: P, num_dims: int) -> Dims:
 
 
 def dims_spec(dims: Dims) -> P:
-    """The inverse of `spec_dims`: `P()` when no dim is split, else one entry a dim.
+    """Invert `spec_dims`: return `P()` if no dim is split, else one entry per dim.
 
     >>> dims_spec((("data",), ())), dims_spec(((), ()))
     (P('data', None), P())
@@ -257,11 +255,11 @@ def dims_spec(dims: Dims) -> P:
 
 
 def spec_text(spec: P, *, quote: str = "'") -> str:
-    """A spec as people write it.
+    """Write a spec as code, such as `P(None, 'model')`.
 
     Args:
         spec: the spec.
-        quote: the quotes around the names of axes.
+        quote: the quotes around axis names.
 
     >>> spec_text(P(None, ("data", "model"))), spec_text(P()), spec_text(P("data"), quote='"')
     ("P(None, ('data', 'model'))", 'P()', 'P("data")')

@@ -1,4 +1,4 @@
-"""A plan: a layout resolved for one tree on one mesh. Plain data; it can be printed, saved, and compared."""
+"""A plan: a layout resolved for one tree on one mesh. Plain data that can be printed, saved and compared."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class LeafPlan:
         dims: the mesh axes that split each dim.
         local_shape: the shape of one device's piece.
         device_ids: the devices that hold it.
-        rule: the rule or rules that decided, as written; empty where none was needed.
+        rule: the rule or rules that decided, as written; empty if none was needed.
         reason: why, in words.
-        stored: where rules keep it between its uses; empty where none says, which is in the device's memory.
-        is_placed: False of a value inside the step of which rules say only how it is stored.
+        stored: where rules store it between its uses; empty if none says, which means in the device's memory.
+        is_placed: False for a value inside the step for which rules say only how it is stored.
     """
 
     path: str
@@ -54,7 +54,7 @@ class LeafPlan:
 
     @property
     def spec(self) -> P:
-        """The `PartitionSpec`: `P()` when no dim is split, else one entry a dim."""
+        """The `PartitionSpec`: `P()` if no dim is split, else one entry per dim."""
         return dims_spec(self.dims)
 
     @property
@@ -69,7 +69,7 @@ class LeafPlan:
 
     @property
     def num_copies(self) -> int:
-        """How many devices hold the same piece."""
+        """The number of devices that hold the same piece."""
         pieces = math.prod(
             whole // local if local else 1 for whole, local in zip(self.shape, self.local_shape, strict=True)
         )
@@ -77,7 +77,7 @@ class LeafPlan:
 
     @property
     def is_split(self) -> bool:
-        """Whether a device holds less than the whole; splitting over an axis of one device is not splitting."""
+        """Whether a device holds less than the whole; an axis of one device splits nothing."""
         return self.local_shape != self.shape
 
 
@@ -88,7 +88,7 @@ class Plan:
     Attributes:
         mesh: the mesh as plain data.
         leaves: the leaves, state first, then batch, then intermediates.
-        notes: what the plan costs without bringing anything, in words.
+        notes: warnings of costs without a benefit, in words.
     """
 
     mesh: MeshInfo
@@ -128,7 +128,7 @@ class Plan:
 
     @property
     def host_bytes_per_device(self) -> dict[int, int]:
-        """Bytes of state that a host holds for each of its devices, by device id."""
+        """Bytes of state in host memory for each device, by device id."""
         return self._held(self._stored_on(host=True))
 
     def _stored_on(self, *, host: bool) -> list[LeafPlan]:
@@ -144,11 +144,11 @@ class Plan:
 
     @property
     def replication(self) -> float:
-        """Bytes of state on all devices and hosts over bytes of state counted once; 1.0 holds no copy."""
+        """Bytes of state on all devices and hosts, divided by its bytes counted once; 1.0 means no copies."""
         return sum(self._held(self.state).values()) / self.bytes_total if self.bytes_total else 1.0
 
     def diff(self, other: Plan) -> PlanDiff:
-        """What changes from this plan to another: leaves added, removed, changed, with bytes before and after.
+        """Return what changes from this plan to another: leaves added, removed, changed, with bytes before and after.
 
         >>> state, mesh = {"w": jnp.ones((8, 4))}, outlay.mesh(data=8)
         >>> plan, other = (outlay.Layout([("w", spec)]).plan(state, mesh) for spec in (P("data"), P()))
@@ -158,7 +158,7 @@ class Plan:
         return diff_plans(self, other)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "mesh": self.mesh.to_dict(),
             "leaves": [_leaf_to_dict(leaf, self.mesh) for leaf in self.leaves],
@@ -169,10 +169,10 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Plan:
-        """Read back what `to_dict` wrote.
+        """Read what `to_dict` returned.
 
         Raises:
-            LayoutError: this is no saved plan, or one that no layout could have made; every leaf that is wrong.
+            LayoutError: it is not a saved plan, or one that no layout could have made; every wrong leaf is listed.
         """
         try:
             mesh = MeshInfo.from_dict(data["mesh"])
@@ -202,15 +202,15 @@ class Plan:
         return cls(mesh, tuple(read), notes)
 
     def to_json(self) -> str:
-        """As JSON text; `Plan.from_json` reads it back to an equal plan."""
+        """Return JSON text; `Plan.from_json` reads it as an equal plan."""
         return json.dumps(self.to_dict(), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read back what `to_json` wrote.
+        """Read what `to_json` returned.
 
         Raises:
-            LayoutError: the text is no saved plan, or a damaged one; every leaf that is wrong.
+            LayoutError: the text is not a saved plan, or a damaged one; every wrong leaf is listed.
         """
         try:
             data = json.loads(text)
@@ -272,7 +272,7 @@ def _leaf_to_dict(leaf: LeafPlan, mesh: MeshInfo) -> dict[str, Any]:
         "dtype": leaf.dtype,
         "dims": [list(axes) for axes in leaf.dims],
         "local_shape": list(leaf.local_shape),
-        # Most leaves live on the whole mesh; writing thousands of ids for each would drown the file.
+        # Most leaves live on the whole mesh: thousands of ids for each would swell the file.
         "device_ids": "all" if leaf.device_ids == mesh.device_ids else list(leaf.device_ids),
         "bytes_total": leaf.bytes_total,
         "bytes_per_device": leaf.bytes_per_device,
@@ -294,7 +294,7 @@ def _leaf_from_dict(data: dict[str, Any], mesh: MeshInfo) -> LeafPlan:
         device_ids=mesh.device_ids if data["device_ids"] == "all" else tuple(data["device_ids"]),
         rule=data["rule"],
         reason=data["reason"],
-        # Plans were saved before leaves could be stored elsewhere than on their devices.
+        # Older plans lack the key: they were saved before leaves could be stored elsewhere than on their devices.
         stored=data.get("stored", ""),
         is_placed=data.get("is_placed", True),
     )
@@ -304,30 +304,30 @@ def _leaf_from_dict(data: dict[str, Any], mesh: MeshInfo) -> LeafPlan:
 
 
 def _leaf_problem(leaf: LeafPlan, mesh: MeshInfo) -> str:
-    """What no layout could have made of a leaf, or nothing: saved plans come from anywhere."""
+    """Return what makes a saved leaf impossible, or nothing: saved plans come from anywhere."""
     texts = {"path": leaf.path, "dtype": leaf.dtype, "rule": leaf.rule, "reason": leaf.reason}
     if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
         return f"{odd[0]} is {texts[odd[0]]!r}, not text"
     if leaf.kind not in get_args(Kind):
         return f"kind is {leaf.kind!r}, not one of {', '.join(get_args(Kind))}"
     if leaf.stored not in get_args(Stored) or not isinstance(leaf.is_placed, bool):
-        return f"stored is {leaf.stored!r}, none of {get_args(Stored)}, or is_placed {leaf.is_placed!r}"
+        return f"stored is {leaf.stored!r}, not one of {get_args(Stored)}, or is_placed is {leaf.is_placed!r}"
     try:
         num_bytes((), leaf.dtype)
     except (TypeError, KeyError):
-        return f"dtype {leaf.dtype!r} is none that JAX knows"
+        return f"dtype {leaf.dtype!r} is not known to JAX"
     if not all(is_count(size) for size in (*leaf.shape, *leaf.local_shape)):
-        return f"shape {leaf.shape} or local shape {leaf.local_shape} holds what is no size"
+        return f"shape {leaf.shape} or local shape {leaf.local_shape} holds something that is not a size"
     axes = [axis for one in leaf.dims for axis in one]
     if len(leaf.dims) != len(leaf.shape) or len(leaf.local_shape) != len(leaf.shape):
-        return f"shape {leaf.shape}, local shape {leaf.local_shape} and dims {leaf.dims} are of different lengths"
+        return f"shape {leaf.shape}, local shape {leaf.local_shape} and dims {leaf.dims} have different lengths"
     if len(set(axes)) < len(axes) or not set(axes) <= set(mesh.axis_sizes):
         return f"dims {leaf.dims} name an axis twice, or one that {mesh} lacks"
     if not leaf.device_ids or len(set(leaf.device_ids)) < len(leaf.device_ids):
-        return f"devices {leaf.device_ids} are none, or one of them stands there twice"
+        return f"devices {leaf.device_ids} are empty, or hold one twice"
     if not set(leaf.device_ids) <= set(mesh.device_ids):
         return f"devices {leaf.device_ids} are not all in {mesh}"
-    if leaf.device_ids != mesh.device_ids:  # on some devices: whole, or split by rows
+    if leaf.device_ids != mesh.device_ids:  # on some devices: replicated, or split by rows
         rows = leaf.shape and (leaf.local_shape[0] * len(leaf.device_ids), *leaf.local_shape[1:])
         if axes or leaf.shape not in (leaf.local_shape, rows):
             return f"pieces of {leaf.local_shape} on {len(leaf.device_ids)} devices do not make up {leaf.shape}"

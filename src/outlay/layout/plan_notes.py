@@ -1,4 +1,4 @@
-"""Notes of a plan: mesh axes that bring nothing, copies and bytes left whole, rules that look like a slip."""
+"""Notes of a plan: useless mesh axes, copies and bytes left whole, rules that look like a slip."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def notes_on_mesh(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> tuple[str, ...]:
-    """Notes on the mesh: axes that split nothing, and layouts that only replicate."""
+    """Return notes on the mesh: axes that split nothing, and layouts that only replicate."""
     if mesh.num_devices == 1 or not leaves or any(leaf.device_ids != mesh.device_ids for leaf in leaves):
         return ()
     used = {axis for leaf in leaves for axes in leaf.dims for axis in axes}
@@ -39,12 +39,12 @@ def notes_on_rules(
     copies: Sequence[Copies],
     annotated: Mapping[str, Annotation],
 ) -> tuple[str, ...]:
-    """Notes on the rules: how they read the tree, and what they left whole.
+    """Return notes on the rules: how they read the tree, and what they leave whole.
 
     Args:
         leaves: the plan's leaves.
         resolution: what each rule got of them.
-        max_whole_bytes: bytes left whole together from which on they get a note.
+        max_whole_bytes: the bytes left whole, all together, from which there is a note.
         copies: copies that take more bytes than their originals.
         annotated: the model's annotations of its own arrays.
     """
@@ -85,18 +85,18 @@ def _nothing_split(mesh: MeshInfo, leaves: Sequence[LeafPlan]) -> str:
     fitting = [leaf for leaf in leaves if any(n and n % mesh.num_devices == 0 for n in leaf.shape)]
     largest = max(leaves, key=lambda leaf: leaf.bytes_total)
     why = (
-        f"{len(fitting)} of {counted(len(leaves), 'leaf', 'leaves')} have a dim that divides by {mesh.num_devices}"
+        f"{len(fitting)} of {counted(len(leaves), 'leaf', 'leaves')} have a dim that is divisible by {mesh.num_devices}"
         if fitting
-        else f"no dim of {largest.path} {largest.shape} divides by {mesh.num_devices}, nor of any other leaf"
+        else f"no dim of {largest.path} {largest.shape} is divisible by {mesh.num_devices}, nor of any other leaf"
     )
     return (
-        f"this layout brings nothing: every leaf is replicated {mesh.num_devices} times (+{format_bytes(copied)} "
+        f"this layout gains nothing: every leaf is replicated {mesh.num_devices} times (+{format_bytes(copied)} "
         f"of copies) and every device repeats the same work; {why}"
     )
 
 
 def _too_small_each(leaves: Sequence[LeafPlan], resolution: Resolution, limit: int) -> Iterable[str]:
-    """Leaves that a policy left whole one by one, as too small, though together they are large."""
+    """Report leaves that a policy left whole one by one as too small, although together they are large."""
     if not any(leaf.is_split for leaf in leaves if leaf.kind == "state"):
         return
     whole = [leaf for leaf in left_whole(leaves, resolution) if resolution.assignments[leaf.path].declined]
@@ -130,7 +130,7 @@ def _by_layer(resolution: Resolution) -> Iterable[str]:
 
 
 def _unlike_samples(leaves: Sequence[LeafPlan], resolution: Resolution) -> Iterable[str]:
-    """Leaves of the batch that one rule splits by their first dim as if it counted samples, though it differs."""
+    """Report leaves of the batch whose first dim differs although one rule splits it as if it counted samples."""
     by_rule: dict[int, list[LeafPlan]] = collections.defaultdict(list)
     for leaf in leaves:
         owner = resolution.assignments[leaf.path].dim_rules.get(0)
@@ -152,7 +152,7 @@ def _unlike_samples(leaves: Sequence[LeafPlan], resolution: Resolution) -> Itera
 
 
 def _for_samples(leaf: LeafPlan, usual: int, resolution: Resolution, number: int) -> str:
-    """The placement of a leaf whose samples are counted by another dim, or that has none."""
+    """Return the placement of a leaf whose samples are counted by another dim, or that has none."""
     dim = next((i for i, size in enumerate(leaf.shape) if size == usual), None)
     if dim is None:
         return "outlay.replicate()"
@@ -162,7 +162,7 @@ def _for_samples(leaf: LeafPlan, usual: int, resolution: Resolution, number: int
 
 
 def _more_than_meant(resolution: Resolution) -> Iterable[str]:
-    """Stars at the end of a part that match more than meant: `1*` matches 1, 10 and 11, `head*` also head_norm."""
+    """Report stars at the end of a part that match too much: `1*` matches 1, 10 and 11, `head*` also head_norm."""
     for number, rule in enumerate(resolution.rules):
         parts = pattern_parts(rule.pattern)
         for i, part in enumerate(parts):
@@ -181,7 +181,7 @@ def _more_than_meant(resolution: Resolution) -> Iterable[str]:
 def _annotations_left_out(
     leaves: Sequence[LeafPlan], resolution: Resolution, annotated: Mapping[str, Annotation]
 ) -> Iterable[str]:
-    """Arrays that the model annotates and that this layout splits in another way; not those of `from_annotations`."""
+    """Report arrays that the model annotates and this layout splits otherwise, except with `from_annotations`."""
     by_them = {
         path
         for rule, reached in zip(resolution.rules, resolution.applications, strict=True)
@@ -201,7 +201,7 @@ def _annotations_left_out(
 
 
 def _differs(annotation: Annotation, leaf: LeafPlan) -> bool:
-    """Whether the plan splits a dim over other axes than its annotation names."""
+    """Return whether the plan splits a dim over other axes than its annotation names."""
     return any(
         named is not None and (named if isinstance(named, tuple) else (named,)) != tuple(axes)
         for named, axes in zip(annotation.names, leaf.dims, strict=False)
@@ -209,7 +209,7 @@ def _differs(annotation: Annotation, leaf: LeafPlan) -> bool:
 
 
 def _is_another(stem: str, name: str) -> bool:
-    """Whether a name goes on with a word or a digit of its own, and is not the next of a series (`linear_1`)."""
+    """Return whether a name continues with a word or digit, and is not the next of a series (`linear_1`)."""
     rest = name.removeprefix(stem)
     return rest.isdigit() if stem.isdigit() else bool(re.match(r"_\D", rest))
 

@@ -1,4 +1,4 @@
-"""The policies behind the strategies: pure functions of a leaf that choose a dim to split, and say why."""
+"""Policies behind the strategies: pure functions of a leaf that choose a dim to split and give the reason."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from outlay.layout.placement import CannotPlace, Choice, LeafView
 
 @dataclass(frozen=True)
 class LargestDim:
-    """Split the largest free dim that divides; leaves with fewer than `min_size` elements stay whole.
+    """Split the largest divisible free dim; leaves with fewer than `min_size` elements stay whole.
 
     Attributes:
         axis: the mesh axis.
-        min_size: elements below which a leaf is not worth splitting.
+        min_size: the number of elements below which a leaf is not worth splitting.
     """
 
     axis: str
@@ -42,13 +42,13 @@ class LargestDim:
         fitting = [dim for dim in leaf.free_dims if leaf.shape[dim] and leaf.shape[dim] % size == 0]
         if fitting:
             dim = max(fitting, key=lambda d: (leaf.shape[d], -d))
-            reason = f"dim {dim} is the largest free dim that divides by {self.axis}={size}"
+            reason = f"dim {dim} is the largest free dim divisible by {self.axis}={size}"
             return Choice(_split(dim, self.axis), reason)
         if len(leaf.free_dims) < len(leaf.shape):
             sizes = [leaf.shape[dim] for dim in leaf.free_dims]
-            return Choice(P(), f"the dims left free, of size {sizes}, do not divide by {self.axis}={size}")
+            return Choice(P(), f"the free dims, of size {sizes}, are not divisible by {self.axis}={size}")
         pads = " or ".join(f"dim {d} to {-(-n // size) * size}" for d, n in enumerate(leaf.shape))
-        raise CannotPlace(f"no dim of {leaf.shape} divides by {self.axis}={size}", f"pad {pads} in the model")
+        raise CannotPlace(f"no dim of {leaf.shape} is divisible by {self.axis}={size}", f"pad {pads} in the model")
 
     def __str__(self) -> str:
         return f"largest dim over {self.axis!r} (min_size {self.min_size})"
@@ -60,8 +60,8 @@ class OneDim:
 
     Attributes:
         axis: the mesh axis.
-        dim: which dim.
-        min_dims: leaves of fewer dims stay whole.
+        dim: the dim.
+        min_dims: leaves with fewer dims stay whole.
     """
 
     axis: str
@@ -90,12 +90,12 @@ class OneDim:
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Split the rows of what a graph names; everything else is whole on every device.
+    """Split the rows of the parts of a graph; everything else is replicated.
 
     Attributes:
         axis: the mesh axis.
-        rows: patterns of the leaves that have rows, each with their number without those that fill up; only a graph
-            knows them, and None means that it has not been asked.
+        rows: patterns of the leaves with rows, each with the number of rows before padding. Only a graph knows them,
+            and None means that it has not been asked.
     """
 
     axis: str
@@ -115,14 +115,14 @@ class SplitRows:
             )
         num = next((num for pattern, num in self.rows if matches(pattern, leaf.path)), None)
         if num is None:
-            return Choice(P(), "has no rows to split, or all are read: whole everywhere")
+            return Choice(P(), "it has no rows to split, or all are read: replicated")
         if self.axis not in leaf.free_axes or 0 not in leaf.free_dims:
             return Choice(P(), f"dim 0 or axis {self.axis!r} is taken", blocked=True)
         size, padded = leaf.free_axes[self.axis], leaf.shape[0]
         reason = f"{padded // size} rows a device"
         if padded > num:
             more = num_bytes(leaf.shape, leaf.dtype) // padded * (padded - num)
-            reason += f"; {num} filled up to {padded}, +{format_bytes(more)} in all"
+            reason += f"; {num} rows padded to {padded}, +{format_bytes(more)} in all"
         return Choice(_split(0, self.axis), reason)
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class SplitRows:
 
 
 def fitting_spec(shape: Sequence[int], axes: Sequence[tuple[str, int]]) -> P:
-    """The spec that leaves a device least of an array by splitting one dim over one axis; `P()` if nothing divides.
+    """Return the spec that splits one dim over one axis into the smallest pieces; `P()` if nothing is divisible.
 
     >>> fitting_spec((10, 16), [("data", 4), ("model", 2)]), fitting_spec((7,), [("data", 4)])
     (P(None, 'data'), P())

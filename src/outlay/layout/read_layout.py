@@ -1,4 +1,4 @@
-"""Layout files: ordered `[[rule]]` tables in TOML, rules or strategies, read into a `Layout`."""
+"""Read layout files: ordered `[[rule]]` tables in TOML, each a rule or a strategy."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from outlay.layout.rule import OTHERWISE, Otherwise, Rule
 from outlay.layout.strategies import by_module, by_rows, data_parallel, fsdp, tensor_parallel, zero1, zero2
 
 _FREE = "-"
-_MAX_CHARACTERS = 2**24  # of a layout file; a device such as /dev/zero never ends
+_MAX_CHARACTERS = 2**24  # of a layout file: reading a device such as /dev/zero would never end
 
 
 @dataclass(frozen=True)
 class LayoutFile:
-    """What a layout file holds.
+    """The content of a layout file.
 
     Attributes:
         layout: its rules.
-        mesh: the mesh that goes with them, as text; None where the file names none.
+        mesh: the mesh that goes with them, as text; None if the file names none.
     """
 
     layout: Layout
@@ -42,13 +42,13 @@ class LayoutFile:
 
 
 def read_layout(path: str | os.PathLike[str]) -> Layout:
-    r"""A layout from a TOML file: the rules of its `[[rule]]` tables, in their order.
+    r"""Read a layout from a TOML file: the rules of its `[[rule]]` tables, in order.
 
-    A rule has `match` (the pattern) and one placement: `spec` (one entry a dim: an axis, a list of axes, or "-" for a
+    A rule has `match` (the pattern) and one placement: `spec` (one entry per dim: an axis, a list of axes, or "-" for a
     free dim), `replicate = true`, `on = [2]` or `follow = "params"`; `otherwise` and `optional` as in `outlay.Rule`.
-    In its place, or beside a spec, stands one of `keep = true`, `recompute = true` and `on_host = true`.
+    Instead, or beside a spec, it may have one of `keep = true`, `recompute = true` and `on_host = true`.
     Or it names a strategy, whose arguments are further keys. Above the rules, `mesh` may name the mesh that the command
-    line takes with the file::
+    line uses with the file::
 
         mesh = "data=4,model=2"
 
@@ -64,7 +64,7 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
         path: the file.
 
     Raises:
-        LayoutError: there is no such file, it is no TOML, or its rules are wrong; every offender with its line.
+        LayoutError: there is no such file, it is not TOML, or its rules are wrong; every offender with its line.
 
     Example:
         >>> import pathlib, tempfile
@@ -77,13 +77,13 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
 
 
 def read_layout_file(path: str | os.PathLike[str]) -> LayoutFile:
-    """All that a layout file holds: the layout, as by `read_layout`, and the mesh.
+    """Read everything in a layout file: the layout, as `read_layout` does, and the mesh.
 
     Args:
         path: the file.
 
     Raises:
-        LayoutError: there is no such file, it is no TOML, or its rules or its mesh are wrong; every offender.
+        LayoutError: there is no such file, it is not TOML, or its rules or its mesh are wrong; every offender.
     """
     lines = TomlLines(os.fspath(path), _read_text(path))
     tables, mesh = _contents(lines)
@@ -114,7 +114,7 @@ def _read_text(path: str | os.PathLike[str]) -> str:
 
 
 def _contents(lines: TomlLines) -> tuple[list[dict[str, Any]], str | None]:
-    """The `[[rule]]` tables and the mesh of a file; raise if it holds anything else."""
+    """Return the `[[rule]]` tables and the mesh of a file; raise if it holds anything else."""
     data = parse_toml(lines.text, lines.name, LayoutError, "correct the syntax there; see https://toml.io")
     problems = [
         Problem("unknown key", lines.of((key,)), f"{key!r} is not part of a layout", _top_level_fix(key))
@@ -141,7 +141,7 @@ def _unusable(lines: TomlLines, problems: Sequence[Problem]) -> LayoutError:
 def _mesh_problems(mesh: Any, where: str) -> list[Problem]:
     fix = f'write mesh = "{EXAMPLE}"'
     if not isinstance(mesh, str):
-        return [Problem("wrong type", where, f"mesh = {mesh!r} is not what mesh takes", fix)]
+        return [Problem("wrong type", where, f"mesh = {mesh!r} is not text", fix)]
     try:
         MeshSpec.parse(mesh)
     except MeshError as error:
@@ -158,7 +158,7 @@ class _Entry:
     """One `[[rule]]` table.
 
     Attributes:
-        number: which one of the file, from 0.
+        number: its position in the file, from 0.
         table: its keys and values.
         lines: the lines of the file.
     """
@@ -168,7 +168,7 @@ class _Entry:
     lines: TomlLines
 
     def line(self, key: str | None = None) -> str:
-        """`file:line` of a key, or of the header where the key has no line."""
+        """Return `file:line` of a key, or of the header if the key has no line."""
         path = ("rule", str(self.number))
         if path not in self.lines.lines:  # rules written inline, `rule = [{...}]`, have no header
             return f"{self.lines.name} (rule {self.number + 1})"
@@ -176,13 +176,13 @@ class _Entry:
 
     @property
     def source(self) -> str:
-        """How messages of the plan name the rules that come of it."""
+        """How messages about a plan name the rules of this table."""
         strategy = f" ({self.table['strategy']})" if "strategy" in self.table else ""
         return f"{self.line()}, [[rule]] {self.number + 1}{strategy}"
 
 
 def _rules(entry: _Entry) -> list[Rule]:
-    """The rules of one table.
+    """Return the rules of one table.
 
     Raises:
         LayoutError: with every problem of the table, each with its line.
@@ -195,7 +195,7 @@ def _rules(entry: _Entry) -> list[Rule]:
     try:
         rules = STRATEGIES[entry.table["strategy"]](**arguments) if is_strategy else [_rule(arguments)]
     except LayoutError as error:
-        # A strategy names the argument that it refuses, and a rule its own pattern.
+        # A strategy names the argument that it refuses, a rule its own pattern.
         places = [entry.line(p.where) if p.where in arguments else f"{entry.line()} {p.where}" for p in error.problems]
         located = zip(places, error.problems, strict=True)
         problems = [dataclasses.replace(problem, where=place) for place, problem in located]
@@ -204,7 +204,7 @@ def _rules(entry: _Entry) -> list[Rule]:
 
 
 Form = tuple[Callable[[Any], bool], str]
-"""What a key takes: whether a value is that, and how to say it."""
+"""What a key takes: a check of values, and a description."""
 
 
 def _is_text(value: Any) -> bool:
@@ -212,7 +212,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_axis(value: Any) -> bool:
-    return _is_text(value) and value != ""  # JAX reads the empty name as a dim left free, which is written "-"
+    return _is_text(value) and value != ""  # JAX reads the empty name as a free dim, which is written "-" here
 
 
 def _is_spec(value: Any) -> bool:
@@ -269,7 +269,7 @@ ARGUMENT_FORMS: dict[Any, Form] = {
 
 
 def _rule(table: Mapping[str, Any]) -> Rule:
-    """The rule of a table in which `_rule_problems` found nothing wrong."""
+    """Build the rule of a table in which `_rule_problems` found nothing wrong."""
     placed = [_PLACEMENTS[key](table[key]) for key in _PLACEMENTS if key in table]
     stored = [storage() for key, storage in _STORAGES.items() if key in table]
     placement = stored[0] + placed[0] if stored and placed else (*stored, *placed)[0]
@@ -277,27 +277,27 @@ def _rule(table: Mapping[str, Any]) -> Rule:
 
 
 def _rule_problems(entry: _Entry) -> list[Problem]:
-    """The problems of a rule: it needs its pattern and exactly one placement."""
+    """Return the problems of a rule: it needs a pattern and exactly one placement."""
     problems = _key_problems(entry, _RULE_FORMS, "a rule")
     placed = [key for key in _PLACEMENTS if key in entry.table]
     stored = [key for key in _STORAGES if key in entry.table]
     if "match" not in entry.table:
         fix = 'add match = "params.**.kernel", or name a strategy'
-        problems.append(Problem("missing match", entry.line(), "the rule says nothing of which leaves", fix))
-    # A storage stands alone or beside a spec.
+        problems.append(Problem("missing match", entry.line(), "the rule does not say which leaves it is for", fix))
+    # A storage may stand alone or beside a spec.
     at_odds = stored + placed if stored and placed not in ([], ["spec"]) else max(placed, stored, key=len)
     if len(at_odds) > 1:
         what = f"the rule has {len(at_odds)} placements: {', '.join(at_odds)}"
-        fix = "keep one, or write one rule each"
+        fix = "keep one, or write a rule for each"
         problems.append(Problem("two placements", entry.line(at_odds[1]), what, fix))
     elif not placed and not stored:
         fix = 'add one of spec = ["-", "model"], replicate = true, on = [2], follow = "params"'
-        problems.append(Problem("no placement", entry.line(), "the rule says nothing of where", fix))
+        problems.append(Problem("no placement", entry.line(), "the rule does not say where the leaves live", fix))
     return problems
 
 
 def _strategy_problems(entry: _Entry) -> list[Problem]:
-    """The problems of a table that names a strategy: its name, and arguments against the function's signature."""
+    """Return the problems of a table that names a strategy: its name, and arguments that the function does not take."""
     name = entry.table["strategy"]
     if not isinstance(name, str) or name not in STRATEGIES:
         is_rule = name == "replicate"
@@ -314,15 +314,15 @@ def _strategy_problems(entry: _Entry) -> list[Problem]:
 
 
 def _key_problems(entry: _Entry, forms: Mapping[str, Form], owner: str, name: str = "") -> list[Problem]:
-    """Keys that a table does not take, and values of the wrong type."""
+    """Return the problems of keys that a table does not take, and of values of the wrong type."""
     problems = []
     for key, value in entry.table.items():
         if key == "strategy":
             continue
         if key not in forms:
-            what, fix = f"{owner} takes no {key!r}", did_you_mean(key, forms)
+            what, fix = f"{owner} does not take {key!r}", did_you_mean(key, forms)
             problems.append(Problem("unknown key", entry.line(key), what, fix))
         elif not forms[key][0](value):
-            what = f"{key} = {value!r} is not what {name or key} takes"
+            what = f"{key} = {value!r} is not valid for {name or key}"
             problems.append(Problem("wrong type", entry.line(key), what, f"{key} takes {forms[key][1]}"))
     return problems

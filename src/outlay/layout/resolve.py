@@ -1,4 +1,4 @@
-"""Resolve rules to a plan: apply them to each leaf in order, let copies follow, then check the whole."""
+"""Resolve rules to a plan: apply them to each leaf in order, let copies follow, then run the checks."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Shapes = Mapping[Kind, Mapping[str, tuple[tuple[int, ...], str]]]
 def resolve(
     rules: Sequence[Rule], state: Any, mesh: MeshInfo, batch: Any, intermediates: Any, max_whole_bytes: int
 ) -> Plan:
-    """The plan of these rules for these trees; see `Layout.plan`."""
+    """Make the plan of these rules for these trees; see `Layout.plan`."""
     state = arrays_only(state)
     problems = unknown_axes(rules, mesh)
-    if problems:  # every later check would only repeat it
+    if problems:  # every later check would only report the same axes again
         raise LayoutError(f"the layout names {counted(len(problems), 'axis', 'axes')} that {mesh} lacks:", problems)
     problems = unknown_positions(rules, mesh)
     if problems:
@@ -52,6 +52,7 @@ def resolve(
     leaves = resolution.leaf_plans()
     names = {split_path(path)[0] for kind in ("batch", "intermediate") for path in shapes[kind]}
     givens = (("batch", batch), (GRADIENTS, intermediates), (OUTPUTS, intermediates))
+    # A plan of the state alone leaves rules for the batch, gradients and outputs unchecked.
     not_given = {name for name, given in givens if given is None}
     tree = TreeFacts(leaves, names, not_given, none_paths(state) + none_paths({"batch": batch}))
     copies = copies_at_odds(leaves, resolution)
@@ -63,13 +64,13 @@ def resolve(
     ]
     if problems:
         raise LayoutError(f"the layout does not fit this tree on {mesh}: {counted(len(problems), 'problem')}", problems)
-    # An intermediate value that no rule speaks of has no place to report: the compiler finds one.
+    # An intermediate value that no rule mentions is left to the compiler, so the plan has nothing to say about it.
     placed = tuple(leaf for leaf in leaves if leaf.kind != "intermediate" or leaf.is_placed or leaf.stored)
     on_rules = notes_on_rules(placed, resolution, max_whole_bytes, copies, read_annotations(state))
     return Plan(mesh, placed, (*notes_on_mesh(mesh, placed), *on_rules))
 
 
-_LAST = 2**31  # the turn of optimizer state
+_LAST = 2**31  # sorts optimizer state behind every chain of leaves that follow one another
 
 
 class Resolution:
@@ -85,7 +86,7 @@ class Resolution:
         assignments: what each leaf got.
         matched: the numbers of the rules that cover each leaf.
         followed: the leaf that each following leaf follows.
-        applications: of each rule, what it got of each leaf that it matches.
+        applications: for each rule, what it got of each leaf that it matches.
     """
 
     def __init__(self, rules: Sequence[Rule], mesh: MeshInfo, leaves: Shapes) -> None:
@@ -110,23 +111,23 @@ class Resolution:
 
     @functools.cached_property
     def stacks(self) -> dict[str, int]:
-        """The leaves whose dim 0 counts layers, each with their number."""
+        """The leaves whose dim 0 counts stacked layers, each with the number of layers."""
         return find_stacks(self.shapes)
 
     def with_rules(self, rules: Sequence[Rule]) -> Resolution:
-        """Resolve other rules for the same leaves, to try what an edit would do."""
+        """Resolve other rules for the same leaves, to try out an edit."""
         return Resolution(rules, self.mesh, self.leaves)
 
     def leaf_plans(self) -> list[LeafPlan]:
-        """The plan of every leaf."""
+        """Return the plan of every leaf."""
         return [self._leaf_plan(path, kind) for kind, shapes in self.leaves.items() for path in shapes]
 
     def _turn(self, path: str) -> int:
-        """The turn of a leaf: after the leaves that it follows; optimizer state comes last."""
+        """Return the turn of a leaf: after the leaves that it follows; optimizer state comes last."""
         return _LAST if is_optimizer(path) else self._num_hops(self.copies.get(path, path), ()) + (path in self.copies)
 
     def _num_hops(self, path: str, before: tuple[str, ...]) -> int:
-        """The length of the chain of leaves that rules tell to follow one another, from this leaf on."""
+        """Return the length of the chain of `follow` rules that starts at this leaf."""
         sources = [
             placement.source
             for rule in self.rules
@@ -138,7 +139,7 @@ class Resolution:
         return 1 + max((self._num_hops(other, (*before, path)) for other in leaders), default=0)
 
     def _resolve_leaf(self, path: str, shape: tuple[int, ...], dtype: str, kind: Kind) -> None:
-        """Apply the rules that match a leaf, in order; following comes before rules that do not mean the leaf."""
+        """Apply the rules that match a leaf, in order; following precedes rules that are not written for this leaf."""
         assignment = self.assignments[path] = LeafAssignment(path, shape, dtype, self.mesh.axis_sizes, kind)
         self.matched[path] = [i for i, rule in enumerate(self.rules) if rule.matches(path, kind)]
         first, rest = self._split_rules(path)
@@ -151,7 +152,7 @@ class Resolution:
             self._follow(assignment, self.mirrors.of(path), is_placed=is_placed)
         for number in rest:
             if path in self.followed and not self._means(number, path):
-                # Its place is its parameter's; a rule that means the optimizer begins with its name.
+                # It lives where its parameter does; a rule for the optimizer has to begin with its name (decision 5).
                 self.applications[number][path] = Application(requested=False, granted=False, deferred=True)
             else:
                 self._apply(number, assignment)
@@ -177,7 +178,7 @@ class Resolution:
         )
 
     def _split_rules(self, path: str) -> tuple[list[int], list[int]]:
-        """The rules before and after following: a fixed placement that names the optimizer overrides its parameter."""
+        """Split rules into those before and after following: fixed placements that name the optimizer come before."""
         matched = self.matched[path]
         if not is_optimizer(path):
             return [], matched
@@ -186,13 +187,13 @@ class Resolution:
         return first, [i for i in matched if i not in first]
 
     def _means(self, number: int, path: str) -> bool:
-        """Whether a rule means a leaf that follows: it begins with a plain name, or names what makes it a copy."""
+        """Return whether a rule is written for a leaf that follows: it begins with a plain name, or names the copy."""
         if self.rules[number].names(split_path(path)[0]):
             return True
         return path in self.copies and bool(copy_names(path) & {*pattern_parts(self.rules[number].pattern)})
 
     def _follows_original(self, path: str) -> bool:
-        """Whether a copy is placed like its original: the original is split, and no rule means the copy."""
+        """Return whether a copy is placed like its original: that is split, and no rule is written for the copy."""
         theirs = self.assignments.get(self.copies[path])
         is_meant = any(self._means(number, path) for number in self.matched[path] if not self._only_stores(number))
         return theirs is not None and theirs.is_split and not is_meant
@@ -202,11 +203,11 @@ class Resolution:
         if isinstance(rule.placement, Follow):
             followed = self._follow(assignment, self.mirrors.of(assignment.path, rule.placement.source))
             application = Application(requested=True, granted=followed)
-            if not followed:  # a leaf that mirrors nothing is not covered by a rule to follow
+            if not followed:  # a rule to follow does not cover a leaf that mirrors nothing
                 self.matched[assignment.path] = [i for i in self.matched[assignment.path] if i != number]
         else:
             application = apply_rule(rule, number, assignment)
-        if self._only_stores(number):  # another rule has to cover how the leaf is split
+        if self._only_stores(number):  # another rule must say how the leaf is split
             self.matched[assignment.path] = [i for i in self.matched[assignment.path] if i != number]
         self.applications[number][assignment.path] = application
 
@@ -215,7 +216,7 @@ class Resolution:
         return isinstance(rule.placement, Storage) and rule.spec is None
 
     def _follow(self, assignment: LeafAssignment, mirrored: Sequence[str], *, is_placed: bool = False) -> bool:
-        """Place a leaf like the one that it mirrors; `is_placed` if a rule for this very leaf came before."""
+        """Place a leaf like the one that it mirrors; `is_placed` if a rule for this very leaf was applied before."""
         sources = [path for path in mirrored if path in self.assignments]
         if not sources or assignment.closed_by is not None:
             return False
@@ -240,21 +241,21 @@ class Resolution:
 
     def _default_reason(self, assignment: LeafAssignment) -> str:
         if assignment.is_scalar:
-            return "it holds no number: nothing to split" if 0 in assignment.shape else "a scalar is whole everywhere"
+            return "it has no elements: nothing to split" if 0 in assignment.shape else "a scalar is whole everywhere"
         if not self.matched[assignment.path]:
-            return "no rule speaks of it"
+            return "no rule mentions it"
         return f"rule {self.matched[assignment.path][0] + 1} leaves it whole"
 
 
 def _ambiguous(path: str, sources: Sequence[str]) -> Problem:
-    what = f"it mirrors {len(sources)} leaves that live in different places: {', '.join(sources)}"
+    what = f"it mirrors {len(sources)} leaves with different placements: {', '.join(sources)}"
     root, source = split_path(path)[0], split_path(sources[0])[0]
     fix = f'say which one: ("{root}.**", outlay.layout.follow("{source}"))'
     return Problem("ambiguous parameter", path, what, fix)
 
 
 def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype name of every leaf, by path; raise if leaves are no arrays, with all of them."""
+    """Return shape and dtype name of every leaf, by path; raise if leaves are not arrays, listing all of them."""
     named = flatten_paths(tree)[0]
     if not all(is_array(leaf) for _, leaf in named):
         problems = non_arrays(tree)
@@ -264,7 +265,7 @@ def _shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def _named_shapes(values: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """The same for values inside a step, below the names that it gives them; a name may have several parts."""
+    """Return the same for values inside a step, below the names that it gives them; a name may have several parts."""
     return {
         under(name, path): shape_and_dtype
         for name, tree in values.items()
@@ -282,7 +283,7 @@ def _named_as_leaves(shapes: Shapes) -> list[Problem]:
 
 
 def none_paths(tree: Any) -> list[str]:
-    """The paths at which a tree holds `None`, which is no leaf."""
+    """Return the paths at which a tree holds `None`, which is not a leaf."""
     if len(jax.tree.leaves(tree, is_leaf=lambda x: x is None)) == len(jax.tree.leaves(tree)):
         return []
     marked = jax.tree.map(lambda x: 0 if x is None else x, tree, is_leaf=lambda x: x is None)
@@ -298,6 +299,6 @@ def _shape_of(leaf: Any) -> tuple[tuple[int, ...], str]:
 
 @functools.lru_cache(maxsize=256)
 def _dtype_name(dtype: Any, x64: bool) -> str:
-    """The dtype that JAX will hold, which is what has to fit: float32 for a float64 of NumPy unless x64 is enabled."""
+    """Return the dtype that JAX will use, and that has to fit: float32 for NumPy's float64 unless x64 is enabled."""
     is_key = jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
     return str(dtype if is_key else jax.dtypes.canonicalize_dtype(dtype))

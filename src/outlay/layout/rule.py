@@ -18,12 +18,12 @@ Otherwise = Literal["error", "replicate", "another_dim"]
 OTHERWISE: tuple[Otherwise, ...] = ("error", "replicate", "another_dim")
 
 _IN_FILE = "[[rule]]"
-"""In the source of a rule from a file. Its author knows such a rule by its line rather than by its number."""
+"""Part of the source of a rule from a file: there messages name its line, not its number."""
 
 Kind = Literal["state", "batch", "intermediate"]
 
 SOURCE = "@"
-"""How patterns begin that name a value by the source that makes it: `@Block.mlp`, `@model.py:120`."""
+"""The first character of patterns that name a value by the source that makes it: `@Block.mlp`, `@model.py:120`."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,21 @@ class Rule:
     """Where the leaves matched by a pattern live.
 
     Patterns are globs over whole dotted paths: `*` is one part or a piece of one, `**` any number of parts. A pattern
-    that begins with a wildcard speaks of the state only; the batch and the values that a step constrains by name
-    (`batch.**`, `grads.**`), and its outputs (`outputs.**`), are matched by patterns that begin with their name. One
-    that begins with `@` speaks of what a module or a function returns, `@Block.mlp`, or a line makes, `@model.py:120`.
+    that begins with a wildcard matches leaves of the state only. The batch (`batch.**`), values that a step constrains
+    by name (`grads.**`) and its outputs (`outputs.**`) are matched by patterns that begin with their name. A pattern
+    that begins with `@` matches what a module or a function returns (`@Block.mlp`), or a line computes
+    (`@model.py:120`).
 
     Attributes:
-        pattern: which leaves, such as `params.**.kernel`.
+        pattern: the leaves it matches, such as `params.**.kernel`.
         placement: a `PartitionSpec`, `replicate()`, `on(...)`, `follow(...)`, `keep()`, `recompute()`, `on_host()` or a
             policy.
-        otherwise: what to do where a dim does not divide: `error`, `replicate` that dim, or use `another_dim`.
+        otherwise: what to do with an indivisible dim: `error`, `replicate` that dim, or use `another_dim`.
         optional: allow the rule to match nothing.
-        source: where it was written, if a strategy or a file wrote it; messages name it, and it makes no difference.
+        source: the strategy or file that wrote the rule, if any, for messages; equal rules may have different sources.
 
     Raises:
-        LayoutError: the pattern or the placement is malformed; one mesh axis twice in a spec.
+        LayoutError: the pattern or the placement is malformed, or a spec has one mesh axis twice.
     """
 
     pattern: str
@@ -60,7 +61,7 @@ class Rule:
 
     @classmethod
     def of(cls, item: Any) -> Rule:
-        """A rule from itself, from a `(pattern, placement)` pair, or from a placement that holds for every leaf."""
+        """Make a rule from a rule, a `(pattern, placement)` pair, or a placement for every leaf."""
         if isinstance(item, Rule):
             return item
         if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
@@ -73,9 +74,9 @@ class Rule:
         raise LayoutError("a layout is made of rules:", [problem])
 
     def matches(self, path: str, kind: Kind) -> bool:
-        """Whether the rule applies to a leaf. Leading wildcards reach state leaves only."""
+        """Return whether the rule applies to a leaf. Leading wildcards reach state leaves only."""
         if self.is_by_source:
-            name = path.rpartition("#")[0] or path  # of values of one name and several shapes, each has a number
+            name = path.rpartition("#")[0] or path  # values with one name and several shapes are numbered: `name#2`
             return kind == "intermediate" and path.startswith(SOURCE) and matches(self.pattern[1:], name[1:])
         if kind != "state" and first_part(self.pattern) != split_path(path)[0]:
             return False
@@ -83,20 +84,20 @@ class Rule:
 
     @property
     def is_by_source(self) -> bool:
-        """Whether it names values inside the step by the module, the function or the line that makes them."""
+        """Whether it names values inside the step by the module, function or line that makes them."""
         return self.pattern.startswith(SOURCE)
 
     @property
     def is_leading_wild(self) -> bool:
-        """Whether the pattern begins with a wildcard, and so may match leaves that its author did not think of."""
+        """Whether the pattern begins with a wildcard, so that it may match leaves that its author did not think of."""
         return first_part(self.pattern) is None
 
     def names(self, root: str) -> bool:
-        """Whether the pattern begins with the plain name `root`."""
+        """Return whether the pattern begins with the plain name `root`."""
         return first_part(self.pattern) == root
 
     def named(self, number: int) -> str:
-        r"""The rule as its author knows it, for messages: by its line in a file, or by its number in the layout.
+        r"""Name the rule as its author knows it, for messages: by its line in a file, or its number in the layout.
 
         Args:
             number: its position in the layout, from 0.
@@ -110,7 +111,7 @@ class Rule:
 
     @property
     def written(self) -> str:
-        """Pattern and placement, as a pair."""
+        """Pattern and placement, written as a pair."""
         return f'("{self.pattern}", {self.placement})'
 
     @property
@@ -120,14 +121,14 @@ class Rule:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes the rule may use, as far as its placement tells."""
+        """The mesh axes that the rule may use, as far as its placement tells."""
         if self.spec is not None:
             return tuple(axis for axes in spec_dims(self.spec, 0) for axis in axes)
         return tuple(getattr(self.placement, "axes", ()))
 
     @property
     def spec(self) -> P | None:
-        """The spec that the rule writes down, alone or beside a storage."""
+        """The spec in the rule, alone or beside a storage."""
         placement = self.placement.spec if isinstance(self.placement, Storage) else self.placement
         return placement if isinstance(placement, P) else None
 
@@ -176,7 +177,7 @@ class Rule:
 
 
 def spec_problem(spec: P, where: str) -> Problem | None:
-    """The problem of a spec that is wrong on any mesh, or None: an entry names no axes, or an axis is there twice."""
+    """Return the problem of a spec that is wrong on any mesh: an entry without axes, or an axis twice; or None."""
     try:
         fault = _spec_fault(spec)
     except TypeError:  # an entry that cannot even be hashed
@@ -196,7 +197,7 @@ def _spec_fault(spec: P) -> tuple[str, str, str] | None:
     counted = collections.Counter(axis for axes in spec_dims(spec, 0) for axis in axes)
     twice = [axis for axis, count in counted.items() if count > 1]
     if twice:
-        what = f"axis {twice[0]!r} stands {counted[twice[0]]} times in {spec}; it can split one dim"
+        what = f"axis {twice[0]!r} appears {counted[twice[0]]} times in {spec}, but it can split only one dim"
         return "one axis twice", what, "keep it for one dim, use None for the others"
     return None
 

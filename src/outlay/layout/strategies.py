@@ -1,4 +1,4 @@
-"""Strategies: layouts by name, made of rules, composed with `+`."""
+"""Strategies: named layouts, made of rules and composed with `+`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from outlay.layout.policies import LargestDim, OneDim, SplitRows
 from outlay.layout.rule import Otherwise, Rule
 
 MIN_SIZE = 2**18
-"""Elements below which splitting a leaf costs more in collectives than it saves in memory."""
+"""The number of elements below which splitting a leaf costs more in collectives than it saves in memory."""
 
 
 def data_parallel(axis: str = "data") -> Layout:
-    """Split the batch's first dim over an axis; state that no other rule splits stays whole on every device.
+    """Split the batch's first dim over an axis, and replicate all state that no other rule splits.
 
     Args:
         axis: the mesh axis that the batch is split over.
@@ -35,7 +35,7 @@ def data_parallel(axis: str = "data") -> Layout:
 def fsdp(
     axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "**", otherwise: Otherwise = "error"
 ) -> Layout:
-    """Split parameters and optimizer state, each along its largest free dim that divides (ZeRO stage 3).
+    """Split parameters and optimizer state, each leaf along its largest divisible free dim (ZeRO stage 3).
 
     The compiler gathers a parameter where it is used and scatters its gradient. Combine with `data_parallel` for the
     batch. Source: Rajbhandari et al., ZeRO (arXiv:1910.02054); Zhao et al., PyTorch FSDP (arXiv:2304.11277).
@@ -44,7 +44,7 @@ def fsdp(
         axis: the mesh axis.
         min_size: leaves with fewer elements stay whole.
         pattern: which state leaves.
-        otherwise: what to do with a leaf none of whose dims divides: `error`, or `replicate` to keep it whole.
+        otherwise: what to do with a leaf without a divisible dim: `error`, or `replicate` to keep it whole.
 
     Example:
         >>> state = {"params": {"w": jnp.ones((784, 512)), "b": jnp.ones(512)}}
@@ -58,7 +58,7 @@ def fsdp(
 def zero1(
     axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error"
 ) -> Layout:
-    """Split the optimizer state only; parameters stay whole (ZeRO stage 1). Combine with `data_parallel`.
+    """Split the optimizer state only; parameters are replicated (ZeRO stage 1). Combine with `data_parallel`.
 
     Source: Rajbhandari et al., ZeRO (arXiv:1910.02054), section 5.1.
 
@@ -66,7 +66,7 @@ def zero1(
         axis: the mesh axis.
         min_size: leaves with fewer elements stay whole.
         pattern: the optimizer state's leaves.
-        otherwise: what to do with a leaf none of whose dims divides: `error`, or `replicate` to keep it whole.
+        otherwise: what to do with a leaf without a divisible dim: `error`, or `replicate` to keep it whole.
 
     Example:
         >>> print(outlay.zero1(min_size=16))
@@ -78,7 +78,7 @@ def zero1(
 def zero2(
     axis: str = "data", *, min_size: int = MIN_SIZE, pattern: str = "opt_state.**", otherwise: Otherwise = "error"
 ) -> Layout:
-    """Split the optimizer state and the gradients; parameters stay whole (ZeRO stage 2).
+    """Split the optimizer state and the gradients; parameters are replicated (ZeRO stage 2).
 
     The step must name its gradients: `grads = outlay.constrain(grads, "grads", optional=True)`, as `outlay.train_step`
     does.
@@ -88,7 +88,7 @@ def zero2(
         axis: the mesh axis.
         min_size: leaves with fewer elements stay whole.
         pattern: the optimizer state's leaves.
-        otherwise: what to do with a leaf none of whose dims divides: `error`, or `replicate` to keep it whole.
+        otherwise: what to do with a leaf without a divisible dim: `error`, or `replicate` to keep it whole.
 
     Example:
         >>> print(outlay.zero2(min_size=16))
@@ -108,7 +108,7 @@ def tensor_parallel(
 ) -> Layout:
     """Split layers over an axis: `columns` by their outputs, `rows` by their inputs.
 
-    Alternating columns and rows needs one all-reduce for each pair of layers; columns alone are always right.
+    Alternating columns and rows needs one all-reduce per pair of layers; columns alone are always correct.
     Source: Shoeybi et al., Megatron-LM (arXiv:1909.08053), section 3.
 
     Args:
@@ -117,7 +117,7 @@ def tensor_parallel(
         rows: patterns of kernels split by inputs; their biases stay whole.
         outputs: the dim that holds the outputs: -1 for kernels `(inputs, outputs)` as in Flax, 0 for weights
             `(outputs, inputs)` as in Equinox and PyTorch.
-        otherwise: what to do where that dim does not divide: `error`, `replicate` it, or split `another_dim`.
+        otherwise: what to do if that dim is not divisible: `error`, `replicate` it, or split `another_dim`.
 
     Raises:
         LayoutError: `outputs` is neither -1 nor 0.
@@ -137,9 +137,9 @@ def tensor_parallel(
 
 
 def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
-    """Put whole modules on devices of their own, and with each what others read of it.
+    """Place whole modules on their own devices, together with what others read of them.
 
-    In mode placed the parts of a graph run where they are put. A part on several devices is split by its rows there.
+    In mode placed the parts of a graph run where they are placed. A part on several devices is split by its rows.
 
     Args:
         devices: module path to the position, or positions, of its devices in the mesh.
@@ -157,8 +157,8 @@ def by_module(devices: Mapping[str, int | Sequence[int]]) -> Layout:
 def by_rows(axis: str = "rows") -> Layout:
     """Split the rows of a graph's parts over an axis; parts without rows run on every device.
 
-    For a `GraphLoop` in mode manual. Each device computes some rows, of every part the same number, and what a part
-    sends is gathered. Where the devices do not divide a part's rows, rows that do nothing fill it up.
+    For a `GraphLoop` in mode manual. Each device computes the same number of rows of every part, and a part's outputs
+    are gathered. Where a part's rows are not divisible by the devices, it is padded with rows that do nothing.
 
     Args:
         axis: the mesh axis.
@@ -172,12 +172,12 @@ def by_rows(axis: str = "rows") -> Layout:
 
 
 def _of(strategy: str, rules: Sequence[Rule]) -> Layout:
-    """A layout whose rules name the strategy that wrote them, for messages."""
+    """Make a layout whose rules name the strategy that wrote them, for messages."""
     return Layout([dataclasses.replace(rule, source=strategy) for rule in rules])
 
 
 def _outputs_problem(outputs: object) -> Problem:
-    what = f"outputs={outputs!r}; it is the dim that holds a layer's outputs, of kernels and of biases alike: -1 or 0"
+    what = f"outputs={outputs!r}; it is the dim that holds a layer's outputs, in kernels and in biases: -1 or 0"
     if outputs == 1:
         what += ". Dim 1 of a kernel (inputs, outputs) is its last, but a bias has no dim 1 and would stay whole"
     fix = "outputs=-1 for kernels (inputs, outputs), as in Flax; outputs=0 for weights (outputs, inputs), as in Equinox"

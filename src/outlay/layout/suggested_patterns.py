@@ -1,4 +1,4 @@
-"""Patterns that errors suggest: those that reach exactly some leaves, and what an unused pattern was meant to say."""
+"""Patterns that errors suggest: those that reach exactly some leaves, and what an unused pattern probably meant."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from outlay.core.suggest import did_you_mean
 from outlay.layout.optimizer_state import is_optimizer
 
 MAX_GLOBS = 8
-"""Patterns a message shows; a tree that needs more is better served by a rule for all that is left."""
+"""Patterns that a message shows; a tree that needs more is better served by a rule for everything that is left."""
 
 _REGEX = re.compile(r"[\^$()|\[\]{}+?\\]|\.\*(?=[^.*])")
 """What makes a pattern look like a regular expression."""
 
 _REGEX_ONLY = re.compile(r"[\^$()|\[\]{}+?\\]")
-"""What stands in regular expressions and hardly in names."""
+"""Characters of regular expressions that names hardly contain."""
 
 _MAX_REGEX = 200
-"""Characters of a pattern that is tried as a regular expression."""
+"""The longest pattern that is tried as a regular expression."""
 
 _MAX_TRIES = 10**8
-"""Matches of repetitions that such an expression may try, in all paths together."""
+"""The most matches of repetitions that such an expression may try, in all paths together."""
 
 
 def globs(chosen: Collection[str], others: Iterable[str]) -> list[str]:
-    """Few patterns that match all chosen leaves and none of the others.
+    """Return a few patterns that match all chosen leaves and none of the others.
 
     Args:
         chosen: paths of leaves of the state.
-        others: paths that no pattern may match; those among `chosen` do not count.
+        others: paths that no pattern may match, except those among `chosen`.
 
     >>> globs(["opt.0.mu.w", "opt.0.mu.b", "opt.0.nu.w"], ["opt.0.nu.b", "params.w"])
     ['opt.0.mu.**', 'opt.0.nu.w']
@@ -45,13 +45,13 @@ def globs(chosen: Collection[str], others: Iterable[str]) -> list[str]:
 
 
 def globs_text(patterns: Sequence[str], placement: str) -> str:
-    """Rules of these patterns with one placement, as they are written in Python; at most `MAX_GLOBS` of them."""
+    """Write rules of these patterns with one placement, as in Python; at most `MAX_GLOBS` of them."""
     shown = ", ".join(f'("{pattern}", {placement})' for pattern in patterns[:MAX_GLOBS])
     return shown + (f" ({len(patterns) - MAX_GLOBS} more)" if len(patterns) > MAX_GLOBS else "")
 
 
 def as_dotted(pattern: str) -> str | None:
-    """A pattern written as JAX prints key paths, or as a file system writes paths, as a dotted one; None of others.
+    """Translate JAX's key paths and paths of file systems to a dotted pattern; None for anything else.
 
     >>> as_dotted("['params']['layers'][0].up"), as_dotted("params/embed"), as_dotted("params.embed")
     ('params.layers.0.up', 'params.embed', None)
@@ -63,7 +63,7 @@ def as_dotted(pattern: str) -> str | None:
 
 
 def as_glob(regex: str) -> str | None:
-    r"""A plain regular expression over paths as a glob; None if it is no such thing.
+    r"""Translate a plain regular expression over paths to a glob; None if that is not possible.
 
     >>> as_glob(r"^params\..*\.kernel$"), as_glob("params..kernel")
     ('params.**.kernel', None)
@@ -87,7 +87,7 @@ def _cover(chosen: list[Parts], others: list[Parts]) -> list[str]:
 
 
 def _templates(chosen: list[Parts], start: int) -> list[str]:
-    """Patterns for all of them, plainest first: all below a path, a star for each part that differs, a common end."""
+    """Return patterns for all of them, plainest first: all below a path, stars for differing parts, a common end."""
     head = [join_parts((part,)) for part in chosen[0][:start]]
     patterns = [".".join([*head, "**"])] if start else []
     end = _num_common([path[start:][::-1] for path in chosen])
@@ -101,7 +101,7 @@ def _templates(chosen: list[Parts], start: int) -> list[str]:
 
 
 def _split(chosen: list[Parts], start: int) -> list[list[Parts]]:
-    """Groups by one part: by names rather than by numbers, since layers are alike, and into few groups."""
+    """Group by one part: by names before numbers, since layers are alike, and into few groups."""
     if len({len(path) for path in chosen}) > 1:
         position = start
     else:
@@ -115,7 +115,7 @@ def _split(chosen: list[Parts], start: int) -> list[list[Parts]]:
 
 
 def _num_common(paths: Sequence[Parts]) -> int:
-    """How many parts all of them begin with; never the whole of one, which would leave nothing to tell them apart."""
+    """Return how many parts all share at the start, never all parts of one: nothing would tell them apart."""
     shortest = min(len(path) for path in paths)
     for i in range(shortest):
         if len({path[i] for path in paths}) > 1:
@@ -124,13 +124,13 @@ def _num_common(paths: Sequence[Parts]) -> int:
 
 
 def similar_patterns(pattern: str, paths: Sequence[str]) -> str:
-    """What a pattern that matches none of these paths was meant to say: another syntax, other letters, or a typo."""
+    """Say what a pattern without a match was probably meant to be: another syntax, other letters, or a typo."""
     other = _other_syntax(pattern, paths) or _look_alike(pattern, paths)
     return other or did_you_mean(pattern, _with_one_part_replaced(pattern, paths))
 
 
 def _with_one_part_replaced(pattern: str, paths: Sequence[str]) -> list[str]:
-    """The pattern with one part replaced by a part that exists, where that makes it match something."""
+    """Return the pattern with one part replaced by an existing part, where that makes it match."""
     parts = pattern_parts(pattern)
     repaired = []
     for i, part in enumerate(parts):
@@ -143,7 +143,7 @@ def _with_one_part_replaced(pattern: str, paths: Sequence[str]) -> list[str]:
 
 
 def _between(before: Parts, path: Parts, after: Parts) -> list[str]:
-    """The parts of a path that stand where the pattern has a part between these two."""
+    """Return the parts of a path at the place of the pattern's part between these two."""
     fixed = "**" not in before and "**" not in after
     if fixed and len(path) != len(before) + 1 + len(after):
         return []
@@ -152,7 +152,7 @@ def _between(before: Parts, path: Parts, after: Parts) -> list[str]:
 
 
 def _other_syntax(pattern: str, paths: Sequence[str]) -> str | None:
-    """The pattern, if it is written as JAX or a file system writes paths, or as a regular expression."""
+    """Return the pattern if it is written in JAX's or a file system's syntax, or as a regular expression."""
     dotted = as_dotted(pattern)
     if dotted and any(matches(dotted, path) for path in paths):
         return f'paths are dotted, list positions too: write "{dotted}"'
@@ -171,14 +171,14 @@ def _other_syntax(pattern: str, paths: Sequence[str]) -> str | None:
 
 
 def _by_regex(pattern: str, paths: Sequence[str]) -> list[str]:
-    """The leaves that a pattern matches if it is read as a regular expression, or as a shell reads it."""
+    """Return the leaves that match if the pattern is read as a regular expression, or as in a shell."""
     chosen = re.sub(r"\{([^{}]*,[^{}]*)\}", lambda m: "(" + m[1].replace(",", "|") + ")", pattern).replace("/", r"\.")
     shell = re.sub(r"\*+", "[^.]*", chosen.replace(r"\.", ".").replace(".", r"\.")).replace("?", "[^.]")
     for regex, method in ((chosen, "fullmatch"), (shell, "fullmatch"), (chosen, "search")):
         if _backtracks(regex, paths):
             continue
         try:
-            with warnings.catch_warnings():  # of syntax that a later Python may read otherwise
+            with warnings.catch_warnings():  # about syntax that a later Python may read otherwise
                 warnings.simplefilter("ignore")
                 compiled = re.compile(regex)
             reached = [path for path in paths if getattr(compiled, method)(path)]
@@ -190,7 +190,7 @@ def _by_regex(pattern: str, paths: Sequence[str]) -> list[str]:
 
 
 def _backtracks(regex: str, paths: Sequence[str]) -> bool:
-    """Whether matching might take very long: repetitions of groups or of repetitions, or many of them in long paths."""
+    """Return whether matching might take very long: nested or many repetitions, in long paths."""
     if re.search(r"[)*+}?][*+{]", regex):
         return True
     num = 1 + len(re.findall(r"[*+{?]", regex))
@@ -198,7 +198,7 @@ def _backtracks(regex: str, paths: Sequence[str]) -> bool:
 
 
 def _look_alike(pattern: str, paths: Sequence[str]) -> str | None:
-    """The closest path, if letters of the pattern only look like its letters: of other alphabets, or without width."""
+    """Return the closest path if letters of the pattern only look like its letters: another alphabet, zero width."""
     closest = difflib.get_close_matches(pattern, _with_one_part_replaced(pattern, paths), n=1, cutoff=0.6)
     if not closest or (pattern.isascii() and closest[0].isascii()):
         return None

@@ -1,4 +1,4 @@
-"""Layouts written as TOML, so that `read_layout` reads back an equal layout."""
+"""Write layouts as TOML that `read_layout` reads as an equal layout."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from outlay.layout.strategies import data_parallel
 
 
 def write_layout(layout: Layout, *, mesh: str | None = None, comment: str = "") -> str:
-    """A layout as the text of a TOML file; `read_layout` reads back an equal one.
+    """Write a layout as the text of a TOML file; `read_layout` reads an equal one.
 
     Args:
         layout: the layout.
         mesh: the mesh that goes with it, as text.
-        comment: lines to stand at the top.
+        comment: lines for the top of the file.
 
     Raises:
-        LayoutError: it holds policies of the user's own, which no file can say; all are listed.
+        LayoutError: it holds policies of the user's own, which a file cannot express; all are listed.
 
     >>> print(write_layout(outlay.fsdp("data", min_size=16), mesh="data=8"))
     mesh = "data=8"
@@ -46,12 +46,12 @@ def write_layout(layout: Layout, *, mesh: str | None = None, comment: str = "") 
 
 
 def unwritable(layout: Layout) -> list[Problem]:
-    """The rules that a file cannot say: policies other than those of the strategies."""
+    """Return the rules that a file cannot express: policies other than those of the strategies."""
     return [
         Problem(
             "policy",
             rule.pattern,
-            f"{rule} is a function of Python",
+            f"{rule} is a Python function",
             "keep the layout in Python, or write its specs as rules",
         )
         for rule in layout
@@ -60,7 +60,7 @@ def unwritable(layout: Layout) -> list[Problem]:
 
 
 def _rules_as_keys(rules: Sequence[Rule]) -> list[dict[str, Any]]:
-    """What each `[[rule]]` table says; the two rules of `data_parallel` are one."""
+    """Return the content of each `[[rule]]` table; the two rules of `data_parallel` become one."""
     keys, position = [], 0
     while position < len(rules):
         rule = rules[position]
@@ -92,7 +92,7 @@ def _keys(rule: Rule) -> dict[str, Any]:
 
 
 def _one_dim(pattern: str, placement: OneDim) -> dict[str, Any]:
-    """`tensor_parallel` splits one dim of what matches: as its outputs, or of kernels as their inputs."""
+    """Write a rule of `tensor_parallel`, which splits one dim: the outputs, or the inputs of kernels."""
     keys: dict[str, Any] = {"strategy": "tensor_parallel", "axis": placement.axis}
     if placement.min_dims == 1:
         outputs = {} if placement.dim == -1 else {"outputs": placement.dim}
@@ -122,5 +122,5 @@ def _table(keys: dict[str, Any]) -> str:
 
 
 def _line(key: str, value: Any) -> str:
-    # Strings, lists, whole numbers and booleans are written alike in JSON and TOML.
+    # JSON and TOML write strings, lists, integers and booleans in the same way.
     return f"{key} = {json.dumps(value, ensure_ascii=False)}\n"

@@ -1,6 +1,6 @@
 """Reference models: single-device code, without a mesh in sight.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

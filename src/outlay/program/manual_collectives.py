@@ -91,7 +91,7 @@ def sum_scatter(x: jax.Array, axis: AxisNames, dim: int = 0) -> jax.Array:
         This device's piece: of the shape of `x`, with `dim` divided by the size of the axis.
 
     Raises:
-        ProgramError: the dim does not divide by the size of the axis.
+        ProgramError: the dim is not divisible by the size of the axis.
 
     Example:
         >>> rows = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8], [9, 7, 1, 2]])

@@ -1,6 +1,6 @@
 """Say what is where: facts first (dataclasses), then text, JSON and HTML renderers that never compute.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

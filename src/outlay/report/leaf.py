@@ -138,7 +138,7 @@ def _named_leaf(
     for dim, (size, axes) in enumerate(zip(shape, dims, strict=True)):
         pieces = math.prod(mesh.axis_sizes[axis] for axis in axes)
         if size % pieces:
-            what = f"{place} cuts dim {dim} of {shape} in {pieces} pieces, but {size} does not divide by {pieces}"
+            what = f"{place} cuts dim {dim} of {shape} in {pieces} pieces, but {size} is not divisible by {pieces}"
             return Problem("indivisible dim", path or "the array", what, "split another dim, or pad this one")
     held = _held(path, dtype, blocks_on_mesh(shape, dims, mesh), mesh, dims, place)
     return dataclasses.replace(held, reason=reason)

@@ -1,6 +1,6 @@
 """Which layout to take on a target: candidates, arithmetic, the real compiler, and why each loser lost.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

@@ -1,11 +1,11 @@
-"""What the arithmetic expects of a candidate, before any compiler: good enough to say what to compile first, no more.
+"""Estimate a candidate by arithmetic, before any compiler: good enough to decide what to compile first, no more.
 
-Compute is what the trace counts, at the hardware's peak, shared by the devices that the plan gives different work.
+Compute is the FLOPs of the trace at the hardware's peak, divided among the devices that the plan gives different work.
 Communication is what the textbook strategies cost: a parameter split over an axis that also splits the batch is
 gathered twice and its gradient scattered once (FSDP), any other gradient is summed over the axes of the batch (data
-parallelism), and a layer split over an axis that does not split the batch sums its activations once (Megatron).
-Memory is the state, the batch, a gradient for each parameter and the activations that the trace holds at one time. What
-the real compiler makes of it, by fusion, overlap or rematerialization, is left out: only its own figures are reported.
+parallelism), and a layer split over another axis sums its activations once (Megatron). Memory is the state, the batch,
+a gradient for each parameter and the activations that the trace holds at one time. Fusion, overlap and
+rematerialization by the real compiler are left out: only the compiler's own figures are reported.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _GRADIENT_BYTES = 4  # `outlay.train_step` sums gradients in float32
 
 @dataclass(frozen=True)
 class Expectation:
-    """A guess at one candidate, for one device and one step.
+    """An estimate of one candidate, for one device and one step.
 
     Attributes:
         seconds: its time.
         num_bytes: its memory.
-        num_samples: the examples of a step; 1 where the batch has no samples.
+        num_samples: the examples of a step; 1 if the batch has no samples.
     """
 
     seconds: float
@@ -44,12 +44,12 @@ class Expectation:
 
     @property
     def seconds_per_sample(self) -> float:
-        """The time of an example, by which steps of different batches are compared."""
+        """The time of one example, by which steps with different batches are compared."""
         return self.seconds / self.num_samples
 
 
 def expect(work: Workload, plan: Plan, target: Target) -> Expectation:
-    """The guess for a plan.
+    """Estimate a plan.
 
     Args:
         work: what is computed.
@@ -64,7 +64,7 @@ def expect(work: Workload, plan: Plan, target: Target) -> Expectation:
     links = _Links(plan.mesh, target)
     communication = sum(_leaf_seconds(leaf, work, params, batch_axes, links) for leaf in params)
     away = max(plan.host_bytes_per_device.values(), default=0)
-    # What is fetched from the host comes after the activations have gone, at the optimizer's turn.
+    # What is fetched from the host comes when the activations are gone, during the optimizer's update.
     during = max(int(work.held / sharing), away)
     held = certain_bytes(plan) + work.constants + _gradients(plan, params) + during
     fetching = 2 * away / target.hardware.host_link_bandwidth
@@ -72,29 +72,29 @@ def expect(work: Workload, plan: Plan, target: Target) -> Expectation:
 
 
 def certain_bytes(plan: Plan) -> int:
-    """What a device holds all through a step: its pieces of the batch, and of the state but for what its host keeps."""
+    """Return what a device holds throughout a step: its pieces of the batch, and of the state not on the host."""
     return sum(leaf.bytes_per_device for leaf in plan if leaf.kind != "intermediate" and leaf.stored != "host")
 
 
 def split_axes(leaves: Iterable[LeafPlan]) -> tuple[str, ...]:
-    """The mesh axes that split the first dim of some leaf."""
+    """Return the mesh axes that split the first dim of some leaf."""
     return tuple(dict.fromkeys(axis for leaf in leaves for axes in leaf.dims[:1] for axis in axes))
 
 
 def _params(plan: Plan) -> tuple[LeafPlan, ...]:
-    """The leaves that have gradients: those below `params`, or the whole state where nothing is called so."""
+    """Return the leaves that have gradients: those below `params`, or the whole state if nothing has that name."""
     return tuple(leaf for leaf in plan.state if leaf.path.startswith("params.")) or plan.state
 
 
 def _gradients(plan: Plan, params: tuple[LeafPlan, ...]) -> int:
-    """Bytes of the gradients on a device, where the layout places them, else beside their parameters."""
+    """Return the bytes of a device's gradients, placed as the layout says or like their parameters."""
     placed = {leaf.path.removeprefix("grads."): leaf for leaf in plan.of_kind("intermediate") if leaf.is_split}
     where = [placed.get(leaf.path.removeprefix("params."), leaf) for leaf in params]
     return sum(math.prod(leaf.local_shape) * _GRADIENT_BYTES for leaf in where)
 
 
 def _model_sharing(params: tuple[LeafPlan, ...], batch_axes: tuple[str, ...], mesh: MeshInfo) -> float:
-    """Among how many devices that see the same samples the work on them is divided, on average over the parameters."""
+    """Return how many devices share the work on the same samples, averaged over the parameters."""
     sizes = [(math.prod(leaf.shape), _size(mesh, _other_axes(leaf, batch_axes))) for leaf in params]
     each = sum(elements / split for elements, split in sizes)
     return sum(elements for elements, _ in sizes) / each if each else 1.0
@@ -103,7 +103,7 @@ def _model_sharing(params: tuple[LeafPlan, ...], batch_axes: tuple[str, ...], me
 def _leaf_seconds(
     leaf: LeafPlan, work: Workload, params: tuple[LeafPlan, ...], batch_axes: tuple[str, ...], links: _Links
 ) -> float:
-    """The collectives for one parameter: of its pieces, of its gradient, of what its layer computes."""
+    """Return the time of the collectives for one parameter: its pieces, its gradient, its layer's activations."""
     mesh = links.mesh
     stacked = leaf.shape[0] if leaf.shape and leaf.shape[0] in work.stacked else 1
     of_model = _other_axes(leaf, batch_axes)
@@ -124,12 +124,12 @@ def _leaf_seconds(
 
 
 def _tokens(work: Workload, params: tuple[LeafPlan, ...]) -> float:
-    """How many vectors pass through the layers in a step: a parameter costs six FLOPs for each (two forward)."""
+    """Return how many vectors pass the layers in a step: a parameter costs six FLOPs for each (two forward)."""
     return work.flops / (6 * max(1, sum(math.prod(leaf.shape) for leaf in params)))
 
 
 def _width(leaf: LeafPlan, of_model: tuple[str, ...], stacked: int) -> int:
-    """The size of the vectors that go in or come out on the side of a layer that is not split."""
+    """Return the size of the vectors at the side of a layer that is not split."""
     dims = [size for size, axes in zip(leaf.shape, leaf.dims, strict=True) if not set(axes) & set(of_model)]
     return max(dims[1:] if stacked > 1 else dims, default=1)
 
@@ -155,13 +155,13 @@ class _Links:
         self._groups = functools.cache(self._groups_over)
 
     def seconds(self, kind: CollectiveKind, payload: float, axes: tuple[str, ...]) -> float:
-        """One run of a collective over some axes."""
+        """Return the time of one collective over some axes."""
         if _size(self.mesh, axes) == 1:
             return 0.0
         return collective_seconds(kind, payload, self._groups(axes), self._target)
 
     def _groups_over(self, axes: tuple[str, ...]) -> list[list[int]]:
-        """The devices that differ along these axes only; the first group stands for all, which are alike."""
+        """Return the groups of devices along these axes; only the first is priced, since all are alike."""
         names = [name for name, _ in self.mesh.axes]
         grid = np.array(self.mesh.device_ids).reshape([size for _, size in self.mesh.axes])
         at = tuple(slice(None) if name in axes else 0 for name in names)

@@ -9,7 +9,7 @@ from typing import Any
 from outlay.core.quantities import format_range
 
 WITH_HOST = "+host"
-"""Ends the name of a layout that keeps the optimizer's state in the memory of the host: `fsdp+host`."""
+"""The end of a layout's name that keeps the optimizer's state in host memory: `fsdp+host`."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Candidate:
         layout: the name of one of the recipe's layouts, or a TOML file.
         mesh: the mesh as text.
         options: the recipe's options that were varied, with their values.
-        compiler_options: options of the compiler, where they are others than those that were asked for.
+        compiler_options: those of the compiler, if they differ from those that were asked for.
 
     >>> print(Candidate("fsdp", "data=8", (("remat", True), ("accumulate", 2))))
     fsdp data=8 --remat --accumulate 2
@@ -44,7 +44,7 @@ class Candidate:
 
     @property
     def base_layout(self) -> str:
-        """The layout without what it keeps on the host."""
+        """The layout without its storage on the host."""
         return self.layout.removesuffix(WITH_HOST)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Candidate:
 
 
 def words_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Options of a recipe as words of a command line; a list is several values to try.
+    """Write options of a recipe as words of a command line; a list is several values to try.
 
     >>> words_of({"size": "3b", "remat": False, "num_heads": 8, "batch": [8, 16]})
     ('--size', '3b', '--no-remat', '--num-heads', '8', '--batch', '8,16')
@@ -72,7 +72,7 @@ def words_of(options: Mapping[str, Any]) -> tuple[str, ...]:
 def candidates(
     meshes: Mapping[str, Sequence[str]], options: Sequence[tuple[tuple[str, Any], ...]]
 ) -> Iterator[Candidate]:
-    """Every layout on each of its meshes with every set of options.
+    """Return every layout on each of its meshes with every set of options.
 
     Args:
         meshes: meshes as text, by layout.
@@ -89,20 +89,20 @@ class Price:
     """One compiled candidate, for one device and one step.
 
     Attributes:
-        seconds: the estimate, which candidates are ranked by; 0, as all other times and traffic,
-            where the compiler ran out of the target's memory and made no program.
+        seconds: the estimate, by which candidates are ranked; like all other times and traffic it is 0 if the compiler
+            ran out of the target's memory and made no program.
         seconds_low: the least time that the estimate gives a step.
         seconds_high: the most.
-        parts: what the time is made of, in seconds, as in `Estimate.parts`.
-        peak_bytes: the most memory at one time, by the compiler's own account.
+        parts: what the time consists of, in seconds, as in `Estimate.parts`.
+        peak_bytes: the most memory at one time, according to the compiler.
         capacity: the memory of a device.
         fits: whether the program runs in it.
-        room: the peak that fits without a doubt, beside what the runtime takes.
+        room: the peak that surely fits, beside what the runtime takes.
         flops: operations of the compiled program.
         bytes_by_axes: bytes sent over each mesh axis, or over several joined by "+".
-        seconds_by_axes: what that takes, by the estimate, if nothing overlaps.
-        crossing: those of them that run between hosts.
-        num_findings: what `outlay.explain` finds fault with.
+        seconds_by_axes: the estimated time of that, if nothing overlaps.
+        crossing: the axes among them that run between hosts.
+        num_findings: the number of findings of `outlay.explain`.
         compile_seconds: how long the compiler took.
     """
 
@@ -123,11 +123,11 @@ class Price:
 
     @property
     def range_in_words(self) -> str:
-        """The estimated range of a step; empty where the compiler made no program."""
+        """The estimated range of a step's time; empty if the compiler made no program."""
         return format_range(self.seconds_low, self.seconds_high) if self.parts else ""
 
     def times(self, factor: float) -> Price:
-        """The same of so many steps, by which steps of different batches are compared; the memory is that of one."""
+        """Return the price of so many steps, to compare steps with different batches; the memory is that of one."""
         return replace(
             self,
             seconds=self.seconds * factor,
@@ -140,10 +140,10 @@ class Price:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {**asdict(self), "crossing": list(self.crossing)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Price:
-        """Read back what `to_dict` wrote."""
+        """Read what `to_dict` returned."""
         return cls(**{**data, "crossing": tuple(data["crossing"])})

@@ -1,4 +1,4 @@
-"""What to compile next: by the arithmetic, corrected by what the compiler has said so far. Pure."""
+"""Choose what to compile next: by arithmetic, corrected by what the compiler has said so far. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from outlay.search.candidate import Candidate, Price
 
 _TURNS = 3
 _CLEARLY_LESS = 0.8
-"""Of memory: a share that the arithmetic can tell apart."""
+"""The share of memory below which the arithmetic cannot tell candidates apart."""
 
 
 @dataclass(frozen=True)
 class Screened:
-    """A candidate that the arithmetic lets pass.
+    """A candidate that the arithmetic does not rule out.
 
     Attributes:
         candidate: the candidate.
@@ -30,16 +30,17 @@ class Screened:
 def next_to_compile(
     left: Sequence[Screened], taken: Collection[Screened], priced: Sequence[tuple[Screened, Price]], capacity: int
 ) -> Screened:
-    """The candidate to compile next.
+    """Return the candidate to compile next.
 
-    Those that are expected to fit come first, among them the fastest of each layout that has had no turn, then of
-    each batch, then the fastest of all; where nothing is expected to fit, the smallest. Every third turn goes to the
-    fastest that needs clearly less memory than all before it: such turns walk down the front of memory and time.
+    Candidates that are expected to fit come first: among them the fastest of each layout that has had no turn, then of
+    each batch size, then the fastest of all. If none is expected to fit, the smallest comes first. Every third turn
+    goes to the fastest that needs clearly less memory than all before it: these turns explore the trade of time for
+    memory.
 
     Args:
-        left: what there is to take from.
-        taken: what was compiled already or is being compiled.
-        priced: what the compiler said of some of those.
+        left: the candidates to choose from.
+        taken: those that were compiled or are being compiled.
+        priced: what the compiler said about some of those.
         capacity: the memory of a device.
     """
     factor = correction(priced)
@@ -57,7 +58,7 @@ def next_to_compile(
 
 
 def _leaner(left: Sequence[Screened], taken: Collection[Screened]) -> list[Screened]:
-    """On every third turn, those that need clearly less memory than all that had a turn."""
+    """On every third turn, return those that need clearly less memory than all that had a turn."""
     if len(taken) % _TURNS != _TURNS - 1:
         return []
     least = min(each.expected.num_bytes for each in taken)
@@ -67,7 +68,7 @@ def _leaner(left: Sequence[Screened], taken: Collection[Screened]) -> list[Scree
 def in_order(
     left: Sequence[Screened], taken: Collection[Screened], priced: Sequence[tuple[Screened, Price]], capacity: int
 ) -> list[Screened]:
-    """What would be compiled if all had a turn, in this order; the arguments are those of `next_to_compile`."""
+    """Return what would be compiled, in order, if all had a turn; the arguments are those of `next_to_compile`."""
     waiting, had_turns = list(left), list(taken)
     while waiting:
         had_turns.append(next_to_compile(waiting, had_turns, priced, capacity))
@@ -76,7 +77,7 @@ def in_order(
 
 
 def correction(priced: Sequence[tuple[Screened, Price]]) -> float:
-    """How much more memory the compiler needs than was expected: the median over what it has said so far."""
+    """Return by what factor the compiler needs more memory than expected: the median so far."""
     return (
         statistics.median(price.peak_bytes / max(1, each.expected.num_bytes) for each, price in priced)
         if priced
@@ -85,9 +86,9 @@ def correction(priced: Sequence[tuple[Screened, Price]]) -> float:
 
 
 def without_preset(priced: Sequence[tuple[Screened, Price]]) -> Screened | None:
-    """The fastest that fits so far, compiled without the preset of options; None where nothing fits.
+    """Return the fastest candidate that fits so far, without the preset of options; None if nothing fits.
 
-    A preset lets collectives run behind computation, and holds in memory what they bring: without it a step is slower
+    A preset lets collectives overlap with computation, and keeps what they fetch in memory: without it a step is slower
     and smaller. No arithmetic tells by how much.
     """
     fitting = [(each, price) for each, price in priced if price.fits]

@@ -1,4 +1,4 @@
-"""The meshes that the devices of a target can make with the axes of a layout. Pure."""
+"""List the meshes that the devices of a target can form with the axes of a layout. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from outlay.devices.target import Target
 
 
 def mesh_shapes(spec: MeshSpec, target: Target) -> tuple[MeshSpec, ...]:
-    """Every way to spread all devices of a target over the axes of a mesh, the outermost axis largest first.
+    """Return every way to spread all devices of a target over the axes of a mesh, the outermost axis largest first.
 
-    An axis that the mesh makes at least 2 is at least 2: of size 1 it would be another layout's mesh. Axes that stay
-    inside a host (see `MeshSpec.crossing`) are no larger than a host.
+    An axis with at least 2 devices keeps at least 2: with 1 it would be another layout's mesh. Axes that stay inside a
+    host (see `MeshSpec.crossing`) are never larger than a host.
 
     >>> [str(mesh) for mesh in mesh_shapes(MeshSpec.parse("data=-1,model=2"), Target.parse("h100:2x4"))]
     ['data=4,model=2', 'data=2,model=4']
@@ -34,7 +34,7 @@ def mesh_shapes(spec: MeshSpec, target: Target) -> tuple[MeshSpec, ...]:
 
 
 def on_target(mesh: MeshSpec, target: Target) -> MeshSpec:
-    """A mesh resolved for the devices of a target, as `outlay.mesh(..., target=...)` does.
+    """Resolve a mesh for the devices of a target, as `outlay.mesh(..., target=...)` does.
 
     Raises:
         MeshError: it does not fit.
@@ -44,12 +44,12 @@ def on_target(mesh: MeshSpec, target: Target) -> MeshSpec:
 
 
 def num_groups(target: Target) -> int:
-    """How many groups of devices are joined by the slower network only: hosts, or of TPUs slices."""
+    """Return the number of groups that only the slower network connects: hosts, or slices of TPUs."""
     return target.num_slices if target.hardware.kind == "tpu" else target.num_hosts
 
 
 def mesh_info(mesh: MeshSpec, target: Target) -> MeshInfo:
-    """A mesh of a target as plain data: its devices by number, each with its host (of TPUs its slice).
+    """Return a mesh of a target as plain data: its devices by number, each with its host (TPU: its slice).
 
     >>> mesh_info(MeshSpec.parse("data=2,model=2"), Target.parse("h100:2x2")).hosts
     (0, 0, 1, 1)
@@ -62,7 +62,7 @@ def mesh_info(mesh: MeshSpec, target: Target) -> MeshInfo:
 
 
 def _products(product: int, least: list[int]) -> Iterator[tuple[int, ...]]:
-    """Sizes that multiply to a number, each at least so large."""
+    """Yield sizes that multiply to a number, each at least as large as given."""
     first, *rest = least
     if not rest:
         if product >= first:

@@ -1,4 +1,4 @@
-"""Why a candidate lost, in words with numbers."""
+"""Say why a candidate lost, in words with numbers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from outlay.search.screening import RuledOut
 from outlay.search.selection import Considered
 
 _ALIKE = 0.05
-"""Times that differ by less than this share are the same as far as an estimate knows: about its own mean error."""
+"""Times that differ by less than this share are a tie: about the estimate's own mean error."""
 
 
 def is_tie(one: Price, other: Price) -> bool:
-    """Whether the estimates say nothing about which is faster."""
+    """Return whether the estimates cannot tell which is faster."""
     return abs(one.seconds - other.seconds) <= _ALIKE * min(one.seconds, other.seconds)
 
 
 def why_slower(loser: Price, winner: Price) -> str:
-    """What costs a candidate that fits the first place."""
+    """Say what makes a candidate slower that fits."""
     if is_tie(loser, winner):
         return (
             f"as fast, as far as an estimate knows, with {format_bytes(loser.peak_bytes)} of memory against "
@@ -36,13 +36,13 @@ def why_slower(loser: Price, winner: Price) -> str:
 
 
 def why_too_big(price: Price) -> str:
-    """What the compiler says of a program that does not fit."""
+    """Say what the compiler found for a program that does not fit."""
     beside = ", beside what the runtime takes," if price.peak_bytes <= price.capacity else ""
     return f"needs {format_bytes(price.peak_bytes)}{beside} of {format_bytes(price.capacity)} a device"
 
 
 def why_not_compiled(expected: Expectation, capacity: int) -> str:
-    """What the arithmetic had against a candidate that had no turn."""
+    """Say why the arithmetic ranked a candidate too low to be compiled."""
     what = f"the arithmetic expects {format_seconds(expected.seconds)} and {format_bytes(expected.num_bytes)} a device"
     if expected.num_bytes > capacity:
         return f"ranked below: {what}, of {format_bytes(capacity)}"
@@ -53,7 +53,7 @@ def _communication(loser: Price, winner: Price, part: str) -> str:
     more = {axes: spent - winner.seconds_by_axes.get(axes, 0.0) for axes, spent in loser.seconds_by_axes.items()}
     axes = max(more, key=lambda name: more[name], default="")
     sent, less = loser.bytes_by_axes.get(axes, 0), winner.bytes_by_axes.get(axes, 0)
-    if sent <= less:  # as much, in more or slower exchanges
+    if sent <= less:  # the same amount, in more or slower exchanges
         return _other(loser, winner, part)
     where = f"over {axes}" if axes else "between devices"
     where += " between hosts" if axes in loser.crossing else ""
@@ -89,11 +89,11 @@ _MAX_LINES = 12
 
 
 def nothing_to_compile(target: Target, ruled_out: Sequence[RuledOut]) -> ChooseError:
-    """The error where arithmetic rules out every candidate."""
+    """Return the error for a search in which arithmetic rules out every candidate."""
     if not ruled_out:
         return ChooseError(
-            f"there is nothing to try on {target}: its {counted(target.num_devices, 'device')} make no mesh "
-            "that a layout names"
+            f"there is nothing to try on {target}: its {counted(target.num_devices, 'device')} form no mesh "
+            "for the axes of any layout"
             "\n  fix: name a mesh, such as --mesh data=-1, or other layouts with --layout"
         )
     examples = {each.why: each.candidate for each in reversed(ruled_out)}
@@ -108,13 +108,13 @@ def nothing_to_compile(target: Target, ruled_out: Sequence[RuledOut]) -> ChooseE
 def nothing_fits(
     target: Target, tried: Sequence[Considered], num_left: int, ways: Sequence[object] = ()
 ) -> ChooseError:
-    """The error where nothing that was compiled can run.
+    """Return the error for a search in which nothing that was compiled can run.
 
     Args:
         target: the hardware.
         tried: what was compiled, nearest to fitting first.
-        num_left: how many candidates had no turn.
-        ways: changes of the nearest that should fit, by arithmetic.
+        num_left: how many candidates were not compiled.
+        ways: changes of the nearest candidate that should fit, by arithmetic.
     """
     memory = target.hardware.memory_bytes
     head = (

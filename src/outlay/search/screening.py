@@ -36,7 +36,7 @@ def screen(
     workload_of: Callable[[Candidate], Workload],
     target: Target,
 ) -> tuple[list[Screened], list[RuledOut]]:
-    """The candidates that could run, fastest first as far as arithmetic tells, and those that could not.
+    """Return the candidates that may run, fastest first according to arithmetic, and those that cannot.
 
     Args:
         candidates: all of them.
@@ -54,7 +54,7 @@ def screen(
         except Rejected as rejected:
             ruled_out.append(RuledOut(candidate, str(rejected)))
             continue
-        except OutlayError as error:  # these options make no recipe, or no step
+        except OutlayError as error:  # these options do not make a recipe, or a step
             ruled_out.append(RuledOut(candidate, str(error).partition("\n")[0]))
             continue
         twin = seen.setdefault((candidate.options, _placement(plan)), candidate)
@@ -66,7 +66,7 @@ def screen(
 
 
 def _placement(plan: Plan) -> object:
-    """Where everything is, in a form that is equal for plans that differ by axes of size 1 only."""
+    """Return where everything is, in a form that is equal for plans that differ only in axes of size 1."""
     real = {name: size for name, size in plan.mesh.axes if size > 1}
     leaves = [
         (leaf.path, leaf.stored, tuple(tuple(a for a in axes if a in real) for axes in leaf.dims)) for leaf in plan
@@ -79,11 +79,11 @@ class Rejected(Exception):
 
 
 def plan_of(work: Workload, layout: Layout, mesh: MeshSpec, target: Target) -> Plan:
-    """The plan of a candidate that could run.
+    """Return the plan of a candidate that may run.
 
     Raises:
-        Rejected: it could not: the mesh or the layout does not fit, the microbatches do not divide, or state and batch
-            alone are more than a device has.
+        Rejected: it cannot run: the mesh or the layout does not fit, the batch is not divisible into microbatches, or
+            state and batch alone need more memory than a device has.
     """
     try:
         info = mesh_info(mesh, target)
@@ -98,7 +98,7 @@ def plan_of(work: Workload, layout: Layout, mesh: MeshSpec, target: Target) -> P
 
 
 def _in_short(error: OutlayError) -> str:
-    """The first offender and how many there are; an error lists them all, at length."""
+    """Return the first offender and the number of others; the error itself lists all of them at length."""
     problems = error.problems if isinstance(error, LayoutError) else ()
     if not problems:
         return str(error).partition("\n")[0]
@@ -107,21 +107,21 @@ def _in_short(error: OutlayError) -> str:
 
 
 def _refuse_uneven(work: Workload, layout: Layout, mesh: MeshInfo) -> None:
-    """Microbatches that some devices would have no part in; said before what becomes of the values inside the step."""
+    """Refuse microbatches that would leave devices idle, before the values inside the step are checked."""
     if work.microbatches == 1 or not work.num_samples:
         return
     try:
         plan = layout.plan(work.state, mesh, batch=work.batch)
-    except LayoutError:  # the whole plan will say it
+    except LayoutError:  # the whole plan will report it
         return
     axes = split_axes(plan.of_kind("batch"))
     shards = math.prod(mesh.axis_sizes[axis] for axis in axes)
     if work.num_samples % work.microbatches:
-        raise Rejected(f"{work.num_samples} samples do not divide into {work.microbatches} microbatches")
+        raise Rejected(f"{work.num_samples} samples are not divisible into {work.microbatches} microbatches")
     size = work.num_samples // work.microbatches
     if size % shards:
         over = " x ".join(f"{axis}={mesh.axis_sizes[axis]}" for axis in axes)
-        raise Rejected(f"microbatches of {size} samples do not divide over {over}")
+        raise Rejected(f"microbatches of {size} samples are not divisible over {over}")
 
 
 def _refuse_too_big(plan: Plan, target: Target) -> None:

@@ -1,4 +1,4 @@
-"""The search: screen by arithmetic, compile the best in processes, rank what fits, say why the others lost."""
+"""Search for a layout: screen by arithmetic, compile the best in processes, rank what fits, explain the losers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from outlay.search.workers import Ended, Workers
 from outlay.search.workload import Workload
 
 _SEVERAL = 4
-"""So many candidates to compile that one of them may be the best of the others with other options."""
+"""From so many candidates on, the best so far may be compiled once more with other options."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a recipe on a target, and among which candidates.
+    """What is asked: a recipe, a target, and the candidates.
 
     Attributes:
         recipe: the recipe as the user named it.
@@ -41,10 +41,10 @@ class Question:
         layouts: their layouts, by name.
         workload_of: what a candidate computes.
         command: starts a process that prices one candidate, see `Workers`.
-        job_of: the job of that process.
-        ways_of: what would fit in place of a candidate with a price that does not, but for what was tried.
-        several: what the user gave several values, by the option.
-        compiler_options: options of the compiler that were asked for; None where it is a preset that may be left out.
+        job_of: the job for that process.
+        ways_of: what should fit instead of a candidate that does not, excluding what was tried.
+        several: the options for which the user gave several values, with these.
+        compiler_options: those that were asked for; None for a preset, which may be left out.
     """
 
     recipe: str
@@ -61,17 +61,17 @@ class Question:
 
 
 def search(question: Question, *, num_candidates: int, num_processes: int, timeout: float) -> Selection:
-    """Answer a question. Progress goes to stderr.
+    """Run a search. Progress goes to stderr.
 
     Args:
-        question: what to choose, from what.
+        question: what to search for.
         num_candidates: how many to compile.
         num_processes: how many at a time.
         timeout: seconds for each.
 
     Raises:
         ChooseError: nothing can be compiled, or nothing that was compiled can run on the target.
-        TargetError: the target's compiler is not here.
+        TargetError: the target's compiler is not installed.
         KeyboardInterrupt: on Ctrl-C; what was compiled is kept for the next time.
     """
     start = time.monotonic()
@@ -104,7 +104,7 @@ def search(question: Question, *, num_candidates: int, num_processes: int, timeo
 def _compile(
     question: Question, passed: Sequence[Screened], workers: Workers, total: int, num_processes: int
 ) -> list[Outcome]:
-    """Compile so many candidates, the next one chosen by what is known when a process is free."""
+    """Compile candidates; each is chosen with what is known when a process becomes free."""
     outcomes: list[Outcome] = []
     taken: list[Screened] = []
     running: dict[Future[Ended], Screened] = {}
@@ -125,7 +125,7 @@ def _compile(
             num_priced = sum(each.price is not None for each in outcomes)
             raise KeyboardInterrupt(
                 f"stopped: {num_priced} of {total} candidates were compiled and are kept in {cache_folder()}; the same "
-                "command goes on from there"
+                "command continues from there"
             ) from None
         finally:
             workers.stop()
@@ -139,7 +139,7 @@ def _next(
     priced: Sequence[tuple[Screened, Price]],
     total: int,
 ) -> Screened:
-    """What to compile next: on the last turn of several the best so far without the preset, where that is open."""
+    """Return what to compile next: on the last turn the best so far without the preset, if that is allowed."""
     is_last = question.compiler_options is None and len(taken) + 1 == total >= _SEVERAL
     last = without_preset(priced) if is_last else None
     if last is not None:
@@ -153,7 +153,7 @@ def _priced(outcomes: Sequence[Outcome]) -> list[tuple[Screened, Price]]:
 
 
 def _outcome(screened: Screened, ended: Ended) -> Outcome:
-    """What a process said of its candidate.
+    """Return what a process reported about its candidate.
 
     Raises:
         TargetError: the target cannot be compiled for, which holds for every candidate.
@@ -189,7 +189,7 @@ def _ruled_out(ruled_out: Sequence[RuledOut]) -> list[Considered]:
 
 
 def _toml(question: Question, chosen: Considered) -> str | None:
-    """The chosen layout as a file, with where it comes from at its top."""
+    """Return the chosen layout as a file, with its origin at the top."""
     candidate, price = chosen.candidate, chosen.price
     layout = question.layouts[candidate.layout]
     if price is None or unwritable(layout):
@@ -204,11 +204,11 @@ def _toml(question: Question, chosen: Considered) -> str | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one candidate that was compiled.
+    """The result of compiling one candidate.
 
     Attributes:
         screened: the candidate.
-        price: what the compiler made of it; None where it made nothing.
+        price: the price of the compiled program; None if there is none.
         failure: why, in words.
         timed_out: whether it was stopped for taking too long.
         was_kept: whether the price was kept from an earlier search.
@@ -222,10 +222,10 @@ class Outcome:
 
 
 def ranked(outcomes: Sequence[Outcome]) -> list[Considered]:
-    """The outcomes in order: what fits by time, the first of them chosen; what does not by memory; what failed.
+    """Rank outcomes: what fits by time, the first of them chosen; what does not fit by memory; then failures.
 
-    Times are those of an example, since batches may differ. Where the estimates say nothing about which is fastest, the
-    one that needs least memory is chosen.
+    Times are per example, since batches may differ. If the estimates cannot tell which is fastest, the one that needs
+    the least memory is chosen.
     """
     priced = [(each, each.price) for each in outcomes if each.price is not None]
     fitting = sorted(((each, _of_a_sample(each)) for each, its in priced if its.fits), key=lambda pair: pair[1].seconds)
@@ -249,7 +249,7 @@ def _of_a_sample(outcome: Outcome) -> Price:
 
 
 def _why_slower(loser: Outcome, winner: Outcome) -> str:
-    """Why one lost, in figures of the winner's step: where its batch is another, of as many examples."""
+    """Say why a candidate lost, per step of the winner; if its batch differs, per as many examples."""
     assert loser.price is not None
     assert winner.price is not None
     num_samples, its_own = winner.screened.expected.num_samples, loser.screened.expected.num_samples
@@ -263,11 +263,11 @@ def _considered(outcome: Outcome, verdict: Verdict, why: str) -> Considered:
 
 
 class Progress:
-    """Shows what is being compiled, what came of it, and how many are left.
+    """Show what is being compiled, its results, and how many are left.
 
     Args:
         total: how many candidates will be compiled.
-        what: what for, such as the target.
+        what: what they are compiled for, such as the target.
         console: where to; stderr by default.
     """
 
@@ -295,17 +295,17 @@ class Progress:
             self._bar.stop()
 
     def started(self, candidate: Candidate) -> None:
-        """A candidate is being compiled."""
+        """Report that a candidate is being compiled."""
         self._running.append(str(candidate))
         self._show()
 
     def ended(self, candidate: Candidate, ended: Ended, what: str) -> None:
-        """A candidate is done.
+        """Report that a candidate is done.
 
         Args:
             candidate: the candidate.
             ended: how its process ended.
-            what: what came of it, in words.
+            what: its result in words.
         """
         self._running.remove(str(candidate))
         self._done += 1

@@ -1,4 +1,4 @@
-"""What `outlay.choose` answers: every candidate with its verdict, as facts that print themselves."""
+"""The answer of `outlay.choose`: every candidate with its verdict, as facts that print themselves."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ Verdict = Literal["chosen", "slower", "does not fit", "timed out", "failed", "no
 
 @dataclass(frozen=True)
 class Considered:
-    """One candidate and what became of it.
+    """One candidate and its verdict.
 
     Attributes:
         candidate: the candidate.
-        verdict: `chosen`; `slower` or `does not fit`, as compiled; `timed out` or `failed` in compiling;
-            `not compiled`, since the arithmetic ranks it below those that were; `ruled out` by the arithmetic.
+        verdict: `chosen`; `slower` or `does not fit`, after compiling; `timed out` or `failed` while compiling; `not
+            compiled`, because the arithmetic ranks it below the others; `ruled out` by the arithmetic.
         why: why it lost, in words.
-        price: what the compiler made of it; None unless it was compiled.
-        expected: what the arithmetic expected; None where it ruled it out.
+        price: the price of the compiled program; None if it was not compiled.
+        expected: the estimate by arithmetic; None if that ruled it out.
         was_kept: whether the price was kept from an earlier search.
     """
 
@@ -64,11 +64,11 @@ class Considered:
 
     @property
     def price_per_sample(self) -> Price | None:
-        """Its price for an example rather than a step."""
+        """Its price per example instead of per step."""
         return self.price.times(1 / self.num_samples) if self.price else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         expected = self.expected
         return {
             "layout": self.candidate.layout,
@@ -85,16 +85,16 @@ class Considered:
 
 @dataclass(frozen=True)
 class Selection(Report):
-    """The layout chosen for a target, and why not the others; made by `outlay.choose`.
+    """The layout chosen for a target, and why not the others; returned by `outlay.choose`.
 
     Attributes:
         recipe: the recipe as the user named it.
         words: the options that the user gave it.
         target: the target, as text.
         considered: every candidate: the chosen one, then those that were compiled, by rank, then the others.
-        toml: the chosen layout and its mesh as the text of a layout file; None for a layout that no file can say.
-        seconds: how long it took to choose.
-        compiler_options: options of the compiler, where a candidate has no others.
+        toml: the chosen layout and its mesh as the text of a layout file; None for a layout that a file cannot express.
+        seconds: how long the search took.
+        compiler_options: those of every candidate without its own.
     """
 
     recipe: str
@@ -115,19 +115,19 @@ class Selection(Report):
 
     @property
     def compiled(self) -> tuple[Considered, ...]:
-        """The candidates that the compiler said something of, by rank."""
+        """The candidates that were compiled, by rank."""
         return tuple(each for each in self if each.price is not None)
 
     @property
     def is_per_sample(self) -> bool:
-        """Whether batches differ, so that the times of an example are compared in place of those of a step."""
+        """Whether batches differ, so that times per example are compared instead of times per step."""
         return len({each.num_samples for each in self.compiled}) > 1
 
     @property
     def pareto(self) -> tuple[Considered, ...]:
         """The candidates that fit and that no other beats in both time and memory, from least memory to least time.
 
-        The time is that of an example, since batches may differ.
+        Times are per example, since batches may differ.
         """
         prices = ((each, each.price_per_sample) for each in self)
         fitting = [(each, price) for each, price in prices if price is not None and price.fits]
@@ -140,10 +140,10 @@ class Selection(Report):
         return tuple(front)
 
     def commands(self, file: str | None = None) -> tuple[str, ...]:
-        """Command lines to go on with: explain the chosen candidate on the target, and run it there.
+        """Return command lines to continue with: explain the chosen candidate on the target, and run it there.
 
         Args:
-            file: where the layout was written; without it the layout is named, with its mesh.
+            file: where the layout was written; without it the commands name the layout and its mesh.
         """
         chosen = self.chosen.candidate
         is_given = chosen.compiler_options is None and self.compiler_options != "preset"
@@ -156,7 +156,7 @@ class Selection(Report):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "recipe": self.recipe,
             "words": list(self.words),
@@ -189,7 +189,7 @@ class Selection(Report):
                 *self._left_out(),
                 Line("", medium="text"),
                 Notes(notes, is_warning=True, medium="text"),
-                Section("go on with the chosen one", [Code("\n".join(self.commands()))], medium="html"),
+                Section("continue with the chosen one", [Code("\n".join(self.commands()))], medium="html"),
                 *([Section("its layout", [Code(self.toml)], medium="html")] if self.toml else []),
             ],
         )
@@ -206,7 +206,7 @@ class Selection(Report):
         )
 
     def _notes(self) -> Iterator[str]:
-        """What limits the answer."""
+        """Yield what limits the answer."""
         first = self.chosen.price_per_sample
         slower = (each.price_per_sample for each in self.compiled[1:] if each.verdict == "slower")
         near = [price for price in slower if first and price and price.seconds_low < first.seconds_high]
@@ -231,7 +231,7 @@ class Selection(Report):
         return colour_of(layouts.index(each.candidate.base_layout))
 
     def _plot(self) -> list[Block]:
-        """Memory against time of every candidate that was compiled."""
+        """Plot memory against time for every candidate that was compiled."""
         unit = "an example" if self.is_per_sample else "a step"
         tried = self._tried
         prices = [(each, price) for each in self.compiled if (price := self._compared(each)) and price.parts]
@@ -265,7 +265,7 @@ class Selection(Report):
         return [Section("memory against time", [scatter], remark, medium="html")]
 
     def _compared(self, each: Considered) -> Price | None:
-        """The price whose times are compared: of an example where batches differ."""
+        """Return the price whose times are compared: per example if batches differ."""
         return each.price_per_sample if self.is_per_sample else each.price
 
     def _table(self) -> Table:
@@ -286,7 +286,7 @@ class Selection(Report):
 
     def _row(self, number: int, each: Considered, *, is_on_front: bool) -> Row:
         price, one, candidate = each.price, each.price_per_sample, each.candidate
-        # How much slower says that it is slower.
+        # The reason already says that it is slower.
         verdict = each.why if each.verdict == "slower" else f"{each.verdict}: {each.why}"
         return Row(
             [
@@ -304,7 +304,7 @@ class Selection(Report):
         )
 
     def _left_out(self) -> list[Block]:
-        """Candidates that were not compiled, by their reasons, the most frequent first."""
+        """List candidates that were not compiled by their reasons, the most frequent first."""
         waiting = [each for each in self if each.verdict == "not compiled"]
         reasons = Counter(each.why for each in self if each.verdict == "ruled out").most_common()
         blocks: list[Block] = []
@@ -318,7 +318,7 @@ class Selection(Report):
 
 
 def _parts(price: Price | None) -> list[Segment]:
-    """What the time of a step is made of."""
+    """Return the parts of a step's time."""
     total = sum(price.parts.values()) if price else 0.0
     if not price or not total:
         return []

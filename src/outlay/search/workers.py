@@ -1,4 +1,4 @@
-"""Run jobs in processes of their own: several at a time, each with a time limit, all ended when the search is."""
+"""Run jobs in processes of their own: several at a time, each with a time limit; all end with the search."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Ended:
     """How a job ended.
 
     Attributes:
-        answer: what it said; None unless it ended well.
+        answer: its answer; None unless it ended well.
         failure: why there is no answer, in words.
-        timed_out: whether it was stopped for taking too long.
+        timed_out: whether it was stopped because it took too long.
         seconds: how long it took.
     """
 
@@ -41,8 +41,8 @@ class Workers:
 
     Args:
         command: the command; the job is added as its last argument.
-        num_processes: how many run at a time, for their share of the cores.
-        timeout: seconds that each may take.
+        num_processes: how many run at a time, which share the cores.
+        timeout: seconds allowed for each.
     """
 
     def __init__(self, command: Sequence[str], num_processes: int, timeout: float) -> None:
@@ -98,38 +98,38 @@ class Workers:
 
 
 def _environment(num_processes: int) -> dict[str, str]:
-    """What a process sees: no accelerator, its share of the cores, and the modules that this one can import."""
+    """Return the environment of a process: no accelerator, its share of the cores, this process's modules."""
     threads = str(max(1, num_cores() // num_processes))
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
-        "NPROC": threads,  # where XLA takes the size of its pools from
+        "NPROC": threads,  # XLA takes the size of its thread pools from it
         "OMP_NUM_THREADS": threads,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
 
 
 def _why(code: int, errors: str) -> str:
-    """What a process that failed has to say; the first line is the one that tells most."""
+    """Return the message of a process that failed; its first line is the most telling one."""
     last = _raised(errors) or [line.strip() for line in errors.splitlines() if line.strip()]
     text = "\n".join(last[-_NUM_LAST_LINES:])
     if code >= 0:
         return text or f"it ended with exit code {code} and said nothing"
-    what = f"it was killed by {signal.Signals(-code).name}"
+    what = f"killed by {signal.Signals(-code).name}"
     hint = ": this machine may be out of memory; try --processes 1" if -code == signal.SIGKILL else ""
     return f"{what}{hint}\n{text}".rstrip()
 
 
 def _raised(errors: str) -> list[str]:
-    """The exception that ends a text, then the place that raised it; nothing where it does not end in a traceback."""
+    """Return the exception at the end of a text, then the place that raised it; nothing without a traceback."""
     _, separator, traceback = errors.rpartition("Traceback (most recent call last):\n")
     lines = [line for line in traceback.splitlines() if line.strip()] if separator else []
-    # The stack is indented, and the exception is not.
+    # The lines of the stack are indented, the exception is not.
     begin = next((number for number, line in enumerate(lines) if not line.startswith(" ")), len(lines))
     places = [line.strip() for line in lines[:begin] if line.startswith("  File ")]
     return [*lines[begin:][: _NUM_LAST_LINES - 1], *places[-1:]] if lines[begin:] else []
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended by itself
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a recipe computes, traced once for each set of its options: shapes, FLOPs, values held. No devices."""
+"""Trace what a recipe computes, once per set of options: shapes, FLOPs, values held. No devices."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Workload:
         state: the state.
         batch: the batch.
         traced: what the step constrains by name.
-        flops: operations of a step, on all devices together; 0 where the step only makes sense on pieces.
-        held: bytes that computed values hold at one time besides parameters and gradients, on all devices together.
-        stacked: lengths of the loops in the step: the first dims of stacked layers.
+        flops: operations of a step on all devices together; 0 if the step has collectives of its own.
+        held: the most bytes of computed values at one time, besides parameters and gradients, on all devices together.
+        stacked: lengths of the loops in the step, which are the first dims of stacked layers.
         dtype: what most matrix products are computed in.
-        microbatches: how many the batch is taken in.
-        constants: bytes of the arrays that the step closes over, whole on every device.
+        microbatches: the number of microbatches.
+        constants: bytes of the arrays that the step closes over, replicated on every device.
     """
 
     state: Any
@@ -49,7 +49,7 @@ class Workload:
 
     @property
     def num_samples(self) -> int:
-        """The first dim of the batch; 0 where its leaves have none in common."""
+        """The first dim of the batch; 0 if its leaves have no common one."""
         sizes = {leaf.shape[0] if leaf.shape else 0 for leaf in jax.tree.leaves(self.batch)}
         return sizes.pop() if len(sizes) == 1 else 0
 
@@ -67,7 +67,7 @@ def workload(
 
     Args:
         step: the step.
-        init: makes the state.
+        init: creates the state.
         inputs: an example batch.
         mesh: names and sizes of axes, which the model may name.
         mode: how the step is executed.
@@ -81,7 +81,7 @@ def workload(
     batch = abstract_inputs(inputs)
     traced, _ = in_context(enter, lambda: abstract_step(step, state, batch, by_hand=mode == "manual"))
     jaxpr = traced.jaxpr
-    # A step with collectives of its own has no meaning on whole arrays, so there is nothing to count.
+    # A step with collectives of its own means nothing on whole arrays, so its work cannot be counted.
     if mode == "manual" and not traced.sums_over_batch:
         return Workload(state, batch, traced, 0.0, 0, frozenset(), "float32", microbatches)
     return Workload(
@@ -98,31 +98,31 @@ def workload(
 
 
 def _shapes(state: Any) -> set[tuple[int, ...]]:
-    """Shapes of leaves, and of one layer of stacked ones; a scalar says nothing."""
+    """Return the shapes of leaves, and of one layer of stacked ones; scalars are left out."""
     shapes = {tuple(leaf.shape) for _, leaf in flatten_paths(state)[0] if leaf.shape}
     return shapes | {shape[1:] for shape in shapes if len(shape) > 1}
 
 
 def live_bytes(jaxpr: Any, whole: Container[tuple[int, ...]] = ()) -> int:
-    """The most bytes that computed values hold at one time, if operations run in the order of the trace.
+    """Return the most bytes of computed values at one time, if operations run in the order of the trace.
 
-    Without fusion and with nothing kept longer than its last use. What comes in is not counted.
+    Nothing is fused, and every value is freed after its last use. Arguments are not counted.
 
     Args:
-        jaxpr: of `jax.make_jaxpr(f)(...)`.
+        jaxpr: the result of `jax.make_jaxpr(f)(...)`.
         whole: shapes that are not counted, such as those of parameters and their gradients.
 
     >>> live_bytes(jax.make_jaxpr(lambda x: jnp.sin(jnp.cos(x)) + x)(jnp.ones(8)))
     64
     """
-    inner: Jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # of a closed jaxpr, the jaxpr
+    inner: Jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # a closed jaxpr holds the jaxpr
     last_use = _last_uses(inner)
     sizes: dict[Var, int] = {}
     held = most = 0
     for position, eqn in enumerate(inner.eqns):
         made = {var: _bytes(var.aval, whole) for var in eqn.outvars}
         within = max((live_bytes(each, whole) for each in jaxprs_in_params(eqn.params)), default=0)
-        # What an inner program returns is made inside it.
+        # What an inner program returns is counted as part of it.
         most = max(most, held + max(within, sum(made.values())))
         sizes |= made
         held += sum(made.values())
@@ -132,7 +132,7 @@ def live_bytes(jaxpr: Any, whole: Container[tuple[int, ...]] = ()) -> int:
 
 
 def scan_lengths(jaxpr: Any) -> set[int]:
-    """The lengths of all loops of known length: what stacked layers have as their first dim.
+    """Return the lengths of all loops with a known length: the first dims of stacked layers.
 
     >>> scan_lengths(jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, y: (c + y, y), 0.0, x))(jnp.ones(8)))
     {8}
@@ -141,7 +141,7 @@ def scan_lengths(jaxpr: Any) -> set[int]:
 
 
 def product_dtype(jaxpr: Any) -> str | None:
-    """The dtype that most FLOPs of matrix products are computed in; None without products.
+    """Return the dtype in which most FLOPs of matrix products are computed; None without products.
 
     >>> product_dtype(jax.make_jaxpr(jnp.dot)(jnp.ones((4, 4), jnp.bfloat16), jnp.ones((4, 4), jnp.bfloat16)))
     'bfloat16'
@@ -162,7 +162,7 @@ def _all_eqns(jaxpr: Any) -> Iterator[Any]:
 
 
 def _last_uses(jaxpr: Jaxpr) -> dict[Var, int]:
-    """The position of the last operation that reads each value; what is returned outlives them all."""
+    """Return the position of the last operation that reads each value; returned values are never freed."""
     last = {var: i for i, eqn in enumerate(jaxpr.eqns) for var in eqn.invars if isinstance(var, Var)}
     return last | {var: len(jaxpr.eqns) for var in jaxpr.outvars if isinstance(var, Var)}
 

@@ -1,6 +1,6 @@
 """Train over any mesh: the step, data by global step, evaluation, the loop, and the folder that a run leaves behind.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names are listed in `__init__.pyi`; each is imported on first use.
 """
 
 import lazy_loader

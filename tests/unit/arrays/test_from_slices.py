@@ -127,7 +127,7 @@ def objects(path: Path) -> None:
     ("name", "make", "said"),
     [
         ("gone.npy", lambda path: None, "there is no such file"),
-        ("x.txt", Path.touch, r".txt is not a format that slices are read from"),
+        ("x.txt", Path.touch, r"slices cannot be read from .txt"),
         ("x.npy", cut_short, "numpy cannot map it: mmap length is greater than file size"),
         ("x.npy", Path.touch, "numpy cannot map it"),
         ("x.npy", objects, "numpy cannot map it: Array can't be memory-mapped: Python objects in dtype"),

@@ -61,7 +61,7 @@ def test_broadcast_keeps_dtype_and_shape() -> None:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(None, "process 0\n    passed None"), ("text", "passed str[0-9]+, which is not numbers")],
+    [(None, "process 0\n    passed None"), ("text", "passed str[0-9]+, which does not hold numbers")],
 )
 def test_what_is_no_array_is_not_sent(value: Any, said: str) -> None:
     with pytest.raises(outlay.errors.PlaceError, match=said):
@@ -69,5 +69,5 @@ def test_what_is_no_array_is_not_sent(value: Any, said: str) -> None:
 
 
 def test_scatter_refuses_a_dim_that_does_not_divide(rows: NamedSharding) -> None:
-    with pytest.raises(outlay.errors.PlaceError, match=r"dim 0 of \(12,\) has size 12, which does not divide by x=8"):
+    with pytest.raises(outlay.errors.PlaceError, match=r"dim 0 of \(12,\) has size 12, which is not divisible by x=8"):
         outlay.arrays.scatter(np.ones(12), rows)

@@ -20,14 +20,14 @@ def test_one_process_has_every_piece(spec: P) -> None:
 
 def test_another_global_shape_than_the_pieces_make_is_refused() -> None:
     rows = NamedSharding(outlay.mesh(x=8), P("x"))
-    with pytest.raises(outlay.errors.PlaceError, match=r"do not make one array split P\('x'\)") as caught:
+    with pytest.raises(outlay.errors.PlaceError, match=r"do not form one array split P\('x'\)") as caught:
         outlay.arrays.from_pieces(np.ones((8, 2)), rows, shape=(16, 2))
     assert caught.value.problems[0].what == "shape (8, 2) float64, asked for a global shape (16, 2)"
     assert "give a piece of shape (16, 2)" in caught.value.problems[0].fix
-    with pytest.raises(outlay.errors.PlaceError, match="give pieces of one rank"):
+    with pytest.raises(outlay.errors.PlaceError, match="give pieces of the same rank"):
         outlay.arrays.from_pieces(np.ones(8), rows, shape=(8, 2))
 
 
 def test_a_dim_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(outlay.errors.PlaceError, match=r"dim 0 of \(12,\) has size 12, which does not divide by x=8"):
+    with pytest.raises(outlay.errors.PlaceError, match=r"dim 0 of \(12,\) has size 12, which is not divisible by x=8"):
         outlay.arrays.from_pieces(np.ones(12), NamedSharding(outlay.mesh(x=8), P("x")))

@@ -178,5 +178,5 @@ def test_what_was_used_up_is_named(verb: Any, mesh: Any) -> None:
 
 def test_a_plan_needs_its_mesh() -> None:
     plan = (outlay.Layout() + outlay.replicate()).plan(TREE, outlay.mesh(x=8))
-    with pytest.raises(outlay.errors.PlaceError, match="give the mesh that it was made for too"):
+    with pytest.raises(outlay.errors.PlaceError, match="pass the mesh that it was made for too"):
         outlay.arrays.put(TREE, plan)

@@ -71,7 +71,7 @@ def test_moving_between_pencils_never_holds_the_whole() -> None:
     ("shape", "along", "said"),
     [
         ((6, 3, 8), 2, r"2 problems\n  indivisible dim: the bare array\n    dim 0 of \(6, 3, 8\) has size 6"),
-        ((8, 8), 0, r"the array \(8, 8\) has 2 dims, the mesh 2 axes \['a', 'b'\]\n  fix: a mesh of 1 axes"),
+        ((8, 8), 0, r"the array \(8, 8\) has 2 dims, the mesh 2 axes \['a', 'b'\]\n  fix: use a mesh of 1 axes"),
         ((8, 8, 8), 3, r"along=3, but the array \(8, 8, 8\) has dims 0 to 2"),
     ],
 )

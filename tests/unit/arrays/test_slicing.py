@@ -63,7 +63,7 @@ def test_only_what_is_in_the_slice_travels() -> None:
 @pytest.mark.parametrize(
     ("index", "said"),
     [
-        (np.s_[3:17], r"out of range: dim 0\n    slice 3:17, size 16\n    fix: bounds from 0 to 16"),
+        (np.s_[3:17], r"out of range: dim 0\n    slice 3:17, size 16\n    fix: use bounds from 0 to 16"),
         (np.s_[16, :, 2], r"2 problems\n  out of range: dim 0\n.*\n.*\n  out of range: dim 2\n    index 2, size 2"),
         (np.s_[::-1], "unknown step: dim 0\n    step -1"),
         (np.s_[0, 0, 0, 0], r"the index has 4 entries, the array \(16, 8, 2\) has 3 dims"),
@@ -77,11 +77,11 @@ def test_an_index_that_does_not_fit_is_refused(index: Any, said: str, x: jax.Arr
 
 def test_a_place_that_does_not_fit_is_refused(x: jax.Array) -> None:
     with pytest.raises(
-        outlay.errors.PlaceError, match=r"dim 0 of \(6, 8, 2\) has size 6, which does not divide by a=4"
+        outlay.errors.PlaceError, match=r"dim 0 of \(6, 8, 2\) has size 6, which is not divisible by a=4"
     ):
         outlay.arrays.slice_of(x, np.s_[3:9], NamedSharding(x.sharding.mesh, P("a")))
     few = outlay.mesh(a=2, devices=jax.devices()[:2])
-    with pytest.raises(outlay.errors.PlaceError, match="shall live on 2 devices that are not the 8"):
+    with pytest.raises(outlay.errors.PlaceError, match="is to live on 2 devices that are not the 8"):
         outlay.arrays.slice_of(x, np.s_[3:9], NamedSharding(few, P()))
     with pytest.raises(outlay.errors.PlaceError, match="this one has a SingleDeviceSharding"):
         outlay.arrays.slice_of(jnp.ones(3), np.s_[0])

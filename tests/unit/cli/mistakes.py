@@ -87,7 +87,7 @@ def _constrained_elsewhere():
 
 
 @mistake(
-    "dim does not divide", "dim 0, of size 10, does not divide by 4, the devices along 'data'", "pad the dim to 12"
+    "dim does not divide", "dim 0, of size 10, is not divisible by 4, the devices along 'data'", "pad the dim to 12"
 )
 def _put():
     jax.device_put(jnp.ones((10, 3)), on("data"))
@@ -113,7 +113,7 @@ def _constraint():
     jax.lax.with_sharding_constraint(jnp.ones(10), on("data"))
 
 
-@mistake("dim does not divide", "dim 0, of size 10, does not divide by 4, the devices along 'data'")
+@mistake("dim does not divide", "dim 0, of size 10, is not divisible by 4, the devices along 'data'")
 def _explicit():
     with jax.set_mesh(mesh(AxisType.Explicit)):
         jax.reshard(jnp.ones(10), P("data"))
@@ -305,7 +305,7 @@ def _misspelt_by_hand():
     mapped(lambda a: a, P("pipe"), P("pipe"), jnp.ones(8))
 
 
-@mistake("piece does not divide", "all_to_all hands each of 4 devices", "2 does not divide by 4")
+@mistake("piece does not divide", "all_to_all hands each of 4 devices", "2 is not divisible by 4")
 def _exchanged():
     mapped(lambda a: jax.lax.all_to_all(a, "data", 0, 0, tiled=True), P("data"), P("data"), jnp.ones(8))
 

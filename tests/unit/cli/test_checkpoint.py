@@ -68,7 +68,7 @@ def test_what_is_not_there_is_an_error(folder, arguments, said):
 def test_a_run_cannot_be_continued_and_replaced(folder):
     done = command_here("run", LINE, "--resume", "--force", cwd=folder)
     assert done.exit_code == 2
-    assert "with --force the run that it would continue is replaced" in done.stderr
+    assert "--force would replace the run that it is to continue" in done.stderr
 
 
 def losses(path):

@@ -118,8 +118,8 @@ def test_doctor_fails_when_jax_does_not_start(tmp_path):
 def test_the_doctor_survives_flags_with_which_xla_ends_the_process(flags, says, tmp_path):
     finished = outlay_command("doctor", cwd=tmp_path, XLA_FLAGS=flags)
     assert finished.returncode == 1
-    assert f"does not start  XLA ends the process: {says}" in finished.stdout
-    assert "XLA_FLAGS holds what this XLA does not take: correct it" in finished.stdout
+    assert f"does not start  XLA aborts the process: {says}" in finished.stdout
+    assert "XLA_FLAGS holds what this XLA does not accept: correct or remove it" in finished.stdout
 
 
 WRONG_FLAGS = "--xla_cpu_enable_fast_mth=true --xla_gpu_autotune_level=high --xla_dump_to=dumps"

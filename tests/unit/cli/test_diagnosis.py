@@ -201,7 +201,9 @@ def test_text_that_was_wrapped_or_coloured_is_read():
 def test_an_unknown_message_is_admitted():
     diagnosis = diagnose_text("ValueError: the moon is in the wrong house")
     assert not diagnosis.findings
-    assert f"none of the {len(KNOWN)} known messages is in this text; looked for: splitting an array" in str(diagnosis)
+    assert f"none of the {len(KNOWN)} known messages is in this text; they are about: splitting an array" in str(
+        diagnosis
+    )
 
 
 @pytest.mark.compiles

@@ -104,7 +104,7 @@ def test_wrong_use(arguments, message, tmp_path):
 def test_a_saved_program_has_no_recipes_options(saved, tmp_path):
     found = command_here("explain", saved, "--layout", "fsdp", cwd=tmp_path)
     assert found.exit_code == 2
-    assert "is compiled already: --layout is for recipes" in found.stderr
+    assert "is already compiled: --layout is for recipes only" in found.stderr
 
 
 def test_what_does_not_fit_ends_with_commands_that_should(tmp_path):

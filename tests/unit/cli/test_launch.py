@@ -133,7 +133,7 @@ def test_a_reader_that_has_had_enough_ends_the_job_as_it_would_any_command(start
     assert job.stdout.readline() == f"[0] {'y' * 99}\n"
     job.stdout.close()
     assert job.wait(LONGEST) == 128 + signal.SIGPIPE
-    assert job.stderr.read() == "stopped: whoever read the output has gone; all processes ended\n"
+    assert job.stderr.read() == "stopped: the reader of the output has gone; all processes ended\n"
     job.stderr.close()
 
 
@@ -178,7 +178,7 @@ def test_a_job_that_gets_no_further_is_not_started_for_ever(tmp_path):
     assert done.returncode == 3
     assert "restart 2 of 9, in 1 s" in done.stderr
     assert "restart 3 of 9" not in done.stderr
-    assert done.stderr.endswith("no step after 5 was taken since 2 restarts, and another would not help\n")
+    assert done.stderr.endswith("no step after 5 was taken in 2 restarts, so another would not help\n")
 
 
 def test_the_launcher_imports_no_jax(tmp_path):
@@ -193,14 +193,14 @@ def test_the_launcher_imports_no_jax(tmp_path):
     [
         (
             ["-n", "2", "python", "train.py"],
-            "the command to run belongs behind two dashes, as in: outlay launch -n 2 --",
+            "the command to run must come after two dashes, as in: outlay launch -n 2 --",
         ),
         (["-n", "2", "--"], "there is no command to run\n  fix: outlay launch -n 2 -- python train.py"),
         (["--", "python"], "Missing option '-n'"),
-        (["-n", "0", "--", "python"], "0 processes cannot be started; at least 1 can"),
+        (["-n", "0", "--", "python"], "0 processes cannot be started; the least is 1"),
         (["-n", "1", "--devices-per-process", "0", "--", "python"], "0 devices per process cannot be simulated"),
-        (["-n", "1", "--", "no-such-command"], "none of that name on PATH\n  fix: install it, or give its path"),
-        (["-n", "9999999", "--", "python"], "9999999 processes need a port each, and this machine hands out"),
+        (["-n", "1", "--", "no-such-command"], "and PATH has no such command\n  fix: install it, or give its path"),
+        (["-n", "9999999", "--", "python"], "9999999 processes need a port each, and this machine has"),
         (["-n", "1", "--", "./train.py"], "fix: outlay launch ... -- python ./train.py"),
         (["-n", "1", "--stuck-after", "never", "--", "python"], "'never' is neither a number of seconds, 0.1 or more"),
     ],
@@ -227,4 +227,4 @@ def test_a_port_that_is_taken_is_refused_only_if_it_was_asked_for(tmp_path):
 def test_simulated_devices_without_the_cpu_are_refused(tmp_path):
     done = launch(tmp_path, "-n", "1", "--devices-per-process", "2", *python(""), JAX_PLATFORMS="cuda")
     assert done.returncode == 2
-    assert "JAX_PLATFORMS=cuda leaves the CPU out\n  fix: unset JAX_PLATFORMS" in done.stderr
+    assert "JAX_PLATFORMS=cuda excludes the CPU\n  fix: unset JAX_PLATFORMS" in done.stderr

@@ -72,10 +72,10 @@ def test_modules_and_variables_keep_their_order():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["digits"], "error: how many GPUs has a node? No option and no preset says it\n  fix: --gpus-per-node 4"),
-        (["digits", "--gpus-per-node=4", "--nodes=0"], "--nodes 0: it is 1 at least"),
-        (["digits", "--gpus-per-node=4", "--tasks-per-node=3"], "cannot be shared out evenly among 3 tasks"),
-        (["digits", "--preset=v100", "--tasks-per-node=0"], "--tasks-per-node 0: it is 1 at least"),
+        (["digits"], "error: how many GPUs does a node have? No option or preset says so\n  fix: --gpus-per-node 4"),
+        (["digits", "--gpus-per-node=4", "--nodes=0"], "--nodes 0: the least is 1"),
+        (["digits", "--gpus-per-node=4", "--tasks-per-node=3"], "cannot be divided evenly among 3 tasks"),
+        (["digits", "--preset=v100", "--tasks-per-node=0"], "--tasks-per-node 0: the least is 1"),
         (["digits", "--gpus-per-node=4", "--node=2"], "there is no option --node: did you mean --nodes?"),
         (["digits", "--gpus-per-node=4", "--env", "A", "--env=B"], "--env A, B: a variable needs a value"),
         (["digits", "--preset=h10"], "there is no preset 'h10'"),
@@ -105,7 +105,7 @@ def test_submitted_scripts_are_not_printed(tmp_path, monkeypatch):
     sbatch.unlink()
     failed = slurm_run(*arguments, "--submit")
     assert failed.exit_code == 2
-    assert "error: --submit hands the script to sbatch, and there is no sbatch on PATH" in failed.stderr
+    assert "error: --submit hands the script to sbatch, but there is no sbatch on PATH" in failed.stderr
 
 
 def test_no_jax_is_needed(tmp_path):

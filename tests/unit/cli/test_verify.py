@@ -65,4 +65,4 @@ def test_what_cannot_be_known_has_an_exit_code_of_its_own(tmp_path):
 def test_a_tolerance_is_taken_and_checked(tmp_path):
     wrong = command_here("verify", LINE, "--devices", "8", "--tolerance", "3", cwd=tmp_path)
     assert wrong.exit_code == 2
-    assert "error: tolerance=3.0: a share of an array's largest entry" in wrong.stderr
+    assert "error: tolerance=3.0: it must be a share of an array's largest entry" in wrong.stderr

@@ -52,7 +52,7 @@ def test_pictures_of_ours_are_known_again(tmp_path, ending):
 
 
 def test_a_picture_has_a_format(tmp_path):
-    with pytest.raises(OutputError, match=r"ends in '.py', which is no format of pictures\n.*\.png"):
+    with pytest.raises(OutputError, match=r"ends in '.py', which is not a picture format\n.*\.png"):
         write_picture(tmp_path / "a.py", Figure())
 
 

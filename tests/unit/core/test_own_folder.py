@@ -27,14 +27,16 @@ def test_a_new_or_empty_folder_is_marked_and_known_later(tmp_path, is_there):
     first.take()
     assert folder(path).id == first.id is not None
     assert folder(path, "checkpoint folder").id is None
-    with pytest.raises(CheckpointError, match="is no checkpoint folder of Outlay"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint folder of Outlay"):
         folder(path, "checkpoint folder").take()
 
 
 def test_a_full_folder_without_a_mark_is_refused_with_what_is_in_it(tmp_path):
     for name in "abcdefgh":
         (tmp_path / name).mkdir()
-    with pytest.raises(CheckpointError, match=r"holds 8 entries, and is no run folder.*a, b, c, d, e, f, …"):
+    with pytest.raises(
+        CheckpointError, match=r"is not a run folder of Outlay: it holds 8 entries .a, b, c, d, e, f, …"
+    ):
         folder(tmp_path).take()
     assert sorted(os.listdir(tmp_path)) == list("abcdefgh")
 
@@ -42,19 +44,19 @@ def test_a_full_folder_without_a_mark_is_refused_with_what_is_in_it(tmp_path):
 @pytest.mark.parametrize("content", [b"x", b"Outlay run folder zz", b"\xff\xfe", b"Outlay run folder 0123456789: what"])
 def test_a_file_of_the_marks_name_is_no_mark(tmp_path, content):
     (tmp_path / MARK).write_bytes(content)
-    with pytest.raises(CheckpointError, match="is no run folder of Outlay"):
+    with pytest.raises(CheckpointError, match="is not a run folder of Outlay"):
         folder(tmp_path).take()
     assert (tmp_path / MARK).read_bytes() == content
 
 
 def test_a_pipe_or_a_link_of_the_marks_name_is_no_mark(tmp_path):
     os.mkfifo(tmp_path / MARK)
-    with pytest.raises(CheckpointError, match="is no run folder of Outlay"):
+    with pytest.raises(CheckpointError, match="is not a run folder of Outlay"):
         folder(tmp_path).take()
     folder(tmp_path / "other").take()
     os.remove(tmp_path / MARK)
     (tmp_path / MARK).symlink_to(tmp_path / "other" / MARK)
-    with pytest.raises(CheckpointError, match="is no run folder of Outlay"):
+    with pytest.raises(CheckpointError, match="is not a run folder of Outlay"):
         folder(tmp_path).take()
 
 
@@ -69,12 +71,12 @@ def test_the_second_is_refused_until_the_first_releases(tmp_path):
     first, second = folder(tmp_path), folder(tmp_path)
     first.take()
     first.take()  # it has it already
-    message = rf"written to by another: in use since 20.*by process {os.getpid()} on .*, which is this very program"
+    message = rf"already in use since 20.*by process {os.getpid()} on .*, which is this program"
     with pytest.raises(CheckpointError, match=message):
         second.take()
     first.release()
     second.take()
-    with pytest.raises(CheckpointError, match="written to by another"):
+    with pytest.raises(CheckpointError, match="already in use"):
         first.take()
 
 
@@ -132,7 +134,7 @@ def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     its = folder(tmp_path)
-    with pytest.warns(CheckpointWarning, match="cannot be locked .No locks available.: nothing keeps a second run out"):
+    with pytest.warns(CheckpointWarning, match="cannot be locked .No locks available.: a second run may write"):
         its.take()
     its.will_write("a")
     assert its.names() == {"a"}
@@ -142,7 +144,7 @@ def test_what_is_written_is_listed_and_what_is_not_listed_is_refused(tmp_path):
     its = folder(tmp_path)
     its.take()
     (tmp_path / "mine").write_text("x")
-    with pytest.raises(CheckpointError, match="mine is not Outlay's"):
+    with pytest.raises(CheckpointError, match="mine is in the way"):
         its.will_write("mine")
     its.will_write("ours")
     (tmp_path / "ours").write_text("")

@@ -56,7 +56,7 @@ def test_files_cut_short_are_all_named(tmp_path):
 def test_examples_of_other_shapes_are_refused(tmp_path):
     examples = records(tf_record(tmp_path / "x.tfrecord", [[1], [2, 3]]), parse)
     assert examples[[1]]["x"].tolist() == [[2, 3]]
-    with pytest.raises(DataError, match=r"x\.tfrecord are not alike: .*\n  fix: let parse pad or cut them"):
+    with pytest.raises(DataError, match=r"x\.tfrecord have different shapes: .*\n  fix: let parse pad or cut them"):
         examples[:]
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no records"):

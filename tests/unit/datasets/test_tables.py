@@ -66,7 +66,7 @@ def test_files_that_are_cut_short_are_all_named(dataset, tmp_path):
         table(path)
     parquet(dataset / "other.parquet", {"weight": [1.0]})
     broken.unlink()
-    with pytest.raises(DataError, match="have other columns"):
+    with pytest.raises(DataError, match="have different columns"):
         table(dataset)
 
 

@@ -38,7 +38,7 @@ def test_a_token_file_cut_short_is_named_with_its_bytes(tmp_path):
         DataError, match=r"201 bytes are 100 tokens of uint16 and 1 bytes more: it was cut short"
     ) as error:
         tokens(tmp_path, 10)
-    assert "no whole .npy file of 150 bytes" in str(error.value)
+    assert "not a complete .npy file: 150 bytes" in str(error.value)
     assert "good.bin" not in str(error.value)
 
 
@@ -56,7 +56,7 @@ def test_a_token_beyond_the_vocabulary_is_found_when_it_is_read(tmp_path):
     np.array([1, 2, 3, 300], np.uint16).tofile(tmp_path / "x.bin")
     examples = tokens(tmp_path / "x.bin", 2, vocabulary=256)
     assert examples[[0]]["tokens"].tolist() == [[1, 2]]
-    with pytest.raises(DataError, match="has the token 300, and the vocabulary is of 256"):
+    with pytest.raises(DataError, match="has the token 300, but the vocabulary has 256"):
         examples[[1]]
 
 
@@ -66,7 +66,7 @@ def test_a_token_beyond_the_vocabulary_is_found_when_it_is_read(tmp_path):
         ({}, 4, "holds no text or token files: none of its 0 files"),
         ({"a.png": b"x"}, 4, r"none of its 1 files ends in .*; there is a\.png"),
         ({"a.txt": b"abc"}, 4, "is as long as a sequence of 4; the longest has 3 tokens"),
-        ({"a.txt": b"abc"}, 0, "a sequence of 0 tokens holds nothing to learn"),
+        ({"a.txt": b"abc"}, 0, "a sequence of 0 tokens has nothing to learn"),
     ],
 )
 def test_a_folder_without_enough_is_refused(tmp_path, files, sequence, message):

@@ -75,13 +75,13 @@ def test_axes_given_twice_are_refused():
 
 
 def test_declarations_that_contradict_one_another_are_refused():
-    with pytest.raises(MeshError, match="declared in two ways: 'model' over 'host' and 'hosts'"):
+    with pytest.raises(MeshError, match="declared twice: 'model' over 'host' and 'hosts'"):
         mesh("data=4,model=2@host", over={"model": "hosts"})
 
 
 @pytest.mark.parametrize("parameter", ["devices", "over", "target"])
 def test_an_axis_named_like_a_parameter_goes_into_the_text(parameter):
-    with pytest.raises(MeshError, match=rf"not an axis; .* goes into the text: outlay.mesh\('{parameter}=8'\)"):
+    with pytest.raises(MeshError, match=rf"not an axis; .* in the text form: outlay.mesh\('{parameter}=8'\)"):
         mesh(**{parameter: 8})
     assert mesh(f"{parameter}=8").axis_names == (parameter,)
 
@@ -134,7 +134,7 @@ def test_over_slices_go_the_axes_that_may_cross_hosts():
             {"data": 4, "model": 3},
             r"data=4 x model=3 = 12, but h100:1x8 has 8 devices\n"
             r"  fix: outlay.mesh\(data=4, model=2, target='h100:1x8'\) .*\n"
-            r"  or let one axis take all that is left: outlay.mesh\(data=4, model=-1, target='h100:1x8'\)\n"
+            r"  or let one axis take all remaining devices: outlay.mesh\(data=4, model=-1, target='h100:1x8'\)\n"
             r"  or a target of 12 devices$",
         ),
         (

@@ -52,7 +52,7 @@ def fix_in(error: MeshError) -> str:
             8,
             """data=4 x model=3 = 12, but there are 8 devices
   fix: outlay.mesh(data=4, model=2) (8 = 4 x 2)
-  or let one axis take all that is left: outlay.mesh(data=4, model=-1)
+  or let one axis take all remaining devices: outlay.mesh(data=4, model=-1)
   or try it on 12 simulated devices: outlay.simulate(12) before anything else uses JAX""",
         ),
         (
@@ -60,7 +60,7 @@ def fix_in(error: MeshError) -> str:
             8,
             """data=2, but there are 8 devices
   fix: outlay.mesh(data=8)
-  or let one axis take all that is left: outlay.mesh(data=-1)
+  or let one axis take all remaining devices: outlay.mesh(data=-1)
   or use 2 of the 8: outlay.mesh(data=2, devices=jax.devices()[:2])""",
         ),
         (

@@ -154,7 +154,7 @@ def test_pretended_hosts_and_several_processes_exclude_one_another():
     jax.distributed.initialize(address, num_processes=1, process_id=0)
     outlay.simulate(8, num_hosts=2)
     """
-    assert "num_hosts=2 pretends hosts inside one process" in last_lines_of(program)
+    assert "num_hosts=2 simulates hosts inside one process" in last_lines_of(program)
 
 
 MANY_STEPS = """
@@ -175,7 +175,7 @@ print("done")
 
 
 def test_more_devices_than_a_process_can_simulate_are_refused_at_once():
-    with pytest.raises(MeshError, match=r"100,000 devices are too many .* 1,024 at most(?s:.)*fix: simulate fewer"):
+    with pytest.raises(MeshError, match=r"100,000 devices are too many .* limit is 1,024(?s:.)*fix: simulate fewer"):
         outlay.simulate(100_000)
 
 

@@ -51,14 +51,14 @@ def test_specs_are_equal_whatever_the_order_of_declaring():
 
 
 def test_everything_wrong_with_a_spec_is_said_at_once():
-    with pytest.raises(MeshError, match="these axes make no mesh; one is like data=4,model=2") as caught:
+    with pytest.raises(MeshError, match=r"these axes do not make a mesh .an example of one: data=4,model=2") as caught:
         MeshSpec({"a b": 0, "c": -1, "d": -1, "e": 2.5, "g": True}, over={"f": "hosts", "e": "rack"})
     assert str(caught.value).splitlines()[1:] == [
         "  axis name 'a b' must be letters, digits and _, not starting with a digit",
-        "  size of 'a b' must be at least 1, or -1 for the devices that are left, not 0",
-        "  size of 'e' must be at least 1, or -1 for the devices that are left, not 2.5",
-        "  size of 'g' must be at least 1, or -1 for the devices that are left, not True",
-        "  only one size can be -1, not those of 'c' and 'd'",
+        "  size of 'a b' must be at least 1, or -1 for all remaining devices, not 0",
+        "  size of 'e' must be at least 1, or -1 for all remaining devices, not 2.5",
+        "  size of 'g' must be at least 1, or -1 for all remaining devices, not True",
+        "  only one size can be -1, but these are: 'c' and 'd'",
         "  over= declares 'f', known: 'a b', 'c', 'd', 'e', 'g'",
         "  'e' must run over 'hosts' (it may cross them) or inside one 'host', not 'rack'",
     ]

@@ -53,7 +53,7 @@ def test_any_text_gives_a_spec_or_a_mesh_error(text):
         ("data=4,model=x", "size of 'model' must be a whole number or -1, not 'x'", 13),
         ("data=4,model= 0", "size of 'model' must be at least 1, or -1", 14),
         ("data=-2", "size of 'data' must be a whole number or -1, not '-2'", 5),
-        ("data=4,model=2,data=2", "axis 'data' is there twice", 15),
+        ("data=4,model=2,data=2", "axis 'data' is given twice", 15),
         ("data=-1,model=-1", "only one size can be -1", 8),
         ("data=4@hots", "'data' must run over 'hosts' .* or inside one 'host', not 'hots'", 7),
     ],

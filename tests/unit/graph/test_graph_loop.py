@@ -98,7 +98,7 @@ def test_addresses_that_name_nothing_are_all_listed(waves, start):
 def test_inputs_say_how_many_steps(waves, start):
     with pytest.raises(ProgramError, match="x has 11, y has 3"):
         GraphLoop(waves)(start, {**inputs(), "y": np.zeros(3)})
-    with pytest.raises(ProgramError, match="there is none"):
+    with pytest.raises(ProgramError, match="there are none"):
         GraphLoop(waves)(start, {})
     with pytest.raises(ProgramError, match="x has no dim"):
         GraphLoop(waves)(start, {"x": np.zeros(())})

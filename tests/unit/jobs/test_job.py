@@ -23,13 +23,17 @@ def files(monkeypatch):
 
 
 def test_more_processes_than_ports_are_refused(ports, files):
-    with pytest.raises(LaunchError, match=r"1001 processes .* hands out 1000 \(.*\)\n  fix: 1000 processes at most"):
+    with pytest.raises(
+        LaunchError, match=r"1001 processes .* has 1000 of them \(.*\)\n  fix: start at most 1000 processes"
+    ):
         check_limits(1001, ports)
 
 
 def test_more_processes_than_open_files_are_refused(ports, files):
     files.update(soft=100, hard=100)
-    with pytest.raises(LaunchError, match=r"19 processes need 102 open files .* 100 are allowed\n  fix: 18 processes"):
+    with pytest.raises(
+        LaunchError, match=r"19 processes need 102 open files .* 100 are allowed\n  fix: start at most 18 processes"
+    ):
         check_limits(19, ports)
 
 
@@ -43,7 +47,7 @@ def test_the_launcher_opens_as_many_files_as_it_needs_and_may(ports, files):
 def test_where_the_system_does_not_say_any_port_will_do(tmp_path, files):
     check_limits(1, tmp_path / "nothing")
     files.update(soft=1 << 20, hard=1 << 20)
-    with pytest.raises(LaunchError, match="64513 processes need a port each, and this machine hands out 64512"):
+    with pytest.raises(LaunchError, match="64513 processes need a port each, and this machine has 64512 of them"):
         check_limits(64513, tmp_path / "nothing")
 
 

@@ -30,7 +30,7 @@ def test_who_is_held_by_a_signal_is_to_blame_not_who_gave_up_on_it(tmp_path, out
     processes = [Ended(0, -signal.SIGABRT), Ended(1, -signal.SIGKILL)]
     ending = after_failure(processes, {0: 1.0}, JobFolder(tmp_path), output, held=[1])
     assert ending.text.splitlines()[-1] == (
-        "process 1 of 2 gave no sign of life, held by a signal (SIGSTOP): process 0 ended for want of it, ended by "
+        "process 1 of 2 gave no sign of life, held by a signal (SIGSTOP): process 0 ended because of it, ended by "
         "SIGABRT; exit code 134"
     )
     assert "failed first" not in ending.text
@@ -74,8 +74,8 @@ def test_a_command_that_only_says_that_another_process_has_gone_is_not_to_blame(
 @pytest.mark.parametrize(
     ("waiting", "says"),
     [
-        ([0, 2], "waiting in JAX, as for a collective: processes 0, 2; not there: process 1"),
-        ([0, 1, 2], "all wait in JAX: they do not take part in the same collectives"),
+        ([0, 2], "waiting in JAX, as for a collective: processes 0, 2; missing there: process 1"),
+        ([0, 1, 2], "all wait in JAX, but not for the same collective"),
     ],
 )
 def test_who_waits_for_whom_in_a_stuck_job_is_said(waiting, says):
@@ -84,7 +84,7 @@ def test_who_waits_for_whom_in_a_stuck_job_is_said(waiting, says):
         processes, dict.fromkeys(range(3), "in 'step 4' for 300 s"), dict.fromkeys(range(3), "File"), waiting
     )
     assert says in ending.text
-    assert ending.text.endswith("or --stuck-after off; before the first step --start-within SECONDS\n")
+    assert ending.text.endswith("or --stuck-after off; before the first step, --start-within SECONDS\n")
     assert ending.exit_code == 1
 
 

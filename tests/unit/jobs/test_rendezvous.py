@@ -65,7 +65,7 @@ def test_all_learn_a_number_that_is_new_each_time():
 
 def test_a_missing_process_is_named_in_all_that_came():
     first, second = outcomes(infos(4, 0, 2), 1)
-    assert "2 of 4 processes have not come" in first
+    assert "2 of 4 processes did not come" in first
     assert "within 1 s of process 0\n  missing: process 1, 3\n  fix: " in first
     assert first == second
 
@@ -96,9 +96,9 @@ def test_one_that_waits_says_so_on_the_way(monkeypatch, capsys):
     [
         (
             "no-such-host.invalid:4000",
-            "process 0 does not find the host 'no-such-host.invalid', at which it is to wait",
+            "process 0 cannot resolve the host 'no-such-host.invalid', at which it is to wait",
         ),
-        ("192.0.2.1:4000", "process 0 is on .*, and 192.0.2.1:4000 is not an address of it"),
+        ("192.0.2.1:4000", "process 0 runs on .*, and 192.0.2.1:4000 is not an address of that machine"),
     ],
 )
 def test_process_0_says_at_once_that_it_cannot_be_there(coordinator, says):
@@ -140,7 +140,7 @@ def test_without_a_token_who_is_wrong_is_told_and_the_right_one_still_gets_in():
     found = infos(2, 0, 1)
     wrong = [ProcessInfo(1, 3, found[0].coordinator), *found[1:]]
     first = ThreadPoolExecutor(1).submit(rendezvous.meet, found[0], 20)
-    assert "processes disagree about their number" in outcomes(wrong[:1], 10)[0]
+    assert "processes disagree about how many they are" in outcomes(wrong[:1], 10)[0]
     assert rendezvous.meet(found[1], 20).hosts == first.result().hosts
 
 

@@ -145,19 +145,19 @@ def test_the_name_of_the_job(recipe, name):
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"nodes": 0}, "--nodes 0: it is 1 at least"),
-        ({"gpus_per_node": -1}, "--gpus-per-node -1: it is 0 at least"),
-        ({"cpus_per_task": 0}, "--cpus-per-task 0: it is 1 at least"),
+        ({"nodes": 0}, "--nodes 0: the least is 1"),
+        ({"gpus_per_node": -1}, "--gpus-per-node -1: the least is 0"),
+        ({"cpus_per_task": 0}, "--cpus-per-task 0: the least is 1"),
         ({"gpus_per_node": 4, "tasks_per_node": 3}, r"4 GPUs .* among 3 tasks\n    fix: --tasks-per-node 1 or 2 or 4"),
         ({"gpus_per_node": 4, "tasks_per_node": 8}, "among 8 tasks"),
-        ({"gpus_per_node": 4, "tasks_per_node": 0}, "--tasks-per-node 0: it is 1 at least$"),
-        ({"partition": "a b"}, "--partition 'a b': it is one word"),
-        ({"account": "x\n#SBATCH --nodes=9"}, "--account .*: it is one word"),
-        ({"qos": ""}, "--qos '': it is one word"),
+        ({"gpus_per_node": 4, "tasks_per_node": 0}, "--tasks-per-node 0: the least is 1$"),
+        ({"partition": "a b"}, "--partition 'a b': it must be one word"),
+        ({"account": "x\n#SBATCH --nodes=9"}, "--account .*: it must be one word"),
+        ({"qos": ""}, "--qos '': it must be one word"),
         ({"time": "2h"}, "--time '2h' is not a time\n    fix: minutes, HH:MM:SS"),
-        ({"modules": ["cuda nccl"]}, "--module 'cuda nccl': it is one word; give --module once for each"),
-        ({"env": {"A-B": "1"}}, "--env 'A-B': a variable's name has letters"),
-        ({"requeue": True}, "this one saves none\n    fix: --checkpoint-every 100"),
+        ({"modules": ["cuda nccl"]}, "--module 'cuda nccl': it must be one word; give --module once for each module"),
+        ({"env": {"A-B": "1"}}, "--env 'A-B': a variable's name may only have letters"),
+        ({"requeue": True}, "this run saves none\n    fix: --checkpoint-every 100"),
         ({"requeue": True, "arguments": ["--checkpoint-every=5", "--force"]}, "--requeue with --force"),
         ({"nodes": 0, "time": "soon"}, r"(?s)--nodes 0.*--time 'soon'"),
     ],
@@ -208,7 +208,7 @@ def test_without_xdg_the_site_template_is_in_the_home_folder(tmp_path, monkeypat
     [
         (
             "{{ nodes }}\n{{ nodez }} {% if queue %}{% endif %}",
-            r"(?s)^the template uses what.*"
+            r"(?s)^the template uses variables.*"
             r"own.j2:2: 'nodez'; did you mean 'nodes'\?.*own.j2:2: 'queue'; .*fix: use one of recipe, .*"
             r"give it a value there: \{% set nodez = ... %\}",
         ),

@@ -149,7 +149,7 @@ def test_an_axis_of_one_device_splits_nothing_and_hides_nothing():
     state = {"w": shape(4096, 4096), "v": shape(4096, 4096)}
     found, said = kinds(layout(("w", P("data")), ("*", P("model"))) + DP, state, mesh=mesh)
     assert found == ["big leaf left whole"]
-    assert "whole, for model has one device" in said
+    assert "whole, because model has one device" in said
     plan = (layout(("*", P("model"))) + DP).plan(state, mesh, batch=shape(8))
     assert not plan["w"].is_split
     assert any("axis 'model' has one device, so 2 leaves (128.0 MiB)" in note for note in plan.notes)

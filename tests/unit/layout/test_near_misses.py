@@ -90,7 +90,7 @@ def test_a_scalar_and_an_array_without_numbers_give_the_right_reasons():
     with pytest.raises(outlay.errors.LayoutError, match=r"a scalar has no dim to split: settle it by a rule before"):
         outlay.Layout([("s", P("data"))]).plan({"s": shape()}, MESH)
     plan = (outlay.fsdp(min_size=0) + DP).plan({"w": shape(0, 8)}, MESH)
-    assert plan["w"].reason == "it holds no number: nothing to split"
+    assert plan["w"].reason == "it has no elements: nothing to split"
 
 
 def test_an_axis_without_a_name_is_refused():

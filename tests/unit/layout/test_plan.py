@@ -90,13 +90,13 @@ def test_a_layout_that_splits_everything_or_places_modules_has_no_notes():
 def test_a_shape_that_no_device_count_divides_is_said_to_bring_nothing():
     layout = outlay.fsdp("data", min_size=1, otherwise="replicate")
     (note,) = layout.plan({"w": shape(256, 832)}, abstract(data=6)).notes
-    assert "brings nothing: every leaf is replicated 6 times (+4.1 MiB of copies)" in note
-    assert "no dim of w (256, 832) divides by 6, nor of any other leaf" in note
+    assert "gains nothing: every leaf is replicated 6 times (+4.1 MiB of copies)" in note
+    assert "no dim of w (256, 832) is divisible by 6, nor of any other leaf" in note
 
 
 def test_replicating_what_could_be_split_says_how_much_could():
     (note,) = outlay.Layout([outlay.replicate()]).plan({"w": shape(256, 832), "b": shape(3)}, MESH).notes
-    assert "1 of 2 leaves have a dim that divides by 8" in note
+    assert "1 of 2 leaves have a dim that is divisible by 8" in note
 
 
 def test_one_device_has_nothing_to_note():
@@ -112,7 +112,7 @@ def test_equal_layers_are_one_line_and_the_text_says_where_all_are():
     assert len(lines) == 9
     assert any(line.startswith("params.layers.{0..6,8..39}.up x39 ") for line in lines)
     assert any(line.startswith("params.layers.7.up  ") for line in lines)
-    assert "(80 rows in 4, alike ones folded; all of them: plan.to_json(), or plan[path] for one)" in lines
+    assert "(80 rows in 4, similar ones folded; all of them: plan.to_json(), or plan[path] for one)" in lines
 
 
 def test_a_plan_of_a_screen_or_two_prints_every_leaf():

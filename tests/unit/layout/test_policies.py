@@ -47,13 +47,13 @@ def test_a_policy_that_claims_an_axis_the_mesh_lacks_is_told_what_was_meant():
 
 
 def test_a_policy_that_claims_an_axis_twice_is_refused():
-    with pytest.raises(outlay.errors.LayoutError, match=r"one axis twice: w\n.*'data' stands 2 times"):
+    with pytest.raises(outlay.errors.LayoutError, match=r"one axis twice: w\n.*'data' appears 2 times"):
         plan(lambda leaf: P("data", "data"), 8, 8)
 
 
 def test_a_policy_that_returns_too_many_dims_is_refused():
     with pytest.raises(
-        outlay.errors.LayoutError, match=r"too many dims: w\n.*gives 2 dims, but the leaf has 1: \(8,\)"
+        outlay.errors.LayoutError, match=r"too many dims: w\n.*has 2 entries, but the leaf has 1 dim: \(8,\)"
     ):
         plan(lambda leaf: P(None, "data"), 8)
 
@@ -79,7 +79,7 @@ def test_fsdp_leaves_small_leaves_whole_and_says_so():
 def test_fsdp_with_no_dim_that_divides_names_the_ways_out():
     with pytest.raises(
         outlay.errors.LayoutError,
-        match=r"(?s)no dim of \(7, 9\) divides by data=4.*pad dim 0 to 8 or dim 1 to 12"
+        match=r"(?s)no dim of \(7, 9\) is divisible by data=4.*pad dim 0 to 8 or dim 1 to 12"
         r'.*otherwise="replicate": 252 B a device.*\("w", outlay\.replicate\(\)\)',
     ):
         plan(outlay.fsdp(min_size=1).rules[0].placement, 7, 9)
@@ -88,7 +88,7 @@ def test_fsdp_with_no_dim_that_divides_names_the_ways_out():
 def test_fsdp_may_keep_what_does_not_divide_whole():
     leaf = plan(outlay.fsdp(min_size=1).rules[0].placement, 7, 9, otherwise="replicate")
     assert leaf.spec == P()
-    assert "allows whole, 252 B a device" in leaf.reason
+    assert "kept whole as rule 1 allows, 252 B a device" in leaf.reason
 
 
 def test_fsdp_takes_the_dim_that_tensor_parallelism_left():

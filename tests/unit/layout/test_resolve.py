@@ -24,7 +24,7 @@ def test_an_indivisible_dim_shows_the_arithmetic_and_every_way_out_with_its_cost
         plan({"w": shape(10, 16)}, ("w", P("data", None)))
     (problem,) = error.value.problems
     assert (problem.kind, problem.where) == ("indivisible dim", "w")
-    assert "dim 0 of (10, 16) float32 has size 10, which does not divide by data=4 (10 = 2 x 4 + 2)" in problem.what
+    assert "dim 0 of (10, 16) float32 has size 10, which is not divisible by data=4 (10 = 2 x 4 + 2)" in problem.what
     assert problem.fix.splitlines() == [
         'split dim 1 (size 16) with otherwise="another_dim": 160 B a device',
         "or pad dim 0 to 12 in the model (+2, 128 B in all)",
@@ -43,13 +43,13 @@ def test_a_dim_over_two_axes_may_be_split_over_one_of_them():
 def test_otherwise_replicate_keeps_the_dim_whole_and_says_what_it_costs():
     leaf = plan({"w": shape(10, 16)}, outlay.Rule("w", P("data", "model"), otherwise="replicate"))["w"]
     assert leaf.spec == P(None, "model")
-    assert "dim 0 (10) does not divide by data=4: rule 1 allows whole, +" in leaf.reason
+    assert "dim 0 (10) is not divisible by data=4: kept whole as rule 1 allows, +" in leaf.reason
 
 
 def test_otherwise_another_dim_takes_the_largest_free_one_that_divides():
     leaf = plan({"w": shape(10, 8, 16)}, outlay.Rule("w", P("data"), otherwise="another_dim"))["w"]
     assert leaf.spec == P(None, None, "data")
-    assert "allows another dim, took dim 2" in leaf.reason
+    assert "split dim 2 instead, as rule 1 allows" in leaf.reason
 
 
 def test_otherwise_another_dim_with_none_left_is_still_an_error():
@@ -117,7 +117,7 @@ def test_rules_fill_what_earlier_ones_left_free():
 def test_an_axis_that_is_taken_is_not_used_twice():
     leaf = plan({"w": shape(8, 8), "v": shape(8, 8)}, ("w", P("data")), ("*", P(None, "data")))["w"]
     assert leaf.spec == P("data", None)
-    assert "rule 2 found dim 1 or data taken" in leaf.reason
+    assert "rule 2 asks for dim 1 over data: already taken" in leaf.reason
 
 
 def test_unknown_axes_of_all_rules_are_listed_before_anything_else():

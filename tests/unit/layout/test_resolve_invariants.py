@@ -175,7 +175,7 @@ def test_claims_on_one_leaf_are_those_of_a_naive_first_come_first_served(data, m
             if not expected[dim] and not {axis for taken in expected for axis in taken} & set(axes):
                 expected[dim] = axes
     layout = outlay.Layout([outlay.Rule("w", spec, optional=True) for spec in asked])
-    leaf = layout.plan({"w": shape(48, 48)}, mesh)["w"]  # 48 divides by every product of these axes
+    leaf = layout.plan({"w": shape(48, 48)}, mesh)["w"]  # 48 is divisible by every product of these axes
     assert leaf.dims == tuple(expected)
     assert leaf.num_copies * math.prod(num_pieces(leaf, mesh)) == mesh.size
 

@@ -22,7 +22,7 @@ def test_a_pattern_that_is_no_text_is_refused(pattern):
 @pytest.mark.parametrize("spec", [P("data", "data"), P(("data", "data")), P("data", ("model", "data"))])
 def test_one_axis_twice_is_refused_with_the_count(spec):
     with pytest.raises(
-        outlay.errors.LayoutError, match=r"one axis twice: w\n.*'data' stands 2 times.*\n.*keep it for one dim"
+        outlay.errors.LayoutError, match=r"one axis twice: w\n.*'data' appears 2 times.*\n.*keep it for one dim"
     ):
         outlay.Rule("w", spec)
 

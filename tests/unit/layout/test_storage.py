@@ -78,7 +78,7 @@ def test_a_rule_that_stores_covers_no_leaf():
             ("params.**", outlay.layout.recompute()),
             r"params\.w\s+the state is what a step keeps .* asked by rule \(\"params",
         ),
-        (("batch.**", outlay.layout.on_host()), r"batch\.x\s+the batch is read by one step and kept by none"),
+        (("batch.**", outlay.layout.on_host()), r"batch\.x\s+the batch is read by one step and not kept"),
     ],
 )
 def test_what_cannot_be_stored_so_is_refused(rule, message):
@@ -118,7 +118,7 @@ def test_a_plan_comes_back_from_json_with_its_storages_and_a_damaged_one_is_refu
 def test_a_diff_says_what_moved_to_the_host():
     diff = plan_of().diff(plan_of(("opt_state.mu.**", outlay.layout.on_host())))
     assert [(leaf.path, leaf.fields) for leaf in diff.leaves] == [("opt_state.mu.w", ("stored",))]
-    assert "stored as it comes -> host" in str(diff)
+    assert "stored not set -> host" in str(diff)
     assert diff.bytes_per_device == (192, 128)
 
 
@@ -141,7 +141,7 @@ def test_files_say_the_same_as_python(tmp_path):
     [
         ("keep = true\nrecompute = true", "the rule has 2 placements: keep, recompute"),
         ("on_host = true\nreplicate = true", "the rule has 2 placements: on_host, replicate"),
-        ("keep = 1", r"layout\.toml:3\s+keep = 1 is not what keep takes\s+fix: keep takes true"),
+        ("keep = 1", r"layout\.toml:3\s+keep = 1 is not valid for keep\s+fix: keep takes true"),
     ],
 )
 def test_files_that_store_in_two_ways_are_refused(tmp_path, lines, message):

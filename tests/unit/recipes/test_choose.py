@@ -97,8 +97,8 @@ def test_the_arithmetic_sees_each_set_of_options():
     assert len(passed) + len(ruled_out) == len(question.candidates)
     # 16 samples in microbatches of 4 do not reach 8 devices
     assert Counter(each.why for each in ruled_out if each.candidate.layout == "dp") == {
-        "microbatches of 4 samples do not divide over data=8": 2,
-        "microbatches of 2 samples do not divide over data=8": 2,
+        "microbatches of 4 samples are not divisible over data=8": 2,
+        "microbatches of 2 samples are not divisible over data=8": 2,
     }
 
 

@@ -33,8 +33,8 @@ def test_s0_07_whole_on_six_devices_is_replicated_six_times():
 
 def test_s0_08_a_layout_that_brings_nothing_says_so():
     shown = show({"kernel": put((256, 832), mesh_of(6, d=6))})
-    assert "this layout brings nothing: every leaf is replicated 6 times" in shown.notes[0]
-    assert "no dim of kernel (256, 832) divides by 6" in shown.notes[0]
+    assert "this layout gains nothing: every leaf is replicated 6 times" in shown.notes[0]
+    assert "no dim of kernel (256, 832) is divisible by 6" in shown.notes[0]
 
 
 def test_s0_14_modules_on_different_devices():
@@ -203,7 +203,7 @@ def test_sharding_that_does_not_divide_lists_every_leaf():
                 "c": shape_on((2, 9), mesh, None, "data"),
             }
         )
-    assert "P(None, 'data') cuts dim 1 of (2, 9) in 32 pieces, but 9 does not divide by 32" in str(caught.value)
+    assert "P(None, 'data') cuts dim 1 of (2, 9) in 32 pieces, but 9 is not divisible by 32" in str(caught.value)
 
 
 def test_blocks_of_a_tree_are_asked_for_by_path():

@@ -116,7 +116,7 @@ def test_a_dim_that_does_not_divide_is_ruled_out_in_words():
 
 def test_microbatches_that_some_devices_have_no_part_in_are_ruled_out():
     work = worked(16, samples=BATCH)
-    with pytest.raises(Rejected, match=r"^microbatches of 4 samples do not divide over data=8$"):
+    with pytest.raises(Rejected, match=r"^microbatches of 4 samples are not divisible over data=8$"):
         plan_of(work, data_parallel(), EIGHT, TARGET)
 
 

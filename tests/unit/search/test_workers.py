@@ -62,7 +62,7 @@ def test_a_silent_failure_gives_its_exit_code():
 
 def test_a_killed_process_names_the_signal():
     ended = workers("os.kill(os.getpid(), 9)").answer({})
-    assert ended.failure == "it was killed by SIGKILL: this machine may be out of memory; try --processes 1"
+    assert ended.failure == "killed by SIGKILL: this machine may be out of memory; try --processes 1"
 
 
 def test_a_process_that_takes_too_long_is_ended_with_its_children(tmp_path):

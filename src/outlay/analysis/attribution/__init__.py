@@ -1,1 +1,1 @@
-"""What a compiled program does, brought back to leaves of the state and lines of the source."""
+"""Attribute what a compiled program does to leaves of the state and lines of the source."""

@@ -1,4 +1,4 @@
-"""The collectives of a compiled program: what each moves and who asked for it, and all of them added up."""
+"""Find the collectives of a compiled program: what each moves, which line caused it, and totals."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def collective_facts(
     target: Target | None,
     locations: Sequence[Location] = (),
 ) -> tuple[CollectiveFacts, ...]:
-    """Every collective of a program.
+    """Return every collective of a program.
 
     Args:
         module: the program.
         leaves: its parameters.
-        mesh: the mesh it is partitioned over, if it is known.
+        mesh: the mesh that it is partitioned over, if known.
         target: the hardware, if times are wanted.
-        locations: where the program's devices stand on it.
+        locations: where the program's devices are on the target.
     """
     by_number = {leaf.number: leaf for leaf in leaves}
     return tuple(
@@ -86,7 +86,7 @@ def _facts(
 
 
 def _bytes_moved(collective: HloCollective) -> int:
-    """The bytes that a device sends, by the ring algorithm."""
+    """Return the bytes that a device sends, by the ring algorithm."""
     n = collective.group_size
     if collective.kind in ("collective-permute", "collective-broadcast"):
         return collective.operand_bytes
@@ -97,7 +97,7 @@ def _bytes_moved(collective: HloCollective) -> int:
 
 
 def _ring_size(collective: HloCollective, mesh: MeshInfo | None) -> int:
-    """Of a permutation the devices of its axes, as far as it follows any."""
+    """Return, for a permutation, the number of devices along its axes."""
     axes = axes_of(collective.groups, mesh.axes) if mesh else ()
     return math.prod(mesh.axis_sizes[axis] for axis in axes) if mesh and axes else collective.group_size
 
@@ -110,7 +110,7 @@ def _crosses_hosts(collective: HloCollective, mesh: MeshInfo | None, locations: 
 
 
 def _leaves(module: HloModule, collective: HloCollective, leaves: Mapping[int, Leaf]) -> tuple[str, ...]:
-    """The leaves that are moved, or whose parts are; none if anything else is moved along."""
+    """Return the leaves that are moved, in whole or in part; none if anything else is moved with them."""
     numbers = [
         leaf_parameter(module, collective.computation, operand)
         for operand in dict.fromkeys(collective.instruction.operands)
@@ -120,7 +120,7 @@ def _leaves(module: HloModule, collective: HloCollective, leaves: Mapping[int, L
 
 
 def _in_words(gradients: Sequence[str], origin: Origin) -> str:
-    """What is moved: gradients, where it is a parameter that they go into, or else the result of an operation."""
+    """Describe what is moved: gradients, if a parameter is computed from them, else the result of an operation."""
     if len(gradients) == 1:
         return f"gradient of {gradients[0]}"
     if gradients:
@@ -129,17 +129,17 @@ def _in_words(gradients: Sequence[str], origin: Origin) -> str:
 
 
 def _below(paths: Sequence[str]) -> str:
-    """The path that several have in common; else the first, which is the largest, and how many more."""
+    """Return the path that all have in common; else the first, which is the largest, and the number of the others."""
     parts = [split_path(path) for path in paths]
     common = [same[0] for same in itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))]
     return ".".join([join_parts(tuple(common)), "**"]) if common else f"{paths[0]} and {len(paths) - 1} more"
 
 
 def _gradient_of(module: HloModule, collective: HloCollective, leaves: Mapping[int, Leaf]) -> tuple[str, ...]:
-    """The parameters whose new value is computed from what is moved, element by element, the largest first.
+    """Return the parameters whose new value is computed from what is moved, element by element, largest first.
 
-    Activations' gradients go into many parameters from one array; those name nothing. Gradients that were joined into
-    one array go into all of theirs.
+    A gradient of activations goes into many parameters from one array, and so names none. Gradients that were joined
+    into one array name all of their parameters.
     """
     updated = {output: leaves[number] for output, number in module.input_output_alias if number in leaves}
     num = len(collective.instruction.operands)
@@ -158,7 +158,7 @@ def _gradient_of(module: HloModule, collective: HloCollective, leaves: Mapping[i
 
 
 def _is_joined(module: HloModule, computation: str, value: str) -> bool:
-    """Whether a value is several arrays, one after another."""
+    """Return whether a value consists of several arrays, one after another."""
     one = module.computations[computation].instructions.get(value)
     if one is None:
         return False
@@ -172,11 +172,11 @@ def _is_joined(module: HloModule, computation: str, value: str) -> bool:
 
 @dataclass(frozen=True)
 class Total:
-    """Some collectives together.
+    """The total of some collectives.
 
     Attributes:
-        num_collectives: how many stand in the program.
-        num_runs: how often they run in a step.
+        num_collectives: how many there are in the program.
+        num_runs: how often they run in a step, together.
         bytes_per_step: what a device sends for them.
         seconds: estimated for a step; None without a target.
     """
@@ -189,17 +189,17 @@ class Total:
 
 @dataclass(frozen=True)
 class Row:
-    """Collectives that differ in nothing that a reader looks at, such as those of like layers.
+    """Similar collectives, such as those of identical layers, as one row of a table.
 
     Attributes:
         kind: such as `all-gather`.
         axes: the mesh axes, as text.
         phase: the part of the step.
         module: the model's part.
-        what: the leaf or value that is moved, or those that are: `layers.{0..79}.kernel`.
+        what: the leaf, leaves or value that is moved, such as `layers.{0..79}.kernel`.
         source: the user's line.
         is_exact: whether the number of runs is known.
-        total: of all of them.
+        total: their total.
     """
 
     kind: str
@@ -213,7 +213,7 @@ class Row:
 
 
 def total(collectives: Iterable[CollectiveFacts]) -> Total:
-    """Some collectives added up."""
+    """Add up some collectives."""
     counted = list(collectives)
     seconds = [one.seconds * one.count for one in counted if one.seconds is not None]
     return Total(
@@ -225,7 +225,7 @@ def total(collectives: Iterable[CollectiveFacts]) -> Total:
 
 
 def totals(collectives: Sequence[CollectiveFacts], name: Callable[[CollectiveFacts], str]) -> dict[str, Total]:
-    """Collectives added up by some name, most bytes first."""
+    """Add up collectives by some name, most bytes first."""
     added = {key: total(members) for key, members in _grouped(collectives, name).items()}
     return dict(sorted(added.items(), key=lambda item: -item[1].bytes_per_step))
 
@@ -238,13 +238,13 @@ def _grouped(collectives: Iterable[CollectiveFacts], key: Callable[[CollectiveFa
 
 
 def like_names(totals: Mapping[str, Total]) -> list[tuple[str, Total, list[str]]]:
-    """Totals whose names differ in nothing but numbers, such as those of like layers, as one.
+    """Merge totals whose names differ only in numbers, such as those of identical layers.
 
     Args:
         totals: totals by name.
 
     Returns:
-        The name that stands for all, the sum, and the names, most bytes first.
+        A name for all of them, the sum, and the names, most bytes first.
     """
     groups: dict[str, list[str]] = {}
     for name in totals:
@@ -264,7 +264,7 @@ def _sum(totals: Sequence[Total]) -> Total:
 
 
 def rows(collectives: Sequence[CollectiveFacts]) -> tuple[Row, ...]:
-    """The lines of a table of collectives, most bytes first."""
+    """Return the rows of a table of collectives, most bytes first."""
 
     def alike(one: CollectiveFacts) -> tuple[Any, ...]:
         what = starred(one.leaf or one.value)
@@ -288,7 +288,7 @@ def rows(collectives: Sequence[CollectiveFacts]) -> tuple[Row, ...]:
 
 
 def starred(path: str) -> str:
-    """A path with its numbers as stars, so that like layers read the same.
+    """Replace the numbers in a path by stars, so that identical layers get the same text.
 
     >>> starred("params.layers.11.kernel"), starred("MLP.Dense_0")
     ('params.layers.*.kernel', 'MLP.Dense_*')

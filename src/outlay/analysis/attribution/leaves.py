@@ -1,4 +1,4 @@
-"""The parameters of a compiled program as the user knows them: leaves of the arguments, by path."""
+"""Name the parameters of a compiled program as the user knows them: leaves of the arguments, by path."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Leaf:
 
     Attributes:
         number: which parameter.
-        path: of the leaf in the state, `batch.…` in the batch; of other functions it begins with the argument's name.
+        path: of the leaf in the state, or `batch.…`; in other functions it begins with the name of the argument.
         shape: on one device.
-        donated: whether the caller gives its memory away; None where only the text of the program is known.
+        donated: whether the caller donates its memory; None if only the text of the program is known.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Leaf:
 
     @property
     def part(self) -> str:
-        """What it is: `params`, `optimizer`, `batch`, or empty for anything else."""
+        """The role of the leaf: `params`, `optimizer`, `batch`, or empty for anything else."""
         first, *rest = (*split_path(self.path), "")
         if first == "batch":
             return "batch"
@@ -51,11 +51,11 @@ class Leaf:
 
 
 def leaves_of(module: HloModule, named: Sequence[tuple[str, bool | None]]) -> tuple[Leaf, ...]:
-    """Every parameter of a program with its path.
+    """Return every parameter of a program with its path.
 
     Args:
         module: the program.
-        named: what is known of its arguments, as `passed_arguments` gives it; empty where nothing is.
+        named: what is known of its arguments, as `passed_arguments` returns it; empty if nothing is.
     """
     entry = module.computations[module.entry]
     parameters = sorted(
@@ -71,7 +71,7 @@ def leaves_of(module: HloModule, named: Sequence[tuple[str, bool | None]]) -> tu
 
 
 def passed_arguments(compiled: jax.stages.Compiled, *, of_program: bool) -> list[tuple[str, bool | None]]:
-    """Path, of a program's arguments, and donation of every argument that is used: the others are left out by JAX.
+    """Return path and donation of every argument that is used; JAX drops the others.
 
     Args:
         compiled: the compiled program.
@@ -84,10 +84,10 @@ def passed_arguments(compiled: jax.stages.Compiled, *, of_program: bool) -> list
 
 
 def each_sharding(args: Any, shardings: Any) -> list[Any]:
-    """The sharding of every argument, None for one that is not used and so is no parameter.
+    """Return the sharding of every argument, None for one that is not used and so is not a parameter.
 
-    To JAX's tree functions such a None is a subtree without leaves, as are those that a tree of arguments holds by
-    itself (what is left out of a filtered model): only the structure of the arguments tells the two apart.
+    JAX's tree functions take such a None for a subtree without leaves, like the Nones that the arguments themselves
+    hold (what is left out of a filtered model): only the structure of the arguments tells the two apart.
 
     >>> each_sharding({"w": 1.0, "bias": None, "unused": 2.0}, {"w": "split", "bias": None, "unused": None})
     [None, 'split']
@@ -104,7 +104,7 @@ def _program_paths(args_info: Any) -> list[str]:
 
 
 def _written(name: str) -> str:
-    """The path that an argument's name spells out.
+    """Return the path that an argument's name spells.
 
     >>> _written("state.params['layers'][0]['kernel'].value"), _written("x")
     ('state.params.layers.0.kernel', 'x')

@@ -1,7 +1,7 @@
-"""What one device holds in a step, and what a step pays for memory that it does not take.
+"""What a device holds in a step, and what the step pays in order to hold less.
 
-The first are the compiler's own figures, the plan's shares of them, and the largest values; the second are copies to
-and from the host, and products that a backward pass computes again.
+The first are the compiler's own figures, the plan's shares of them, and the largest values. The second are copies to
+and from the host, and products that a backward pass recomputes.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _NO_MEMORY = frozenset(
         *("replica-id", "dynamic-update-slice"),
     }
 )
-"""What only names memory, or writes where its operand is."""
+"""Operations that only name memory, or write in place."""
 
 _AGAIN = "rematted_computation"
-"""The scope that JAX opens around what a backward pass computes again."""
+"""The scope that JAX opens around what a backward pass recomputes."""
 
 Facts = TypeVar("Facts")
 
@@ -54,18 +54,18 @@ def memory_facts(
     *,
     is_cpu: bool,
 ) -> MemoryFacts:
-    """Memory of one device.
+    """Return the memory of one device.
 
     Args:
         module: the program.
-        stats: what `compiled.memory_analysis()` gives.
+        stats: the result of `compiled.memory_analysis()`.
         leaves: the program's parameters.
         plan: where state and batch live, if there is one; it also knows the leaves that the step does not read.
         target: the hardware, for its memory.
         is_cpu: whether the program was compiled for CPU devices.
     """
     held = held_by(plan, leaves)
-    # Of CPU devices, whose memory is the host's, the compiler counts as theirs what is on the host.
+    # The memory of CPU devices is the host's, so the compiler counts what is on the host as theirs.
     on_host = host_bytes(module, stats)
     apart = plan.host_bytes_per_device[plan.mesh.device_ids[0]] if plan and not on_host else 0
     arguments, outputs = stats.argument_size_in_bytes - apart, stats.output_size_in_bytes - apart
@@ -91,7 +91,7 @@ def memory_facts(
 
 
 def _of_the_runtime(peak: int, target: Target | None) -> dict[str, Any]:
-    """What the runtime makes of a peak: what it needs besides, and what it can take."""
+    """Return what the runtime needs besides a peak, and what it can take."""
     if target is None:
         return {"needed": peak, "pool": 0, "most": 0, "assumed": ()}
     known, capacity = constants_of(target.hardware), target.hardware.memory_bytes
@@ -118,7 +118,7 @@ def _of_the_runtime(peak: int, target: Target | None) -> dict[str, Any]:
 
 
 def held_by(plan: Plan | None, leaves: Sequence[Leaf]) -> Mapping[str, int]:
-    """Bytes in one device's memory by what they are: `params`, `optimizer`, `batch`, or empty for anything else."""
+    """Return bytes in one device's memory by role: `params`, `optimizer`, `batch`, or empty for anything else."""
     held = {"params": 0, "optimizer": 0, "batch": 0, "": 0}
     if plan is None:
         for leaf in leaves:
@@ -132,9 +132,9 @@ def held_by(plan: Plan | None, leaves: Sequence[Leaf]) -> Mapping[str, int]:
 
 
 def largest_values(module: HloModule, leaves: Sequence[Leaf]) -> tuple[ValueFacts, ...]:
-    """The largest values of the scheduled program, what is inside of fusions left out.
+    """Return the largest values of the scheduled program, except those inside of fusions.
 
-    Those that live at different times may share their memory.
+    Values that live at different times may share memory.
     """
     paths = {leaf.number: leaf.path for leaf in leaves}
     largest = heapq.nlargest(NUM_LARGEST, _values(module), key=lambda value: shape_bytes(value[2]))
@@ -142,7 +142,7 @@ def largest_values(module: HloModule, leaves: Sequence[Leaf]) -> tuple[ValueFact
 
 
 def _values(module: HloModule) -> Iterator[tuple[str, Instruction, Shape]]:
-    """(computation, instruction, array) of everything that takes memory of its own."""
+    """Yield (computation, instruction, array) for everything that takes memory of its own."""
     for name in runs_per_step(module):
         for one in module.computations[name].instructions.values():
             is_argument = one.opcode == "parameter" and name == module.entry
@@ -151,7 +151,7 @@ def _values(module: HloModule) -> Iterator[tuple[str, Instruction, Shape]]:
 
 
 def _in_place(module: HloModule, one: Instruction) -> bool:
-    """Whether a fusion writes a part of what it is given, and hands that on."""
+    """Return whether a fusion updates a part of its operand in place and returns it."""
     if one.opcode != "fusion":
         return False
     fused = module.called(one, "calls")
@@ -187,7 +187,7 @@ def value_in_words(module: HloModule, computation: str, one: Instruction) -> tup
 
 
 def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFacts, ...]:
-    """All copies between device and host, most bytes first, those of one line and leaf together.
+    """Return all copies between device and host, most bytes first; those of one line and leaf together.
 
     Args:
         module: the program.
@@ -202,7 +202,7 @@ def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFact
                 if copy := host_copy(one, block):
                     origin = origin_of(module, name, one)
                     leaf = _leaf(module, name, one, paths, to_host=copy.to_host)
-                    # Copies of a leaf belong together, whatever lines of the step they serve.
+                    # Copies of a leaf belong together, whichever lines of the step they serve.
                     where = ("", None) if leaf else (origin.phase, origin.source)
                     yield (copy.to_host, leaf, *where), runs, copy.num_bytes * runs
 
@@ -210,11 +210,11 @@ def host_copies(module: HloModule, leaves: Sequence[Leaf]) -> tuple[HostCopyFact
 
 
 def recomputed(module: HloModule, work: CompiledWork) -> tuple[RecomputedFacts, ...]:
-    """The products that a backward pass computes again, by line, most FLOPs first.
+    """Return the products that a backward pass recomputes, by line, most FLOPs first.
 
     Args:
         module: the program.
-        work: what its instructions compute.
+        work: the work of its instructions.
     """
     known = {one.name: (block.name, one) for block, one in module.instructions()}
 
@@ -229,7 +229,7 @@ def recomputed(module: HloModule, work: CompiledWork) -> tuple[RecomputedFacts, 
 
 
 def _added_up(facts: Callable[..., Facts], counted: Iterable[tuple[Any, int, float]]) -> tuple[Facts, ...]:
-    """Facts of each key, its runs and amounts added up, the largest amount first."""
+    """Add up runs and amounts of equal facts, the largest amount first."""
     totals: dict[Any, tuple[int, float]] = {}
     for key, runs, amount in counted:
         num_runs, amounts = totals.get(key, (0, 0))
@@ -239,7 +239,7 @@ def _added_up(facts: Callable[..., Facts], counted: Iterable[tuple[Any, int, flo
 
 
 def _leaf(module: HloModule, computation: str, one: Instruction, paths: Mapping[int, str], *, to_host: bool) -> str:
-    """The leaf of the state that is fetched, or whose new value is sent back; empty where it is neither."""
+    """Return the leaf of the state that is fetched, or whose new value is sent back; else empty."""
     if not to_host:
         number = leaf_parameter(module, computation, one.operands[0]) if one.operands else None
         return "" if number is None else paths.get(number, "")
@@ -250,7 +250,7 @@ def _leaf(module: HloModule, computation: str, one: Instruction, paths: Mapping[
 
 
 def _is_again(module: HloModule, one: Instruction) -> bool:
-    """Whether an instruction, or in a fusion the product in it, is of what is computed again."""
+    """Return whether an instruction, or the product in a fusion, is recomputed."""
     fused = module.called(one, "calls") if one.opcode.startswith("fusion") else None
     inside = [inner for inner in fused.instructions.values() if inner.opcode in ("dot", "convolution")] if fused else []
     return any(_AGAIN in each.op_name for each in (inside or [one]))

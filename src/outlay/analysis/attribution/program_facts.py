@@ -14,28 +14,28 @@ Phase = Literal["forward", "backward", "optimizer", "other"]
 
 @dataclass(frozen=True)
 class CollectiveFacts:
-    """One collective: what it moves, over what, and whose line asked for it.
+    """One collective: what it moves, over which devices, and which line caused it.
 
     Attributes:
         kind: such as `all-gather`.
         name: the instruction's name in the compiled program.
-        axes: the mesh axes it runs over; empty where its groups follow none.
+        axes: the mesh axes it runs over; empty if its groups follow none.
         group_size: devices that exchange with one another.
-        crosses_hosts: whether a group spans several hosts, of TPUs several slices; None where nothing is known of them.
+        crosses_hosts: whether a group spans several hosts (TPU: slices); None if the hosts are not known.
         dtype: of what is moved, such as `f32`.
-        operand_bytes: what a device puts in, once.
+        operand_bytes: what a device contributes, once.
         bytes_moved: what a device sends (and receives) in one run, by the ring algorithm: all-gather and reduce-scatter
             move (n-1)/n of the whole, all-reduce twice that, all-to-all (n-1)/n of the operand, a permutation all.
-        count: runs a step.
-        count_is_exact: False where a loop's trip count is unknown and it counts once.
+        count: runs per step.
+        count_is_exact: False if a loop's trip count is unknown; the loop then counts once.
         is_async: whether the device may compute meanwhile.
-        phase: which part of the step asked for it.
-        module: the model's part, as named by scopes or by the functions of the source; empty where unknown.
-        source: the user's line; None where the compiler kept none.
-        leaves: paths of the state's or batch's leaves that are moved; empty where it is a computed value, or unknown.
-        value: what is moved, in words, where it is no leaf.
+        phase: the part of the step that caused it.
+        module: the model's part, as named by scopes or by the functions of the source; empty if unknown.
+        source: the user's line; None if the compiler kept none.
+        leaves: paths of the leaves of state or batch that are moved; empty for a computed value, or if unknown.
+        value: a description of what is moved, if it is not a leaf.
         seconds: estimated for one run on the target's links; None without a target.
-        gradients: paths of the leaves whose gradients are summed, the largest first; several where they are joined.
+        gradients: paths of the leaves whose gradients are summed, largest first; several if they are joined.
     """
 
     kind: CollectiveKind
@@ -59,13 +59,13 @@ class CollectiveFacts:
 
     @property
     def leaf(self) -> str:
-        """The leaf that is moved, of several the first and how many more; empty where it is none."""
+        """The leaf that is moved; of several the first and the number of the others; empty if none is."""
         more = f" and {len(self.leaves) - 1} more" if len(self.leaves) > 1 else ""
         return f"{self.leaves[0]}{more}" if self.leaves else ""
 
     @property
     def bytes_per_step(self) -> int:
-        """What a device sends in a step."""
+        """The bytes that a device sends in a step."""
         return self.bytes_moved * self.count
 
 
@@ -83,15 +83,16 @@ class ValueFacts:
 
 @dataclass(frozen=True)
 class HostCopyFacts:
-    """Copies between a device and its host that one line asks for, or one leaf of the state.
+    """Copies between a device and its host for one line, or for one leaf of the state.
 
     Attributes:
-        to_host: which way.
-        leaf: of the state, whose home the host is; empty where a value is kept there for the backward pass.
+        to_host: the direction.
+        leaf: the leaf of the state that lives on the host; empty for a value that is stored there for the backward
+            pass.
         phase: the part of the step; empty for a leaf.
-        source: the line of the value; None for a leaf, or where the compiler kept none.
-        count: runs a step.
-        bytes_per_step: all that they copy.
+        source: the line of the value; None for a leaf, or if the compiler kept none.
+        count: runs per step.
+        bytes_per_step: the bytes of all these copies.
     """
 
     to_host: bool
@@ -104,12 +105,12 @@ class HostCopyFacts:
 
 @dataclass(frozen=True)
 class RecomputedFacts:
-    """Matrix products and convolutions of one line that the backward pass computes again.
+    """Matrix products and convolutions of one line that the backward pass recomputes.
 
     Attributes:
-        module: the model's part; empty where unknown.
-        source: the line; None where the compiler kept none.
-        count: runs a step.
+        module: the model's part; empty if unknown.
+        source: the line; None if the compiler kept none.
+        count: runs per step.
         flops_per_step: FLOPs of all of them.
     """
 
@@ -121,29 +122,29 @@ class RecomputedFacts:
 
 @dataclass(frozen=True)
 class MemoryFacts:
-    """Memory of one device, in bytes; of `temporaries` and below the compiler's own figures.
+    """Memory of one device, in bytes; from `temporaries` on, the compiler's own figures.
 
-    What the host holds for the device is in `on_host`, and in nothing else.
+    What the host stores for the device counts in `on_host` only.
 
     Attributes:
         params: leaves of the state below `params`.
         optimizer: leaves below `opt_state` or `optimizer`.
         other_state: the rest of the state.
         batch: the batch.
-        arguments: all that is passed in, as the compiler counts it.
-        outputs: all that comes out, donated memory included.
+        arguments: everything that is passed in, as the compiler counts it.
+        outputs: everything that comes out, including what reuses donated memory.
         donated: bytes of arguments whose memory outputs reuse.
-        temporaries: what the step holds besides.
+        temporaries: what the step needs besides.
         constants: arrays that are part of the program itself, such as those that the step closes over.
-        peak: what must be there at once: arguments, outputs that are not in donated memory, constants, and temporaries,
-            which are allocated in one piece; what is on the host left out.
-        on_host: what lies in the memory of the host: leaves of the state, and values.
+        peak: what must be there at once: arguments, outputs that do not reuse donated memory, constants, and
+            temporaries, which are allocated in one piece; without what is on the host.
+        on_host: what is in host memory: leaves of the state, and values.
         capacity: the device's memory; None without a target.
-        needed: of it what the runtime takes for this program: the peak, what is lost between blocks, and what the
-            runtime keeps for itself.
-        pool: of it what JAX takes for its pool, by `XLA_PYTHON_CLIENT_MEM_FRACTION` or by itself.
-        most: of it what it could take.
-        assumed: what `needed` takes for granted, in words.
+        needed: what the runtime takes of it for this program: the peak, losses between blocks, and the runtime's own
+            use.
+        pool: what JAX takes of it for its pool, by `XLA_PYTHON_CLIENT_MEM_FRACTION` or by default.
+        most: what JAX could take of it.
+        assumed: the assumptions behind `needed`, in words.
         largest: the ten largest values.
         values_on_host: of what is on the host, values on their way from the forward to the backward pass.
     """
@@ -169,7 +170,7 @@ class MemoryFacts:
 
     @property
     def verdict(self) -> Verdict | None:
-        """`fits`; `may not fit`, as JAX is set, unless it is told to take more; `does not fit`. None: no target."""
+        """`fits`; `may not fit`: not as JAX is set, but if it takes more; `does not fit`; None without a target."""
         if self.capacity is None:
             return None
         if self.needed <= self.pool:
@@ -187,12 +188,12 @@ class WorkFacts:
     """What one device computes in a step.
 
     Attributes:
-        flops: floating-point operations of the traced step, spread evenly over the devices, loops multiplied out; None
-            where only the compiled program is known.
-        flops_compiled: of the matrix products and convolutions in the compiled program of one device; more than its
-            share of `flops` means that devices repeat one another's work (or recompute on purpose, by remat).
+        flops: floating-point operations of the traced step, divided evenly among the devices, loops multiplied out;
+            None if only the compiled program is known.
+        flops_compiled: those of the matrix products and convolutions in the compiled program of one device; more than
+            its share of `flops` means that devices repeat one another's work (or recompute on purpose, by remat).
         bytes_accessed: what the compiled program reads and writes in memory.
-        flops_by_dtype: of `flops_compiled`, by the dtype of the operands.
+        flops_by_dtype: `flops_compiled` by the dtype of the operands.
     """
 
     flops: float | None
@@ -203,9 +204,9 @@ class WorkFacts:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of the step on one of its lanes: what computes, what goes over links, what goes to the host.
+    """A stretch of the step on one lane: computing, sending over links, or copying to the host.
 
-    A loop's body stands once, as long as all its rounds.
+    The body of a loop appears once, as long as all its iterations.
 
     Attributes:
         lane: `compute`, `links` or `host`.
@@ -213,7 +214,7 @@ class Segment:
         name: of the collective or copy; empty for computation.
         begin: seconds from the start of the step.
         seconds: estimated for all its runs in a step.
-        waited: of those, while the device does nothing else.
+        waited: the part of it in which the device does nothing else.
         count: how often it runs.
         loop: the loop that it runs in; empty outside of loops.
     """

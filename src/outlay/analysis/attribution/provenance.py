@@ -1,6 +1,6 @@
-"""Who asked for an instruction: the part of the step, the module, and the line of the user's source.
+"""Find what caused an instruction: the part of the step, the module, and the line of the user's source.
 
-Three things tell: the scopes in an instruction's op name, the source lines that the compiler kept of it, and, where it
+There are three sources: the scopes in an instruction's op name, the source lines that the compiler kept, and, where it
 kept none, those of the nearest instructions that it is connected with.
 """
 
@@ -25,7 +25,7 @@ from outlay.program.manual_gradients import by_hand
 
 
 def _file_of(function: Callable[..., Any]) -> re.Pattern[str]:
-    """The file that defines a function, wherever Outlay is installed."""
+    """Match the file that defines a function, wherever Outlay is installed."""
     return re.compile(r"[/\\]".join(("", *map(re.escape, Path(function.__code__.co_filename).parts[-3:]))) + "$")
 
 
@@ -33,23 +33,24 @@ _INSTALLED = re.compile(
     r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<frozen|[/\\]outlay[/\\]core[/\\]"
 )
 _STANDARD_LIBRARY = tuple({sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "platstdlib")})
-# Of Outlay itself this is machinery; models, recipes and applications are programs like a user's.
+# These parts of Outlay are machinery; its models, recipes and applications count as programs, like a user's.
 _OUTLAY = re.compile(r"[/\\]outlay[/\\](\w+)[/\\]")
 _MACHINERY = (
     *("analysis", "arrays", "cli", "core", "devices", "graph", "layout", "program", "report", "search"),
     "train",
 )
 _PROGRAMS = frozenset(path.name for path in Path(__file__).parents[2].iterdir()).difference(_MACHINERY)
-# Rows are exchanged because a layout splits them: no line of the user's asks for it, so it is the one that does it.
+# Rows are exchanged because a layout splits them, not because a line of the user asks for it: Outlay's own line is
+# named.
 _EXCHANGE = _file_of(exchange_rows)
-# What calls these is the script that drives a program, not the program.
+# Callers of these are scripts that run a program, not the program itself.
 _DRIVER = re.compile(r"[/\\]outlay[/\\](program[/\\]program|analysis[/\\]|report[/\\]|cli[/\\]|search[/\\])")
 _BY_HAND = _file_of(by_hand)
 _OPTAX = re.compile(r"[/\\]optax[/\\]")
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _SCOPED = frozenset(("jvp", "transpose", "vmap", "remat", "checkpoint", "custom_jvp", "custom_vjp", "linearize"))
-"""Transformations that carry the scopes they were applied to, as in `transpose(jvp(MLP))`."""
+"""Transformations that enclose the scopes they were applied to, as in `transpose(jvp(MLP))`."""
 
 _JAX_SCOPES = frozenset(
     {
@@ -59,25 +60,25 @@ _JAX_SCOPES = frozenset(
         *("optimization_barrier", "cond_body", MICROBATCHES),
     }
 )
-"""Steps that JAX, or the step itself, puts on the path."""
+"""Scopes that JAX, or the step itself, adds to the path."""
 
 OPTIMIZER = "optimizer"
 """The scope that `outlay.train_step` opens around the optimizer's update."""
 
-# Farther relatives than these tell of other lines.
+# Instructions that are farther away belong to other lines.
 _MAX_VISITS = 40
 _REDUCING = ("all-reduce", "reduce-scatter")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an instruction comes from.
+    """The origin of an instruction.
 
     Attributes:
         phase: the part of the step.
-        module: the model's part, dotted; empty where nothing names it.
-        source: the user's line, its file relative to the working directory where it lies below; None if unknown.
-        primitive: the operation of JAX; empty where unknown.
+        module: the model's part, dotted; empty if nothing names it.
+        source: the user's line, its file relative to the working directory if it is below that; None if unknown.
+        primitive: the operation of JAX; empty if unknown.
     """
 
     phase: Phase
@@ -87,17 +88,17 @@ class Origin:
 
 
 def origin_of(module: HloModule, computation: str, one: Instruction) -> Origin:
-    """Where an instruction comes from: what it says itself, or else what its nearest relatives say.
+    """Return the origin of an instruction: from its own metadata, or else from its nearest relatives.
 
     Args:
         module: the program.
-        computation: the name of the computation that it stands in.
+        computation: the name of its computation.
         one: the instruction.
     """
     op_name, frames = metadata_of(module, computation, one)
     name, line = read_op_name(op_name), user_line(frames)
     if name is None or line is None:
-        # It bears the name of an argument, or the line of a library: what is near knows more.
+        # It carries the name of an argument, or a line of a library: its neighbours know more.
         near_name, near_frames = metadata_of(module, computation, replace(one, op_name="", frames=()))
         name = name or read_op_name(near_name)
         frames = frames if line else near_frames
@@ -106,9 +107,9 @@ def origin_of(module: HloModule, computation: str, one: Instruction) -> Origin:
 
 
 def user_line(frames: tuple[SourceLine, ...]) -> SourceLine | None:
-    """The innermost line of the user's own source, as people look for it.
+    """Return the innermost line of the user's own source.
 
-    Lines of installed packages and of Outlay's machinery are passed over; those of its models and recipes count.
+    Lines of installed packages and of Outlay's machinery are skipped; those of its models and recipes count.
 
     Args:
         frames: the source lines that led to an operation, innermost first.
@@ -125,7 +126,7 @@ def _is_users_frame(frame: SourceLine) -> bool:
 
 
 def is_users(file: str) -> bool:
-    """Whether a file holds somebody's program rather than a library."""
+    """Return whether a file holds a program rather than a library."""
     part = _OUTLAY.search(file)
     if part and part[1] in _MACHINERY:
         return False
@@ -140,7 +141,7 @@ def is_driver(file: str) -> bool:
 
 
 def _program_frames(frames: tuple[SourceLine, ...]) -> Iterator[SourceLine]:
-    """Up to what had the program compiled."""
+    """Yield the frames up to the one that had the program compiled."""
     for frame in frames:
         if is_driver(frame.file):
             return
@@ -157,13 +158,13 @@ def _phase(name: OpName, frames: tuple[SourceLine, ...]) -> Phase:
     if name.phase != "other":
         return name.phase
     files = [frame.file for frame in _program_frames(frames)]
-    if any(_BY_HAND.search(file) for file in files):  # gradients summed after they were taken
+    if any(_BY_HAND.search(file) for file in files):  # sums of gradients after they were taken
         return "backward"
     return "optimizer" if any(_OPTAX.search(file) for file in files) else "other"
 
 
 def _module(name: OpName, frames: tuple[SourceLine, ...]) -> str:
-    """By scopes; else by the classes whose calls led here; else by the innermost function."""
+    """Return the module: from scopes, else from the classes whose calls led here, else from the innermost function."""
     scopes = [scope for scope in name.scopes if scope != OPTIMIZER]
     if scopes:
         return ".".join(scopes)
@@ -176,7 +177,7 @@ def _module(name: OpName, frames: tuple[SourceLine, ...]) -> str:
 
 @dataclass(frozen=True)
 class OpName:
-    """An op name, read.
+    """A parsed op name.
 
     Attributes:
         primitive: the operation, such as `dot_general`.
@@ -190,7 +191,7 @@ class OpName:
 
 
 def read_op_name(text: str) -> OpName | None:
-    """Read an op name; None where it is none, such as the name of an argument.
+    """Parse an op name; None for other texts, such as the name of an argument.
 
     >>> read_op_name("jit(step)/transpose(jvp(MLP))/Dense_0/while/body/dot_general")
     OpName(primitive='dot_general', scopes=('MLP', 'Dense_0'), phase='backward')
@@ -208,7 +209,7 @@ def read_op_name(text: str) -> OpName | None:
 
 
 def _unjoined(path: list[str]) -> list[str]:
-    """Where the compiler joins operations it joins their names, `(a:b/c)`; the first that says its phase is taken."""
+    """Take one of the names, `(a:b/c)`, that the compiler joins with its operations: the first that tells its phase."""
     *start, last = path
     if not (last.startswith("(") and last.endswith(")")):
         return path
@@ -217,7 +218,7 @@ def _unjoined(path: list[str]) -> list[str]:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """At separators outside of parentheses."""
+    """Split at separators outside of parentheses."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign == "(") - (sign == ")")
@@ -250,23 +251,23 @@ def _phase_of_scopes(scopes: list[str], transforms: set[str]) -> Phase:
 
 
 def metadata_of(module: HloModule, computation: str, instruction: Instruction) -> tuple[str, Frames]:
-    """The op name and the source lines, innermost first: an instruction's own, else those of its nearest relative.
+    """Return op name and source lines, innermost first: an instruction's own, or else its nearest relative's.
 
-    Of a reduction that is what made its operand; of all else what takes the result, since a gather is there for the
-    sake of its consumer.
+    For a reduction the relative is what made its operand; for everything else what takes the result, since a gather
+    exists for the sake of its consumer.
 
     Args:
         module: the program.
-        computation: the name of the computation that the instruction stands in.
+        computation: the name of the instruction's computation.
         instruction: such as a collective.
 
     Returns:
-        Both empty where no relative has them either.
+        Both empty if no relative has them either.
     """
     if instruction.op_name and instruction.frames:
         return instruction.op_name, instruction.frames
     relatives = list(_relatives(module.computations[computation], instruction))
-    # In a fusion the note may stand at the fusion itself.
+    # A fusion may carry the metadata of what it holds.
     relatives += [caller for _, caller in module.callers.get(computation, ()) if "fusion" in caller.opcode]
     with_frames = next((one for one in relatives if one.frames), None)
     if with_frames is not None:
@@ -284,13 +285,13 @@ def _relatives(computation: Computation, instruction: Instruction) -> Iterable[I
 
 
 def _producers(computation: Computation, instruction: Instruction) -> Iterable[Instruction]:
-    """What the operands were made by, nearest first."""
+    """Yield what the operands were made by, nearest first."""
     known = computation.instructions
     yield from _nearest_first(instruction, lambda one: [known[name] for name in one.operands if name in known])
 
 
 def _consumers(computation: Computation, instruction: Instruction) -> Iterable[Instruction]:
-    """What takes the result, nearest first."""
+    """Yield what takes the result, nearest first."""
     yield from _nearest_first(instruction, lambda one: computation.users.get(one.name, ()))
 
 

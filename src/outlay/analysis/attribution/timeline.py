@@ -1,4 +1,4 @@
-"""Where a step's time goes: its stretches in order, to draw, and its dearest operations by line of source."""
+"""Lay out a step's time: its stretches in order, to draw, and its most expensive operations by source line."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from outlay.analysis.hlo.hlo_module import HloModule, SourceLine
 
 _COMPUTE = "compute"
 _SEEN = 2e-5
-"""Seconds from which on a pause is shown; what passes between two operations is less."""
+"""Seconds from which a pause is shown; shorter ones lie between any two operations."""
 
 NUM_LINES = 20
 _LOOKED_AT = 400
-"""Operations whose lines are looked up, the dearest ones: to look up thousands of small ones would take seconds."""
+"""The most operations whose lines are looked up, most expensive first: thousands of small ones would take seconds."""
 
 
 def timeline(timed: TimedBlock, collectives: Sequence[CollectiveFacts]) -> tuple[Segment, ...]:
-    """The stretches of a step, those that compute one after the other joined.
+    """Return the stretches of a step; consecutive computations are joined.
 
     Args:
-        timed: the step, timed out in time.
+        timed: the step with the times of its operations.
         collectives: its collectives, for their kinds.
     """
     kinds = {one.name: one.kind for one in collectives}
@@ -53,7 +53,7 @@ def _segments(
             is_loop = one.part == "loop"
             inner = scale * one.runs if is_loop else scale
             yield from _segments(one.inside, at, inner, count * one.runs, one.name if is_loop else loop, kinds)
-        elif one.lane != "fetches":  # what is waited for of these is part of the computation
+        elif one.lane != "fetches":  # waiting for these is part of the computation
             kind = kinds.get(one.name, one.part) if one.lane == "links" else "host" if one.lane == "host" else _COMPUTE
             name = "" if kind == _COMPUTE else one.name
             yield Segment(one.lane, kind, name, at, scale * one.seconds, scale * one.waited, count, loop)
@@ -64,14 +64,14 @@ class OperationFacts:
     """Operations of one kind on one line of source.
 
     Attributes:
-        what: the operation of JAX, with its module and phase; of what has none the instruction.
+        what: the operation of JAX, with its module and phase; the instruction if that is unknown.
         bound_by: `products`, `memory`, `kernels`, or `communication` and `host` that the device waits for.
-        seconds: a step.
+        seconds: per step.
         share: of the step.
-        runs: a step.
-        flops: a step.
-        num_bytes: a step; read and written in memory, or sent.
-        source: the line; None where the compiler kept none.
+        runs: per step.
+        flops: per step.
+        num_bytes: per step; read and written in memory, or sent.
+        source: the line; None if the compiler kept none.
     """
 
     what: str
@@ -85,12 +85,12 @@ class OperationFacts:
 
 
 def dearest_operations(module: HloModule, schedule: Schedule, timed: TimedBlock) -> tuple[OperationFacts, ...]:
-    """What takes most of a step, dearest first; exchanges and copies count by how long the device waits for them.
+    """Return what takes most of a step, most expensive first; exchanges and copies count while the device waits.
 
     Args:
         module: the program.
-        schedule: what it does in order.
-        timed: the same in time.
+        schedule: what it does, in order.
+        timed: the schedule with times.
     """
     where = {one.name: block.name for block, one in module.instructions()}
     events = {event.name: event for events in schedule.blocks.values() for event in events if event.kind != "wait"}

@@ -1,1 +1,1 @@
-"""What costs more than it must, and the edit that mends it."""
+"""Find what costs more than it must, and the edit that fixes it."""

@@ -1,8 +1,8 @@
-"""Communication that a layout did not mean, and the constraints that avoid it.
+"""Find communication that a layout did not intend, and the constraints that avoid it.
 
-Found are whole parameters that are gathered, exchanges in plain FSDP, a gathered batch, and values that are moved and
-moved back. The fix is to write where a value lives, in the terms of the line that makes it: under `jax.vmap` a function
-sees one sample, and a spec speaks of one sample's dims, so an axis of the batch would split features there.
+It finds whole parameters that are gathered, exchanges in plain FSDP, a gathered batch, and values that are moved and
+moved back. The fix says where a value should live, in the terms of the line that makes it: under `jax.vmap` a function
+sees one sample, and a spec is about one sample's dims, so an axis of the batch would split features there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from outlay.layout.policies import LargestDim
 from outlay.program.program import Program
 
 ONE_SAMPLE = "inside jax.vmap a spec speaks of one sample, so constrain what vmap takes or returns"
-"""What to add to a fix where the line stands under `jax.vmap`."""
+"""Added to a fix if the line is under `jax.vmap`."""
 
 _CONSTRAINS = re.compile(r"constrain|reshard|out_sharding")
 _MAX_VALUES = 400
@@ -47,11 +47,11 @@ _CHEAP = frozenset(
         "xor",
     }
 )
-"""Operations that go element by element, and so could be done wherever their operands are."""
+"""Element-wise operations, which could run wherever their operands are."""
 
 
 def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
-    """Parameters that are split by a rule other than FSDP, so as to be used in pieces, but are gathered."""
+    """Find parameters that a rule other than FSDP splits, to be used in pieces, but that are gathered."""
     program = evidence.program
     if program is None:
         return
@@ -66,7 +66,7 @@ def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
 
 
 def fsdp_axes(program: Program) -> set[str]:
-    """The axes along which the layout splits parameters only to gather them where they are used."""
+    """Return the axes along which the layout splits parameters only to gather them where they are used."""
     policies = [rule.placement for rule in program.layout if not rule.names("opt_state") and not rule.names("grads")]
     return {policy.axis for policy in policies if isinstance(policy, LargestDim)}
 
@@ -93,7 +93,7 @@ def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, by_h
 
 
 def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
-    """All-to-all under a layout that only splits the batch, and parameters to gather them: no value needs it."""
+    """Find all-to-all under a layout that only splits the batch, and parameters to gather them: no value needs it."""
     program = evidence.program
     if program is None or not fsdp_axes(program):
         return
@@ -109,14 +109,14 @@ def exchanges_in_fsdp(evidence: Evidence) -> Iterator[Finding]:
         cost = sum(one.bytes_per_step for one in exchanges)
         text = (
             f"all-to-all{at(source)} exchanges values {how_often(sum(one.count for one in exchanges))} a step, "
-            f"{format_bytes(cost)}, and FSDP needs none: the compiler splits activations there as it splits a parameter"
+            f"{format_bytes(cost)}, but FSDP needs none: the compiler splits activations there as it splits a parameter"
         )
         fix = spread_samples(evidence, "the activations", source, _first_axis(exchanges))
         yield Finding("all-to-all-in-fsdp", text, fix, cost, source)
 
 
 def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
-    """Leaves of the batch that every device gathers, so that all do the same work on all samples."""
+    """Find leaves of the batch that every device gathers, so that all do the same work on all samples."""
     for path, gathers in _by_leaf(evidence.collectives).items():
         if not path.startswith("batch"):
             continue
@@ -130,7 +130,7 @@ def gathered_batch(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _by_leaf(collectives: Sequence[CollectiveFacts]) -> dict[str, list[CollectiveFacts]]:
-    """The all-gathers of leaves."""
+    """Group the all-gathers by leaf."""
     gathers: dict[str, list[CollectiveFacts]] = {}
     for one in collectives:
         for leaf in one.leaves if one.kind == "all-gather" else ():
@@ -139,7 +139,7 @@ def _by_leaf(collectives: Sequence[CollectiveFacts]) -> dict[str, list[Collectiv
 
 
 def _bytes(gathers: Sequence[CollectiveFacts]) -> int:
-    """The bytes sent for one leaf; of leaves that are gathered together its share, as if all were alike."""
+    """Return the bytes sent for one leaf; of leaves that are gathered together its share, as if all were equal."""
     return sum(one.bytes_per_step // len(one.leaves) for one in gathers)
 
 
@@ -152,7 +152,7 @@ def _first_axis(collectives: Sequence[CollectiveFacts]) -> str:
 
 
 def back_and_forth(evidence: Evidence) -> Iterator[Finding]:
-    """Exchanges that another undoes, and gathers of what is cut up again, with only element-wise work between."""
+    """Find exchanges that another one reverts, and gathers that are cut again, with only element-wise work between."""
     by_name = {one.name: one for one in evidence.collectives}
     for computation, one in evidence.module.instructions():
         collective = by_name.get(one.name)
@@ -168,7 +168,7 @@ def back_and_forth(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _where_it_ends(module: HloModule, computation: Computation, one: Instruction) -> Iterator[Instruction]:
-    """What takes a value, past element-wise operations: collectives, products, cuts, the end of the computation."""
+    """Yield what takes a value, past element-wise operations: collectives, products, slices, the end."""
     pending, seen = [one], {one.name}
     while pending and len(seen) < _MAX_VALUES:
         value = pending.pop(0)
@@ -187,7 +187,7 @@ def _where_it_ends(module: HloModule, computation: Computation, one: Instruction
 
 
 def _is_own_piece(computation: Computation, one: Instruction) -> bool:
-    """Whether an instruction cuts out a piece that depends on which device it runs on."""
+    """Return whether an instruction slices out a piece that depends on the device."""
     if is_collective(one.opcode) or ("slice" not in one.opcode and one.opcode != "fusion"):
         return False
     pending = [(operand, _HOPS) for operand in one.operands]
@@ -211,7 +211,7 @@ def _exchanged_twice(evidence: Evidence, there: CollectiveFacts, back: Collectiv
     )
     constrained = [one.source for one in (there, back) if is_constrained(evidence.module, one.source)]
     if constrained:
-        fix = f"take the constraint away{at(constrained[0])}, or write the same spec on both sides"
+        fix = f"remove the constraint{at(constrained[0])}, or write the same spec on both sides"
     else:
         fix = spread_samples(evidence, "the values", there.source, next(iter(there.axes), "data"))
     return Finding("resharding", text, f"keep one sharding: {fix}", cost, there.source)
@@ -234,7 +234,7 @@ def _axes(collective: CollectiveFacts) -> str:
 
 
 def is_elementwise(module: HloModule, one: Instruction) -> bool:
-    """Whether an instruction moves data or computes element by element: it would not mind another sharding."""
+    """Return whether an instruction moves data or computes element-wise, so that it would work on another sharding."""
     if one.opcode == "fusion":
         fused = module.called(one, "calls")
         return fused is not None and all(is_elementwise(module, inner) for inner in fused.instructions.values())
@@ -242,7 +242,7 @@ def is_elementwise(module: HloModule, one: Instruction) -> bool:
 
 
 def spread_samples(evidence: Evidence, what: str, source: SourceLine | None, axis: str) -> str:
-    """The fix that keeps each device's samples its own, in words.
+    """Write the fix that keeps each device's samples its own.
 
     Args:
         evidence: the program.
@@ -260,12 +260,12 @@ def spread_samples(evidence: Evidence, what: str, source: SourceLine | None, axi
 
 
 def is_under_vmap(module: HloModule, source: SourceLine | None) -> bool:
-    """Whether what a line computes stands under `jax.vmap`."""
+    """Return whether a line computes under `jax.vmap`."""
     return any("vmap(" in one for one in _op_names(module, source))
 
 
 def is_constrained(module: HloModule, source: SourceLine | None) -> bool:
-    """Whether a line says itself where a value lives."""
+    """Return whether a line itself constrains where a value lives."""
     if source is None:
         return False
     names = (read_op_name(one) for one in _op_names(module, source))
@@ -274,7 +274,7 @@ def is_constrained(module: HloModule, source: SourceLine | None) -> bool:
 
 
 def at(source: SourceLine | None) -> str:
-    """A line as it follows a word in a text; empty where none is known."""
+    """Write a line so that it can follow a word; empty if the line is unknown."""
     return f" at {source}" if source else ""
 
 

@@ -1,4 +1,4 @@
-"""What the compiler reports, and what to do about it: reshardings it could not do, memory it could not find."""
+"""Explain what the compiler reports: reshardings that it could not do, memory that it could not find."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.placement import Dims, dims_spec, spec_text
 
 FULL_REMATERIALIZATION = "full-rematerialization"
-"""The finding of a resharding that the compiler could not do directly."""
+"""The kind of finding for a resharding that the compiler could not do directly."""
 
 _FULL = "Involuntary full rematerialization"
 _NO_LESS = "Can't reduce memory use below"
@@ -36,13 +36,13 @@ _RESHARDING = re.compile(
     r"from sharding (?P<have>\{.+?\}) to (?P<want>\{.+?\}) (?:efficiently|without)"
     r".*?HLO operation:? %?(?P<name>\S+) = (?P<shape>[^=]*?) (?P<opcode>[\w\-]+)\("
 )
-# Arguments alone are more than the compiler may use: a peak that the memory facts have, too.
+# Arguments alone exceed what the compiler may use: a peak that the memory facts report too.
 _ARGUMENTS = re.compile(r"byte size of input/output arguments \(\d+\) exceeds the base limit")
 _BELOW = re.compile(rf"{_NO_LESS} (?P<least>[\d.]+ ?\w+).*?only reduced to (?P<reached>[\d.]+ ?\w+)")
 
 
 def is_message(line: str) -> bool:
-    """Whether a line is something that the findings say."""
+    """Return whether a line is reported as a finding."""
     return (_FULL in line and bool(_RESHARDING.search(line))) or bool(_BELOW.search(line) or _ARGUMENTS.search(line))
 
 
@@ -53,14 +53,14 @@ def message_findings(
     text: str = "",
     mesh: MeshInfo | None = None,
 ) -> Iterator[Finding]:
-    """A finding for each thing that the compiler reports; what it reports several times is one finding.
+    """Return a finding for each thing that the compiler reports; repeated reports become one finding.
 
     Args:
         messages: the lines.
-        module: the program, if there is one.
+        module: the program, if known.
         leaves: its parameters.
-        text: of the program; its tables give the source lines.
-        mesh: the mesh that shardings are of.
+        text: of the program; its tables hold the source lines.
+        mesh: the mesh of the shardings.
     """
     limits = []
     for line in dict.fromkeys(_without_time(message) for message in messages):
@@ -68,7 +68,7 @@ def message_findings(
             yield _full_resharding(line, resharding, module, leaves, text, mesh)
         elif below := _BELOW.search(line):
             limits.append(_no_less_memory(below))
-    if limits:  # one of each attempt; the largest is of the whole program
+    if limits:  # one per attempt; the largest belongs to the whole program
         yield max(limits, key=lambda finding: finding.cost_bytes)
 
 
@@ -92,7 +92,7 @@ def _full_resharding(
     cost = total_bytes(read_shapes(match["shape"])) * _num_tiles(match["have"], mesh)
     if "maximal" in match["want"]:
         needed = "which is needed on device 0 alone, as for jax.debug.print and callbacks"
-        fix = "print or call back a reduced value, such as x.mean(), or leave it out of the timed program"
+        fix = "print a reduced value instead, such as x.mean(), or leave it out of the timed program"
     else:
         needed = f"which {consumer} takes as {want}" if consumer else f"which is needed as {want}"
         fix = (
@@ -103,13 +103,13 @@ def _full_resharding(
             fix += f"; {ONE_SAMPLE}"
     words = (
         f"{what} as {have}, {needed}, cannot be moved directly: every device gathers all of it, {format_bytes(cost)}, "
-        "and cuts its piece out again"
+        "and slices its piece out again"
     )
     return Finding(FULL_REMATERIALIZATION, words, fix, cost, source or consumer)
 
 
 def _argument(name: str, module: HloModule | None, leaves: Sequence[Leaf]) -> str:
-    """The leaf of an argument, by the name that the compiler knows it by."""
+    """Return the leaf of an argument, by the compiler's name for it."""
     entry = module.computations.get(module.entry) if module else None
     parameters = ((leaf.path, entry.parameter(leaf.number)) for leaf in leaves if entry)
     return next((path for path, parameter in parameters if parameter and parameter.op_name == name), name)
@@ -127,13 +127,13 @@ def _num_tiles(text: str, mesh: MeshInfo | None) -> int:
 
 
 def _consumer(module: HloModule, op_name: str, source: SourceLine | None) -> SourceLine | None:
-    """The line that takes the value elsewhere, where the optimized program still shows it."""
+    """Return the line that takes the value elsewhere, if the optimized program still shows it."""
     for computation, one in module.instructions():
         lines: list[SourceLine | None] = []
         line = user_line(one.frames)
         if one.op_name == op_name and line == source:
             lines = [user_line(user.frames) for user in computation.users.get(one.name, ())]
-        elif one.opcode.startswith("all-gather"):  # it may bear the name of what it is gathered for
+        elif one.opcode.startswith("all-gather"):  # it may carry the name of its consumer
             made = [computation.instructions.get(name) for name in one.operands]
             from_there = any(operand and user_line(operand.frames) == source for operand in made)
             lines = [line] if from_there or one.op_name == op_name else []
@@ -143,7 +143,7 @@ def _consumer(module: HloModule, op_name: str, source: SourceLine | None) -> Sou
 
 
 def frames_of(text: str) -> Callable[[int], tuple[SourceLine, ...]]:
-    """The source lines of a program's stack frames, by their number."""
+    """Return the source lines of a program's stack frames, by number."""
     tables, table = SourceTables(), ""
     for line in text.splitlines():
         if line in TABLES:
@@ -157,15 +157,15 @@ def frames_of(text: str) -> Callable[[int], tuple[SourceLine, ...]]:
 
 def _no_less_memory(match: re.Match[str]) -> Finding:
     text = (
-        f"the compiler computes values twice to save memory, and still needs {match['reached']} for temporaries where "
-        f"{match['least']} was the goal"
+        f"the compiler recomputes values to save memory, and still needs {match['reached']} for temporaries instead of "
+        f"{match['least']}"
     )
     fix = "smaller microbatches (accumulate=...), remat by hand (jax.checkpoint), or split more: fsdp, tensor_parallel"
     return Finding("memory-limit", text, fix, size_bytes(match["reached"]))
 
 
 def size_bytes(text: str) -> int:
-    """Bytes of a size as the compilers write it.
+    """Parse a size in bytes as the compilers write it.
 
     >>> size_bytes("60.20GiB") == int(60.20 * 2**30), size_bytes("512B"), size_bytes("1.5G")
     (True, 512, 1610612736)
@@ -183,7 +183,7 @@ _AXIS = re.compile(r"'([^']+)'")
 
 
 def read_sharding(text: str, mesh_axes: MeshAxes) -> Dims | None:
-    """The mesh axes that split each dim; None where they are no axes of this mesh, or the text is not understood.
+    """Return the mesh axes that split each dim; None if they are not axes of this mesh, or the text is not understood.
 
     Args:
         text: such as `{devices=[4,1,2]<=[8] last_tile_dim_replicate}` or `{mesh['x'=4,'y'=2], [{'x'}, {}]}`.
@@ -216,7 +216,7 @@ def _from_tiles(tiles: re.Match[str], whole_last: bool, mesh_axes: MeshAxes) -> 
 
 
 def _candidates(dims: Sequence[int], mesh_axes: MeshAxes) -> Iterator[Dims]:
-    """Every way to split so many dims into so many tiles by whole axes."""
+    """Yield every way to split so many dims into so many tiles by whole axes."""
     axes = [(name, size) for name, size in mesh_axes if size > 1]
 
     def split(sizes: Sequence[int], left: list[tuple[str, int]]) -> Iterator[Dims]:

@@ -1,4 +1,4 @@
-"""Work that costs more than it must: devices that repeat one another's, and attention without a fused kernel."""
+"""Find work that costs more than it must: repeated by several devices, or attention without a fused kernel."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from outlay.models.attention import kernel_rules
 from outlay.models.attention.kernel_rules import Refusal
 
 RATIO = 1.5
-"""Of what one device computes to its share; recomputing a whole forward pass (remat) comes to 1.33."""
+"""The factor over its share from which a device repeats work; recomputing a whole forward pass (remat) gives 1.33."""
 
 _WRITES_NOTHING = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call")
 _OWN = str(Path(kernel_rules.__file__).parent)
 
 
 def repeated_work(evidence: Evidence) -> Iterator[Finding]:
-    """A finding where one device computes much more than its share of the traced step."""
+    """Find programs in which one device computes much more than its share of the traced step."""
     work, mesh = evidence.work, evidence.mesh
     if not work.flops or mesh is None or mesh.num_devices == 1:
         return
@@ -46,7 +46,7 @@ def repeated_work(evidence: Evidence) -> Iterator[Finding]:
 
 
 def unfused_attention(evidence: Evidence) -> Iterator[Finding]:
-    """Attention that goes block by block on hardware with a fused kernel, by the rule that refused it."""
+    """Find attention that is computed block by block on hardware with a fused kernel, and the rule that refused it."""
     written: dict[Refusal, dict[SourceLine | None, int]] = {}
     for name, (runs, _) in runs_per_step(evidence.module).items():
         for one in evidence.module.computations[name].instructions.values():
@@ -66,6 +66,6 @@ def unfused_attention(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _caller(one: Instruction) -> SourceLine | None:
-    """The user's line that asked for attention, rather than a line of the attention itself."""
+    """Return the user's line that asked for attention, rather than a line of the attention itself."""
     own = [number for number, frame in enumerate(one.frames) if frame.file.startswith(_OWN)]
     return user_line(one.frames[own[-1] + 1 :] if own else one.frames)

@@ -1,4 +1,4 @@
-"""Something that costs more than it must, with what to do about it; and what such findings are looked for in."""
+"""A finding: something that costs more than it must, and what to do about it; and the evidence for findings."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Finding:
         kind: a short fixed name, such as `resharding`, `whole-parameter-gather`, `out-of-memory`.
         text: what, where and how much, in words.
         fix: the edit to make.
-        cost_bytes: bytes moved or held for it, on a device in a step, by all alike; findings are ranked by it.
-        source: the user's line, where there is one.
-        num_alike: how many of the program's instructions have this finding, in the same words.
+        cost_bytes: bytes moved or stored for it, by a device in a step, for all equal ones; findings are ranked by it.
+        source: the user's line, if known.
+        num_alike: how many of the program's instructions have the same finding.
     """
 
     kind: str
@@ -43,13 +43,13 @@ class Evidence:
 
     Attributes:
         module: the program.
-        collectives: what it moves.
+        collectives: its collectives.
         leaves: its parameters.
-        mesh: the mesh it is partitioned over, if it is known.
-        memory: what a device holds, if it is known.
+        mesh: the mesh that it is partitioned over, if known.
+        memory: what a device holds, if known.
         work: what a device computes.
-        program: what it was made from, if that is an `outlay.Program`.
-        state: what comes back of its first argument, if that is a state and it is known.
+        program: the `outlay.Program` that it was made from, if any.
+        state: what comes back of its first argument, if that is a state, and if known.
     """
 
     module: HloModule

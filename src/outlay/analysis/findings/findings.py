@@ -1,4 +1,4 @@
-"""Everything that costs more than it must, ranked by what it costs."""
+"""Collect everything that costs more than it must, ranked by cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outlay.analysis.findings.memory import (
 )
 
 _CAUSES = ("gathered-batch", "all-to-all-in-fsdp")
-"""Kinds after which devices work on samples that are not their own."""
+"""Kinds of findings after which devices work on other devices' samples."""
 
 _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     back_and_forth,
@@ -38,13 +38,13 @@ _CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
 
 
 def find(evidence: Evidence) -> list[Finding]:
-    """Every finding, in no order."""
+    """Return every finding, in no particular order."""
     findings = _with_what_they_cause([finding for check in _CHECKS for finding in check(evidence)])
     return [*(too_large(evidence.memory) if evidence.memory else ()), *findings]
 
 
 def _with_what_they_cause(findings: list[Finding]) -> list[Finding]:
-    """Findings that make devices repeat work cost what the repetition does: a small gather may cause a lot of it."""
+    """Charge findings that make devices repeat work with the repetition: a small gather may cause a lot of it."""
     repeated = max((finding.cost_bytes for finding in findings if finding.kind == "repeated-work"), default=0)
     return [
         replace(finding, cost_bytes=max(finding.cost_bytes, repeated)) if finding.kind in _CAUSES else finding
@@ -53,9 +53,9 @@ def _with_what_they_cause(findings: list[Finding]) -> list[Finding]:
 
 
 def ranked(findings: list[Finding]) -> tuple[Finding, ...]:
-    """The dearest first, what does not fit before what only costs, those in the same words as one.
+    """Rank findings: what does not fit first, then by cost; equal ones become one.
 
-    A resharding that the compiler reports itself is not reported twice.
+    A resharding that the compiler itself reports is not reported twice.
     """
     reported = [f"{finding.source} {finding.text}" for finding in findings if finding.kind == FULL_REMATERIALIZATION]
     num_alike = collections.Counter(

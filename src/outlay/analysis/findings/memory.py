@@ -1,4 +1,4 @@
-"""Memory that costs more than it must: what does not fit, is held whole on every device, or could be used again."""
+"""Find memory that costs more than it must: what does not fit, is replicated, or could be reused."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from outlay.analysis.hlo.hlo_shapes import read_shapes, total_bytes
 from outlay.core.quantities import counted, format_bytes
 
 SHARE = 0.1
-"""The share of the state that a device holds from which on a replicated leaf is worth a finding."""
+"""The share of a device's state from which a replicated leaf is worth a finding."""
 
 CONSTANT_BYTES = 2**20
-"""From here on an array in the program's own text is worth a finding."""
+"""The bytes from which an array in the program's own text is worth a finding."""
 
 _MAX_NAMED = 4
 _MIN_BYTES = 1024
-"""Below this, a step counter say, nobody cares."""
+"""Bytes below which nothing is reported, such as a step counter."""
 
 _FIX = (
     "more devices to split over (fsdp, tensor_parallel), smaller microbatches (accumulate=...), "
     "jax.checkpoint on a layer, or bfloat16 parameters"
 )
-# The first is what libtpu says of temporaries that cannot fit, the second what it says after it has placed buffers.
+# libtpu's messages: the first for temporaries that cannot fit, the second after it has placed buffers.
 _USED = re.compile(r"(?:\(|Used )(?P<needed>[\d.]+\w+)\)? (?:exceeds available HBM \(|of )(?P<there>[\d.]+\w+)")
 _BUFFER = re.compile(r"Size: ([\d.]+\w+)(?:\s+Operator: (.*?))?\s+Shape: (\S+)", re.DOTALL)
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
@@ -37,11 +37,11 @@ _NUM_SHOWN = 3
 
 
 def too_large(memory: MemoryFacts) -> Iterator[Finding]:
-    """A finding where the step needs more than the device can give, or than JAX takes by itself."""
+    """Find steps that need more memory than the device has, or than JAX takes by default."""
     if memory.verdict == "may not fit":
         share = min(0.95, math.ceil(100 * memory.needed / (memory.capacity or 1)) / 100)
         text = (
-            f"the step needs about {format_bytes(memory.needed)}, and JAX as it is set takes "
+            f"the step needs about {format_bytes(memory.needed)}, but JAX as it is set takes only "
             f"{format_bytes(memory.pool)} of the device's {format_bytes(memory.capacity or 0)}"
         )
         fix = f"set XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f}; or {_FIX}"
@@ -56,21 +56,21 @@ def too_large(memory: MemoryFacts) -> Iterator[Finding]:
 
 
 def gave_up(failure: str, traced: Sequence[ValueFacts] = ()) -> Finding:
-    """The finding of a compiler that ran out of memory, and what it says of it.
+    """Return the finding for a compiler that ran out of memory, with what it says.
 
     Args:
         failure: the compiler's error.
-        traced: the largest arrays of the traced program, for a compiler that names none.
+        traced: the largest arrays of the traced program, for a compiler that lists none.
     """
     largest, used = buffers_in(failure), _USED.search(failure)
-    of_trace = f"the compiler names no arrays; in the traced program, before they are split, {_largest(traced)}"
+    of_trace = f"the compiler lists no arrays; in the traced program, before they are split, {_largest(traced)}"
     why = f"the step needs {used['needed']} on a device of {used['there']}" if used else failure.strip().splitlines()[0]
     text = f"the compiler gave up: {why}; {_largest(largest) if largest else of_trace}"
     return Finding("out-of-memory", text, _FIX, size_bytes(used["needed"]) if used else 0, _line(largest))
 
 
 def buffers_in(failure: str) -> tuple[ValueFacts, ...]:
-    """The largest buffers that a compiler's error lists."""
+    """Return the largest buffers that a compiler's error lists."""
     buffers = []
     for size, operator, shape in _BUFFER.findall(failure):
         arrays = read_shapes(shape)
@@ -100,7 +100,7 @@ def _line(largest: Sequence[ValueFacts]) -> SourceLine | None:
 
 
 def whole_leaves(evidence: Evidence) -> Iterator[Finding]:
-    """State that is replicated, where it is a large share of what a device holds and other state is split."""
+    """Find state that is replicated, if it is a large share of a device's state and other state is split."""
     program = evidence.program
     if program is None or program.mesh.size == 1:
         return
@@ -120,7 +120,7 @@ def whole_leaves(evidence: Evidence) -> Iterator[Finding]:
 
 
 def large_constants(evidence: Evidence) -> Iterator[Finding]:
-    """Arrays that the function closes over: they are copied to every device, and stand in the program's text."""
+    """Find arrays that the function closes over: they are copied to every device, and part of the program's text."""
     module = evidence.module
     if module.num_partitions == 1:
         return
@@ -134,7 +134,7 @@ def large_constants(evidence: Evidence) -> Iterator[Finding]:
 
 
 def donated_in_vain(evidence: Evidence) -> Iterator[Finding]:
-    """Donated leaves that no output could use."""
+    """Find donated leaves whose memory no output could use."""
     used = {number for _, number in evidence.module.input_output_alias}
     lost = [leaf for leaf in evidence.leaves if leaf.donated and leaf.number not in used]
     cost = sum(leaf.num_bytes for leaf in lost)
@@ -142,7 +142,7 @@ def donated_in_vain(evidence: Evidence) -> Iterator[Finding]:
         return
     paths = [leaf.path for leaf in sorted(lost, key=lambda leaf: -leaf.num_bytes)]
     text = (
-        f"the memory of {counted(len(lost), 'donated leaf', 'donated leaves')} is not used again, "
+        f"the memory of {counted(len(lost), 'donated leaf', 'donated leaves')} is not reused, "
         f"{format_bytes(cost)}: {_named(paths)}"
     )
     fix = "return each with the shape, dtype and sharding it came with, or do not donate it"
@@ -150,7 +150,7 @@ def donated_in_vain(evidence: Evidence) -> Iterator[Finding]:
 
 
 def state_not_donated(evidence: Evidence) -> Iterator[Finding]:
-    """A first argument that comes back as it was, of whose memory there are two while the step runs."""
+    """Find a first argument that comes back as it was but is not donated, so that it exists twice during the step."""
     if evidence.state is None or evidence.state.is_donated:
         return
     cost = sum(leaf.num_bytes for leaf in evidence.leaves[: evidence.state.num_leaves])
@@ -162,7 +162,7 @@ def state_not_donated(evidence: Evidence) -> Iterator[Finding]:
 
 
 def state_that_moves(evidence: Evidence) -> Iterator[Finding]:
-    """State whose sharding is another one when it comes back: the next call compiles again, or moves it."""
+    """Find state that comes back with another sharding: the next call compiles again, or moves it."""
     moved = evidence.state.moved if evidence.state else ()
     if moved:
         num_bytes = {leaf.number: leaf.num_bytes for leaf in evidence.leaves}

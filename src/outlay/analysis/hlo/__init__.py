@@ -1,1 +1,1 @@
-"""Optimized HLO text, read into values: what the compiler decided, for every version and backend. Pure."""
+"""Parse optimized HLO text into values: what the compiler decided, for every version and backend. Pure."""

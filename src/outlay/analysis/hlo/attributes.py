@@ -1,4 +1,4 @@
-"""What follows an instruction's operands: attributes as `name=value`, and in its metadata op name and source lines."""
+"""Parse what follows an instruction's operands: `name=value` attributes, and op name and source lines of metadata."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from outlay.analysis.hlo.hlo_module import SourceLine
 
-# Every repetition is possessive (`*+`): what was matched is never tried another way, so odd text costs no more time.
+# Every repetition is possessive (`*+`): nothing that was matched is tried in another way, so odd text takes no longer.
 QUOTED = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+'
 _NAME = re.compile(r"[,\s]*+([\w.\-]++)=")
 _MARK = re.compile(QUOTED + r"|[\[\](){},]")
@@ -18,7 +18,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 class Attributes(Mapping[str, str]):
-    """The attributes of an instruction, taken apart when first asked for: most never are."""
+    """The attributes of an instruction, parsed when first asked for: most never are."""
 
     __slots__ = ("_text", "_values")
 
@@ -37,7 +37,7 @@ class Attributes(Mapping[str, str]):
         return self._read()[name]
 
     def __contains__(self, name: object) -> bool:
-        # Most questions are for what is not there: that needs no taking apart.
+        # Most questions are for attributes that are not there, which is seen without parsing.
         if self._values is None and f"{name}=" not in self._text:
             return False
         return name in self._read()
@@ -53,7 +53,7 @@ class Attributes(Mapping[str, str]):
 
 
 def read_attributes(text: str) -> dict[str, str]:
-    """The attributes by name, values as they stand in the text.
+    """Parse the attributes by name; values stay as they are in the text.
 
     Examples:
         >>> read_attributes(', channel_id=1, replica_groups={{0,1},{2,3}}, metadata={op_name="f(x, y={1})"}')
@@ -72,7 +72,7 @@ def read_attributes(text: str) -> dict[str, str]:
 
 
 def _value_end(text: str, start: int) -> int:
-    """Where the comma stands that ends the value: outside of all brackets and quotes."""
+    """Return the position of the comma that ends the value: outside of all brackets and quotes."""
     depth = 0
     for mark in _MARK.finditer(text, start):
         sign = mark[0]
@@ -86,7 +86,7 @@ def _value_end(text: str, start: int) -> int:
 
 
 def closing(text: str, start: int) -> int:
-    """Where the parenthesis is closed that opens at `start`; -1 where it is not.
+    """Return the position where the parenthesis at `start` is closed; -1 if it is not.
 
     Examples:
         >>> closing('f(a, (b), ")")', 1)
@@ -105,7 +105,7 @@ def closing(text: str, start: int) -> int:
 
 
 def unquote(text: str) -> str:
-    r"""A quoted string's content.
+    r"""Return the content of a quoted string.
 
     Examples:
         >>> unquote(r'"w[\'a\']"'), unquote(r'"caf\303\251"')
@@ -114,7 +114,7 @@ def unquote(text: str) -> str:
     inner = text[1:-1] if text.endswith('"') else text[1:]
     if "\\" not in inner:
         return inner
-    # Bytes outside of ASCII are escaped one by one, in octal.
+    # XLA escapes bytes outside of ASCII one by one, in octal.
     decoded = _ESCAPE.sub(_unescaped, inner)
     try:
         return decoded.encode("latin-1").decode()
@@ -150,7 +150,7 @@ class SourceTables:
         self._frames: dict[int, Frames] = {}
 
     def add(self, table: str, line: str) -> bool:
-        """Take a line of a table; return False where it is none."""
+        """Read a line of a table; return False if it is not one."""
         entry = _ENTRY.match(line)
         if entry is None:
             return False
@@ -162,14 +162,14 @@ class SourceTables:
         return True
 
     def frames(self, frame_id: int) -> Frames:
-        """The source lines of a stack frame, innermost first, each once: JAX repeats callers for every nested trace."""
+        """Return the source lines of a stack frame, innermost first, without repetitions of callers by JAX."""
         if frame_id not in self._frames:
             self._frames[frame_id] = tuple(dict.fromkeys(self._walk(frame_id)))
         return self._frames[frame_id]
 
     def _walk(self, frame_id: int) -> Iterator[SourceLine]:
-        # XLA prints the parent's number plus one, so that an outermost frame, whose parent is 0, seems to name 1.
-        # Should it ever print the number itself, the first frame no longer seems to be its own parent.
+        # XLA prints the parent's number plus one, so that an outermost frame, whose parent is 0, seems to name frame 1.
+        # If it ever prints the number itself, the first frame will no longer look like its own parent.
         first = self._fields.get(("StackFrames", 1), {})
         surplus = 1 if first.get("parent_frame_id") == 1 else 0
         seen: set[int] = set()
@@ -184,14 +184,14 @@ class SourceTables:
 
 
 def read_metadata(text: str, start: int, frames: Callable[[int], Frames]) -> tuple[str, Frames]:
-    """The op name and the source lines that an instruction's metadata gives.
+    """Return the op name and the source lines in an instruction's metadata.
 
     Args:
         text: the instruction.
         start: where its metadata starts.
-        frames: gives the source lines of a stack frame.
+        frames: returns the source lines of a stack frame.
     """
-    # Plain searches first: a module has hundreds of thousands of these.
+    # Plain searches come first: a module has hundreds of thousands of these.
     named = text.find("op_name=", start)
     name = _QUOTED.match(text, named + 8) if named > 0 else None
     op_name = unquote(name[0]) if name else ""

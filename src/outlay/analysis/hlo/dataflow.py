@@ -1,4 +1,4 @@
-"""Where values of a program come from and go: back to its parameters, and on to its results."""
+"""Follow values through a program: back to its parameters, and on to its results."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 
-# Bounds for odd programs: a search that takes longer gives up.
+# Bounds for unusual programs: a search that takes longer gives up.
 _MAX_STEPS = 1000
 _MAX_VALUES = 5000
 
-# Operations that hand the same data on: seen otherwise, in part, in another precision, or on other devices.
+# Operations that pass on the same data: reshaped, in part, in another precision, or on other devices.
 _PASSING = frozenset(
     {
         *("bitcast", "bitcast-convert", "convert", "copy", "reshape", "transpose", "reduce-precision"),
@@ -23,18 +23,18 @@ _PASSING = frozenset(
         *("all-gather-done", "all-to-all-done", "collective-permute-done"),
     }
 )
-# What a loop may do with an element of its state that it does not change.
+# Operations with which a loop may pass on an element of its state unchanged.
 _UNCHANGING = ("tuple", "get-tuple-element", "copy", "bitcast", "opt-barrier", "copy-start", "copy-done")
 _CALLING = ("fusion", "call", "fusion-start", "async-start")
-# What mixes elements: its result is another value, even where it has as many elements.
+# Operations that mix elements: the result is another value, even if it has as many elements.
 _MIXING = ("dot", "convolution", "reduce", "gather", "scatter", "custom-call", "sort", "reduce-window")
-# What hands the same data on though it changes how much of it there is on a device.
+# Operations that pass on the same data although a device gets more or less of it.
 _RESIZING = ("dynamic-update-slice", "reduce-scatter", "all-gather", "slice", "dynamic-slice")
 
 
 @dataclass(frozen=True)
 class _Value:
-    """A value: an instruction, the element of its tuple, and the calls that were entered to get there."""
+    """A value: an instruction, an element of its tuple, and the calls that were entered to reach it."""
 
     computation: str
     name: str
@@ -43,13 +43,14 @@ class _Value:
 
 
 def leaf_parameter(module: HloModule, computation: str, value: str) -> int | None:
-    """The number of the program's parameter that a value holds the data of; None where it is computed.
+    """Return the number of the program's parameter whose data a value holds; None if it is computed.
 
-    A value that a loop changes is computed; one that it only reads, such as weights it slices, is followed out of it.
+    A value that a loop changes is computed; one that it only reads, such as weights that it slices, is followed out of
+    it.
 
     Args:
         module: the program.
-        computation: the name of the computation that the value stands in.
+        computation: the name of the value's computation.
         value: the name of an instruction, such as an operand of a collective.
     """
     source: _Value | None = _Value(computation, value)
@@ -70,7 +71,7 @@ def _instruction(module: HloModule, value: _Value) -> Instruction | None:
 
 
 def _before(module: HloModule, value: _Value, one: Instruction) -> _Value | None:
-    """Where the data of a value comes from, one step back."""
+    """Return where the data of a value comes from, one step back."""
     if one.opcode == "get-tuple-element":
         return None if one.number is None else _operand(value, one, 0, (one.number, *value.path))
     if one.opcode == "parameter":
@@ -82,7 +83,7 @@ def _before(module: HloModule, value: _Value, one: Instruction) -> _Value | None
         if inner is None or inner.root is None:
             return None
         return _Value(inner.name, inner.root.name, value.path, (*value.calls, (value.computation, one)))
-    # Several arrays that are moved together are told apart by their positions, as those of a tuple are.
+    # Several arrays that are moved together are told apart by position, like the elements of a tuple.
     is_several = value.path and len(one.operands) > 1 and "slice" not in one.opcode
     if one.opcode == "tuple" or (one.opcode in _PASSING and is_several):
         return _operand(value, one, value.path[0], value.path[1:]) if value.path else None
@@ -94,7 +95,7 @@ def _operand(value: _Value, one: Instruction, number: int, path: tuple[int, ...]
 
 
 def _argument(module: HloModule, value: _Value, parameter: Instruction) -> _Value | None:
-    """What a computation is given for its parameter."""
+    """Return what a computation is given for its parameter."""
     if value.calls:
         *outer, (computation, caller) = value.calls
     else:
@@ -114,7 +115,7 @@ def _argument(module: HloModule, value: _Value, parameter: Instruction) -> _Valu
 
 
 def _is_unchanged(module: HloModule, loop: Instruction, path: tuple[int, ...]) -> bool:
-    """Whether a loop's body gives an element of its state on as it got it."""
+    """Return whether a loop's body passes on an element of its state unchanged."""
     body = module.called(loop, "body")
     if body is None or body.root is None or not path:
         return False
@@ -130,16 +131,16 @@ def _is_unchanged(module: HloModule, loop: Instruction, path: tuple[int, ...]) -
 
 
 def outputs_reached(module: HloModule, computation: str, value: str, element: int | None = None) -> tuple[int, ...]:
-    """The results of the program that a value flows into element by element.
+    """Return the results of the program into which a value flows element by element.
 
-    A gradient reaches what the optimizer makes of it: the parameter's new value, and its moments. Where it is reduced
-    to a number, such as a norm, it is followed no further.
+    A gradient reaches what the optimizer makes of it: the parameter's new value, and its moments. If it is reduced to a
+    number, such as a norm, it is followed no further.
 
     Args:
         module: the program.
-        computation: the name of the computation that the value stands in.
+        computation: the name of the value's computation.
         value: the name of an instruction, such as a collective.
-        element: of an instruction with several results the one to follow; all of them if not given.
+        element: which of several results to follow; by default all of them.
 
     Returns:
         Positions among the program's results, in order.
@@ -162,17 +163,17 @@ def outputs_reached(module: HloModule, computation: str, value: str, element: in
 
 
 def _paths(module: HloModule, computation: str, value: str, element: int | None) -> tuple[tuple[int, ...], ...]:
-    """The elements of a value that are followed."""
+    """Return the elements of a value that are followed."""
     if element is not None:
         return ((element,),)
     one = module.computations[computation].instructions[value]
-    # A start gives its operands too, and contexts; its end gives as many results as there are operands.
+    # A start also returns its operands, and contexts; its done returns as many results as there are operands.
     count = len(one.operands) if one.opcode.endswith("-start") else len(one.shapes)
     return tuple((number,) for number in range(count)) if count > 1 else ((),)
 
 
 def _following(module: HloModule, inside: Computation, one: Instruction, path: tuple[int, ...]) -> Iterator[_Value]:
-    """Where a value goes next: to those that take it, and out of the computation whose result it is."""
+    """Yield where a value goes next: into its users, and out of the computation whose result it is."""
     for user in inside.users.get(one.name, ()):
         for number, operand in enumerate(user.operands):
             if operand == one.name:
@@ -181,14 +182,14 @@ def _following(module: HloModule, inside: Computation, one: Instruction, path: t
         for computation, caller in module.callers.get(inside.name, ()):
             if caller.opcode in _CALLING or caller.opcode in ("while", "conditional"):
                 yield _Value(computation, caller.name, path)
-            if caller.opcode == "while":  # the next round
+            if caller.opcode == "while":  # the next iteration
                 yield from _parameter(inside, 0, path)
 
 
 def _taken(
     module: HloModule, inside: Computation, user: Instruction, number: int, one: Instruction, path: tuple[int, ...]
 ) -> Iterator[_Value]:
-    """What becomes of a value that an instruction takes as its operand of that number."""
+    """Yield what becomes of a value that an instruction takes as its operand of that number."""
     if user.opcode == "tuple":
         yield _Value(inside.name, user.name, (number, *path))
     elif user.opcode == "get-tuple-element":

@@ -1,6 +1,6 @@
-"""Which devices exchange with one another, and along which mesh axes.
+"""Find which devices exchange with one another, and along which mesh axes.
 
-Groups are read from `replica_groups` in its list, iota and mesh forms, and from the pairs of a permutation.
+Groups are read from the list, iota and mesh forms of `replica_groups`, and from the pairs of a permutation.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _AXIS_USED = re.compile(r"'?([^'=,:{}\s]++)'?(?::\((\d{1,9})\)(\d{1,9}))?")
 
 
 def groups_of(module: HloModule, instruction: Instruction) -> Groups:
-    """The groups of a collective, as positions in the program's device assignment.
+    """Return the groups of a collective, as positions in the program's device assignment.
 
     Args:
         module: the program.
-        instruction: the collective; of a permutation its (source, target) pairs are given.
+        instruction: the collective; for a permutation, its (source, target) pairs are returned.
 
     Returns:
-        The groups, empty where the text is not understood.
+        The groups; empty if the text is not understood.
     """
     attributes = instruction.attributes
     pairs = attributes.get("source_target_pairs")
@@ -41,24 +41,26 @@ def groups_of(module: HloModule, instruction: Instruction) -> Groups:
         numbers = read_groups(pairs, module.num_devices)
         return numbers if all(len(pair) == 2 for pair in numbers) else ()
     text = attributes.get("replica_groups", "{}")
-    if "device_ids" in attributes:  # the mesh form with permuted devices has a comma outside of brackets
+    if "device_ids" in attributes:  # in the mesh form, permuted devices follow a comma outside of brackets
         text += f", device_ids={attributes['device_ids']}"
     return _as_positions(text, module, instruction)
 
 
 def _as_positions(text: str, module: HloModule, instruction: Instruction) -> Groups:
-    """What the numbers of a group mean depends on two other attributes."""
+    """Translate the numbers of groups to positions; their meaning depends on two other attributes."""
     num_partitions, num_replicas = module.num_partitions, module.num_replicas
     attributes = instruction.attributes
     if attributes.get("use_global_device_ids") == "true":
         return read_groups(text, num_partitions * num_replicas)
-    if "channel_id" not in attributes:  # replicas, each partition with its like
+    if "channel_id" not in attributes:  # replicas; each partition exchanges with the same one of other replicas
         return tuple(
             tuple(replica * num_partitions + partition for replica in group)
             for group in read_groups(text, num_replicas)
             for partition in range(num_partitions)
         )
-    if instruction.opcode.startswith(("all-reduce", "all-gather", "reduce-scatter")):  # replicas, all their partitions
+    if instruction.opcode.startswith(
+        ("all-reduce", "all-gather", "reduce-scatter")
+    ):  # replicas, with all their partitions
         return tuple(
             tuple(replica * num_partitions + partition for replica in group for partition in range(num_partitions))
             for group in read_groups(text, num_replicas)
@@ -72,14 +74,14 @@ def _as_positions(text: str, module: HloModule, instruction: Instruction) -> Gro
 
 @functools.lru_cache(maxsize=4096)
 def read_groups(text: str, num_members: int) -> Groups:
-    """The groups that an attribute spells.
+    """Parse the groups of an attribute.
 
     Args:
-        text: `{{0,1},{2,3}}`, `[2,4]<=[4,2]T(1,0)`, `mesh['a'=4,'b'=2] {'b'}`; `{}` is all in one group.
-        num_members: of all groups together, at most.
+        text: `{{0,1},{2,3}}`, `[2,4]<=[4,2]T(1,0)`, `mesh['a'=4,'b'=2] {'b'}`; `{}` means all in one group.
+        num_members: the most members of all groups together.
 
     Returns:
-        The groups, empty where the text is not understood.
+        The groups; empty if the text is not understood.
 
     Examples:
         >>> read_groups("[2,2]<=[2,2]T(1,0)", 4)
@@ -95,7 +97,7 @@ def read_groups(text: str, num_members: int) -> Groups:
             return _mesh_groups(text, num_members)
         if text.startswith("["):
             return _rows(_iota(text, num_members))
-    except (ValueError, ZeroDivisionError):  # sizes that do not fit one another
+    except (ValueError, ZeroDivisionError):  # sizes that do not match
         return ()
     if not text.startswith("{"):
         return ()
@@ -106,7 +108,7 @@ def read_groups(text: str, num_members: int) -> Groups:
 
 
 def _iota(text: str, num_members: int) -> np.ndarray:
-    """`[2,4]<=[4,2]T(1,0)`: count up to eight as a 4x2 array, transpose it, and see it as 2x4."""
+    """Parse `[2,4]<=[4,2]T(1,0)`: count up to eight as a 4x2 array, transpose it, and reshape it to 2x4."""
     form = _IOTA.match(text)
     if form is None:
         raise ValueError(text)
@@ -130,9 +132,9 @@ def _mesh_groups(text: str, num_members: int) -> Groups:
 
 
 def _group_by(device_ids: np.ndarray, axes: list[tuple[str, int]], used: list[tuple[str, int, int]]) -> np.ndarray:
-    """Device ids with a row for each group: the used axes come last, in the order in which they are named.
+    """Return device ids with a row per group: the used axes come last, in the order in which they are named.
 
-    An axis that is used in part, as `'a':(2)4`, is seen as three: what is before the part, the part, what follows.
+    An axis that is used in part, as in `'a':(2)4`, is treated as three: before the part, the part, after it.
     """
     dims: list[int] = []
     moved: dict[tuple[str, int], int] = {}
@@ -150,7 +152,7 @@ def _group_by(device_ids: np.ndarray, axes: list[tuple[str, int]], used: list[tu
 
 
 def _device_ids(text: str, size: int, num_members: int) -> np.ndarray:
-    """The devices of the mesh, in order; those of TPUs need not count up."""
+    """Return the devices of the mesh in order; on TPUs they need not count up."""
     given = _DEVICE_IDS.search(text)
     if given is None:
         return np.arange(size)
@@ -181,16 +183,16 @@ def _numbers(text: str) -> tuple[int, ...]:
 def axes_of(
     groups: Sequence[Sequence[int]], mesh_axes: Sequence[tuple[str, int]], *, permutation: bool | None = None
 ) -> tuple[str, ...]:
-    """The mesh axes along which the members of a group differ.
+    """Return the mesh axes along which the members of a group differ.
 
     Args:
         groups: of positions in the device assignment, which is row-major over the mesh, whatever the devices' ids are;
-            of a permutation its (source, target) pairs.
+            for a permutation, its (source, target) pairs.
         mesh_axes: name and size of each axis, in the mesh's order.
-        permutation: whether these are pairs; if not given they are where a device stands in two of them.
+        permutation: whether these are pairs; by default they are if a device occurs in two of them.
 
     Returns:
-        The axes in the mesh's order; empty where the groups are not whole axes, and where nothing is exchanged.
+        The axes in the mesh's order; empty if the groups are not whole axes, or if nothing is exchanged.
 
     Examples:
         >>> mesh = (("data", 2), ("model", 4))
@@ -201,7 +203,7 @@ def axes_of(
         >>> axes_of(((0, 1), (2, 3), (4, 5), (6, 7)), mesh)  # half of an axis
         ()
     """
-    # Hundreds of collectives of a program have the same few groups.
+    # Hundreds of collectives of a program share a few sets of groups.
     return _axes_of(tuple(map(tuple, groups)), tuple(mesh_axes), permutation)
 
 
@@ -221,7 +223,7 @@ def _axes_of(
         for member in group[1:]:
             here = _coordinates(member, sizes)
             varying |= {dim for dim, (one, other) in enumerate(zip(here, first, strict=True)) if one != other}
-    # Members of a group differ along these axes only: as many members as positions means that none is left out.
+    # The members of a group differ along these axes only; as many members as positions means that none is left out.
     whole = math.prod(sizes[dim] for dim in varying)
     if not permutation and any(len(set(group)) != whole for group in groups):
         return ()

@@ -1,4 +1,4 @@
-"""Every collective of a compiled program, as one value whatever its spelling in the text."""
+"""Find every collective of a compiled program, as one value whatever its form in the text."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _KINDS["ragged-all-to-all"] = "all-to-all"
 _OPCODES = frozenset(_KINDS) | frozenset(f"{opcode}-start" for opcode in _KINDS)
 
 _STARTS, _ENDS = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
-# TPU fusions of this name compute something while a collective that started before goes on; they name it once more.
+# TPU fusions with this name compute while a collective that was started before continues; they name it again.
 GOES_ON = "async_collective_fusion"
 
 
 @dataclass(frozen=True)
 class HloCollective:
-    """One collective: start and done of an asynchronous one are one.
+    """One collective; the start and done of an asynchronous one are one.
 
     Attributes:
         kind: what it does.
-        instruction: the instruction, of an asynchronous collective its start.
-        computation: the name of the computation it stands in.
-        groups: the devices that exchange with one another, as positions in the program's device assignment; of a
-            permutation its (source, target) pairs.
-        operand_bytes: on one device, padding not counted.
+        instruction: the instruction; for an asynchronous collective its start.
+        computation: the name of its computation.
+        groups: the devices that exchange with one another, as positions in the program's device assignment; for a
+            permutation, its (source, target) pairs.
+        operand_bytes: on one device, without padding.
         result_bytes: on one device.
         dtype: HLO's name of what is moved; several are joined by "+".
-        count: how often it runs in a step, trip counts of the loops around it multiplied.
-        count_is_exact: False where a loop's trip count is not in the text; it then counts once.
+        count: how often it runs in a step: the product of the trip counts of the loops around it.
+        count_is_exact: False if a loop's trip count is not in the text; it then counts once.
         is_async: whether it has a start and a done, so that the device may compute meanwhile.
     """
 
@@ -60,12 +60,12 @@ class HloCollective:
 
 
 def is_collective(opcode: str) -> bool:
-    """Whether an opcode is that of a collective, or of the start of one."""
+    """Return whether an opcode is a collective, or the start of one."""
     return opcode in _OPCODES
 
 
 def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
-    """The collectives that a step runs; start and done of one are one.
+    """Return the collectives that a step runs; start and done of one are one.
 
     Args:
         module: the program.
@@ -91,7 +91,7 @@ def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
 
 
 def _computations_with_collectives(module: HloModule) -> set[str]:
-    """Names of the computations that hold a collective, or a fusion that does."""
+    """Return the names of computations that hold a collective, or a fusion that does."""
     pending = [
         name
         for name, computation in module.computations.items()
@@ -108,7 +108,7 @@ def _computations_with_collectives(module: HloModule) -> set[str]:
 
 def _collective(module: HloModule, fused: FusedCollective, count: tuple[int, bool]) -> HloCollective:
     one = fused.instruction
-    # A ragged exchange takes its output and four lists of offsets besides what it moves.
+    # A ragged exchange takes, besides what it moves, its output and four lists of offsets.
     operands = fused.computation.shapes(one.operands)
     result = fused.scattered or _result(one, len(operands))
     moved = (operands[:1] if one.opcode.startswith("ragged") else operands) or result
@@ -127,25 +127,25 @@ def _collective(module: HloModule, fused: FusedCollective, count: tuple[int, boo
 
 
 def _result(one: Instruction, num_operands: int) -> tuple[Shape, ...]:
-    """What comes out: most starts give their operands, their results, and contexts that hold no data."""
+    """Return the results: most starts also return their operands, and contexts without data."""
     if not one.opcode.endswith("-start") or len(one.shapes) < 2 * num_operands:
         return one.shapes
     return one.shapes[num_operands : 2 * num_operands]
 
 
 def _is_async(one: Instruction) -> bool:
-    """Whether it has a start, and one that does not wait, as the GPU compiler may decide afterwards."""
+    """Return whether it has a start that does not wait; the GPU compiler may decide afterwards that it does."""
     return one.opcode.endswith("-start") and '"is_sync":true' not in one.attributes.get("backend_config", "")
 
 
 @dataclass(frozen=True)
 class FusedCollective:
-    """A collective that a compiler has put into a fusion, as that of TPUs does.
+    """A collective that a compiler has put into a fusion, as the TPU compiler does.
 
     Attributes:
         computation: the fusion's.
         instruction: the collective.
-        scattered: of a sum of which each device keeps its slice, which is a reduce-scatter, the slice; else None.
+        scattered: for a sum of which each device keeps a slice, which is a reduce-scatter, that slice; else None.
         is_async: whether the fusion only starts it.
     """
 
@@ -156,7 +156,7 @@ class FusedCollective:
 
 
 def fused_collectives(module: HloModule, fusion: Instruction) -> Iterator[FusedCollective]:
-    """The collectives that a fusion runs, or starts; those that it only waits for are left out."""
+    """Yield the collectives that a fusion runs or starts, without those that it only waits for."""
     pending, seen = [fusion.called("calls")], set()
     while pending:
         inner = module.computations.get(pending.pop())
@@ -183,7 +183,7 @@ def _run_by(inner: Computation, one: Instruction) -> Iterator[FusedCollective]:
 
 
 def ends_collective(module: HloModule, fusion: Instruction) -> bool:
-    """Whether a fusion waits for a collective that another one started."""
+    """Return whether a fusion waits for a collective that another one started."""
     inner = module.called(fusion, "calls")
     return inner is not None and any(
         one.attributes.get("custom_call_target") == _ENDS for one in inner.instructions.values()

@@ -1,4 +1,4 @@
-"""What a device must hold while a program runs, what the host holds for it, and what is copied between the two."""
+"""What a device holds while a program runs, what the host holds for it, and what is copied between them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NAMES_ONLY = (
 
 
 def constant_bytes(module: HloModule) -> int:
-    """Bytes of the arrays that stand in a program's own text, such as those that a function closes over.
+    """Return the bytes of the arrays in a program's own text, such as those that a function closes over.
 
-    They are there as long as the program is, and every device has them. A scalar takes part in an instruction.
+    They exist as long as the program, on every device. Scalars are part of instructions and do not count.
     """
     return sum(
         total_bytes(one.shapes)
@@ -27,14 +27,14 @@ def constant_bytes(module: HloModule) -> int:
 
 
 def peak_bytes(module: HloModule, stats: Any, *, is_cpu: bool = True) -> int:
-    """The most that a device holds: arguments, outputs that are not in donated memory, temporaries and constants.
+    """Return the most that a device holds: arguments, outputs without donated memory, temporaries and constants.
 
-    The compiler's own peak is taken where it is less, as on TPUs, whose temporaries take turns in memory. Not on CPU,
-    where it leaves temporaries out. What lies in the memory of the host is not the device's.
+    The compiler's own peak is used if it is less, as on TPUs, whose temporaries take turns in memory; but not on CPU,
+    where it leaves temporaries out. What is in host memory does not count.
 
     Args:
         module: the program.
-        stats: what `compiled.memory_analysis()` gives, where constants are part of nothing but the compiler's peak.
+        stats: the result of `compiled.memory_analysis()`, in which only the compiler's peak includes constants.
         is_cpu: whether it was compiled for CPU devices.
     """
     passed = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
@@ -45,13 +45,13 @@ def peak_bytes(module: HloModule, stats: Any, *, is_cpu: bool = True) -> int:
 
 
 def host_bytes(module: HloModule, stats: Any) -> int:
-    """What of a program lies in the memory of the host: arguments, outputs not in donated memory, temporaries."""
+    """Return what a program keeps in host memory: arguments, outputs without donated memory, temporaries."""
     counted = stats.host_argument_size_in_bytes + stats.host_output_size_in_bytes - stats.host_alias_size_in_bytes
     return _on_host_but_counted(module, stats) + counted + stats.host_temp_size_in_bytes
 
 
 def _on_host_but_counted(module: HloModule, stats: Any) -> int:
-    """Arguments and outputs on the host that the compiler counts as the device's, as those of GPUs and CPUs do."""
+    """Return arguments and outputs on the host that the compiler counts as the device's, as it does on GPU and CPU."""
     if stats.host_argument_size_in_bytes or stats.host_output_size_in_bytes:
         return 0
     entry = module.computations[module.entry]
@@ -65,11 +65,11 @@ def _on_host_but_counted(module: HloModule, stats: Any) -> int:
 
 @dataclass(frozen=True)
 class HostCopy:
-    """What one instruction copies.
+    """A copy by one instruction.
 
     Attributes:
-        to_host: which way.
-        num_bytes: in one run; of an update in place, or of a slice, only that part.
+        to_host: the direction.
+        num_bytes: in one run; for an update in place, or a slice, only that part.
     """
 
     to_host: bool
@@ -77,11 +77,11 @@ class HostCopy:
 
 
 def host_copy(one: Instruction, block: Computation) -> HostCopy | None:
-    """What an instruction copies between host and device; None of any other.
+    """Return what an instruction copies between host and device; None for any other.
 
     Args:
-        one: the instruction; of an asynchronous copy that which starts it.
-        block: the computation that it stands in.
+        one: the instruction; for an asynchronous copy its start.
+        block: the computation that holds it.
     """
     if one.opcode in _NAMES_ONLY or one.opcode.endswith(("-done", "-update")):
         return None
@@ -89,7 +89,7 @@ def host_copy(one: Instruction, block: Computation) -> HostCopy | None:
     on_host, on_device = _sizes((*one.shapes, *taken), is_on_host=True), _sizes((*one.shapes, *taken), is_on_host=False)
     if not on_host or not on_device:
         return None
-    # Of a part that is copied one side is the whole array, the other is the part.
+    # For a copied part, one side is the whole array and the other the part.
     return HostCopy(any(shape.is_on_host for shape in _results(one, len(taken))), min(max(on_host), max(on_device)))
 
 
@@ -98,7 +98,7 @@ def _sizes(shapes: tuple[Shape, ...], *, is_on_host: bool) -> list[int]:
 
 
 def _results(one: Instruction, num_taken: int) -> tuple[Shape, ...]:
-    """The arrays that it gives, of what starts a copy those that it will have given."""
+    """Return the arrays that it returns; for the start of a copy, those that its done will return."""
     if one.opcode == "copy-start":  # (destination, source, context)
         return one.shapes[:1]
     return one.shapes[num_taken:] if one.opcode.endswith("-start") else one.shapes

@@ -1,4 +1,4 @@
-"""A compiled program as the values that its text describes."""
+"""The values that the text of a compiled program describes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _CALLING = (
 
 
 def bounded_int(text: str) -> int | None:
-    """The number that a text spells; None where it spells none, or one so long that Python refuses to read it."""
+    """Return the number in a text; None if there is none, or one so long that Python refuses to read it."""
     return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of source code, and the function that it stands in."""
+    """A line of source code, and the function around it."""
 
     file: str
     line: int
@@ -42,17 +42,17 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of a computation.
+    """An instruction: one line of a computation.
 
     Attributes:
         name: without the percent sign.
         opcode: such as `fusion`, `all-gather-start`, `while`.
-        shapes: the arrays of the result, of a tuple all of them in order, nested tuples flattened.
+        shapes: the arrays of the result; for a tuple all of them in order, nested tuples flattened.
         operands: names of the operands.
-        value: what stands in their place: the literal of a constant, the number of a parameter.
+        value: what is written in their place: the literal of a constant, the number of a parameter.
         attributes: what follows the operands, by name, as raw text: `replica_groups`, `dimensions`, `to_apply`, ...
         op_name: the path of JAX scopes in the metadata, such as `jit(step)/transpose(jvp())/while/body/dot_general`.
-        frames: the source lines that led to it, innermost first; empty where the compiler kept none.
+        frames: the source lines that led to it, innermost first; empty if the compiler kept none.
         is_root: whether it is its computation's result.
     """
 
@@ -74,11 +74,11 @@ class Instruction:
 
     @property
     def number(self) -> int | None:
-        """Of a parameter its number, of a `get-tuple-element` the element's; None where there is none."""
+        """The number of a parameter, or of the element of a `get-tuple-element`; None for others."""
         return bounded_int(self.value if self.opcode == "parameter" else self.attributes.get("index", ""))
 
     def called(self, *attributes: str) -> str:
-        """Name of the computation that the first of these attributes that it has gives; empty without any."""
+        """Return the name of the computation in the first of these attributes that it has; empty without any."""
         return next((name for key in attributes for name in _NAME.findall(self.attributes.get(key, ""))), "")
 
 
@@ -96,7 +96,7 @@ class Computation:
 
     @cached_property
     def root(self) -> Instruction | None:
-        """Its result; None where the text was cut."""
+        """Its result; None if the text was cut."""
         return next((one for one in self.instructions.values() if one.is_root), None)
 
     @cached_property
@@ -109,12 +109,12 @@ class Computation:
         return {name: tuple(takers) for name, takers in users.items()}
 
     def shapes(self, names: Iterable[str]) -> tuple[Shape, ...]:
-        """The arrays that some of its instructions give, such as the operands of one; of a tuple all of them."""
+        """Return the arrays that some of its instructions return, such as the operands of one, tuples flattened."""
         known = self.instructions
         return tuple(shape for name in names if name in known for shape in known[name].shapes)
 
     def parameter(self, number: int) -> Instruction | None:
-        """One of its parameters."""
+        """Return one of its parameters."""
         return self._parameters.get(str(number))
 
     @cached_property
@@ -129,12 +129,11 @@ class HloModule:
     Attributes:
         name: of the module.
         num_partitions: the devices it is partitioned over.
-        num_replicas: copies of that partitioning; 1 for all that `jax.jit` makes.
-        is_scheduled: whether instructions stand in the order of execution.
+        num_replicas: copies of that partitioning; 1 for everything from `jax.jit`.
+        is_scheduled: whether instructions are in the order of execution.
         computations: by name.
         entry: the name of the computation that runs first.
-        input_output_alias: (output index, parameter number) of each donated input that was used, output index as a
-            tuple.
+        input_output_alias: (output index, parameter number) of each donated input that is used; the index is a tuple.
         skipped: lines that could not be read, as (line number, text).
     """
 
@@ -149,17 +148,17 @@ class HloModule:
 
     @property
     def num_devices(self) -> int:
-        """Devices that the program runs on."""
+        """The devices that the program runs on."""
         return self.num_partitions * self.num_replicas
 
     def instructions(self) -> Iterator[tuple[Computation, Instruction]]:
-        """Every instruction with the computation that it stands in, those of loops and fusions too."""
+        """Yield every instruction with its computation, including those of loops and fusions."""
         for computation in self.computations.values():
             for one in computation.instructions.values():
                 yield computation, one
 
     def called(self, instruction: Instruction, *attributes: str) -> Computation | None:
-        """The computation that the first of these attributes that an instruction has names; None without one."""
+        """Return the computation in the first of these attributes that an instruction has; None without one."""
         return self.computations.get(instruction.called(*attributes))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Arrays of a compiled program: how its text writes them, as `f32[8,128]{1,0:T(8,128)}`, and what they weigh."""
+"""Parse arrays of a compiled program, written `f32[8,128]{1,0:T(8,128)}`, and compute their bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 _ARRAY = re.compile(r"([a-z]\w*+)\[([^\]]*+)\](?:\{([^{}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
 _HOST, _CHIP = "5", "1"  # memory spaces; the others are parts of the device
-_TILED = "T("  # as on TPUs; on GPUs space 1 is memory that NCCL has registered
+_TILED = "T("  # only TPU layouts are tiled; on GPUs space 1 is memory that NCCL has registered
 _DIM = re.compile(r"\d{1,18}")
 # Types whose names do not end in their width, or that hold two numbers.
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}
@@ -23,8 +23,8 @@ class Shape:
     Attributes:
         dtype: HLO's name, such as `f32`, `bf16`, `pred`, `s4`.
         dims: sizes on one device.
-        is_on_host: whether it lies in the memory of the host, not of the device.
-        is_on_chip: whether it lies in a TPU's vector memory, which the compiler fills, not in the device's.
+        is_on_host: whether it is in host memory, not on the device.
+        is_on_chip: whether it is in a TPU's vector memory, which the compiler fills, not in the device's memory.
     """
 
     dtype: str
@@ -34,9 +34,9 @@ class Shape:
 
 
 def read_shapes(text: str) -> tuple[Shape, ...]:
-    """The arrays of a shape, of a tuple all of them in order.
+    """Parse the arrays of a shape; for a tuple all of them in order.
 
-    A dynamic dim (`<=8`) counts as its bound: that much memory is set aside for it.
+    A dynamic dim (`<=8`) counts as its bound: that much memory is allocated for it.
 
     Examples:
         >>> [str(shape.dims) for shape in read_shapes("(f32[8,128]{1,0:T(8,128)S(1)}, /*index=1*/(s32[<=4], pred[]))")]
@@ -52,10 +52,10 @@ def _shape(dtype: str, dims: str, layout: str) -> Shape:
 
 
 def dtype_bits(dtype: str) -> int:
-    """Bits an element takes. Types below a byte are packed; an unknown one takes none.
+    """Return the bits of an element. Types below a byte are packed; unknown types count zero.
 
     Args:
-        dtype: HLO's name of it.
+        dtype: HLO's name for it.
 
     Examples:
         >>> dtype_bits("bf16"), dtype_bits("f8e4m3fn"), dtype_bits("s4"), dtype_bits("pred")
@@ -68,7 +68,7 @@ def dtype_bits(dtype: str) -> int:
 
 
 def shape_bytes(shape: Shape) -> int:
-    """Bytes of an array on one device, padding not counted.
+    """Return the bytes of an array on one device, without padding.
 
     Examples:
         >>> shape_bytes(Shape("f32", (4, 256))), shape_bytes(Shape("s4", (3,))), shape_bytes(Shape("token", ()))
@@ -78,12 +78,12 @@ def shape_bytes(shape: Shape) -> int:
 
 
 def total_bytes(shapes: tuple[Shape, ...]) -> int:
-    """Bytes of several arrays together."""
+    """Return the bytes of several arrays together."""
     return sum(map(shape_bytes, shapes))
 
 
 def dtype_names(shapes: tuple[Shape, ...]) -> str:
-    """The types of several arrays, each named once.
+    """Return the types of several arrays, each named once.
 
     Examples:
         >>> dtype_names((Shape("f32", (2,)), Shape("bf16", ()), Shape("f32", ())))

@@ -1,4 +1,4 @@
-"""How often each computation runs in one step: calls between computations, and the trip counts of loops."""
+"""Compute how often each computation runs in one step, from calls and the trip counts of loops."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
 from outlay.analysis.hlo.hlo_shapes import total_bytes
 
 _COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-")
-_DEARER = 10  # links are so much slower than memory
+_DEARER = 10  # a byte over a link costs about so many bytes in memory
 _NAMES = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant")
 _KNOWN = re.compile(r'"?known_trip_count"?:\{"?n"?:"?(\d{1,15})')
 
 
 def runs_per_step(module: HloModule) -> dict[str, tuple[int, bool]]:
-    """For each computation that the entry reaches: how often it runs, and whether that is certain.
+    """Return for each computation that the entry reaches how often it runs, and whether that is certain.
 
-    A loop multiplies; one whose trip count the text does not tell counts once. Of the branches of a conditional the one
-    that writes and sends most counts, the others not at all. Neither is certain. What fusions and reductions apply to
+    A loop multiplies; a loop without a known trip count counts once. Of the branches of a conditional, the one that
+    writes and sends most counts, and the others not at all. Neither is certain. What fusions and reductions apply to
     elements is not followed.
 
     Args:
@@ -38,13 +38,13 @@ def runs_per_step(module: HloModule) -> dict[str, tuple[int, bool]]:
 
 
 def trip_count(module: HloModule, computation: str, loop: Instruction) -> int | None:
-    """How often a `while` runs its body; None where the text does not tell."""
+    """Return how often a `while` runs its body; None if the text does not tell."""
     known = _KNOWN.search(loop.attributes.get("backend_config", ""))
     return int(known[1]) if known else _derived_trip_count(module, computation, loop)
 
 
 def _calls(module: HloModule, computation: Computation) -> Iterator[tuple[str, int, bool]]:
-    """(computation, times, certain) of what this one runs, each time that it runs."""
+    """Yield (computation, times, certain) for what this one runs, each time that it runs."""
     for one in computation.instructions.values():
         if one.opcode == "while":
             trips = trip_count(module, computation.name, one)
@@ -62,7 +62,7 @@ def _calls(module: HloModule, computation: Computation) -> Iterator[tuple[str, i
 
 
 def _written(module: HloModule, name: str) -> int:
-    """Bytes that a computation and all that it runs write, those over links more: a measure to compare branches by."""
+    """Return the bytes that a computation and its callees write, links weighted: a measure to compare branches."""
     pending, seen, written = [name], set(), 0
     while pending:
         computation = module.computations.get(pending.pop())
@@ -78,7 +78,7 @@ def _written(module: HloModule, name: str) -> int:
 
 
 def _callers_first(module: HloModule) -> list[str]:
-    """Computations that the entry reaches, each after all that call it."""
+    """Return the computations that the entry reaches, each after all its callers."""
     finished: list[str] = []
     seen = {module.entry}
     pending: list[tuple[str, Iterator[str]]] = []
@@ -100,9 +100,9 @@ def _callees(module: HloModule, name: str) -> Iterator[str]:
     return (callee for callee, _, _ in _calls(module, module.computations[name]))
 
 
-# The trip count of a loop by its condition, for compilers that do not write it down.
+# Derive the trip count of a loop from its condition, for compilers that do not record it.
 
-# Operations that leave a number as it is.
+# Operations that leave a number unchanged.
 _KEEPS = ("copy", "bitcast", "convert", "reshape")
 _MAX_DEPTH = 50
 
@@ -119,11 +119,11 @@ _Value = int | _Counter | None
 
 
 def _derived_trip_count(module: HloModule, computation: str, loop: Instruction) -> int | None:
-    """How often the body runs where the condition compares a counter with a constant; None where it does not.
+    """Return how often the body runs if the condition compares a counter with a constant; else None.
 
     Args:
         module: the program.
-        computation: the name of the computation that the loop stands in.
+        computation: the name of the loop's computation.
         loop: a `while`.
     """
     body = module.called(loop, "body")
@@ -142,7 +142,7 @@ def _derived_trip_count(module: HloModule, computation: str, loop: Instruction) 
 
 
 def _count(start: int, step: int, direction: str, limit: int) -> int | None:
-    """Trips of `for (i = start; i <direction> limit; i += step)`."""
+    """Return the trips of `for (i = start; i <direction> limit; i += step)`."""
     if direction in ("LE", "GE"):
         limit += 1 if direction == "LE" else -1
     distance = limit - start
@@ -155,7 +155,7 @@ def _count(start: int, step: int, direction: str, limit: int) -> int | None:
 
 
 def _condition(module: HloModule, condition: Computation | None) -> tuple[_Counter, str, int] | None:
-    """(counter, direction, limit) of a condition that compares the two."""
+    """Return (counter, direction, limit) of a condition that compares the two."""
     root = condition.root if condition else None
     arguments: list[_Value] | None = None
     if condition and root and root.opcode == "fusion":
@@ -173,7 +173,7 @@ def _condition(module: HloModule, condition: Computation | None) -> tuple[_Count
 
 
 def _start(module: HloModule, computation: Computation, loop: Instruction, index: int) -> int | None:
-    """The constant that an element of a loop's state starts with."""
+    """Return the constant with which an element of a loop's state starts."""
     state = computation.instructions.get(loop.operands[0]) if loop.operands else None
     if state is None or state.opcode != "tuple" or index >= len(state.operands):
         return None
@@ -184,15 +184,15 @@ def _start(module: HloModule, computation: Computation, loop: Instruction, index
 def _value(
     module: HloModule, computation: Computation, name: str, arguments: list[_Value] | None, depth: int = 0
 ) -> _Value:
-    """What is known of a number: itself, or which counter it is.
+    """Return what is known about a number: its value, or which counter it is.
 
     Args:
         module: the program.
-        computation: it stands in.
+        computation: the computation that holds it.
         name: its name.
-        arguments: what is known of the computation's parameters; None in a loop's body or condition, whose one
+        arguments: what is known about the computation's parameters; None in a loop's body or condition, whose one
             parameter is the loop's state.
-        depth: of the search.
+        depth: the depth of the search.
     """
     one = computation.instructions.get(name)
     if one is None or depth > _MAX_DEPTH:

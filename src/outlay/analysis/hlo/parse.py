@@ -1,4 +1,4 @@
-"""Optimized HLO text, read into an `HloModule`."""
+"""Parse optimized HLO text into an `HloModule`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, 
 from outlay.analysis.hlo.hlo_shapes import Shape, read_shapes
 from outlay.core.error_types import ExplainError
 
-# `ENTRY %main.5 (x: f32[8]) -> f32[8] {`; text meant for reading leaves out the percent sign and the types.
+# `ENTRY %main.5 (x: f32[8]) -> f32[8] {`; text for people leaves out the percent sign and the types.
 _COMPUTATION = re.compile(r"(ENTRY )?+%?([\w.\-]++) (?=[({])")
-# Numbers have bounded lengths everywhere: Python refuses to read very long ones.
+# Numbers have bounded lengths everywhere: Python refuses to convert very long ones.
 _ALIAS = re.compile(r"\{([\d,\s]{0,99})\}:\s*+\(\s*+(\d{1,9})")
 
 
 def parse_hlo(text: str) -> HloModule:
-    """Read what `compiled.as_text()` gives, of CPU, GPU and TPU compilers, into values.
+    """Parse the result of `compiled.as_text()` by the CPU, GPU and TPU compilers.
 
-    A line that cannot be read is put into `skipped`; all others are read all the same.
+    A line that cannot be parsed goes into `skipped`; all others are parsed all the same.
 
     Args:
         text: the module, as printed by XLA.
 
     Raises:
-        ExplainError: it is no HLO at all.
+        ExplainError: the text is not HLO.
 
     Examples:
         >>> module = parse_hlo('''HloModule jit_f, num_partitions=2
@@ -59,7 +59,7 @@ def parse_hlo(text: str) -> HloModule:
 
 
 def _instructions(lines: Sequence[str], start: int) -> Iterator[tuple[int, str]]:
-    """Lines from one on with their numbers; one that a Pallas kernel's metadata breaks is one again."""
+    """Yield lines and their numbers; a line that a Pallas kernel's metadata breaks is joined again."""
     number, whole = start + 1, ""
     for at, line in enumerate(lines[start:], start + 1):
         if line.startswith(('"', "}}")):
@@ -71,7 +71,7 @@ def _instructions(lines: Sequence[str], start: int) -> Iterator[tuple[int, str]]
 
 
 class _Reading:
-    """What was read of a module so far."""
+    """What has been parsed of a module so far."""
 
     def __init__(self) -> None:
         tables = SourceTables()
@@ -84,7 +84,7 @@ class _Reading:
         self.skipped: list[tuple[int, str]] = []
 
     def take(self, number: int, line: str) -> None:
-        """Reads the next line."""
+        """Parse the next line."""
         if not line or line.isspace():
             return
         instructions = self._open
@@ -133,8 +133,8 @@ def _not_hlo(lines: list[str]) -> str:
     start = f"it starts with {first[:60]!r}" if first else "it is empty"
     hint = " That is StableHLO, which no compiler has seen yet." if "module @" in first[:40] else ""
     return (
-        f"This is no compiled program: {start}, and no line of it starts with `HloModule`.{hint} "
-        "Pass the text that `jax.jit(f).lower(...).compile().as_text()` gives."
+        f"This is not a compiled program: {start}, and no line of it starts with `HloModule`.{hint} "
+        "Pass the text of `jax.jit(f).lower(...).compile().as_text()`."
     )
 
 
@@ -146,14 +146,14 @@ _VALUES = frozenset(("parameter", "constant"))
 
 
 class InstructionReader:
-    """Reads instructions of one module; what repeats from line to line is read once."""
+    """Parse instructions of one module; texts that repeat are parsed once."""
 
     def __init__(self, tables: SourceTables) -> None:
         self._frames = tables.frames
         self._shapes: dict[str, tuple[Shape, ...]] = {}
 
     def read(self, line: str) -> Instruction | None:
-        """The instruction of a line; None where it is none."""
+        """Parse the instruction of a line; None if it holds none."""
         start = _START.match(line)
         if start is None:
             return None
@@ -190,7 +190,7 @@ class InstructionReader:
 
 
 def _operands_end(line: str, opening: int) -> int:
-    """Where the operands end."""
+    """Return where the operands end."""
     if opening < 0:
         return -1
     end = line.find(")", opening)

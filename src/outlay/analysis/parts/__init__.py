@@ -1,1 +1,1 @@
-"""What the parts of a placed program cost, compiled and measured, and what they send one another."""
+"""What the parts of a placed program cost, compiled and measured, and what they send to one another."""

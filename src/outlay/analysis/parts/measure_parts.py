@@ -1,6 +1,6 @@
-"""What the parts of a graph cost, measured: each alone on one device, and the exchange between devices.
+"""Measure what the parts of a graph cost: each alone on one device, and the exchange between devices.
 
-A part reads what it reads in a real run; an exchange is measured with parts that do nothing.
+A part reads what it would read in a real run; an exchange is measured with parts that compute nothing.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ NUM_ROUNDS = 5
 
 @dataclass(frozen=True)
 class PartTimes:
-    """How long a step of each part takes, alone on one device.
+    """The time of a step of each part alone on one device.
 
     Attributes:
-        seconds: of one step, by part.
-        together: of one step of all parts in one program on this device, everything they put out being recorded.
+        seconds: per step, by part.
+        together: per step of all parts in one program on this device, with all their outputs recorded.
         device: the device, in words.
-        num_steps: steps that each time is the median of several runs of.
+        num_steps: steps per timed run; each time is the median over runs.
     """
 
     seconds: Mapping[str, float]
@@ -47,7 +47,7 @@ class PartTimes:
 
     @property
     def sum(self) -> float:
-        """Of all parts, one after the other."""
+        """The time of all parts, one after the other."""
         return sum(self.seconds.values())
 
     @property
@@ -57,17 +57,17 @@ class PartTimes:
 
     @property
     def best_gain(self) -> float:
-        """How much faster than one device any placement of whole parts can be at most: sum over max."""
+        """The largest possible speed-up of placing whole parts: sum over max."""
         return self.sum / self.seconds[self.largest]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         facts = {"sum": self.sum, "largest": self.largest, "best_gain": self.best_gain}
         return {**dataclasses.asdict(self), "seconds": dict(self.seconds), **facts}
 
     @property
     def bound(self) -> str:
-        """What can be gained at most, in a sentence."""
+        """The most that can be gained, in a sentence."""
         share = self.seconds[self.largest] / self.sum
         return (
             f"{self.largest} takes {share:.0%} of the time, so no placement part by part can be faster than "
@@ -94,14 +94,14 @@ def measure_parts(
 ) -> PartTimes:
     """Measure a step of each part of a graph, alone on one device.
 
-    All parts are run together first. Each is then run by itself with the state that it has after that, and reads what
-    the others put out in that run: what a part costs may depend on what it reads, as a sparse one does.
+    First all parts run together. Then each runs by itself with its state after that run, and reads what the others
+    produced in it: the cost of a part may depend on what it reads, for example if that is sparse.
 
     Args:
-        graph_loop: the graph's graph loop.
-        init: what makes the state from a PRNG key.
+        graph_loop: the graph loop.
+        init: creates the state from a PRNG key.
         inputs: of as many steps as are measured at a time.
-        device: the device; the first that is attached if None.
+        device: the device; by default the first that is attached.
         seed: of the state.
         num_rounds: runs of each part, which take turns; the median counts.
 
@@ -128,7 +128,7 @@ def measure_parts(
     if where not in jax.local_devices():
         raise ExplainError(
             f"{where} is not attached to this process, so nothing can be measured on it\n"
-            "  fix: a device of jax.local_devices(), or outlay.explain(program), which estimates"
+            "  fix: use a device of jax.local_devices(), or outlay.explain(program), which estimates"
         )
     graph, num_steps = graph_loop.graph, count_steps(inputs)
     with jax.default_device(where):
@@ -137,7 +137,7 @@ def measure_parts(
         seen = {tuple(port.split(":")): values for port, values in together.run()["recorded"].items()}
         alone = {name: _Alone(graph, name, together.state[name], seen, inputs) for name in graph.parts}
         for one in alone.values():
-            one.run()  # which compiles
+            one.run()  # the first run compiles
         runs: dict[str, list[float]] = {name: [] for name in alone}
         of_all: list[float] = []
         for _ in range(num_rounds):
@@ -169,7 +169,7 @@ class _Together:
 
 
 class _Alone:
-    """One part, which reads what was put out before."""
+    """One part, which reads what the others produced before."""
 
     def __init__(self, graph: StepGraph, name: str, state: Any, seen: Mapping[Any, Any], inputs: Any) -> None:
         step = graph.parts[name].step
@@ -195,7 +195,7 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 def _ports(graph: StepGraph) -> list[str]:
-    """Everything that some part reads of another."""
+    """Return every output that some part reads from another."""
     return list(dict.fromkeys(str(source) for source in graph.sources() if source.part != INPUTS))
 
 
@@ -209,9 +209,9 @@ class ExchangeTimes:
     """What an exchange between places costs, however little is sent.
 
     Attributes:
-        per_place: seconds for each place: to send its program off, and to be told what it is to read.
+        per_place: seconds for each place: to launch its program, and to pass it what it reads.
         per_transfer: seconds for each array that is sent to a device.
-        per_gather: seconds for one all-gather of little, by the number of devices.
+        per_gather: seconds for one small all-gather, by the number of devices.
     """
 
     per_place: float
@@ -220,10 +220,10 @@ class ExchangeTimes:
 
 
 def measure_exchange(devices: Sequence[jax.Device]) -> ExchangeTimes:
-    """Measure it on attached devices, with a ring of parts that only pass on what they read, and with all-gathers.
+    """Measure exchanges on attached devices, with a ring of parts that pass on what they read, and with all-gathers.
 
-    With one array from each to the next and with several, two measurements tell places and transfers apart. All-gathers
-    are measured over two devices and over all; numbers between are on the line through these.
+    Two measurements, with one array and with several from each part to the next, tell places and transfers apart.
+    All-gathers are measured over two devices and over all; the numbers between are interpolated.
 
     Args:
         devices: at least two.
@@ -238,7 +238,7 @@ def measure_exchange(devices: Sequence[jax.Device]) -> ExchangeTimes:
 
 
 def _gather_seconds(devices: Sequence[jax.Device]) -> float:
-    """The time of one all-gather of a few words, in a loop of them."""
+    """Return the time of one all-gather of a few words, in a loop of them."""
     mesh = _mesh(devices)
 
     def one(words: Any, _: Any) -> Any:
@@ -257,7 +257,7 @@ def _mesh(devices: Sequence[jax.Device]) -> Mesh:
 
 
 def _median(run: Callable[[], Any]) -> float:
-    """The time of a step of something that takes many; the first run compiles."""
+    """Return the time of one of many steps; the first run compiles."""
     took = []
     for _ in range(NUM_ROUNDS + 1):
         start = time.perf_counter()
@@ -267,7 +267,7 @@ def _median(run: Callable[[], Any]) -> float:
 
 
 def _step_seconds(devices: Sequence[jax.Device], num_ports: int) -> float:
-    """The time of a step of a ring of parts with so many arrays from each to the next."""
+    """Return the time of a step of a ring of parts with so many arrays from each to the next."""
     names = [f"part_{number}" for number in range(len(devices))]
     ports = [f"port_{number}" for number in range(num_ports)]
 

@@ -1,4 +1,4 @@
-"""The explanation of a placed program: its parts are compiled one by one, and nothing is run."""
+"""Explain a placed program: its parts are compiled one by one, and nothing is run."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from outlay.program.device_group import DeviceGroup, routes
 from outlay.program.program import Program
 
 _NAMED = 6
-"""Parts that name a program."""
+"""The most parts that name a program."""
 
 
 def explain_placed(program: Program, target: Target | None = None) -> PlacedExplanation:
-    """What each part of a placed program costs, and what they send one another.
+    """Return what each part of a placed program costs, and what the parts send to one another.
 
     Args:
         program: the program.
-        target: the hardware that times are of; that of the mesh if None.
+        target: the hardware that times are for; by default that of the mesh.
 
     Raises:
         ExplainError: the target has another number of devices than the mesh.
@@ -54,7 +54,7 @@ def explain_placed(program: Program, target: Target | None = None) -> PlacedExpl
     if target is not None and target.num_devices != mesh.num_devices:
         raise ExplainError(
             f"the program is for {counted(mesh.num_devices, 'device')}, but {target} has {target.num_devices}\n"
-            f"  fix: a target of {mesh.num_devices} devices, or a mesh for that target: "
+            f"  fix: use a target of {mesh.num_devices} devices, or a mesh for that target: "
             f"outlay.mesh(..., target={str(target)!r})"
         )
     hardware = target or target_of(program.mesh)
@@ -99,7 +99,7 @@ def _part(program: Program, name: str, target: Target | None, unknown: dict[str,
 
 
 def _alone(schedule: Schedule, target: Target) -> Estimate:
-    """A part on its own devices, which exchange nothing inside of it."""
+    """Estimate a part on its own devices, inside of which nothing is exchanged."""
     return price(replace(schedule, num_devices=target.num_devices), target)
 
 
@@ -114,13 +114,13 @@ def _notes(mesh: MeshInfo, target: Target | None) -> Iterator[str]:
         "where the devices are attached"
     )
     if target is not None and target.hardware.measured is None:
-        yield f"the speeds of {target} are a data sheet's, so compare the parts, and trust the milliseconds less"
+        yield f"the speeds of {target} come from a data sheet: compare the parts, and trust the milliseconds less"
     if target is None:
         yield "the hardware is not known, so parts are compared by the bytes that they read and write"
     if mesh.kind == "simulated":
         yield (
-            "simulated devices share this machine's cores: no placement over them is faster than the cores are, and "
-            "what it would gain on devices of their own is the ratio of work that is shown"
+            "simulated devices share this machine's cores, so no placement over them is faster than the cores; "
+            "on devices of their own, the gain is the ratio of work that is shown"
         )
 
 
@@ -130,7 +130,7 @@ class PartStep:
 
     Attributes:
         traced: what was counted in the traced step.
-        compiled: the step compiled.
+        compiled: the compiled step.
     """
 
     traced: TracedWork
@@ -138,7 +138,7 @@ class PartStep:
 
 
 def compile_part(program: Program, name: str) -> PartStep:
-    """A part's step compiled for the first of its devices, with as many rows of its state as that one holds."""
+    """Compile a part's step for the first of its devices, with as many rows of its state as that one holds."""
     graph: StepGraph = program.step.graph
     device = next(place.devices[0] for place in program.device_groups if name in place.names)
     local = {leaf.path: leaf.local_shape for leaf in program.plan.state}
@@ -148,9 +148,9 @@ def compile_part(program: Program, name: str) -> PartStep:
     inputs = {key: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for key, leaf in program.batch_shapes.items()}
     read = jax.eval_shape(lambda cache, inputs: graph.read(name, cache, inputs), program.state_shapes[CACHE], inputs)
     step = graph.parts[name].step
-    # A part has a device of its own, whatever mesh the user has set.
+    # A part has its own device, whatever mesh the user has set.
     with jax.set_mesh(None), without_compilation_cache(device), warnings.catch_warnings():
-        # A step may give back less state than it takes, as one that ends a count.
+        # A step may return less state than it takes, for example when it ends a count.
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         lowered = jax.jit(step, donate_argnums=0).lower(_on(state, device), _on(read, device))
         compiled = lowered.compile()
@@ -163,7 +163,7 @@ def _on(tree: Any, device: jax.Device) -> Any:
 
 
 _FAR = 0.75
-"""Share of the devices' number below which the best gain is said to be bounded by one part."""
+"""The share of the number of devices below which one part is said to bound the best gain."""
 
 
 def find(explanation: PlacedExplanation) -> tuple[Finding, ...]:
@@ -172,7 +172,7 @@ def find(explanation: PlacedExplanation) -> tuple[Finding, ...]:
 
 
 def _dominant(explanation: PlacedExplanation) -> Iterator[Finding]:
-    """One part is so much of the work that devices for the others gain little."""
+    """Find one part that is so much of the work that devices for the others gain little."""
     if len(explanation.parts) < 2 or explanation.best_gain >= _FAR * explanation.mesh.num_devices:
         return
     part = max(explanation.parts, key=lambda one: one.share)
@@ -186,7 +186,7 @@ def _dominant(explanation: PlacedExplanation) -> Iterator[Finding]:
 
 
 def _unbalanced(explanation: PlacedExplanation) -> Iterator[Finding]:
-    """Several parts share the busiest device, and what could be reached is far."""
+    """Find several parts that share the busiest device although a much better balance is possible."""
     busiest = max(explanation.work_by_device, key=lambda device: explanation.work_by_device[device])
     there = [part for part in explanation.parts if busiest in part.devices]
     reachable = min(explanation.best_gain, explanation.mesh.num_devices)
@@ -203,7 +203,7 @@ def _unbalanced(explanation: PlacedExplanation) -> Iterator[Finding]:
 
 
 def _exchange(explanation: PlacedExplanation) -> Iterator[Finding]:
-    """What is exchanged takes longer than what is computed."""
+    """Find exchanges that take longer than the computation."""
     spent = explanation.exchange_seconds
     busiest = max(explanation.work_by_device.values())
     if spent is None or spent <= busiest:
@@ -233,13 +233,13 @@ def _idle(explanation: PlacedExplanation) -> Iterator[Finding]:
 
 
 def sent_by(program: Program, target: Target | None) -> tuple[SentFacts, ...]:
-    """Everything that leaves a device, most bytes first."""
+    """Return everything that leaves a device, most bytes first."""
     transfers = [*_between(program, target), *_within(program, target)]
     return tuple(sorted(transfers, key=lambda one: -one.bytes_in_all))
 
 
 def cached_by(program: Program, sent: tuple[SentFacts, ...]) -> tuple[CachedFacts, ...]:
-    """The exchange cache by path."""
+    """Return the exchange cache by path."""
 
     def others(path: str) -> tuple[int, ...]:
         copies = [one.target for one in sent if not one.is_within and join_parts((CACHE, one.part, one.port)) == path]
@@ -262,7 +262,7 @@ def _between(program: Program, target: Target | None) -> Iterator[SentFacts]:
             for name in places[to].names
             if any((s.part, s.port) == (part, port) for of in graph.parts[name].reads.values() for s in of)
         ]
-        # A dispatch sends the cache once, whatever number of steps it runs.
+        # A dispatch sends the cache once, however many steps it runs.
         size = num_bytes(leaf.shape, leaf.dtype) / program.num_steps_at_once
         pair = [_positions(program, places[number])[0] for number in (origin, to)]
         yield SentFacts(
@@ -277,7 +277,7 @@ def _between(program: Program, target: Target | None) -> Iterator[SentFacts]:
 
 
 def _within(program: Program, target: Target | None) -> Iterator[SentFacts]:
-    """Rows that the devices of one place exchange, which only its compiled program knows."""
+    """Yield the rows that the devices of one place exchange, which only its compiled program knows."""
     for place, compiled in zip(program.device_groups, program.compiled_parts, strict=True) if program.rows else ():
         if place.rows is None:
             continue

@@ -1,4 +1,4 @@
-"""What each part of a placed program costs, and what they send one another, as facts."""
+"""What each part of a placed program costs, and what the parts send to one another, as facts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlay.devices.mesh_info import MeshInfo
 from outlay.devices.target import Target
 
 _ALIKE = 0.005
-"""Shares of the work that differ by less are the same."""
+"""Shares of the work that differ by less count as equal."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class PartFacts:
 
     Attributes:
         name: the part.
-        devices: the ids of its devices; of several each computes some of its rows.
+        devices: the ids of its devices; if there are several, each computes some of its rows.
         num_bytes: of its state on one of them.
-        flops: floating-point operations of the traced step on one of them; integers and bits count nothing.
+        flops: floating-point operations of the traced step on one of them; integer and bit operations do not count.
         bytes_accessed: what the compiled step reads and writes in memory there.
-        peak: bytes that it needs there at once, by the compiler; None where that gives no figures.
-        seconds: estimated, of one step; None where the hardware is not known.
+        peak: bytes that it needs there at once, by the compiler; None if that gives no figures.
+        seconds: estimated per step; None if the hardware is not known.
         share: its part of the work of all.
     """
 
@@ -41,7 +41,7 @@ class PartFacts:
 
     @property
     def cost(self) -> float:
-        """What to compare parts by: seconds, or bytes in memory where the hardware is not known."""
+        """The measure by which parts are compared: seconds, or bytes in memory if the hardware is not known."""
         return self.seconds.middle if self.seconds else self.bytes_accessed
 
 
@@ -50,13 +50,13 @@ class SentFacts:
     """What is sent from one place to another.
 
     Attributes:
-        part: what produces it; of an exchange of rows within a place all parts that are split there.
+        part: the part that produces it; for an exchange of rows within a place, all parts that are split there.
         port: the output.
-        origin: the ids of the devices it comes from.
-        target: the ids of the devices it is sent to.
+        origin: the ids of the devices that it comes from.
+        target: the ids of the devices that it is sent to.
         readers: the parts that read it there.
-        num_bytes: that a device of the target gets in a step.
-        seconds: estimated, at full speed of the links; None where the hardware is not known.
+        num_bytes: bytes that a device of the target receives per step.
+        seconds: estimated, at full speed of the links; None if the hardware is not known.
     """
 
     part: str
@@ -74,20 +74,20 @@ class SentFacts:
 
     @property
     def bytes_in_all(self) -> float:
-        """All devices of the target added up."""
+        """Bytes for all devices of the target together."""
         return self.num_bytes * len(self.target)
 
 
 @dataclass(frozen=True)
 class CachedFacts:
-    """One output as it is kept for those that read it in the next step.
+    """One output as it is cached for the parts that read it in the next step.
 
     Attributes:
         path: in the state, such as `cache.encoder.out`.
         shape: of the array.
         dtype: of the array.
-        num_bytes: of it.
-        owners: the ids of the devices where it is a part of the state.
+        num_bytes: of the array.
+        owners: the ids of the devices where it is part of the state.
         sent_to: the ids of the other devices that get a copy.
     """
 
@@ -101,13 +101,13 @@ class CachedFacts:
 
 @dataclass(frozen=True)
 class PlacedExplanation:
-    """What each part of a placed program costs, and what they send one another: `outlay.explain(program).by_parts`.
+    """What each part of a placed program costs, and what the parts send: `outlay.explain(program).by_parts`.
 
-    All bytes, FLOPs and seconds are of one step.
+    All bytes, FLOPs and seconds are per step.
 
     Attributes:
         name: what was explained.
-        target: the hardware that times are of; None where it is not known.
+        target: the hardware that times are for; None if it is not known.
         mesh: the mesh.
         parts: the parts, in the order of the graph.
         sent: what leaves a device, most bytes first.
@@ -115,7 +115,7 @@ class PlacedExplanation:
         num_steps_at_once: steps that run between two exchanges.
         findings: what costs more than it must.
         incomplete: what could not be counted, in words.
-        notes: what is good to know when reading, in words.
+        notes: what to know when reading it, in words.
         seconds: how long compiling and explaining took.
     """
 
@@ -132,17 +132,17 @@ class PlacedExplanation:
     seconds: float
 
     def __getitem__(self, name: str) -> PartFacts:
-        """A part by its name."""
+        """Return a part by its name."""
         return next(part for part in self.parts if part.name == name)
 
     @property
     def work(self) -> float:
-        """The cost of all parts, one after the other: seconds, or bytes where the hardware is not known."""
+        """The cost of all parts, one after the other: seconds, or bytes if the hardware is not known."""
         return sum(part.cost * len(part.devices) for part in self.parts)
 
     @property
     def work_by_device(self) -> dict[int, float]:
-        """The same on each device, by id."""
+        """The cost of the parts on each device, by id."""
         work = dict.fromkeys(self.mesh.device_ids, 0.0)
         for part in self.parts:
             for device in part.devices:
@@ -151,7 +151,7 @@ class PlacedExplanation:
 
     @property
     def bytes_by_device(self) -> dict[int, int]:
-        """What each device holds of the state, cache included, by id."""
+        """What each device holds of the state, including the cache, by id."""
         num_bytes = dict.fromkeys(self.mesh.device_ids, 0)
         for one in (*self.parts, *self.cached):
             for device in one.devices if isinstance(one, PartFacts) else one.owners:
@@ -160,13 +160,13 @@ class PlacedExplanation:
 
     @property
     def best_gain(self) -> float:
-        """How much faster than one device any placement of whole parts can be at most: all work over the largest."""
+        """The largest possible speed-up of placing whole parts: all work over the largest part."""
         largest = max((part.cost * len(part.devices) for part in self.parts), default=0.0)
         return self.work / largest if largest else 1.0
 
     @property
     def bound(self) -> str:
-        """The largest part, and what that means for every placement, in words."""
+        """The largest part, and what it means for every placement, in words."""
         share = max(part.share for part in self.parts)
         names = [part.name for part in self.parts if part.share > share - _ALIKE]
         takes = f"{names[0]} takes" if len(names) == 1 else f"{' and '.join(names)} each take"
@@ -177,28 +177,28 @@ class PlacedExplanation:
 
     @property
     def gain(self) -> float:
-        """How much faster this placement can be at most, were nothing exchanged: all work over the busiest device."""
+        """The largest possible speed-up of this placement, without exchanges: all work over the busiest device."""
         busiest = max(self.work_by_device.values(), default=0.0)
         return self.work / busiest if busiest else 1.0
 
     @property
     def bytes_per_step(self) -> float:
-        """What is sent in a step, all devices added up."""
+        """The bytes sent per step, by all devices together."""
         return sum(one.bytes_in_all for one in self.sent)
 
     @property
     def most_sent(self) -> float:
-        """What the device that sends most sends in a step."""
+        """The bytes per step of the device that sends most."""
         sent: dict[int, float] = {}
         for one in self.sent:
-            # Of several devices that hold what others read, the first sends it.
+            # If several devices hold what others read, the first one sends it.
             for device in one.origin if one.is_within else one.origin[:1]:
                 sent[device] = sent.get(device, 0.0) + (one.num_bytes if one.is_within else one.bytes_in_all)
         return max(sent.values(), default=0.0)
 
     @property
     def exchange_seconds(self) -> float | None:
-        """Estimated, of what the device that waits longest gets; None where the hardware is not known."""
+        """The estimated time of the device that waits longest; None if the hardware is not known."""
         if self.target is None:
             return None
         waits: dict[int, float] = {}
@@ -220,7 +220,7 @@ class PlacedExplanation:
         return max((held[device] + more[device] for device in held), default=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "name": self.name,
             "target": str(self.target) if self.target else None,

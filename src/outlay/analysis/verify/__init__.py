@@ -1,1 +1,1 @@
-"""Whether a program computes what one device computes."""
+"""Check whether a program computes what one device computes."""

@@ -1,4 +1,4 @@
-"""The batches that a proof is made with: the user's, or made up so that a step has something to do with them."""
+"""The batches for a proof: the user's, or made up so that they make the step compute something."""
 
 from __future__ import annotations
 
@@ -23,63 +23,65 @@ KINDS: Mapping[str, Draw] = {
     "floats between 0.5 and 1.5": lambda rng, shape: rng.uniform(0.5, 1.5, size=shape),
     "floats between 0 and 1": lambda rng, shape: rng.uniform(size=shape),
 }
-"""What made-up floats may be like, the first that a step can take: logarithms and roots want positive ones."""
+"""Kinds of made-up floats; the first that a step can take is used: logarithms and roots need positive ones."""
 
 _ANY = 8
 
 
 def take(batches: Any, num_steps: int) -> list[Any]:
-    """The first batches of something that gives the batch of a step as `batches[step]`, or that is iterable.
+    """Take the first batches of something that gives them as `batches[step]`, or that is iterable.
 
     Raises:
-        ProgramError: there are fewer than that, or it is a single batch or nothing that holds batches.
+        ProgramError: there are too few, or it is a single batch, or holds no batches.
     """
     if isinstance(batches, Mapping):
-        raise ProgramError("batches holds one batch a step, but a single batch was passed\n  fix: batches=[batch] * 3")
+        raise ProgramError(
+            "batches takes one batch per step, but a single batch was passed\n  fix: batches=[batch] * 3"
+        )
     if hasattr(batches, "__getitem__") and not isinstance(batches, str):
         taken = _from(batches, 0, num_steps)
     elif hasattr(batches, "__iter__") and not isinstance(batches, str):
         taken = list(itertools.islice(batches, num_steps))
     else:
         raise ProgramError(
-            f"batches={batches!r} holds no batches: it takes one batch a step, as a list, an iterator, or anything "
+            f"batches={batches!r} holds no batches: it takes one batch per step, as a list, an iterator, or anything "
             "that gives the batch of a step as batches[step]\n  fix: batches=[batch] * 3, or leave it out"
         )
     if len(taken) < num_steps:
         raise ProgramError(
-            f"{num_steps} steps need {num_steps} batches, and there are {len(taken)}\n"
-            f"  fix: steps={max(len(taken), 1)}, or more batches"
+            f"{num_steps} steps need {num_steps} batches, but there are {len(taken)}\n"
+            f"  fix: steps={max(len(taken), 1)}, or give more batches"
         )
     return taken
 
 
 def more(batches: Any, taken: Sequence[Any], num: int) -> list[Any]:
-    """Further batches of what the first were taken of; where there are no more, those again."""
+    """Take further batches from the same source; if there are no more, repeat the first ones."""
     further = _from(batches, len(taken), num) if hasattr(batches, "__getitem__") else []
     return [*further, *itertools.islice(itertools.cycle(taken), num - len(further))]
 
 
 def _from(batches: Any, start: int, num: int) -> list[Any]:
-    """Batches from a number on, as many as there are up to so many."""
+    """Take batches from a number on, up to so many."""
     taken: list[Any] = []
     with contextlib.suppress(LookupError):
         for step in range(start, start + num):
-            taken.append(batches[step])  # noqa: PERF401 - what was taken before an error stays
+            taken.append(batches[step])  # noqa: PERF401 - batches taken before an error are kept
     return taken
 
 
 MIXED = "mixed"
-"""Of made-up floats: of each leaf of each batch another of `KINDS`, and larger or smaller."""
+"""Made-up floats of mixed kinds: each leaf of each batch takes another of `KINDS`, scaled up or down."""
 
 
 def make_up(shapes: Any, num_steps: int, sizes: Mapping[int, int] | None, kind: str, seed: int = 0) -> list[Any]:
-    """Batches of given shapes, on the host.
+    """Make up batches of given shapes, on the host.
 
     Args:
         shapes: the batch as shapes.
         num_steps: how many.
-        sizes: of leaves of integers by position, how many values they may take; None if nothing is known of the step,
-            and then integers are zero, which any index and any label may be.
+        sizes: for leaves of integers by position, how many values they may take; None if nothing is known of the step:
+            integers are then zero, which is valid for any index and any label.
         kind: which of `KINDS` the floats are, or `MIXED`.
         seed: of the random numbers.
     """
@@ -108,7 +110,7 @@ def make_up(shapes: Any, num_steps: int, sizes: Mapping[int, int] | None, kind: 
 
 
 def made_up_words(shapes: Any, sizes: Mapping[int, int] | None, kind: str) -> str:
-    """How such batches were made, in words."""
+    """Say how such batches were made."""
     leaves = flatten_paths(shapes)[0]
     integers = [
         (path or "the batch", _num_values(leaf, sizes.get(number)), number in sizes)
@@ -129,7 +131,7 @@ def _num_values(leaf: Any, size: int | None) -> int:
 
 
 def all_samples_are_alike(batches: Sequence[Any], plan: Plan) -> bool:
-    """Whether every sample that devices share among them is the same, so that one left out would not be missed."""
+    """Return whether all samples that devices split among them are equal, so that a missing one would not show."""
     dims = {leaf.path: [dim for dim, axes in enumerate(leaf.dims) if axes] for leaf in plan.of_kind("batch")}
     seen = False
     for batch in batches:
@@ -145,7 +147,7 @@ def all_samples_are_alike(batches: Sequence[Any], plan: Plan) -> bool:
 
 
 def perturbed(tree: Any, seed: int) -> Any:
-    """A tree with every float entry moved by one unit in its last digit, up or down: as much as rounding would."""
+    """Move every float entry of a tree by one unit in its last digit, up or down: as much as rounding does."""
     rng = np.random.default_rng(seed)
 
     def one(leaf: np.ndarray) -> np.ndarray:
@@ -158,7 +160,7 @@ def perturbed(tree: Any, seed: int) -> Any:
 
 
 def shifted(state: Any) -> Any:
-    """A state with every float a little larger, so that what begins at zero does not keep others from moving."""
+    """Make every float of a state a little larger, so that what starts at zero does not keep others from changing."""
     rng = np.random.default_rng(0)
 
     def one(leaf: np.ndarray) -> np.ndarray:
@@ -171,5 +173,5 @@ def shifted(state: Any) -> Any:
 
 
 def in_float64(tree: Any) -> Any:
-    """The same tree with floats as they are in float64."""
+    """Return the tree with its floats in float64."""
     return jax.tree.map(lambda x: x.astype(np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)

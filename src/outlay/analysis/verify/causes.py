@@ -1,8 +1,8 @@
-"""Why a program computes something else: each usual mistake of parallel programs, tried on one device.
+"""Find out why a program computes something else: each usual mistake of parallel programs is tried on one device.
 
-A mistake is a claim about numbers: "this is the sum of what each device makes of its own samples" can be computed on
-one device, and compared. Only a claim that holds is named. All is done in float64, where hardly anything else
-would fit.
+A mistake is a claim about numbers: "this is the sum of what each device computes from its own samples" can be computed
+on one device, and compared. Only a claim that holds is reported. Everything is done in float64, where hardly anything
+else would fit.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Change = Callable[[Result], np.ndarray]
 
 @dataclass(frozen=True)
 class Share:
-    """The samples of one device, and where the device is in the mesh."""
+    """The samples of one device, and the device's place in the mesh."""
 
     batch: Any
     at: Mapping[str, int]
 
 
 def shares(program: Program, batch: Any) -> list[Share]:
-    """The batch on the host as the devices share it; each different share once.
+    """Return the batch on the host as devices split it; each different share once.
 
     Args:
         program: whose plan splits the batch.
@@ -63,16 +63,16 @@ def shares(program: Program, batch: Any) -> list[Share]:
 
 
 class Causes:
-    """The tries for one step that came out different.
+    """Tries to explain a step that came out different.
 
     Args:
         program: the program.
         variants: the program and one device, to replay.
         state: the state before the step, on the host.
         batch: its batch, on the host.
-        results: what both replays gave.
+        results: the results of both replays.
         wrong: the checks of the step that failed.
-        copies: by path, what each device holds of arrays that are declared the same and are not.
+        copies: by path, what each device holds of arrays that should be equal on all devices but are not.
     """
 
     def __init__(
@@ -94,15 +94,17 @@ class Causes:
         }
         floats = {key for key, leaf in self._right.leaves.items() if np.issubdtype(leaf.dtype, np.inexact)}
         keys = [(check.kind, check.path) for check in wrong if (check.kind, check.path) in floats]
-        # What moves by its sign alone, as with Lion or the first step of Adam, moves alike for many reasons.
+        # Updates of fixed size, as with Lion or in the first step of Adam, come out alike for many reasons.
         self._keys = [key for key in keys if not _is_sign(self._change(key, self._right))] or keys
         self._shares = shares(program, batch)
 
     def named(self) -> list[str]:
-        """The mistakes that the numbers confirm, in words."""
+        """Return the mistakes that the numbers confirm, in words."""
         tries = (self._unshared_copies, self._of_shares, self._exchanges, self._pieces, self._stale)
         for attempt in tries:
-            with contextlib.suppress(Exception):  # a step may refuse fewer samples, say; then this cannot be tried
+            with contextlib.suppress(
+                Exception
+            ):  # for example, a step may refuse fewer samples; then this cannot be tried
                 if words := attempt():
                     return [words]
         return []
@@ -111,13 +113,13 @@ class Causes:
         return result.leaves[key] - self._start[key]
 
     def _fits(self, key: Any, claimed: Any, result: Result | None = None) -> bool:
-        """Whether a claim holds of all entries that are wrong."""
+        """Return whether a claim holds for all entries that are wrong."""
         there, right = self._change(key, result or self._got), self._change(key, self._right)
         wrong = np.abs(there - right) > _allowed(right) if result is None else np.ones(there.shape, bool)
         return bool(np.any(wrong & (there != 0))) and not np.any((np.abs(claimed - there) > _allowed(there)) & wrong)
 
     def _of_share(self, share: Share) -> Result:
-        """What one device makes of the samples of another."""
+        """Return what one device computes from the samples of another."""
         return self._variants[1].replay(self._state, share.batch)
 
     def _of_shares(self) -> str:
@@ -133,7 +135,7 @@ class Causes:
                 return f"the results of {num} devices are summed, where their mean was meant (psum for pmean)"
             for which in range(num):
                 if self._fits(key, own[which]) and not self._fits(key, right):
-                    return f"only the samples of {self._device(which)} count: what the others compute is not summed"
+                    return f"only the samples of {self._device(which)} count: the results of the others are not summed"
                 rest = total - own[which]
                 if any(self._fits(key, rest / by) for by in (num - 1, num, 1)):
                     return f"the samples of {self._device(which)} are left out"
@@ -151,14 +153,14 @@ class Causes:
         num = len(results)
         if self._fits(key, right / num):
             return (
-                f"the step sums over its samples or microbatches and does not divide by how many, so that one device "
-                f"with all samples gets {num} times the mean over {num} devices: divide by how many there are"
+                f"the step sums over its samples or microbatches and does not divide by their number, so that one "
+                f"device with all samples gets {num} times the mean over {num} devices: divide by their number"
             )
         return self._alone(key, results, "averaged")
 
     def _alone(self, key: Any, results: list[Result], how: str) -> str:
-        """Each device works on its own samples alone; what of that is not as on one device?"""
-        head = f"what each device computes of its own samples alone is {how}"
+        """Describe a step in which each device works on its own samples alone: what of that differs from one device?"""
+        head = f"what each device computes from its own samples alone is {how}"
         if self._draws() and self._draw_alike(key, results[0]):
             return (
                 f"every device draws the same random numbers: {head}, and equal samples on all devices come out equal"
@@ -174,15 +176,17 @@ class Causes:
                 )
             return (
                 f"{head}, each scaled by a factor of its own ({span} times too small), as clipping by the norm of each "
-                "device's own gradient does: something is taken over each device's own samples that is meant over all"
+                "device's own gradient does: something is computed over each device's own samples that is meant over "
+                "all"
             )
         return (
-            f"{head}, and no weights make of it what one device computes: something is taken over each device's own "
-            "samples that is meant over all, such as a mean, a variance, a norm to clip by (pmean it before it is used)"
+            f"{head}, and no weights turn it into what one device computes: something is computed over each device's "
+            "own samples that is meant over all, such as a mean, a variance, a norm to clip by (pmean it before it is "
+            "used)"
         )
 
     def _weights(self, results: list[Result]) -> np.ndarray | None:
-        """How much each device's own result counts in what is right, if it is a sum of them in one way only."""
+        """Return the weight of each device's own result in the right one, if that is a sum of them in only one way."""
         for keys in (self._keys, *([key] for key in self._keys)):
             sizes = [np.abs(self._change(key, self._right)).max(initial=0.0) or 1.0 for key in keys]
             *columns, target = (
@@ -202,7 +206,7 @@ class Causes:
         return "random_bits" in str(self._variants[1].traced()[0])
 
     def _draw_alike(self, key: Any, first: Result) -> bool:
-        """Whether devices with equal samples compute what the first of them does alone, and one device does not."""
+        """Return whether devices with equal samples compute what the first of them does alone, unlike one device."""
         num = len(self._shares)
         pieces, whole = (jax.tree.leaves(tree) for tree in (self._shares[0].batch, self._batch))
         tiled = []
@@ -216,7 +220,7 @@ class Causes:
         return any(self._fits(key, one, there) and not self._fits(key, one, here) for one in claimed)
 
     def _exchanges(self) -> str:
-        """Whether all is right when one exchange between neighbours, or each of them, goes the other way."""
+        """Try whether everything is right if one exchange between neighbours, or each of them, is reversed."""
         exchanges = list(operations(self._variants[0].traced()[0].jaxpr, "ppermute"))
         if not 0 < len(exchanges) <= _MAX_EXCHANGES:
             return ""
@@ -232,11 +236,11 @@ class Causes:
             result = self._variants[0].replay(self._state, self._batch, turn)
             if all(self._fits(key, self._change(key, self._right), result) for key in self._keys):
                 which = "each" if len(turned) > 1 else f"number {exchanges.index(turned[0]) + 1} of {len(exchanges)}"
-                return f"jax.lax.ppermute goes the wrong way, {which}: with its pairs reversed all is as on one device"
+                return f"jax.lax.ppermute goes the wrong way, {which}: with its pairs reversed, all is right"
         return ""
 
     def _pieces(self) -> str:
-        """Whether each device's piece of an array is right but for a factor of its own, such as clipping gives it."""
+        """Try whether each device's piece of an array is right up to a factor of its own, as after clipping."""
         for kind, path in self._keys:
             if kind != "state":
                 continue
@@ -254,11 +258,9 @@ class Causes:
                 continue
             squares = np.array([np.vdot(b, b).real for _, b in pairs])
             clipped = ratios < ratios.max() * (1 - _FITS) if np.isclose(ratios, ratios.max()).sum() > 1 else ratios > 0
-            words = f"each device's piece of {path} is right but for a factor, {ratios.min():.3g} to {ratios.max():.3g}"
+            words = f"each device's piece of {path} is right up to a factor, {ratios.min():.3g} to {ratios.max():.3g}"
             if clipped.sum() > 2 and _is_line(squares[clipped], 1 / ratios[clipped] ** 2):
-                return (
-                    f"{words}, by its norm: clipped by the norm of each device's own piece, where that of all is meant"
-                )
+                return f"{words}, by its norm: clipped by the norm of each device's own piece instead of all pieces"
             return words
         return ""
 
@@ -266,7 +268,7 @@ class Causes:
         return shardings(self._program.plan, self._program.state_shapes, self._program.mesh)
 
     def _stale(self) -> str:
-        """Whether all that is wrong has its old value."""
+        """Try whether everything that is wrong still has its old value."""
         for key in self._keys:
             if key[0] != "state":
                 continue
@@ -278,7 +280,7 @@ class Causes:
         return ""
 
     def _unshared_copies(self) -> str:
-        """Whether devices that should agree each hold what follows from their own samples."""
+        """Try whether devices that should agree each hold what follows from their own samples."""
         mesh = self._program.mesh
         for path, copies in self._copies.items():
             key = next((key for key in self._keys if key[1] == path), None)
@@ -298,10 +300,10 @@ class Causes:
             most = max(int(wrong.sum()) for wrong in off)
             if most and not any(np.any(copy[wrong]) for (copy, _), wrong in zip(pairs, off, strict=True)):
                 return (
-                    f"each device's copy of {path} is stale but for its own part: up to {most} of {right.size} entries "
-                    f"keep their old value, as without a gather over {over}"
+                    f"each device's copy of {path} is stale except for its own part: up to {most} of {right.size} "
+                    f"entries keep their old value, as without a gather over {over}"
                 )
-            return f"the devices' copies of {path} drift apart along {over}: something of each device's own enters them"
+            return f"the devices' copies of {path} drift apart along {over}: they depend on something device by device"
         return ""
 
 
@@ -325,10 +327,10 @@ def _is_line(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def parts_that_differ(program: Program, state: Any, inputs: Any) -> list[str]:
-    """The parts of a graph that come out different first, in words; one step at a time, from the same state.
+    """Return the parts of a graph that differ first, in words; step by step, from the same state.
 
-    Parts read only what others made in earlier steps. So after a single step from the same state whatever differs is
-    the doing of the part that it belongs to, and the first such step names the parts to blame.
+    Parts only read what others produced in earlier steps. So after a single step from the same state, a difference is
+    caused by the part in which it shows, and the first such step names the parts to blame.
 
     Args:
         program: of a graph loop.
@@ -362,7 +364,7 @@ def _of_step(inputs: Any, step: int) -> Any:
 
 
 def _differing(got: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> dict[str, list[str]]:
-    """The leaves that differ, by the part whose they are; what it puts out is its own too."""
+    """Return the leaves that differ, by part; a part's outputs count as its leaves."""
     differing: dict[str, list[str]] = {}
     for path, leaf in right.items():
         if not np.array_equal(got[path], leaf, equal_nan=np.issubdtype(leaf.dtype, np.inexact)):
@@ -375,9 +377,9 @@ def _part_words(name: str, leaves: list[str], step: int, by_rows: tuple[str, ...
     first = f"{name!r} is the first to differ, in step {step + 1} of the graph loop, from the same state and inputs: "
     what = f"{first}{', '.join(leaves[:4])}{f' and {len(leaves) - 4} more' if len(leaves) > 4 else ''}. "
     if not by_rows:
-        return f"{what}It computes something else on its devices than in one program"
+        return f"{what}It computes something else on its own devices than in one program"
     return (
-        f"{what}It says that it works on some of its rows as on all, and does not: random numbers must be drawn for "
+        f"{what}It is marked as working on some of its rows as on all, but does not: random numbers must be drawn for "
         "each row by the row's number (jax.random.fold_in), not for the shape of all rows, and nothing may be summed "
-        "over its rows. Fix that, or leave it out of the split: an empty by_rows"
+        "over its rows. Fix that, or take it out of the split with an empty by_rows"
     )

@@ -1,8 +1,8 @@
-"""One leaf computed twice: how far apart, in which ratio, and whether that is rounding.
+"""Compare one leaf computed twice: how far apart, in which ratio, and whether that is rounding.
 
-Two questions are asked. Do both *mean* the same? That is asked in float64, where an update too small for the leaf's own
-dtype still shows. And does the program compute what it means as well as its dtypes allow? Of that the replay in float64
-is the judge, so that a program is not blamed for a reference that rounds worse.
+There are two questions. Do both *mean* the same? That is asked in float64, where an update too small for the leaf's own
+dtype still shows. And does the program compute what it means as well as its dtypes allow? The replay in float64 is the
+judge of that, so that a program is not blamed for a reference that rounds worse.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from outlay.analysis.verify.runs import Result
 from outlay.analysis.verify.verification import Kind, LeafCheck
 
 SHARE = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
-"""How much of the largest entry sums in another order may differ by."""
+"""The share of the largest entry by which sums in another order may differ."""
 _DIGITS = 8
-_DIGITS_OF_NOISE = 1000  # sums that cancel leave of themselves what their order rounds, and one order is lucky
-_PRECISE_SHARE = 1e-6  # constants that a step makes from the number of devices are rounded to its own dtypes
+_DIGITS_OF_NOISE = 1000  # sums that cancel leave only rounding, which depends on the order and may be small by luck
+_PRECISE_SHARE = 1e-6  # constants that a step derives from the number of devices are rounded to its own dtypes
 _PRECISE_EPS = float(np.finfo(np.float64).eps)
 _MOVED_BY_ROUNDING = 0.01
 _ZERO_BUT_FOR_ROUNDING = 1e-5
@@ -35,13 +35,13 @@ _NOTHING = 1e-6
 
 @dataclass(frozen=True)
 class Pair:
-    """What the program and the reference gave from the same numbers, in the same dtypes.
+    """What the program and the reference computed from the same numbers, in the same dtypes.
 
     Attributes:
-        got: of the program.
-        right: of the reference.
-        perturbed: what the reference gives when its inputs move by one unit in their last digit, a few times; only
-            asked for where the two differ by more than sums in another order would.
+        got: by the program.
+        right: by the reference.
+        perturbed: returns what the reference computes when its inputs move by one unit in their last digit, a few
+            times; only called if the two differ by more than sums in another order would.
     """
 
     got: Result
@@ -54,7 +54,7 @@ class Standard:
     """What counts as the same.
 
     Attributes:
-        exact: whether both compute the same bits, so that nothing is rounding.
+        exact: whether both must compute the same bits, so that nothing is rounding.
         share: of the largest entry or update, by how much both may differ; None for a share that follows the dtypes.
         coarsest: the coarsest dtype that the step computes in.
         rounded: operations that a replay in float64 left in their own dtypes.
@@ -76,8 +76,8 @@ def compare(
     Args:
         step: the step's number, from 1.
         before: the state before it.
-        own: what both gave in their own dtypes.
-        precise: what both gave in float64, where they could be replayed.
+        own: the results of both in their own dtypes.
+        precise: the results of both in float64, if they could be replayed.
         axis_sizes: the mesh's axes.
         standard: what counts as the same.
     """
@@ -109,7 +109,7 @@ class _Leaf:
         self.note = ""
 
     def check(self) -> LeafCheck:
-        """What is to say of the leaf."""
+        """Return the check of the leaf."""
         got, right, start = self.got, self.right, self.start
         change = _minus(right, start)
         replayed, fault, blind, not_finite = None, "", "", self._not_finite()
@@ -145,7 +145,7 @@ class _Leaf:
         )
 
     def _in_meaning(self, there: Any, here: Any, meant: Any, ratio: float | None) -> tuple[str, str]:
-        """What is wrong in float64, and why that cannot tell."""
+        """Return what is wrong in float64, or why float64 cannot tell."""
         if not self.is_float:
             bad = there != here
             if not bad.any():
@@ -154,7 +154,7 @@ class _Leaf:
             if not (bad & ~np.any(unsteady, axis=0)).any() if unsteady else False:
                 return (
                     "",
-                    f"rounding alone changes {int(bad.sum())} of {bad.size} entries: they count or rank what is equal",
+                    f"rounding alone changes {int(bad.sum())} of {bad.size} entries: they count or rank equal values",
                 )
             return self._words(bad, there, here, ratio), ""
         value = np.maximum(np.abs(_finite(here)), np.abs(_finite(self.start)))
@@ -176,11 +176,11 @@ class _Leaf:
             return self._words(bad, there, here, ratio), ""
         if not np.any(meant) or (sizes > 2 * allowed).any():
             return "", ""
-        # What is zero but for rounding is not known to be so in float64, where it is smaller still, unless a step of
-        # fixed size is made of it.
+        # A value that is zero up to rounding need not be so in float64, where it is smaller still, unless a step of
+        # fixed size is made from it.
         in_own = _largest(_minus(self.right, self.start))
         if not in_own or _largest(meant) < _ZERO_BUT_FOR_ROUNDING * in_own:
-            self.note = "zero but for rounding"
+            self.note = "zero up to rounding"
             return "", ""
         return "", (
             f"rounding alone moves it by as much as the step does ({_largest(meant):.1e}), so a fault would not show: "
@@ -188,7 +188,7 @@ class _Leaf:
         )
 
     def _in_own_dtype(self, change: Any, ratio: float | None, *, meant: bool) -> tuple[float, str, str, str]:
-        """The largest difference that is rounding, why, what is wrong beyond that, and why that cannot tell."""
+        """Return the largest difference that is rounding, why, what is wrong beyond it, and why nothing is known."""
         got, right = self.got, self.right
         if self.standard.exact or not self.is_float:
             reason = "exact: each part rounds the same wherever it runs"
@@ -240,7 +240,7 @@ class _Leaf:
         return pair.perturbed() if pair is not None else ()
 
     def _not_finite(self) -> str:
-        """Why nothing can be said where both sides have no number."""
+        """Say why nothing is known where neither side has a number."""
         if not self.is_float:
             return ""
         both = ~np.isfinite(self.got) & ~np.isfinite(self.right)
@@ -268,7 +268,7 @@ class _Leaf:
 
 
 def _is_factor(factor: float | None, got: np.ndarray, right: np.ndarray) -> bool:
-    """Whether one is the other times a factor, entry by entry; of a sign nothing is said."""
+    """Return whether one is the other times a factor, entry by entry; a sign alone does not count."""
     if factor is None:
         return False
     return bool(
@@ -277,18 +277,18 @@ def _is_factor(factor: float | None, got: np.ndarray, right: np.ndarray) -> bool
 
 
 def _widest(x: np.ndarray) -> np.ndarray:
-    """In the widest type of its kind, so that comparing does not round."""
+    """Convert to the widest dtype of its kind, so that the comparison does not round."""
     return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
 
 
 def _minus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The difference; nothing where both are the same, infinite ones too, or where a number is missing."""
+    """Return the difference; zero where both are equal, even if infinite, or where a number is missing."""
     with np.errstate(invalid="ignore"):
         return np.where((a == b) | np.isnan(a) | np.isnan(b), 0.0, a - b)
 
 
 def _apart(got: np.ndarray, right: np.ndarray, allowed: Any) -> np.ndarray:
-    """Which entries are further apart than allowed, or are numbers on one side only."""
+    """Return which entries are further apart than allowed, or are numbers on one side only."""
     missing = np.isnan(got) | np.isnan(right)
     far = (got != right) & ~(np.abs(_minus(got, right)) <= allowed)
     return np.where(missing, np.isnan(got) != np.isnan(right), far)
@@ -313,11 +313,11 @@ def _ratio(got: np.ndarray, right: np.ndarray) -> float | None:
     return norms[0] / norms[1] if norms[1] else None
 
 
-# The mistakes of parallel programs multiply by the number of devices, or divide by it.
+# Mistakes of parallel programs multiply by the number of devices, or divide by it.
 
 
 def name_ratio(ratio: float | None, axis_sizes: Mapping[str, int]) -> str:
-    """The mistake that a ratio of norms is typical of, in words; empty if it is typical of none.
+    """Return the mistake that a ratio of norms is typical of, in words; empty if there is none.
 
     Args:
         ratio: the norm of what the program computed over the norm of what it should have.
@@ -347,7 +347,7 @@ def name_ratio(ratio: float | None, axis_sizes: Mapping[str, int]) -> str:
 
 
 def _products(axis_sizes: Mapping[str, int]) -> dict[int, str]:
-    """Every number of devices along some of the axes, few axes first."""
+    """Return every number of devices along some of the axes, few axes first."""
     split = {axis: size for axis, size in axis_sizes.items() if size > 1}
     products: dict[int, str] = {}
     for num in range(1, len(split) + 1):

@@ -1,4 +1,4 @@
-"""What the results of a traced step depend on: the batch, floats, the number of the device; and what indexes what."""
+"""Find what the results of a traced step depend on: the batch, floats, the device's number; and what indexes what."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from outlay.core.jax_tracing import scan_operands
 Marks = frozenset[Any]
 
 BATCH = "batch"
-"""Of the batch."""
+"""Depends on the batch."""
 FLOAT = "float"
-"""Of something that rounds."""
+"""Depends on something that rounds."""
 DEVICE = "device"
-"""Of the number of the device that computes it, other than by drawing random numbers."""
+"""Depends on the number of the computing device, other than by drawing random numbers."""
 DRAWN = "drawn for the device"
-"""Of random numbers that are drawn by the number of the device."""
+"""Depends on random numbers that are drawn by the number of the device."""
 
 _LIKE_ITS_OPERANDS = {
     *("add", "sub", "select_n", "broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "slice", "pad"),
@@ -32,7 +32,7 @@ _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
 
 @dataclass(frozen=True)
 class _Index:
-    """Of a leaf of integers by position, unchanged but for its shape."""
+    """The leaf of integers at a position, unchanged except for its shape."""
 
     leaf: int
 
@@ -49,9 +49,9 @@ class Dependence:
     """What a traced step's results depend on.
 
     Attributes:
-        results: of each result, the marks of what it depends on.
-        dtypes: the dtypes that round in which the step computes.
-        sizes: of each leaf of integers of the batch that indexes something, by position, the size of the smallest.
+        results: the marks of each result: what it depends on.
+        dtypes: the dtypes with rounding in which the step computes.
+        sizes: for each leaf of integers of the batch that indexes something, by position, the smallest size indexed.
     """
 
     results: list[Marks] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Dependence:
 
     @classmethod
     def of(cls, traced: ClosedJaxpr, num_state: int) -> Dependence:
-        """Look at a step.
+        """Analyse a step.
 
         Args:
             traced: the step.
@@ -134,7 +134,7 @@ class Dependence:
             body, consts, xs = params["body_jaxpr"], operands[first : first + second], []
             carry = operands[first + second :]
             num_carry = len(carry)
-        while True:  # what is carried along gathers marks from one turn to the next
+        while True:  # the carry gathers marks from one iteration to the next
             results = self._through(body.jaxpr, _of_consts(body.consts), [*consts, *carry, *xs])
             grown = [before | after for before, after in zip(carry, results[:num_carry], strict=True)]
             if grown == carry:
@@ -147,7 +147,7 @@ def _of_consts(consts: Iterable[Any]) -> list[Marks]:
 
 
 def _of_const(const: Any) -> Marks:
-    """Captured counts, such as `np.arange(10)`, are what labels are compared with."""
+    """Return the marks of a captured count, such as `np.arange(10)`: labels are compared with it."""
     dtype, size = getattr(const, "dtype", None), getattr(const, "size", 0)
     if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or not 1 < size <= 2**20:
         return frozenset()
@@ -168,7 +168,7 @@ def _indices(marks: Marks) -> list[int]:
 
 
 def _indexed(equation: Any) -> list[tuple[int, int]]:
-    """Which operands index something, and how many values they may take."""
+    """Return which operands index something, and how many values they may take."""
     name, params = equation.primitive.name, equation.params
     shape: Sequence[int] = getattr(equation.invars[0].aval, "shape", ()) if equation.invars else ()
     if name == "gather":

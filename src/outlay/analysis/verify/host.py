@@ -1,4 +1,4 @@
-"""Trees on the host: read from any devices, sent to any others, and never shared with an array that a step donates."""
+"""Copy trees between the host and devices, never sharing memory with an array that a step donates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from outlay.devices.device_identity import format_devices
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether an array or a shape holds PRNG keys."""
+    """Return whether an array or a shape holds PRNG keys."""
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def to_host(tree: Any) -> Any:
-    """The same tree with numpy leaves of its own; keys as their bits."""
+    """Return the tree with NumPy leaves of its own; keys become their bits."""
     return jax.tree.map(_leaf_to_host, tree)
 
 
@@ -31,7 +31,7 @@ def _leaf_to_host(leaf: Any) -> np.ndarray:
 
 
 def to_devices(tree: Any, shapes: Any, shardings: Any) -> Any:
-    """What `to_host` gave, as arrays that live where the shardings say.
+    """Convert the result of `to_host` to arrays with the given shardings.
 
     Args:
         tree: numpy leaves, keys as their bits.
@@ -42,7 +42,7 @@ def to_devices(tree: Any, shapes: Any, shardings: Any) -> Any:
 
 
 def typed(tree: Any, shapes: Any) -> Any:
-    """What `to_host` gave, with the dtypes of some shapes; keys are keys again."""
+    """Convert the result of `to_host` to the dtypes of some shapes; bits become keys again."""
     leaves = [_typed(leaf, shape) for leaf, shape in zip(jax.tree.leaves(tree), jax.tree.leaves(shapes), strict=True)]
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
@@ -52,19 +52,19 @@ def _typed(leaf: np.ndarray, shape: Any) -> Any:
 
 
 def _impl(shape: Any) -> Any:
-    """The kind of key that a shape is of, which JAX only tells of an array."""
+    """Return the kind of key of a shape; JAX only tells it of an array."""
     kinds = []
     jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), shape)
     return kinds[0]
 
 
 def by_path(tree: Any, root: str = "") -> dict[str, Any]:
-    """The leaves by their dotted paths below a root."""
+    """Return the leaves by their dotted paths below a root."""
     return {under(root, path): leaf for path, leaf in flatten_paths(tree)[0]}
 
 
 def near(sizes: np.ndarray) -> np.ndarray:
-    """Of each entry the largest of its row or of its column, whichever is smaller: one huge column hides no other."""
+    """Return for each entry the largest of its row or of its column, if smaller: one huge column hides no other."""
     if sizes.ndim < 2 or not sizes.size:
         return sizes
     others = [tuple(other for other in range(sizes.ndim) if other != dim) for dim in range(sizes.ndim)]
@@ -75,9 +75,9 @@ def near(sizes: np.ndarray) -> np.ndarray:
 
 
 def differing_copies(array: jax.Array) -> str:
-    """In words, whether devices that should hold the same piece of an array hold different bits; empty if not.
+    """Say whether devices that should hold the same piece of an array hold different bits; empty if not.
 
-    JAX reads such an array from one device and never looks at the others.
+    JAX reads such an array from one device and never compares the others.
     """
     if is_key(array):
         array = jax.random.key_data(array)
@@ -97,7 +97,7 @@ def differing_copies(array: jax.Array) -> str:
 
 
 def copies_of(array: jax.Array, mesh: Mesh) -> list[np.ndarray] | None:
-    """What each device of a mesh holds of an array that every one of them has whole; None of others."""
+    """Return what each device of a mesh holds of an array that should be replicated; None for others."""
     if is_key(array) or not array.is_fully_replicated:
         return None
     held = {shard.device: np.asarray(shard.data) for shard in array.addressable_shards}

@@ -1,7 +1,7 @@
-"""A traced step evaluated again with every float in float64: what it means, apart from how its dtypes round.
+"""Evaluate a traced step again with every float in float64: what it means, apart from how its dtypes round.
 
 Faults of parallel programs change what a step means; dtypes only change how it is rounded. In float64 rounding is so
-small that the two can be told apart at any learning rate, and of two results in bfloat16 it says which one is right.
+small that the two can be told apart at any learning rate; and of two results in bfloat16 it tells which one is right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from outlay.core.jax_tracing import scan_operands
 
 _DTYPE_PARAMS = ("dtype", "new_dtype", "preferred_element_type", "output_dtype")
-# These read or make the bits of numbers, or draw them, so they stay in the dtypes that they were traced with.
+# These read, make or draw bits of numbers, so they keep the dtypes that they were traced with.
 _IN_OWN_BITS = {"bitcast_convert_type", "nextafter", "random_gamma", "random_bits", "random_wrap", "random_unwrap"}
 _WITHOUT_EFFECT = {"debug_callback", "debug_print"}
 _OF_PLACE = {"sharding_constraint", "device_put"}
@@ -33,30 +33,30 @@ _SCATTERS = {
 }
 
 Override = Callable[[Any, list[Any], Any], Sequence[Any] | None]
-"""`override(equation, operands, given)`: an operation's results, or None to leave it; `given` comes with the call."""
+"""`override(equation, operands, given)` returns an operation's results, or None to leave it; `given` is passed on."""
 
 
 def wide(dtype: Any) -> Any:
-    """The widest dtype of the same kind."""
+    """Return the widest dtype of the same kind."""
     if jnp.issubdtype(dtype, jnp.floating):
         return np.dtype(np.float64)
     return np.dtype(np.complex128) if jnp.issubdtype(dtype, jnp.complexfloating) else dtype
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Whether a dtype rounds."""
+    """Return whether a dtype rounds."""
     return jnp.issubdtype(dtype, jnp.inexact)
 
 
 @dataclass
 class Replay:
-    """An evaluation of traced steps, operation by operation; in float64 `jax.enable_x64` must hold around it.
+    """Evaluate traced steps, operation by operation; for float64, `jax.enable_x64` must be set around it.
 
     Attributes:
-        precise: whether floats become float64; otherwise every operation is as it was traced.
-        placed: whether constraints that say where values live are followed; without devices to place on they are not.
-        override: what stands in for operations, to try what another program would compute.
-        given: what it is given.
+        precise: whether floats become float64; otherwise every operation runs as traced.
+        placed: whether constraints on where values live are applied; without devices they are not.
+        override: replaces operations, to try what another program would compute.
+        given: passed to `override`.
         rounded: the operations that could only be evaluated in their own dtypes, so that they still round.
     """
 
@@ -67,7 +67,7 @@ class Replay:
     rounded: set[str] = field(default_factory=set)
 
     def __call__(self, closed: ClosedJaxpr, *args: Any) -> list[Any]:
-        """The results of a traced function; floats are float64."""
+        """Return the results of a traced function, floats in float64."""
         consts = [self._read(_host(const)) for const in closed.consts]
         return self._evaluate(closed.jaxpr, consts, args)
 
@@ -154,7 +154,7 @@ class Replay:
         return mapped(*operands)
 
     def _linear_solve(self, params: Mapping[str, Any], operands: list[Any]) -> Sequence[Any]:
-        """By the solver that the step itself gave: the rest of the operation says how to differentiate it."""
+        """Call the step's own solver: the rest of the operation says how to differentiate it."""
         lengths, first = params["const_lengths"], 0
         for name in ("matvec", "vecmat", "solve"):
             consts, first = operands[first : first + getattr(lengths, name)], first + getattr(lengths, name)
@@ -184,34 +184,34 @@ _STRUCTURED: dict[str, Callable[[Replay, Mapping[str, Any], list[Any]], Sequence
 
 
 DRAWN_BITS = tuple(np.uint32(eighth * 2**29 + 0x2B5A3) for eighth in (1, 6, 3, 4))
-"""What may be drawn instead of random bits: as uniform numbers, a little more than so many eighths."""
+"""What replaces random bits: as uniform numbers, a little more than so many eighths."""
 
 
 def draw_alike(equation: Any, operands: list[Any], bits: Any) -> Sequence[Any] | None:
-    """Stand in for what draws random numbers: whoever draws, and however many, all are drawn from these bits.
+    """Replace drawing: whoever draws random numbers, and however many, gets them from these bits.
 
-    Whether devices compute the same apart from what they draw can then be seen.
+    So it can be seen whether devices compute the same apart from what they draw.
     """
     name = equation.primitive.name
-    if name == "random_gamma":  # its mean, and as the shape it takes, which may broadcast
+    if name == "random_gamma":  # its mean, in the shape that it takes, which may broadcast
         return [operands[1]]
     if name not in ("random_bits", "rng_bit_generator"):
         return None
     *keys, drawn = _bind_as_traced(equation, operands)
     narrow = bits >> np.uint32(max(0, 32 - 8 * drawn.dtype.itemsize))
-    # Of what was drawn, so that under `jax.shard_map` it varies over the same axes.
+    # Derived from what was drawn, so that under `jax.shard_map` it varies over the same axes.
     return [*keys, drawn * 0 + jax.lax.convert_element_type(narrow, drawn.dtype)]
 
 
 def draws_until(jaxpr: Any) -> bool:
-    """Whether a traced program draws until what it draws is good, which equal numbers might never be."""
+    """Return whether a traced program draws until a number is accepted, which equal numbers might never be."""
     return any(
         True for loop in operations(jaxpr, "while") for _ in operations(loop.params["body_jaxpr"].jaxpr, "random_bits")
     )
 
 
 def operations(jaxpr: Any, name: str) -> Iterator[Any]:
-    """Every operation of that name, those in loops and inner functions too."""
+    """Yield every operation of that name, including those in loops and inner functions."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == name:
             yield equation
@@ -223,7 +223,7 @@ def operations(jaxpr: Any, name: str) -> Iterator[Any]:
 
 
 def _is_function(param: Any) -> bool:
-    """Whether a parameter is traced code, which is of the dtypes that it was traced with."""
+    """Return whether a parameter is traced code, which has the dtypes that it was traced with."""
     return any(
         hasattr(one, "eqns") or hasattr(one, "jaxpr") for one in (param if isinstance(param, tuple) else (param,))
     )
@@ -238,7 +238,7 @@ def _open(jaxpr: Any) -> Any:
 
 
 def _host(const: Any) -> Any:
-    """A captured array, wherever it lives; keys stay what they are."""
+    """Return a captured array on the host, wherever it lives; keys stay keys."""
     if not jax.dtypes.issubdtype(const.dtype, jax.dtypes.prng_key):
         return np.asarray(const)
     with jax.ensure_compile_time_eval():
@@ -272,9 +272,9 @@ def _bind_widely(equation: Any, operands: list[Any]) -> Sequence[Any]:
 
 
 def _scatter(name: str, params: Mapping[str, Any], operands: list[Any]) -> Any:
-    """By the public function: the operation itself holds what combines two numbers, traced for their dtype."""
+    """Call the public function: the operation itself holds the combining function, traced for its dtype."""
     if name == "scatter" and params["update_jaxpr"] is not None:
-        raise NotImplementedError("a function of one's own combines the numbers")
+        raise NotImplementedError("a custom function combines the numbers")
     operand, indices, updates = operands
     return _SCATTERS[name](
         operand,

@@ -1,4 +1,4 @@
-"""One step on the host's numbers, run in the variants that are compared: as planned, in another mode, on one device.
+"""Run one step on the host's numbers in the variants to compare: as planned, in another mode, on one device.
 
 Each variant runs the step as it is, in its own dtypes, and replays it in float64 (`replay.py`).
 """
@@ -42,14 +42,14 @@ Run = Callable[[Any, Any], "Result"]
 
 @dataclass(frozen=True)
 class Result:
-    """What one step gave, on the host.
+    """The results of one step, on the host.
 
     Attributes:
         state: the new state.
         outputs: the step's outputs.
-        grads: gradients of the sums over the batch by path; empty where the step does not say where it sums.
-        differing: what is declared the same on several devices and is not, in words, by path.
-        copies: what each device holds of these, where each should hold the whole.
+        grads: gradients of the sums over the batch by path; empty if the step does not say where it sums.
+        differing: by path, in words, arrays that should be equal on several devices and are not.
+        copies: what each device holds of these, if each should hold the whole.
     """
 
     state: Any
@@ -60,7 +60,7 @@ class Result:
 
     @functools.cached_property
     def leaves(self) -> dict[tuple[Kind, str], np.ndarray]:
-        """Every leaf by kind and path, in the order in which a step makes them."""
+        """Return every leaf by kind and path, in the order in which a step computes them."""
         kinds: dict[Kind, dict[str, np.ndarray]] = {
             "gradient": self.grads,
             "output": by_path(self.outputs, "outputs"),
@@ -84,8 +84,8 @@ class Variant:
             program: whose step it is.
             stepped: the step and its gradients.
             mesh: the mesh that it runs on.
-            places: where the leaves of state and batch live.
-            instead_of: where `mesh` is a single device, the mesh that the step was written for.
+            places: the shardings of state and batch.
+            instead_of: if `mesh` is a single device, the mesh that the step was written for.
         """
         self._stepped, self._mesh, self._places, self._shapes = stepped, mesh, places, _shapes(program)
         self._in_mesh = program.steps_in_mesh
@@ -95,10 +95,10 @@ class Variant:
         self._bits: Any = None
 
     def traced(self, batch: Any = None) -> tuple[ClosedJaxpr, Any]:
-        """The traced step, and what it returns as shapes.
+        """Return the traced step, and its results as shapes.
 
         Args:
-            batch: a batch on the host, where it has another number of samples than planned.
+            batch: a batch on the host, if it has another number of samples than planned.
         """
         shapes = self._shapes_with(batch)
         key = str(shapes[1])
@@ -107,24 +107,24 @@ class Variant:
         return self._traces[key]
 
     def run(self, state: Any, batch: Any) -> Result:
-        """The step in its own dtypes."""
+        """Run the step in its own dtypes."""
         try:
             with self._context():
                 return _result(self._jitted(*self._placed(state, batch, self._shapes)))
         except ValueError as error:
-            # The step names devices itself, which one device cannot follow, but a replay can leave out.
+            # The step names devices itself; one device cannot follow that, but a replay can leave it out.
             if not self._instead_of or not any(words in str(error) for words in _NAMES_DEVICES):
                 raise
             return self._replayed(state, batch, None, None, precise=False)
 
     def replay(self, state: Any, batch: Any, override: Override | None = None, given: Any = None) -> Result:
-        """The step in float64, perhaps with other operations in the stead of some, which are given numbers."""
+        """Run the step in float64, optionally with some operations replaced, which receive `given`."""
         if override is None and self._bits is not None:
             override, given = draw_alike, self._bits
         return self._replayed(state, batch, override, given, precise=True)
 
     def drawing(self, bits: Any) -> Variant:
-        """The same, with everything that is drawn at random drawn from these bits."""
+        """Return the same variant with all random numbers drawn from these bits."""
         other = copy.copy(self)
         other._bits = bits
         return other
@@ -139,11 +139,11 @@ class Variant:
         return jax.jit(lambda *args: self._stepped(*args))
 
     def _context(self) -> contextlib.AbstractContextManager[Any]:
-        """What the program traces its step in: not its mesh where the step names another."""
+        """Return the context in which the program traces its step: without its mesh if the step names another."""
         return jax.set_mesh(self._mesh) if self._in_mesh else contextlib.nullcontext()
 
     def _shapes_with(self, batch: Any) -> tuple[Any, Any]:
-        """The shapes, with as many samples as a batch has; its keys are their bits."""
+        """Return the shapes with as many samples as a batch has; its keys are their bits."""
         state, planned = self._shapes
         if batch is None:
             return state, planned
@@ -158,11 +158,11 @@ class Variant:
 
     def _trace(self, shapes: Any) -> tuple[ClosedJaxpr, Any]:
         types = shapes
-        if not self._instead_of:  # on Explicit axes the types tell where values live
+        if not self._instead_of:  # on Explicit axes the types hold shardings
             types = jax.tree.map(
                 lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), tuple(shapes), tuple(self._places)
             )
-        if self._instead_of and not self._in_mesh:  # the mesh that the step names has devices that are not here
+        if self._instead_of and not self._in_mesh:  # the mesh that the step names has devices that this variant lacks
             return self._traced_as_if(types)
         try:
             with self._context():
@@ -181,7 +181,7 @@ class Variant:
         return traced.jaxpr, traced.out_info
 
     def _traced_as_if(self, types: Any) -> tuple[ClosedJaxpr, Any]:
-        """The trace of a step whose `shard_map` names its mesh of several devices, as if it had named this one."""
+        """Trace a step whose `shard_map` names a mesh of several devices, as if it had named this one."""
 
         def instead(primitive: Any, bind: Callable[..., Any], args: Any, params: dict[str, Any]) -> Any:
             if primitive.name == "shard_map":
@@ -190,7 +190,7 @@ class Variant:
                 params = {**params, "mesh": Mesh(alone, names, axis_types=params["mesh"].axis_types)}
             return bind(*args, **params)
 
-        jax.clear_caches()  # inner jitted functions were traced for all devices
+        jax.clear_caches()  # JAX has cached inner jitted functions as traced for all devices
         try:
             with intercepting(instead):
                 traced = jax.jit(lambda *args: self._stepped(*args)).trace(*types)
@@ -224,7 +224,7 @@ class Variant:
 
 
 def as_planned(program: Program) -> tuple[Run, Variant]:
-    """The program as it is, what a call of it runs; and the same to replay."""
+    """Return what a call of the program runs, and the same to replay."""
     variant = Variant(program, _in_mode(program, program.mode), program.mesh, _places(program))
     gradients = jax.jit(lambda state, batch: variant._stepped(state, batch)[2]) if _sums_over_batch(program) else None
 
@@ -235,7 +235,7 @@ def as_planned(program: Program) -> tuple[Run, Variant]:
             return to_devices(tree, program.state_shapes, state_at)
 
         state = program.pad(state)
-        # Inputs of a placed program go to where they are read, each to its own devices, when it is called.
+        # A placed program sends its inputs to where they are read, each to its own devices, when it is called.
         placed_batch = batch if program.device_groups else to_devices(batch, program.batch_shapes, batch_at)
         grads: Any = {}
         if gradients:
@@ -253,7 +253,7 @@ def as_planned(program: Program) -> tuple[Run, Variant]:
 
 
 def other_mode(program: Program, mode: Mode) -> Variant:
-    """The program's step under its layout, in another mode.
+    """Return the program's step under its layout in another mode.
 
     Raises:
         ProgramError: the step cannot run in that mode.
@@ -263,10 +263,10 @@ def other_mode(program: Program, mode: Mode) -> Variant:
 
 
 def one_device(program: Program) -> Variant:
-    """The program's step on one device.
+    """Return the program's step on one device.
 
-    The mesh keeps the names of its axes, of size 1 each, for steps that name them: in collectives, when the mode is
-    manual, or in constraints of their own.
+    The mesh keeps the names of its axes, each of size 1, for steps that name them: in collectives, in mode manual, or
+    in constraints of their own.
     """
     mesh = program.mesh
     device = np.array(mesh.devices.flat[0], dtype=object).reshape((1,) * mesh.devices.ndim)
@@ -289,7 +289,7 @@ def _in_mode(program: Program, mode: Mode) -> Stepped:
 
 
 def _shapes(program: Program) -> tuple[Any, Any]:
-    """Without shardings, which on Explicit axes are those of the program's own mesh."""
+    """Return the shapes without shardings, which on Explicit axes would be those of the program's own mesh."""
     shapes = (program.state_shapes, program.batch_shapes)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)
 
@@ -307,7 +307,7 @@ def _sums_over_batch(program: Program) -> bool:
 
 
 def _with_gradients(step: Callable[[Any, Any], Any], take: Runner) -> Stepped:
-    """A step that also returns the gradients that it takes, where it says that it takes some."""
+    """Return a step that also returns the gradients that it takes, if it says that it takes some."""
 
     def stepped(state: Any, batch: Any) -> Any:
         taken = []

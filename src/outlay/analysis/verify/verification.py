@@ -1,4 +1,4 @@
-"""The facts of a proof, about each array and the whole, which print themselves."""
+"""The facts of a proof, for each array and for the whole, which print themselves."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class LeafCheck:
         dtype: of the leaf.
         max_abs: the largest difference of an entry between the program and the reference, each in its own dtypes.
         max_rel: that over the largest entry; for state, over the largest entry of the step's update.
-        ratio: the norm of the leaf over the norm it should have, for state the norms of the updates, in float64 where
-            both were replayed so; None where there is nothing to divide by.
+        ratio: the norm of the leaf over the norm that it should have (for state, the norms of the updates), in float64
+            if both were replayed; None if there is nothing to divide by.
         allowed: the largest difference that is rounding.
-        reason: where that comes from, in words.
-        replayed: the largest difference between the two in float64, over the largest entry or update; None where they
-            were not replayed.
+        reason: the reason for that bound, in words.
+        replayed: the largest difference between the two in float64, over the largest entry or update; None if they were
+            not replayed.
         moved: whether the step, or a further one, changed the array, or computed anything but zeros for a gradient or
             an output.
         reads_batch: whether it depends on the batch.
         fault: what is wrong, in words; empty if nothing is.
-        doubt: why nothing can be said of it, in words; empty if something can.
-        is_settled_by_others: whether that is of these numbers alone, so that the same array of another step can tell.
-        note: what is odd about it and no fault, in words.
+        doubt: why nothing is known about it, in words; empty if something is.
+        is_settled_by_others: whether that concerns these numbers only, so that the same array of another step can tell.
+        note: something odd that is not a fault, in words.
     """
 
     step: int
@@ -76,26 +76,26 @@ class LeafCheck:
 
     @property
     def name(self) -> str:
-        """The path, or words for an array that has none."""
+        """The path, or a description of an array without one."""
         return self.path or f"the whole {self.kind}"
 
     @property
     def trains(self) -> bool:
-        """Whether it is a gradient, or state, that rounds and depends on the batch."""
+        """Whether it is a gradient or state that rounds and depends on the batch."""
         return self.reads_batch and self.kind != "output" and "float" in self.dtype
 
     def also(self, fault: str) -> LeafCheck:
-        """With one more fault, which comes first; empty adds none."""
+        """Return the check with one more fault, which comes first; an empty one adds nothing."""
         return dataclasses.replace(self, fault="; ".join(filter(None, (fault, self.fault))))
 
     @property
     def nearness(self) -> float:
-        """The largest difference over the largest that is allowed; where none is allowed, the difference."""
+        """The largest difference over the largest that is allowed; if none is allowed, the difference."""
         return self.max_abs / self.allowed if self.allowed else self.max_abs
 
     @property
     def in_words(self) -> str:
-        """The leaf, when, and what is wrong or not known."""
+        """The leaf, the step, and what is wrong or unknown."""
         what = self.fault or self.doubt or "the same"
         return (
             f"{self.kind} {self.path}, step {self.step}: {what}"
@@ -106,7 +106,7 @@ class LeafCheck:
 
 @dataclass(frozen=True)
 class Verification(Report):
-    """Whether a program computes what it should, array by array; made by `outlay.verify`.
+    """Whether a program computes what it should, array by array; returned by `outlay.verify`.
 
     `str()` gives text, a notebook shows a table.
 
@@ -116,10 +116,11 @@ class Verification(Report):
         num_steps: how many steps, each from the same state in both.
         batches: where the batches came from.
         checks: every array of every step, in the order of the steps and, in a step, gradients, outputs, new state.
-        causes: mistakes that the numbers confirm, in words, where something differs.
-        doubts: why nothing can be said, and what to change, in words; of the whole proof, besides those of its arrays.
+        causes: mistakes that the numbers confirm, in words, if something differs.
+        doubts: why nothing is known, and what to change, in words; about the whole proof, besides its arrays' own
+            doubts.
         replayed: whether both were replayed in float64 too, or why not, in words.
-        num_further: how many further steps were compared, in float64 alone; of their checks only failed ones are kept.
+        num_further: how many further steps were compared, in float64 alone; only their failed checks are kept.
     """
 
     program: str
@@ -134,24 +135,24 @@ class Verification(Report):
 
     @property
     def wrong(self) -> tuple[LeafCheck, ...]:
-        """The checks that failed, the first one first."""
+        """The checks that failed, in order."""
         return tuple(check for check in self.checks if check.verdict == "different")
 
     @property
     def verdict(self) -> Verdict:
-        """`same`, `different`, or `unknown` where a fault could hide."""
+        """`same`, `different`, or `unknown` if a fault could hide."""
         if self.wrong:
             return "different"
         return "unknown" if self.reasons else "same"
 
     @property
     def ok(self) -> bool:
-        """Whether every array is the same up to rounding, and each was able to show a fault."""
+        """Whether every array is the same up to rounding, and each could have shown a fault."""
         return self.verdict == "same"
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the answer is unknown, in words; each with what to change."""
+        """The reasons why the answer is unknown, in words; each with what to change."""
         arrays: dict[str, LeafCheck] = {}
         for check in self.checks:
             if check.verdict == "unknown":
@@ -162,7 +163,7 @@ class Verification(Report):
     def leaves(self) -> tuple[LeafCheck, ...]:
         """One check for each array: those that differ first, then unknown ones.
 
-        Of the checks of an array it is the first to fail, or else the one that came nearest to it.
+        Of an array's checks it is the first that failed, or else the one that came nearest to failing.
         """
         worst: dict[tuple[str, str], LeafCheck] = {}
         for check in self.checks:
@@ -176,7 +177,7 @@ class Verification(Report):
 
     @property
     def headline(self) -> str:
-        """The answer in a sentence."""
+        """The answer in one sentence."""
         leaves = self.leaves
         did = f"{self.program}, against {self.against}, {counted(self.num_steps, 'step')}"
         if self.verdict == "same":
@@ -203,10 +204,10 @@ class Verification(Report):
         further = f", and {self.num_further} more in float64 alone" if self.num_further else ""
         notes = [
             f"batches {self.batches}",
-            f"{steps} compared{further}; of what a later one does otherwise nothing is known (steps=N)",
+            f"{steps} compared{further}; later steps may behave differently (steps=N compares more)",
         ]
         if not any(check.kind == "gradient" for check in self.checks):
-            notes.append("gradients are not among the arrays: only steps from outlay.train_step say what they are")
+            notes.append("gradients were not compared: only steps from outlay.train_step say what they are")
         trained: dict[str, bool] = {}
         for check in self.checks:
             if check.trains:
@@ -220,10 +221,10 @@ class Verification(Report):
         return tuple(notes)
 
     def raise_if_different(self, *, allow_unknown: bool = False) -> None:
-        """Do nothing if all is the same.
+        """Raise if something differs, or if the answer is unknown.
 
         Args:
-            allow_unknown: also do nothing where the answer is unknown.
+            allow_unknown: do not raise if the answer is unknown.
 
         Raises:
             VerifyError: something differs, with the first wrong leaf and all others; or the answer is unknown, with
@@ -233,7 +234,7 @@ class Verification(Report):
             raise VerifyError(str(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "verdict": self.verdict,
             "ok": self.ok,
@@ -251,7 +252,7 @@ class Verification(Report):
     _text_width = 160
 
     def _page(self) -> Page:
-        """The first arrays of many; the page can unfold the others."""
+        """Show the first arrays of many; the page can unfold the others."""
         columns = [Column("array", "code"), *(Column(name, "number") for name in _NUMBERS), Column("", "words")]
         rows = [
             Row(_cells(leaf), _STYLES[leaf.verdict] if leaf.verdict != "same" else "", leaf.reason)
@@ -272,12 +273,12 @@ class Verification(Report):
                 Notes(self.notes),
             ],
             headline_style=style,
-            footer="Where the pointer rests on a row, it says what the tolerance allows for.",
+            footer="Hover over a row to see what the tolerance allows for.",
         )
 
 
 def _finite(facts: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows neither NaN nor infinity."""
+    """Replace NaN and infinity, which JSON does not have."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in facts.items()
     }

@@ -1,4 +1,4 @@
-"""`outlay.verify`: whether a program computes what one device computes, array by array."""
+"""`outlay.verify`: check whether a program computes what one device computes, array by array."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from outlay.program.program import Program
 Against = Literal["one-device", "auto", "manual"]
 
 NUM_PERTURBED = 4
-"""Each gives the sign of a number that is nothing but rounding, such as Adam multiplies, one more chance to turn."""
+"""Each step gives the sign of a number that is only rounding, such as Adam multiplies, another chance to flip."""
 
 NUM_FURTHER = 10
-"""Steps that are compared in float64 alone; the last two from a state of another key, in which nothing is zero."""
+"""Further steps compared in float64 alone; the last two from the state of another key, in which nothing is zero."""
 
 _NUM_FURTHER_OF_LARGE, _LARGE = 2, 2**24
 
 _DRAWN = (
-    "each device draws random numbers of its own, by its number (axis_index), and with the same numbers one device "
-    "computes the same: right if any random numbers will do, but not the numbers of one device. To prove it, key them "
-    "by sample: jax.vmap(jax.random.fold_in, (None, 0))(key, numbers of the samples in the global batch)"
+    "each device draws its own random numbers, by its number (axis_index), and with equal numbers one device "
+    "computes the same: that is right if any random numbers will do, but not if one device's are meant. To prove it, "
+    "key them by sample: jax.vmap(jax.random.fold_in, (None, 0))(key, numbers of the samples in the global batch)"
 )
 _DRAWN_UNTIL = (
-    "each device draws random numbers of its own, by its number (axis_index), until they are good, so that nothing can "
-    "be said of what it computes with the same ones: key them by sample, or draw what needs no loop"
+    "each device draws its own random numbers, by its number (axis_index), until one is accepted, so that nothing can "
+    "be said about equal numbers: key them by sample, or draw in a way that needs no loop"
 )
 
 
@@ -69,39 +69,39 @@ def verify(
     key: Any = None,
     tolerance: float | None = None,
 ) -> Verification:
-    """Run a program and a reference on the same numbers, and compare all that they compute.
+    """Run a program and a reference on the same numbers, and compare everything that they compute.
 
-    Compared are the outputs, the new state and, for steps from `outlay.train_step`, the gradients (of the sum over the
+    It compares the outputs, the new state and, for steps from `outlay.train_step`, the gradients (of the sum over the
     batch). Each side runs in its own dtypes, and is replayed in float64. In float64 both must agree in what the step
     changed, so that a fault shows at any learning rate and in any dtype. In its own dtypes the program must be as near
-    to that as rounding allows, however badly the reference rounds. What is declared the same on several devices must
+    to that as rounding allows, however badly the reference rounds. Arrays that should be equal on several devices must
     be so bit for bit. Both start each step from the reference's state, so that rounding does not add up. Further steps,
     with other batches and from another key, are compared in float64 alone, for what the first ones cannot show. For a
     graph loop in mode manual or placed no rounding is allowed: its parts compute the same bits wherever they run.
 
-    The answer is `same`, `different` or `unknown`: unknown where a fault could hide, as behind NaN on both sides, or
-    gradients that are all zero. Where something differs, the usual mistakes are tried on one device, and what the
-    numbers confirm is named. The proof makes its own state, and leaves the program as it was.
+    The answer is `same`, `different` or `unknown`: unknown if a fault could hide, as behind NaN on both sides, or
+    gradients that are all zero. If something differs, the usual mistakes are tried on one device, and those that the
+    numbers confirm are named. The proof makes its own state, and leaves the program as it was.
 
     Args:
         program: what to check.
         steps: how many steps.
         against: `one-device` runs the step on one device of the mesh; `auto` and `manual` run it under the same layout
             in that mode.
-        batches: one batch a step, as an iterable or as `batches[step]`, such as a recipe's data. Without them, batches
-            of the planned shapes are made up: floats normal, or positive where that gives NaN; integers random, below
-            the size of what they index; weights between 0.5 and 1.5.
+        batches: one batch per step, as an iterable or as `batches[step]`, such as a recipe's data. Without them,
+            batches of the planned shapes are made up: floats normal, or positive if that gives NaN; integers random,
+            below the size of what they index; weights between 0.5 and 1.5.
         key: the PRNG key of the initial state; `jax.random.key(0)` if None.
         tolerance: by how much of its largest entry, or of its largest update, an array may differ, in float64 and in
-            its own dtype. If None, 1e-6 in float64, and a share that follows the step's dtypes in these.
+            its own dtype. If None, 1e-6 in float64, and in its own dtype a share that follows the step's dtypes.
 
     Returns:
-        The answer for every array. `raise_if_different()` turns all but `same` into an error.
+        The answer for every array. Its `raise_if_different()` raises unless the answer is `same`.
 
     Raises:
-        LayoutError: a batch is not of the planned shapes.
-        ProgramError: the step cannot run in the reference's mode, there are too few batches, or an argument is of the
-            wrong kind.
+        LayoutError: a batch does not have the planned shapes.
+        ProgramError: the step cannot run in the reference's mode, there are too few batches, or an argument has the
+            wrong type.
 
     Example:
         >>> def step(state, batch):
@@ -151,12 +151,12 @@ class _Proof:
         self.coarsest = max(depends.dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.float32)
 
     def begin(self, key: Any) -> Any:
-        """The state that both begin with, on the host."""
+        """Return the state that both start from, on the host."""
         self.key = _key(key)
         return self.program.crop(to_host(self.program.init(self.key)))
 
     def of(self, state: Any, batches: Any) -> Verification:
-        """The proof from a state and batches, or from made-up ones."""
+        """Return the proof from a state and batches, or from made-up ones."""
         if batches is None:
             numbers, words = self._made_up(state)
         else:
@@ -212,7 +212,7 @@ class _Proof:
             state = precise.right.state if self.program.donate else state
 
     def _settle(self) -> None:
-        """Take back doubts about arrays that further steps showed to be the same, and say what these moved."""
+        """Drop doubts about arrays that further steps showed to be the same, and record what these steps changed."""
         same = {(c.kind, c.path) for c in self.further if c.ok and c.moved}
 
         def settled(check: LeafCheck) -> LeafCheck:
@@ -237,7 +237,7 @@ class _Proof:
     def _explained(
         self, checks: list[LeafCheck], number: int, state: Any, batch: Any, got: Result, precise: Pair | None
     ) -> list[LeafCheck]:
-        """The checks of a step that differs, and what the numbers say of it."""
+        """Return the checks of a step that differs, and what the numbers say about it."""
         if self.is_graph_loop:
             if not self.causes:
                 self.causes += parts_that_differ(self.program, state, batch)
@@ -268,12 +268,12 @@ class _Proof:
         return checks
 
     def _precise(self, state: Any, batch: Any) -> Pair | None:
-        """Both replayed in float64; None where that cannot be."""
+        """Replay both in float64; None if that is impossible."""
         if self.is_graph_loop or self.not_replayed:
             return None
         try:
             return self._replays((self.planned, self.reference), state, batch)
-        except Exception as error:  # whatever an operation or a device says against float64
+        except Exception as error:  # some operations and devices do not support float64
             self.not_replayed = f"not replayed in float64: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
             return None
 
@@ -289,7 +289,7 @@ class _Proof:
         return results
 
     def _made_up(self, state: Any) -> tuple[list[Any], str]:
-        """Batches that the step computes numbers from, and that move what it trains; and how they were made."""
+        """Return batches from which the step computes numbers, and that change its state; and how they were made."""
         shapes = self.program.batch_shapes
         kinds = list(KINDS) if any(jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(shapes)) else []
         made = {}
@@ -308,7 +308,7 @@ class _Proof:
         return self._is_finite(result, state) and (any(moved) or not moved)
 
     def _is_finite(self, result: Result, state: Any) -> bool:
-        """Whether all that a step changed are numbers."""
+        """Return whether everything that a step changed is finite."""
         old = by_path(state)
         return all(
             np.isfinite(leaf.astype(np.complex128)).all()
@@ -317,7 +317,7 @@ class _Proof:
         )
 
     def _doubts(self, batches: Sequence[Any]) -> list[str]:
-        """Why nothing can be said of the whole."""
+        """Return why nothing is known about the whole."""
         doubts = []
         if not self.checks:
             doubts.append("nothing was compared: the step returns neither state nor outputs; return what it computes")
@@ -349,7 +349,7 @@ def _num_bytes(shapes: Any) -> int:
 
 
 def _key(key: Any) -> Any:
-    """A key of the kind that states are planned with; of keys of another kind the bits are taken."""
+    """Return a key of the planned kind; of a key of another kind, take the bits."""
     default = jax.random.key(0)
     if key is None:
         return default
@@ -360,7 +360,7 @@ def _key(key: Any) -> Any:
         bits = jax.random.key_data(key)
     if not (isinstance(bits, jax.Array | np.ndarray) and bits.dtype == np.uint32 and bits.shape in {(2,), (4,)}):
         fix = f"jax.random.key({key})" if type(key) is int else "jax.random.key(0)"
-        raise ProgramError(f"key={key!r} is no PRNG key\n  fix: key={fix}")
+        raise ProgramError(f"key={key!r} is not a PRNG key\n  fix: key={fix}")
     like = jax.random.key_data(default)
     return jax.random.wrap_key_data(jnp.asarray(np.resize(np.asarray(bits), like.shape)))
 
@@ -374,21 +374,21 @@ def _check_arguments(program: Program, steps: Any, against: str, tolerance: Any)
     if against not in get_args(Against):
         raise ProgramError(f"there is no reference {against!r}: {did_you_mean(str(against), get_args(Against))}")
     if isinstance(steps, bool) or not hasattr(steps, "__index__") or operator.index(steps) < 1:
-        raise ProgramError(f"steps={steps!r}: a proof takes 1 step or more, as a whole number\n  fix: steps=3")
+        raise ProgramError(f"steps={steps!r}: a proof takes a whole number of steps, 1 or more\n  fix: steps=3")
     is_share = isinstance(tolerance, int | float) and not isinstance(tolerance, bool) and 0 <= tolerance < 1
     if tolerance is not None and not (is_share and math.isfinite(tolerance)):
         raise ProgramError(
-            f"tolerance={tolerance!r}: a share of an array's largest entry, from 0 up to 1\n"
+            f"tolerance={tolerance!r}: it must be a share of an array's largest entry, from 0 up to 1\n"
             "  fix: tolerance=1e-3, or leave it out for one that follows the step's dtypes"
         )
     if isinstance(program.step, GraphLoop) and against != "one-device":
         raise ProgramError(
-            f"a graph loop in mode {program.mode} is laid out by its graph, which mode {against} knows nothing of\n"
+            f"a graph loop in mode {program.mode} is laid out by its graph, which does not exist in mode {against}\n"
             '  fix: against="one-device"'
         )
     if against == program.mode:
         raise ProgramError(
-            f"the program runs in mode {against} itself, so there is nothing to compare\n"
+            f"the program itself runs in mode {against}, so there is nothing to compare\n"
             f'  fix: against="one-device", or a program in the other mode'
         )
     if not all(device.process_index == jax.process_index() for device in program.mesh.devices.flat):

@@ -1,1 +1,1 @@
-"""How much a step computes and how much memory it touches, counted in the traced and in the compiled program."""
+"""Count how much a step computes and how much memory it touches, in the traced and in the compiled program."""

@@ -1,4 +1,4 @@
-"""What one device computes, and how much memory it touches, in one step of a compiled program."""
+"""Count what one device computes, and how much memory it touches, in one step of a compiled program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FREE = frozenset(
         *("recv-done",),
     )
 )
-"""What takes no time of its own: its bodies are counted where they stand, or there is nothing to do."""
+"""Instructions that take no time of their own: their bodies are counted separately, or there is nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Operation:
 
     Attributes:
         name: in the compiled program.
-        flops: of the matrix products and convolutions in it, in one run.
-        dtype: what those multiply, as targets name it; empty where it holds none.
+        flops: of its matrix products and convolutions, in one run.
+        dtype: the dtype that those multiply, as targets name it; empty if there are none.
         num_bytes: what it reads and writes in one run.
-        across_rows: of that, what it reads across the rows of arrays.
+        across_rows: the part of that which it reads across the rows of arrays.
         runs: how often it runs in a step.
     """
 
@@ -48,7 +48,7 @@ class CompiledWork:
     """The work of one device in a step, without what it sends and receives.
 
     Attributes:
-        operations: every instruction that is executed, collectives left out.
+        operations: every instruction that is executed, except collectives.
         unknown: what could not be counted, in words, each kind once.
     """
 
@@ -71,15 +71,15 @@ class CompiledWork:
 
     @property
     def bytes_accessed(self) -> float:
-        """What is read and written in memory; of slices and updates in place only themselves."""
+        """Bytes read and written in memory; for slices and updates in place, only the slices."""
         return float(sum(operation.num_bytes * operation.runs for operation in self.operations))
 
 
 def compiled_work(module: HloModule) -> CompiledWork:
     """Count what one device does in a step: products with their dtypes, and bytes at the level of fusions.
 
-    Products are `dot` and `convolution`, alone or in a fusion, and the calls of cuBLAS, cuDNN and oneDNN for them;
-    cuDNN's attention, by its shapes and mask; and of Pallas kernels what their `cost_estimate` tells.
+    Products are `dot` and `convolution`, alone or in a fusion, and calls of cuBLAS, cuDNN and oneDNN for them; cuDNN's
+    attention, by its shapes and mask; and Pallas kernels, by their `cost_estimate`.
 
     Args:
         module: the optimized program of one device.
@@ -94,10 +94,10 @@ def compiled_work(module: HloModule) -> CompiledWork:
 
 
 def _guessed(module: HloModule, name: str) -> Iterator[str]:
-    """Why it is not certain how often a computation runs."""
+    """Yield why it is not certain how often a computation runs."""
     for caller, one in module.callers.get(name, ()):
         if one.opcode == "conditional":
-            yield "a branch that is taken or not: the dearest counts"
+            yield "a conditional branch: the most expensive one counts"
         elif one.opcode == "while" and trip_count(module, caller, one) is None:
             yield "a loop whose trip count is not in the program: counted once"
 
@@ -125,7 +125,7 @@ def _products(
     module: HloModule,
     unknown: dict[str, None],
 ) -> tuple[float, str]:
-    """FLOPs of the products in an instruction, fusions within fusions included, and what the largest multiplies."""
+    """Return the FLOPs of the products in an instruction, nested fusions included, and what the largest multiplies."""
     if fused is None:
         operands = computation.shapes(instruction.operands)
         flops = flops_of_product(instruction, operands)

@@ -1,7 +1,7 @@
-"""The FLOPs of one instruction of a compiled program: matrix products, convolutions, and custom calls.
+"""Count the FLOPs of one instruction of a compiled program: matrix products, convolutions, and custom calls.
 
-A custom call may be a library's product, a kernel of fused attention, which is counted by its mask, or a kernel of
-somebody's own: the compiler knows the operands of that, and what it computes only by its author's word.
+A custom call may be a library's product, a kernel of fused attention, which is counted by its mask, or anybody's
+kernel: of that the compiler knows the operands, and its FLOPs only if its author declares them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _NO_PRODUCT = (
     *("ConcatBitcast", "AsyncCollectiveStart", "AsyncCollectiveDone"),
 )
 NO_KERNELS = frozenset((*_CUBLAS, *_CUDNN, "__onednn$matmul", *_NO_PRODUCT))
-"""Custom calls that are products of a library, or none; all others are kernels of their own."""
+"""Custom calls that are library functions; all others are somebody's kernels."""
 
 
 def flops_of_product(instruction: Instruction, operands: Sequence[Shape]) -> float | None:
-    """The FLOPs of an instruction that multiplies matrices or convolves; 0 for any other, None where nobody knows.
+    """Return the FLOPs of a matrix product or convolution; 0 for any other instruction, None if unknown.
 
     Args:
         instruction: the instruction.
@@ -54,13 +54,13 @@ def flops_of_product(instruction: Instruction, operands: Sequence[Shape]) -> flo
 
 
 def dtype_of_product(instruction: Instruction, operands: Sequence[Shape]) -> str:
-    """What a product multiplies, as targets name it; of float32 asked for in full, `float32-highest`.
+    """Return what a product multiplies, as targets name it; `float32-highest` for float32 at highest precision.
 
     By default GPUs multiply float32 in tf32 and TPUs in bfloat16.
     """
     multiplied = operands[:2]
     if instruction.opcode == "custom-call" and custom_call_target(instruction) not in NO_KERNELS:
-        # A kernel may take tables of its own first; what it multiplies is what is large.
+        # A kernel may take small tables first; what it multiplies is the large operand.
         multiplied = [max((shape for shape in operands if shape.dtype in _DTYPES), key=_size, default=operands[0])]
     widest = max(multiplied, key=lambda shape: dtype_bits(shape.dtype))
     name = _DTYPES.get(widest.dtype, "float8" if widest.dtype.startswith("f8") else f"int{widest.dtype[1:]}")
@@ -71,7 +71,7 @@ def dtype_of_product(instruction: Instruction, operands: Sequence[Shape]) -> str
 
 
 def custom_call_target(instruction: Instruction) -> str:
-    """The library function that a custom call runs."""
+    """Return the library function that a custom call runs."""
     return instruction.attributes.get("custom_call_target", "").strip('"')
 
 
@@ -80,7 +80,7 @@ def _size(shape: Shape) -> int:
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers of an attribute such as `{0, 2}`.
+    """Return the numbers of an attribute such as `{0, 2}`.
 
     >>> numbers("{0, 2}")
     [0, 2]
@@ -108,7 +108,7 @@ def _custom_call(instruction: Instruction, operands: Sequence[Shape]) -> float |
         roles = (instruction.shapes[0] if role == "r" else operands[int(role)] for role in _CUDNN[called])
         return _convolution(instruction, *roles)
     if called == "__onednn$matmul":
-        # The left operand may be transposed; its entries over the result's rows are what is contracted, either way.
+        # The left operand may be transposed; either way, its entries per row of the result are what is contracted.
         result = instruction.shapes[0]
         return 2.0 * result.dims[-1] * _size(operands[0])
     if called.startswith("__cudnn$fmha"):
@@ -120,7 +120,7 @@ def _config(instruction: Instruction) -> Mapping[str, Any]:
     text = instruction.attributes.get("backend_config", "")
     try:
         config = json.loads(text)
-    except (ValueError, RecursionError):  # protocol text, or what is no longer there
+    except (ValueError, RecursionError):  # protocol buffer text, or nothing
         return {}
     return config if isinstance(config, dict) else {}
 
@@ -138,7 +138,7 @@ def _convolution(instruction: Instruction, image: Shape, kernel: Shape, out: Sha
 
 
 def _window(text: str, num_dims: int) -> list[tuple[int, ...]]:
-    """A window's stride, low padding and two dilations by dim: `{size=3x3 pad=1_1x1_1 stride=2x2}`."""
+    """Parse a window: stride, low padding and two dilations by dim: `{size=3x3 pad=1_1x1_1 stride=2x2}`."""
     given = {name: value.split("x") for name, value in re.findall(r"(\w+)=([-\dx_]+)", text)}
     absent = {"stride": "1", "pad": "0", "lhs_dilate": "1", "rhs_dilate": "1"}
     columns = [given.get(name, [usual] * num_dims) for name, usual in absent.items()]
@@ -148,12 +148,12 @@ def _window(text: str, num_dims: int) -> list[tuple[int, ...]]:
 def convolution_flops(
     dims: Iterable[Sequence[int]], windows: Iterable[Sequence[int]], num_outputs: int, num_features: int
 ) -> float:
-    """The FLOPs of a convolution; padding and the holes of dilation are skipped, as XLA counts them.
+    """Return the FLOPs of a convolution; padding and the holes of dilation are skipped, as XLA counts them.
 
     Args:
-        dims: of each dim that the kernel moves along its size in the image, in the kernel and in the result.
-        windows: of each of these dims the kernel's stride, the padding before the image (negative crops it), the
-            distance of the image's entries (more than 1 in a transposed convolution), and that of the kernel's.
+        dims: for each dim along which the kernel moves, its size in the image, in the kernel and in the result.
+        windows: for each of these dims the kernel's stride, the padding before the image (negative crops it), the
+            distance between entries of the image (more than 1 in a transposed convolution), and that of the kernel.
         num_outputs: samples times features of the result.
         num_features: of the image.
 
@@ -171,9 +171,9 @@ def convolution_flops(
 def attention_flops(
     num_heads: int, num_queries: int, num_keys: int, dim: int, *, backward: bool, causal: bool, window: int | None
 ) -> float:
-    """The FLOPs of fused attention, without what its mask hides: forward two products, backward five.
+    """Return the FLOPs of fused attention, without what its mask hides: two products forward, five backward.
 
-    Forward these are the scores and the mixed values, backward the scores again and four gradients.
+    Forward these are the scores and the mixed values; backward the scores again and four gradients.
 
     Args:
         num_heads: of all samples together.
@@ -194,7 +194,7 @@ def attention_flops(
 
 
 def _cudnn_attention(target: str, config: Mapping[str, Any], operands: Sequence[Shape]) -> float | None:
-    """The FLOPs of a call of cuDNN's attention, queries first; None where the call does not tell."""
+    """Return the FLOPs of a call of cuDNN's attention, queries first; None if the call does not tell."""
     attention = config.get("cudnn_fmha_backend_config", {})
     scores = [int(dim) for dim in attention.get("intermediate_tensor_shape", {}).get("dimensions", ())]
     if len(scores) != 4 or not operands:
@@ -212,7 +212,7 @@ def _cudnn_attention(target: str, config: Mapping[str, Any], operands: Sequence[
 
 
 def _estimated_by_author(instruction: Instruction) -> float | None:
-    """The FLOPs of a kernel by its author's `cost_estimate` (Pallas); None without one."""
+    """Return the FLOPs that a kernel's author declares in `cost_estimate` (Pallas); None without one."""
     try:
         return float(_config(instruction)["custom_call_config"]["cost_estimate"]["flops"])
     except (KeyError, TypeError, ValueError):

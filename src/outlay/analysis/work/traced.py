@@ -1,4 +1,4 @@
-"""The FLOPs of a traced step, whatever it will be compiled to: loops multiplied out, all devices added up."""
+"""Count the FLOPs of a traced step, whatever it will be compiled to: loops multiplied out, all devices together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 from outlay.analysis.work.products import attention_flops, convolution_flops
 
 _REPLACED = ("pallas_call", "mpmd_map", "custom_partitioning")
-"""What is not compiled from the jaxpr it carries, or runs it over a grid."""
+"""Operations that are not compiled from the jaxpr they carry, or run it over a grid."""
 
 _COMBINED = (
     *("reduce", "reduce_window", "reduce_and", "reduce_or", "reduce_xor", "select_and_scatter"),
@@ -31,7 +31,7 @@ _ELEMENTWISE = frozenset(
         *("square", "sub", "tan", "tanh", "zeta"),
     )
 )
-"""One FLOP an element of the result, also where hardware needs several instructions, as for tanh."""
+"""Operations that count one FLOP per element of the result, even if hardware needs several, as for tanh."""
 
 _REDUCTIONS = frozenset(
     (
@@ -39,7 +39,7 @@ _REDUCTIONS = frozenset(
         *("reduce_min", "reduce_prod", "reduce_sum", "top_k", "approx_top_k"),
     )
 )
-"""One FLOP an element of the operand."""
+"""Operations that count one FLOP per element of the operand."""
 
 _MOVES = frozenset(
     (
@@ -56,7 +56,7 @@ _MOVES = frozenset(
         *("with_memory_space_constraint", "zeros_like"),
     )
 )
-"""What only moves floats; collectives are priced by what they move."""
+"""Operations that only move floats; collectives are priced by what they move."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class TracedWork:
 
     Attributes:
         flops: floating-point operations.
-        unknown: what was left out or counted once for want of knowledge, in words, each kind once.
+        unknown: what was left out, or counted once because its count is unknown, in words, each kind once.
     """
 
     flops: float
@@ -73,14 +73,14 @@ class TracedWork:
 
 
 def count_flops(jaxpr: Any) -> float:
-    """The floating-point operations of a traced program, on all devices together.
+    """Count the floating-point operations of a traced program, on all devices together.
 
-    A multiplication and an addition are two, any other operation on an element one. A scan counts its length, a `cond`
-    its dearest branch, a `shard_map` every device of its axes. Integer arithmetic and data movement count nothing; what
-    nobody uses, and a compiler leaves out, counts all the same.
+    A multiplication and an addition count two, any other operation on an element one. A scan counts its length, a
+    `cond` its most expensive branch, a `shard_map` every device of its axes. Integer arithmetic and data movement count
+    nothing. Values that nobody uses, which a compiler leaves out, are counted too.
 
     Args:
-        jaxpr: of `jax.make_jaxpr(f)(...)` or of `jax.jit(f).trace(...)`.
+        jaxpr: the result of `jax.make_jaxpr(f)(...)` or of `jax.jit(f).trace(...)`.
 
     >>> count_flops(jax.make_jaxpr(jnp.dot)(jnp.ones((4, 8)), jnp.ones((8, 2))))
     128.0
@@ -89,7 +89,7 @@ def count_flops(jaxpr: Any) -> float:
 
 
 def traced_work(jaxpr: Any) -> TracedWork:
-    """As `count_flops`, with what could not be counted.
+    """Count as `count_flops` does, and report what could not be counted.
 
     >>> traced_work(jax.make_jaxpr(lambda x: jax.lax.while_loop(jnp.any, lambda x: x * 0.5, x))(jnp.ones(4)))
     TracedWork(flops=4.0, unknown=('while: how often it runs is known only when it runs; counted once',))
@@ -99,7 +99,7 @@ def traced_work(jaxpr: Any) -> TracedWork:
 
 
 def _flops(jaxpr: Jaxpr | Any, unknown: dict[str, None]) -> float:
-    inner = getattr(jaxpr, "jaxpr", jaxpr)  # of a closed jaxpr, the jaxpr
+    inner = getattr(jaxpr, "jaxpr", jaxpr)  # a closed jaxpr holds the jaxpr
     return float(sum(_eqn_flops(eqn, unknown) for eqn in inner.eqns))
 
 
@@ -121,7 +121,7 @@ def _eqn_flops(eqn: JaxprEqn, unknown: dict[str, None]) -> float:
 
 
 def _reported(eqn: JaxprEqn, unknown: dict[str, None]) -> float:
-    """What a kernel's author says that it costs."""
+    """Return the cost that a kernel's author declares."""
     cost = eqn.params.get("cost_estimate")
     if cost is not None:
         return float(cost.flops)
@@ -139,7 +139,7 @@ def _repeats(eqn: JaxprEqn) -> int:
 
 
 def _inner_jaxprs(eqn: JaxprEqn) -> Iterator[Any]:
-    """The jaxprs that an operation runs; not the small ones that say how to combine two entries."""
+    """Return the jaxprs that an operation runs, without the small ones that combine two entries."""
     if eqn.primitive.name in _COMBINED:
         return
     if eqn.primitive.name == "custom_linear_solve":
@@ -149,7 +149,7 @@ def _inner_jaxprs(eqn: JaxprEqn) -> Iterator[Any]:
 
 
 def _flops_of(eqn: JaxprEqn) -> float | None:
-    """The FLOPs of an operation that runs no other jaxpr; None where nobody knows."""
+    """Return the FLOPs of an operation that runs no other jaxpr; None if unknown."""
     name = eqn.primitive.name
     if name in _COUNTED:
         return _COUNTED[name](eqn)
@@ -171,7 +171,7 @@ def _size(atom: Any) -> float:
 
 
 def _dtype(atom: Any) -> Any:
-    """The dtype of a value; None for what is no array, such as a token."""
+    """Return the dtype of a value; None if it is not an array, such as a token."""
     return getattr(atom.aval, "dtype", None)
 
 
@@ -194,7 +194,7 @@ def _dot_general(eqn: JaxprEqn) -> float:
 
 
 def _ragged_dot_general(eqn: JaxprEqn) -> float:
-    """Each row of the left operand meets the free dims of one group of the right, whichever dim is ragged."""
+    """Count a ragged product: each row of the left operand meets one group of the right, whichever dim is ragged."""
     numbers = eqn.params["ragged_dot_dimension_numbers"]
     (_, contracted), (_, batch) = numbers.dot_dimension_numbers
     used = {*contracted, *batch, *numbers.rhs_group_dimensions}
@@ -218,7 +218,7 @@ def _window(eqn: JaxprEqn) -> float:
 
 
 def _sort(eqn: JaxprEqn) -> float:
-    """One comparison a level of a merge sort, as XLA counts it."""
+    """Count one comparison per level of a merge sort, as XLA does."""
     length = _shape(eqn.invars[0])[eqn.params["dimension"]]
     return _size(eqn.invars[0]) * max(1, math.ceil(math.log2(max(length, 1))))
 
@@ -249,12 +249,12 @@ def _updates(eqn: JaxprEqn) -> float:
 
 
 def _select_and_scatter_add(eqn: JaxprEqn) -> float:
-    """The gradient of a pooling by maximum: each window is searched again."""
+    """Count the gradient of max pooling: each window is searched again."""
     return _size(eqn.outvars[0]) + _size(eqn.invars[0]) * math.prod(eqn.params["window_dimensions"])
 
 
 def _attention(eqn: JaxprEqn) -> float:
-    """CuDNN's attention, where it is still one operation on whole arrays."""
+    """Count cuDNN's attention while it is still one operation on whole arrays."""
     (batch, num_queries, heads, dim), (_, num_keys, *_) = (_shape(atom) for atom in eqn.invars[:2])
     return attention_flops(
         batch * heads,

@@ -1,4 +1,4 @@
-"""The bytes an instruction reads and writes in memory: a fusion what goes in and comes out, a slice only itself."""
+"""Count the bytes an instruction reads and writes: a fusion's inputs and outputs, and only the slice of a slice."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from outlay.analysis.hlo.hlo_shapes import Shape, dtype_bits, total_bytes
 from outlay.analysis.work.products import numbers
 
 _ALIASES = re.compile(r"\{(\d*)\}: \((\d+)")
-"""`{1}: (0, {})`: result 1 lies where operand 0 does."""
+"""`{1}: (0, {})`: result 1 is stored in the buffer of operand 0."""
 
 SLICES = ("dynamic-slice", "slice", "gather")
 _SAME_BYTES = ("bitcast", "reshape", "get-tuple-element", "copy", "convert")
-"""What hands its operand on inside a fusion, so that a slice of it is a slice of the operand."""
+"""Operations that pass their operand on inside a fusion, so that a slice of the result is a slice of the operand."""
 
 
 def instruction_bytes(instruction: Instruction, computation: Computation, module: HloModule) -> int:
-    """What an instruction reads and writes, once.
+    """Return the bytes that an instruction reads and writes in one run.
 
     Args:
         instruction: the instruction.
-        computation: the one that it stands in.
-        module: the program of both.
+        computation: the computation that holds it.
+        module: the program.
     """
     fused = fused_by(instruction, module)
     if fused is not None:
@@ -39,13 +39,13 @@ def instruction_bytes(instruction: Instruction, computation: Computation, module
     if instruction.opcode == "scatter":
         return _scatter_bytes(operands)
     read = _moved(computation.shapes(dict.fromkeys(instruction.operands)))
-    if instruction.opcode.endswith("-start"):  # a copy in the background; its result names the operand again
+    if instruction.opcode.endswith("-start"):  # an asynchronous copy, whose result repeats the operand
         return 2 * read
     return read + _moved(instruction.shapes)
 
 
 def fused_by(instruction: Instruction, module: HloModule) -> Computation | None:
-    """What a fusion runs; None of anything else."""
+    """Return the computation of a fusion; None for anything else."""
     if instruction.opcode not in ("fusion", "fusion-start"):
         return None
     return module.called(instruction, "calls")
@@ -53,7 +53,7 @@ def fused_by(instruction: Instruction, module: HloModule) -> Computation | None:
 
 @dataclass(frozen=True)
 class AcrossRows:
-    """What an operation reads across the rows of an array, which costs a CPU a cache line for each entry.
+    """What an operation reads across the rows of an array: on a CPU each entry costs a whole cache line.
 
     Attributes:
         num_bytes: of the entries.
@@ -65,7 +65,7 @@ class AcrossRows:
 
 
 def read_across_rows(fused: Computation | None) -> tuple[AcrossRows, ...]:
-    """What a fusion transposes in memory: inside a fusion a copy is there to change the order of dims."""
+    """Return what a fusion transposes in memory: inside a fusion, a copy changes the order of dims."""
     copies = [one for one in fused.instructions.values() if one.opcode == "copy"] if fused else []
     each = (_across_rows(one.shapes[0], fused.instructions.get(one.operands[0]), fused) for one in copies if fused)
     return tuple(across for across in each if across is not None)
@@ -83,7 +83,7 @@ def _across_rows(result: Shape, source: Instruction | None, fused: Computation) 
 
 
 def _stored_dims(value: Instruction, fused: Computation) -> tuple[int, ...]:
-    """The dims of the array in memory that a value is computed from: of a slice, those of what it is cut from."""
+    """Return the dims of the array in memory that a value is computed from: for a slice, those of the sliced array."""
     dims = value.shapes[0].dims
     sources = [fused.instructions[name] for name in value.operands if name in fused.instructions]
     if value.opcode in ("slice", "dynamic-slice"):
@@ -93,12 +93,12 @@ def _stored_dims(value: Instruction, fused: Computation) -> tuple[int, ...]:
 
 
 def _moved(shapes: tuple[Shape, ...]) -> int:
-    """Bytes of arrays, but for those that stay on the chip."""
+    """Return the bytes of arrays, except those that stay on the chip."""
     return total_bytes(tuple(shape for shape in shapes if not shape.is_on_chip))
 
 
 def _scatter_bytes(operands: tuple[Shape, ...]) -> int:
-    """Operands, then one array of indices, then as many updates: what is updated is read and written in place."""
+    """Count a scatter: operands, one array of indices, and as many updates; what is updated is read and written."""
     num_updated = len(operands) // 2
     return 2 * _moved(operands[num_updated + 1 :]) + _moved(operands[num_updated : num_updated + 1])
 
@@ -121,7 +121,7 @@ def _fusion_bytes(instruction: Instruction, computation: Computation, fused: Com
 
 
 def _handed_on(instruction: Instruction, fused: Computation) -> Mapping[int, int]:
-    """Results that are operands as they were, by number: buffers of a collective that goes on behind a fusion."""
+    """Return, by number, results that are unchanged operands: buffers of a collective that runs on after it."""
     if not fused.name.startswith(GOES_ON):
         return {}
     pairs = _ALIASES.findall(instruction.attributes.get("output_to_operand_aliasing", ""))
@@ -129,9 +129,9 @@ def _handed_on(instruction: Instruction, fused: Computation) -> Mapping[int, int
 
 
 def _read_of(value: Instruction, fused: Computation, module: HloModule) -> float:
-    """What a fusion reads of one operand: all of it, unless every use is a slice or an update in place.
+    """Return what a fusion reads of one operand: all of it, unless every use is a slice or an update in place.
 
-    A fusion inside of it, as TPUs' have them around their products, reads what it does of its own operand.
+    An inner fusion, which TPU programs have around products, reads what it needs of its own operand.
     """
     read = 0.0
     for user in fused.users.get(value.name, ()):
@@ -151,7 +151,7 @@ def _read_of(value: Instruction, fused: Computation, module: HloModule) -> float
 
 
 def _written(result: Instruction, fused: Computation, module: HloModule) -> int:
-    """What a fusion writes of one result: of an update in place, if by a fusion inside of it, only the update."""
+    """Return what a fusion writes of one result: for an update in place, even in an inner fusion, only the update."""
     source = result
     while source.opcode in _SAME_BYTES and source.operands and source.operands[0] in fused.instructions:
         source = fused.instructions[source.operands[0]]

@@ -1,1 +1,1 @@
-"""Choosing where the parts of a graph go: what each costs, a balanced placement, and whether it is worth it."""
+"""Choose where the parts of a graph go: what each costs, a balanced placement, and whether it is worth it."""

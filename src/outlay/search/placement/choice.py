@@ -1,4 +1,4 @@
-"""Which arrangement of a graph to take, and what it was compared with, as facts that print themselves."""
+"""The arrangement chosen for a graph, and what it was compared with, as facts that print themselves."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Way:
 
     Attributes:
         layout: `one device`, `by-module`, `by-rows` (or what the recipe calls it) or `copies`.
-        num_devices: how many devices it takes.
-        expected: what a step would take.
-        placement: the device of each part, where each has its own.
-        measured: seconds of a step as it was run; None where it was not.
+        num_devices: how many devices it uses.
+        expected: the expected time of a step.
+        placement: the device of each part, if parts are placed one by one.
+        measured: measured seconds of a step; None if it was not run.
     """
 
     layout: str
@@ -33,11 +33,11 @@ class Way:
 
     @property
     def seconds(self) -> float:
-        """Of a step: as measured, else as expected."""
+        """The time of a step: measured, or else expected."""
         return self.expected.seconds if self.measured is None else self.measured
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "layout": self.layout,
             "num_devices": self.num_devices,
@@ -53,16 +53,16 @@ class Way:
 
 @dataclass(frozen=True)
 class PlacementChoice(Report):
-    """The arrangement chosen for a graph, and what it was compared with; made by `outlay.choose`.
+    """The arrangement chosen for a graph, and what it was compared with; returned by `outlay.choose`.
 
     Attributes:
         recipe: the recipe as the user named it.
         words: the options that the user gave it.
         target: the target, as text.
-        costs: what the parts cost.
-        ways: everything that was compared, the fastest first, and those first that were measured.
-        together: measured seconds of a step of all parts in one program on one device; None where nothing was measured.
-        by_rows: what the recipe calls its layout that splits rows; empty where it has none.
+        costs: the costs of the parts.
+        ways: everything that was compared, the measured ones first, and the fastest first.
+        together: measured seconds of a step with all parts in one program on one device; None if nothing was measured.
+        by_rows: the recipe's name for its layout that splits rows; empty if it has none.
         toml: the layout of the best placement, one device included, with its mesh, as the text of a layout file.
         seconds: how long it took to choose.
     """
@@ -79,23 +79,23 @@ class PlacementChoice(Report):
 
     @property
     def chosen(self) -> Way:
-        """What to take."""
+        """The way to take."""
         return self.ways[0]
 
     @property
     def placed(self) -> Way:
-        """The best placement of whole parts, which may be all on one device; it is what the layout file holds."""
+        """The best placement of whole parts, perhaps all on one device; the layout file holds it."""
         return next(way for way in self.ways if way.placement is not None)
 
     def of(self, layout: str) -> Way | None:
-        """The best way of one kind."""
+        """Return the best way of one kind."""
         return next((way for way in self.ways if way.layout == layout), None)
 
     def commands(self, file: str | None = None) -> tuple[str, ...]:
-        """Command lines to go on with.
+        """Return command lines to continue with.
 
         Args:
-            file: where the layout was written; `THIS_FILE` stands for it without.
+            file: where the layout was written; without it, `THIS_FILE` stands for the name.
         """
         commands = [["--layout", file or "THIS_FILE", "--mode", "placed", *self._devices(self.placed)]]
         if self.by_rows and self.chosen.layout == self.by_rows:
@@ -106,7 +106,7 @@ class PlacementChoice(Report):
         return ["--devices", str(way.num_devices)] if self.target.startswith("cpu:") else []
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         costs = self.costs
         return {
             "recipe": self.recipe,
@@ -129,7 +129,7 @@ class PlacementChoice(Report):
 
     @property
     def headline(self) -> str:
-        """The answer in a sentence."""
+        """The answer in one sentence."""
         way, one = self.chosen, self.of("one device")
         assert one is not None
         spent = format_seconds(way.seconds)
@@ -140,7 +140,7 @@ class PlacementChoice(Report):
 
     @property
     def because(self) -> str:
-        """Why, with the numbers."""
+        """The reason, with the numbers."""
         way = self.chosen
         if way.layout != "one device":
             return (
@@ -160,23 +160,23 @@ class PlacementChoice(Report):
 
     @property
     def notes(self) -> Iterator[str]:
-        """What limits the answer."""
+        """Yield what limits the answer."""
         costs = self.costs
         if not costs.is_measured:
             yield f"nothing was measured, since {self.target} is not attached: parts and exchanges are estimates"
         else:
             yield (
                 f"measured here: the parts alone, {format_seconds(costs.per_place)} for each place and "
-                f"{format_seconds(costs.per_transfer)} for each array sent, from which the expected times follow; then "
-                "the best way of each kind, as a whole"
+                f"{format_seconds(costs.per_transfer)} for each array sent; the expected times follow from these. Then "
+                "the best way of each kind was run as a whole"
             )
         if self.together is not None:
             yield f"all parts in one program on one device, measured: {format_seconds(self.together)} a step"
         if costs.num_cores is not None:
             yield (
-                f"simulated devices share this machine's {counted(costs.num_cores, 'core')}, which is counted: on "
-                "devices of their "
-                f"own the best placement could be up to {costs.best_gain:.1f}x as fast as one"
+                f"simulated devices share this machine's {counted(costs.num_cores, 'core')}, which the times "
+                "include: on devices of their own the best placement could be up to "
+                f"{costs.best_gain:.1f}x as fast as one"
             )
         if self.by_rows and self.chosen.layout == self.by_rows:
             yield f"the layout file holds the best placement of whole parts; {self.by_rows} needs no file"
@@ -196,7 +196,7 @@ class PlacementChoice(Report):
                 Section("what each part costs", [self._part_table(), Line(bound)]),
                 Section("what was compared", [self._way_table()]),
                 Notes(list(self.notes)),
-                Section("go on with it", [Code("\n".join(self.commands()))], medium="html"),
+                Section("continue with it", [Code("\n".join(self.commands()))], medium="html"),
                 Section("its layout", [Code(self.toml)], medium="html"),
             ],
             headline_style="good",
@@ -224,7 +224,7 @@ class PlacementChoice(Report):
     def _way_row(self, way: Way, one: Way) -> Row:
         expected = way.expected
         measured = "" if way.measured is None else format_seconds(way.measured)
-        # Times that were computed are no match for those that were measured.
+        # Computed times cannot be compared with measured ones.
         is_alike = (way.measured is None) == (one.measured is None)
         cells = [
             way.layout,

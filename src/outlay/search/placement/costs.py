@@ -1,4 +1,4 @@
-"""What a step of a graph costs, part by part, and what it costs to have the parts in several places. Pure."""
+"""What a step of a graph costs, part by part, and what it costs to place the parts apart. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Read:
-    """An output that parts read of another part.
+    """An output of a part that another part reads.
 
     Attributes:
-        part: what produces it.
+        part: the part that produces it.
         port: the output.
         reader: a part that reads it.
-        num_bytes: of the output.
+        num_bytes: the bytes of the output.
         latency: steps until it is read.
     """
 
@@ -28,18 +28,18 @@ class Read:
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a graph on one kind of device. All seconds are of one step.
+    """The costs of a graph on one kind of device. All seconds are per step.
 
     Attributes:
-        seconds: of each part, alone on one device.
-        rows: of each part that can be split by rows, how many it has.
-        reads: who reads what.
-        per_place: seconds for each place of a placement, once an exchange.
-        per_transfer: seconds for each array that is sent to a place, once an exchange.
+        seconds: the time of each part alone on one device.
+        rows: the number of rows of each part that can be split by rows.
+        reads: which part reads which output.
+        per_place: seconds per place of a placement, for each exchange.
+        per_transfer: seconds per array that is sent to a place, for each exchange.
         bandwidth: bytes/s from one device to another.
-        all_gather: seconds for one all-gather of what parts with rows put out, by the number of devices.
-        num_cores: cores that simulated devices share; None where each device computes for itself.
-        is_measured: whether the seconds were measured, on these very devices, or estimated.
+        all_gather: seconds of one all-gather of the outputs with rows, by the number of devices.
+        num_cores: cores that simulated devices share; None if each device computes by itself.
+        is_measured: whether the seconds were measured on these very devices, or estimated.
     """
 
     seconds: Mapping[str, float]
@@ -54,7 +54,7 @@ class Costs:
 
     @property
     def one_device(self) -> float:
-        """A step of all parts, one after the other."""
+        """The time of a step of all parts, one after the other."""
         return sum(self.seconds.values())
 
     @property
@@ -64,19 +64,19 @@ class Costs:
 
     @property
     def best_gain(self) -> float:
-        """How much faster than one device any placement of whole parts can be at most: sum over max."""
+        """The largest possible speed-up of placing whole parts: sum over max."""
         most = self.seconds[self.largest]
         return self.one_device / most if most else 1.0
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a step would take in some arrangement.
+    """The expected time of a step in some arrangement.
 
     Attributes:
-        work: seconds until the busiest device has computed, or the cores have, where they are shared.
+        work: seconds until the busiest device is done, or the cores are, if devices share them.
         exchange: seconds for exchanges.
-        num_bytes: sent in a step, all devices added up.
+        num_bytes: bytes sent in a step by all devices together.
     """
 
     work: float
@@ -85,15 +85,15 @@ class Expected:
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """The time of a step."""
         return self.work + self.exchange
 
 
 def expect_placed(costs: Costs, placement: Mapping[str, int]) -> Expected:
-    """What a step takes with each part in its place.
+    """Return the time of a step with each part in its place.
 
-    The busiest place sets the pace; that exchanges are hidden behind it is not counted on, since what a part reads in a
-    step was put out in the step before.
+    The busiest place sets the pace. Exchanges are not assumed to be hidden behind it, because what a part reads in a
+    step was produced only in the step before.
 
     Args:
         costs: the costs.
@@ -113,7 +113,7 @@ def expect_placed(costs: Costs, placement: Mapping[str, int]) -> Expected:
 
 
 def expect_by_rows(costs: Costs, num_devices: int) -> Expected:
-    """What a step takes where each device computes some rows of the parts that can be split, and all of the others."""
+    """Return the time of a step in which each device computes some rows of the parts with rows, and all other parts."""
 
     def here(name: str) -> float:
         num = costs.rows.get(name)
@@ -129,10 +129,10 @@ def expect_by_rows(costs: Costs, num_devices: int) -> Expected:
 
 
 def expect_copies(costs: Costs, num_devices: int) -> Expected:
-    """What a step takes where every device computes everything."""
+    """Return the time of a step in which every device computes everything."""
     return Expected(_paced(costs, costs.one_device, costs.one_device * num_devices, num_devices), 0.0, 0.0)
 
 
 def _paced(costs: Costs, busiest: float, in_all: float, num_devices: int) -> float:
-    """Where simulated devices share cores, these have to do the work of all."""
+    """Return the time of the busiest device, or, if simulated devices share cores, of all work on these cores."""
     return busiest if costs.num_cores is None else max(busiest, in_all / min(num_devices, costs.num_cores))

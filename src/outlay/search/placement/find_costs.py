@@ -1,4 +1,4 @@
-"""The costs of a graph on devices that are attached, or estimated for devices that are not."""
+"""Measure the costs of a graph on attached devices, or estimate them for devices that are not attached."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from outlay.program.program import Program
 from outlay.search.placement.costs import Costs, Read
 
 _LAUNCH = 10e-6
-"""Seconds assumed, where nothing is measured, for sending off a program or an array."""
+"""Seconds assumed for launching a program or sending an array, if nothing is measured."""
 _SIGNS_A_BYTE = 4
 
 
 def attached(target: Target) -> list[jax.Device]:
-    """The devices of a target, as far as they are attached to this process; none where one is missing."""
+    """Return the devices of a target if all of them are attached to this process, else none."""
     kind = target.hardware
     devices = [d for d in jax.local_devices() if d.platform == "cpu" or d.device_kind in kind.device_kinds]
     same = [device for device in devices if (device.platform == "cpu") == (kind.kind == "cpu")]
@@ -41,7 +41,7 @@ def measured_costs(
     target: Target,
     devices: list[jax.Device],
 ) -> tuple[Costs, PartTimes]:
-    """Costs as measured on attached devices: the parts alone on the first, and exchanges between all."""
+    """Measure costs on attached devices: the parts alone on the first device, and exchanges between all."""
     times = measure_parts(graph_loop, init, inputs, device=devices[0])
     exchange = measure_exchange(devices) if len(devices) > 1 else None
     costs = _costs(
@@ -61,7 +61,7 @@ def measured_costs(
 def estimated_costs(
     graph_loop: GraphLoop, init: Callable[[Any], Any], inputs: Mapping[str, Any], target: Target
 ) -> Costs:
-    """Costs as estimated from the parts compiled for the target; it need not be there."""
+    """Estimate costs from the parts compiled for the target, which need not be attached."""
     across = {"devices": "hosts"} if target.num_hosts > 1 else None
     mesh = make_mesh("devices=-1", over=across, target=target)
     layout = by_module({name: number % target.num_devices for number, name in enumerate(graph_loop.graph.parts)})
@@ -106,13 +106,13 @@ def _state(init: Callable[[Any], Any]) -> Any:
 
 
 def _sizes(state: Any) -> dict[tuple[str, str], int]:
-    """Bytes of each output, as it is cached."""
+    """Return the bytes of each output, as it is cached."""
     cache = state[CACHE].items()
     return {(part, port): num_bytes(x.shape, x.dtype) for part, ports in cache for port, x in ports.items()}
 
 
 def _rows(graph_loop: GraphLoop, state: Any) -> Mapping[str, int]:
-    """How many rows each part has that can be split by them."""
+    """Return the number of rows of each part that can be split by rows."""
     return Rows.of(graph_loop.graph, tuple(graph_loop.graph.parts), state, "", 1).num
 
 

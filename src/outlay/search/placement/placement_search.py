@@ -1,4 +1,4 @@
-"""The search for a placement: cost the parts, balance them over each number of devices, compare with the other ways."""
+"""Search for a placement: cost the parts, balance them over each number of devices, compare with other ways."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def choose_placement(
     words: Sequence[str] = (),
     by_rows: str = "",
 ) -> PlacementChoice:
-    """Choose how to run a graph on a target: which parts go to which of its devices, or whether one device is best.
+    """Choose how to run a graph on a target: which part goes to which device, or whether one device is best.
 
-    Where the target's devices are attached, the parts and the exchange between them are measured, and the best ways by
-    these times are run; elsewhere everything is estimated.
+    If the target's devices are attached, the parts and the exchange between them are measured, and the best ways are
+    run; otherwise everything is estimated.
 
     Args:
-        graph_loop: the graph's graph loop.
-        init: what makes its state from a PRNG key.
+        graph_loop: the graph loop.
+        init: creates its state from a PRNG key.
         inputs: an example of its inputs.
         target: the hardware.
-        recipe: what the user calls it.
+        recipe: the recipe as the user named it.
         words: the options that the user gave it.
-        by_rows: what the recipe calls its layout that splits rows; empty where it has none.
+        by_rows: the recipe's name for its layout that splits rows; empty if it has none.
     """
     start = time.monotonic()
     devices, together = attached(target), None
@@ -77,12 +77,12 @@ def choose_placement(
 
 
 def compare(costs: Costs, num_devices: int, by_rows: str = "by-rows") -> tuple[Way, ...]:
-    """Every way to run a graph on up to so many devices, the fastest first; of equals that with fewer devices.
+    """Return every way to run a graph on up to so many devices, fastest first; of equals, the one with fewer devices.
 
     Args:
-        costs: what its parts cost.
+        costs: the costs of its parts.
         num_devices: how many devices there are.
-        by_rows: what to call the split of all parts' rows.
+        by_rows: the name for splitting all parts' rows.
     """
     everything = dict.fromkeys(costs.seconds, 0)
     ways = [Way("one device", 1, expect_placed(costs, everything), everything)]
@@ -98,7 +98,7 @@ def compare(costs: Costs, num_devices: int, by_rows: str = "by-rows") -> tuple[W
 
 
 def _toml(way: Way, recipe: str, words: Sequence[str], target: Target) -> str:
-    """A placement as a layout file, with where it comes from at its top."""
+    """Return a placement as a layout file, with its origin at the top."""
     command = " ".join(["outlay choose", recipe, *words, "--target", str(target)])
     devices = f"{counted(way.num_devices, 'device')}"
     what = f"{devices}, about {format_seconds(way.seconds)} a step"
@@ -110,15 +110,15 @@ Placement = dict[str, int]
 
 
 def balance(costs: Costs, num_devices: int) -> Placement:
-    """A device for each part, none of the devices without one.
+    """Assign a device to each part, so that every device has one.
 
-    First the longest part goes to the device that has least to do, then the next (longest processing time first, at
-    most 4/3 of the best: Graham 1969); then single parts are moved, and pairs exchanged, as long as that makes a step
-    shorter, with what is exchanged between the devices counted.
+    First the longest part goes to the device with the least work, then the next (longest processing time first, at most
+    4/3 of the best: Graham 1969); then single parts are moved, and pairs exchanged, as long as that makes a step
+    shorter, including the exchange between devices.
 
     Args:
         costs: what the parts cost.
-        num_devices: how many devices, at most as many as there are parts.
+        num_devices: how many devices, at most as many as parts.
 
     Returns:
         The position of each part's device, in the order of the parts.
@@ -132,7 +132,7 @@ def balance(costs: Costs, num_devices: int) -> Placement:
     placement: Placement = dict.fromkeys(costs.seconds, 0)
     waiting = sorted(costs.seconds, key=lambda name: -costs.seconds[name])
     for number, name in enumerate(waiting):
-        # The first parts fill the devices one by one, also where a part takes no time at all.
+        # The first parts go to one device each, even if a part takes no time at all.
         place = number if number < num_devices else busy.index(min(busy))
         placement[name] = place
         busy[place] += costs.seconds[name]
@@ -152,7 +152,7 @@ def _improved(costs: Costs, placement: Placement, num_devices: int) -> Placement
 
 
 def _near(placement: Placement, num_devices: int) -> Iterator[Placement]:
-    """Every placement that one move, or one exchange, is away, in which every device still has a part."""
+    """Yield every placement that is one move or one exchange away and leaves no device empty."""
     for name, place in placement.items():
         if sum(other == place for other in placement.values()) > 1:
             yield from ({**placement, name: to} for to in range(num_devices) if to != place)
@@ -162,7 +162,7 @@ def _near(placement: Placement, num_devices: int) -> Iterator[Placement]:
 
 
 def _rank(costs: Costs, placement: Placement) -> tuple[float, float]:
-    """The time of a step; and where one device sets it, how evenly the others are filled."""
+    """Return the time of a step and, since one device sets it, how evenly the others are filled."""
     busy: dict[int, float] = {}
     for name, place in placement.items():
         busy[place] = busy.get(place, 0.0) + costs.seconds[name]
@@ -170,7 +170,7 @@ def _rank(costs: Costs, placement: Placement) -> tuple[float, float]:
 
 
 def _in_order(placement: Placement) -> Placement:
-    """The same with devices numbered as the parts come."""
+    """Renumber the devices in the order in which the parts use them."""
     numbers: dict[int, int] = {}
     return {name: numbers.setdefault(place, len(numbers)) for name, place in placement.items()}
 
@@ -185,14 +185,14 @@ def measured_ways(
     inputs: Mapping[str, Any],
     devices: Sequence[jax.Device],
 ) -> tuple[Way, ...]:
-    """The best way of each kind run on the devices, in turns; then all ways anew, the fastest first.
+    """Run the best way of each kind on the devices, in turns; return all ways again, fastest first.
 
-    Copies are not run: they are as much work as one device on each.
+    Copies are not run: on each device they are as much work as one device.
 
     Args:
-        ways: in the order of the times that were computed for them.
-        graph_loop: the graph's graph loop.
-        init: what makes its state from a PRNG key.
+        ways: in the order of their computed times.
+        graph_loop: the graph loop.
+        init: creates its state from a PRNG key.
         inputs: of as many steps as one run takes.
         devices: attached devices.
     """
@@ -202,7 +202,7 @@ def measured_ways(
     for number in range(_NUM_ROUNDS + 1):
         for layout, run in runs.items():
             seconds = run.seconds()
-            if number:  # the first one compiles
+            if number:  # the first run compiles
                 took[layout].append(seconds)
     num_steps = count_steps(inputs)
     known = {layout: statistics.median(times) / num_steps for layout, times in took.items()}
@@ -216,7 +216,7 @@ class _Run:
         self._state = made.init(jax.random.key(0))
 
     def seconds(self) -> float:
-        """The time of all steps once more."""
+        """Run all steps once more, and return the time."""
         start = time.perf_counter()
         self._state, _ = jax.block_until_ready(self._program(self._state, self._inputs))
         return time.perf_counter() - start
@@ -235,8 +235,8 @@ def _program(way: Way, graph_loop: GraphLoop, init: Any, inputs: Any, devices: S
 
 
 def layout_of(way: Way) -> Layout:
-    """The layout of a way that has a placement."""
+    """Return the layout of a way that has a placement."""
     assert way.placement is not None
-    # A part without a state is only in the cache, and one that nobody reads is not even there.
+    # A part without state exists only in the cache, and one that nobody reads not even there.
     rules = [dataclasses.replace(rule, optional=True) for rule in by_module(way.placement).rules]
     return Layout([*rules, Rule("batch.**", replicate(), optional=True)])

@@ -176,7 +176,7 @@ def test_donation_in_vain():
     on = mesh(data=8)
     state, x = {"w": shape(64, 64, on=on, spec=P("data"))}, shape(64, on=on, spec=P("data"))
     finding = named(explain(jax.jit(narrows, donate_argnums=0), state, x))["donation"]
-    assert finding.text == "the memory of 1 donated leaf is not used again, 2.0 KiB: state.w"
+    assert finding.text == "the memory of 1 donated leaf is not reused, 2.0 KiB: state.w"
 
 
 def test_state_that_moves():
@@ -257,11 +257,11 @@ def test_a_constraint_is_taken_away_only_where_there_is_one():
         for line in (1, 2)
     )
     evidence = Evidence(HloModule("m", 8, True, {}, "main"), (), (), None, None, None, None, None)
-    assert "take the constraint" not in _exchanged_twice(evidence, there, back).fix
+    assert "remove the constraint" not in _exchanged_twice(evidence, there, back).fix
     lines = Path(__file__).read_text().splitlines()
     where = 1 + next(number for number, line in enumerate(lines) if "jnp.tanh(constrain(" in line)
     there = replace(there, source=SourceLine(__file__, where, "f"))
-    assert f"take the constraint away at {there.source}" in _exchanged_twice(evidence, there, back).fix
+    assert f"remove the constraint at {there.source}" in _exchanged_twice(evidence, there, back).fix
 
 
 def test_a_finding_costs_what_it_causes():

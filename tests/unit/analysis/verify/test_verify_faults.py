@@ -120,8 +120,8 @@ def drawn_by_device(params: Any, batch: Any, key: Any) -> Any:
         (programs.last_device_dropped, "the samples of share 8 of 8 (the device at data=7) are left out"),
         (programs.undivided_microbatches, "the step sums over its samples or microbatches and does not divide"),
         (programs.same_numbers_everywhere, "every device draws the same random numbers"),
-        (programs.local_statistics, "something is taken over each device's own samples that is meant over all"),
-        (programs.clipped_locally, "something is taken over each device's own samples that is meant over all"),
+        (programs.local_statistics, "something is computed over each device's own samples that is meant over all"),
+        (programs.clipped_locally, "something is computed over each device's own samples that is meant over all"),
         (programs.unequal_means, "as if all had as many samples; the devices count for"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -139,7 +139,7 @@ def test_random_numbers_of_each_device_are_explained_and_no_fault() -> None:
     program = programs.program({"a": drawn_by_device}, jnp.float32)
     found = outlay.verify(program, steps=1, batches=programs.batches(1))
     assert found.verdict == "unknown"
-    assert "with the same numbers one device computes the same" in found.reasons[0]
+    assert "with equal numbers one device computes the same" in found.reasons[0]
     assert "key them by sample" in found.reasons[0]
 
 
@@ -189,7 +189,7 @@ def test_dropout_by_device_is_explained_whatever_follows_it() -> None:
     entries = {"a": dropout_and_clipping, "b": programs.drawn_from_gamma}
     found = outlay.verify(programs.program(entries, jnp.float32), steps=1, batches=programs.batches(1))
     assert found.verdict == "unknown"
-    assert all("with the same numbers one device computes the same" in reason for reason in found.reasons)
+    assert all("with equal numbers one device computes the same" in reason for reason in found.reasons)
 
 
 def of_large_values(params: Any, batch: Any, key: Any) -> Any:
@@ -265,7 +265,7 @@ def test_an_exchange_in_the_wrong_direction_is_named() -> None:
         return {"w": w + 0.1 * (around[:-2] - 2 * w + around[2:])}, {}
 
     assert split_by_rows(step).causes == (
-        "jax.lax.ppermute goes the wrong way, number 2 of 2: with its pairs reversed all is as on one device",
+        "jax.lax.ppermute goes the wrong way, number 2 of 2: with its pairs reversed, all is right",
     )
 
 
@@ -298,4 +298,4 @@ def test_copies_that_follow_from_each_devices_samples_or_stay_old_are_named() ->
         return outlay.verify(program, steps=1, batches=[batch]).causes
 
     assert causes(False) == ("each device's w follows from its own samples: it is not summed or averaged over data",)
-    assert "each device's copy of w is stale but for its own part: up to 56 of 64 entries" in causes(True)[0]
+    assert "each device's copy of w is stale except for its own part: up to 56 of 64 entries" in causes(True)[0]

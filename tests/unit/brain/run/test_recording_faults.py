@@ -89,7 +89,7 @@ def test_a_name_that_somebody_else_uses_in_the_run_folder(tmp_path, name):
     folder = RunFolder(tmp_path)
     (tmp_path / name).mkdir()
     (tmp_path / name / "mine").write_text("x")
-    with pytest.raises(RunFolderError, match=rf"{name} is not Outlay's"):
+    with pytest.raises(RunFolderError, match=rf"{name} is in the way"):
         run_prepared(prepare(recipe()), folder, steps=20, checkpoint_every=20)
     assert (tmp_path / name / "mine").read_text() == "x"
 

@@ -97,5 +97,5 @@ def test_a_trace_of_nothing_and_what_is_no_trace_are_refused(program, tmp_path):
 
 
 def test_too_few_batches_and_absent_devices_are_refused(program):
-    with pytest.raises(ProgramError, match="3 steps need 3 batches, and there are 1"):
+    with pytest.raises(ProgramError, match="3 steps need 3 batches, but there are 1"):
         outlay.profile(program, [BATCH])

@@ -43,7 +43,7 @@ def test_a_folder_of_others_is_refused_and_read(tmp_path, files):
         put(tmp_path / name)
     before = tree(tmp_path)
     checkpoints = Checkpoints(tmp_path, keep=1)
-    with pytest.raises(CheckpointError, match=r"is no checkpoint folder of Outlay: .*\n(?s:.)*fix: another folder"):
+    with pytest.raises(CheckpointError, match=r"is not a checkpoint folder of Outlay: .*\n(?s:.)*fix: another folder"):
         checkpoints.save(4000, STATE)
     assert (checkpoints.steps(), checkpoints.exist()) == ([], False)
     with pytest.raises(CheckpointError, match="there is no checkpoint in"):
@@ -215,12 +215,12 @@ def test_a_fault_while_it_is_written_is_told_at_once_and_not_to_the_next(where, 
 def test_two_writers_in_one_folder_are_one_too_many(tmp_path):
     first, second = Checkpoints(tmp_path), Checkpoints(tmp_path)
     save(first, 10)
-    with pytest.raises(CheckpointError, match="being written to by another: in use since"):
+    with pytest.raises(CheckpointError, match="already in use since"):
         second.save(20, STATE)
     assert second.steps() == [10]  # reading takes no lock
     first.close()
     save(second, 20)
-    with pytest.raises(CheckpointError, match="being written to by another"):
+    with pytest.raises(CheckpointError, match="already in use"):
         first.save(30, STATE)
     with second:
         second.save(30, STATE)
