@@ -69,7 +69,7 @@ def test_a_batch_that_an_earlier_step_was_given_can_be_given_again(program: outl
         ({}, r"missing leaf: batch\.x\n.*fix: add it"),
         (None, r"missing leaf: batch\.x"),
         ({"y": BATCH["x"]}, r"2 problem.*missing leaf: batch\.x\n.*'batch\.y'.*extra leaf: batch\.y\n.*'batch\.x'"),
-        ({**BATCH, "labels": np.ones(8)}, r"1 problem.*extra leaf: batch\.labels\n.*fix: take it out"),
+        ({**BATCH, "labels": np.ones(8)}, r"1 problem.*extra leaf: batch\.labels\n.*fix: remove it"),
     ],
     ids=["shape", "dtype", "int dtype", "missing", "none", "renamed", "extra"],
 )
