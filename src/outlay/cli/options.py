@@ -68,6 +68,7 @@ TraceOption = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE.json", help="Also write the timeline as a trace for ui.perfetto.dev."),
 ]
+ForceOption = Annotated[bool, typer.Option("--force", help="Also replace files that Outlay did not make.")]
 CacheOption = Annotated[
     bool,
     typer.Option("--cache/--no-cache", help="Whether to reuse what was compiled before; by default yes."),
