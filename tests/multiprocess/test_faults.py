@@ -117,7 +117,7 @@ def test_a_process_that_goes_without_a_word_is_named(mark):
     done = jobs.run(fault="os-exit", process=0, mark=mark)
     assert done.code != 0
     assert done.stderr.splitlines()[-1].startswith(
-        "process 0 of 2 ended early, with exit code 0: process 1 ended for want of it, "
+        "process 0 of 2 ended early, with exit code 0: process 1 ended because of it, "
     )
 
 

@@ -41,7 +41,7 @@ def test_who_ended_early_is_to_blame_not_who_lost_it(tmp_path, output):
     output.add(0, "stderr", [FATAL])
     ending = after_failure([Ended(0, -signal.SIGABRT), Ended(1, 0)], {0: 1.0}, JobFolder(tmp_path), output)
     assert ending.text.splitlines()[-1] == (
-        "process 1 of 2 ended early, with exit code 0: process 0 ended for want of it, ended by SIGABRT; exit code 134"
+        "process 1 of 2 ended early, with exit code 0: process 0 ended because of it, ended by SIGABRT; exit code 134"
     )
     assert "failed first" not in ending.text
 
