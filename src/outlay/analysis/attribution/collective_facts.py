@@ -12,7 +12,7 @@ from typing import Any
 from outlay.analysis.attribution.leaves import Leaf
 from outlay.analysis.attribution.program_facts import CollectiveFacts, Phase
 from outlay.analysis.attribution.provenance import Origin, origin_of
-from outlay.analysis.cost.links import Location, collective_seconds, payload_bytes
+from outlay.analysis.cost.links import Location, collective_seconds, over_slices, payload_bytes
 from outlay.analysis.hlo.dataflow import leaf_parameter, outputs_reached
 from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import HloCollective, collectives_of
@@ -42,9 +42,8 @@ def collective_facts(
         locations: where the program's devices are on the target.
     """
     by_number = {leaf.number: leaf for leaf in leaves}
-    return tuple(
-        _facts(module, one, by_number, mesh, target, locations) for one in collectives_of(module) if one.group_size > 1
-    )
+    collectives = over_slices(collectives_of(module), module.num_devices, locations)
+    return tuple(_facts(module, one, by_number, mesh, target, locations) for one in collectives if one.group_size > 1)
 
 
 def _facts(

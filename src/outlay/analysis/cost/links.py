@@ -26,6 +26,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -77,6 +78,35 @@ def _on_torus(target: Target, mesh: MeshInfo) -> tuple[Location, ...]:
     devices = {device.id: device for device in target_devices(target)}
     ordered = [devices[number] for number in mesh.device_ids]
     return tuple(Location(getattr(device, "slice_index", 0) or 0, tuple(device.coords)) for device in ordered)
+
+
+def over_slices(
+    collectives: Sequence[HloCollective], num_devices: int, locations: Sequence[Location]
+) -> tuple[HloCollective, ...]:
+    """The collectives of a program with groups of all its devices, as positions in its mesh.
+
+    TPUs of several slices run the program of one, whose devices it numbers within the slice; what it sends to others
+    goes to those with the same number.
+
+    Args:
+        collectives: as the program has them.
+        num_devices: of the program.
+        locations: where the devices of the mesh stand.
+    """
+    slices: dict[int, list[int]] = {}
+    for position, location in enumerate(locations):
+        slices.setdefault(location.island, []).append(position)
+    members = tuple(slices.values())
+    if len(members) < 2 or any(len(own) != num_devices for own in members):
+        return tuple(collectives)
+
+    def groups(one: HloCollective) -> tuple[tuple[int, ...], ...]:
+        if not one.over_slices:
+            return tuple(tuple(own[number] for number in group) for own in members for group in one.groups)
+        likes = tuple(zip(*members, strict=True))
+        return tuple(pair for each in likes for pair in pairwise(each)) if one.kind == "collective-permute" else likes
+
+    return tuple(replace(one, groups=groups(one)) for one in collectives)
 
 
 def payload_bytes(collective: HloCollective) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from outlay.analysis.cost.constants import Constants, Table, constants_of, product_speed
 from outlay.analysis.cost.estimate import PARTS, Estimate, Transfer
@@ -79,12 +78,6 @@ def _target(schedule: Schedule, target: Target | str | None) -> Target:
             '  fix: outlay.estimate(..., target="h100:1x8"), or a mesh made with outlay.mesh(..., target="h100:1x8")'
         )
     known = Target.parse(hardware) if isinstance(hardware, str) else hardware
-    if known.num_slices > 1 and known.num_devices == known.num_slices * schedule.num_devices:
-        raise ExplainError(
-            f"the program of {counted(known.num_slices, 'slice')} is that of one, and what it sends to the others is "
-            "not read from it yet\n"
-            f"  fix: an estimate of one slice, --target {replace(known, num_slices=1)}"
-        )
     if known.num_devices != schedule.num_devices:
         raise ExplainError(
             f"the program is for {counted(schedule.num_devices, 'device')}, but {known} has {known.num_devices}\n"

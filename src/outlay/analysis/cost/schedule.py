@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outlay.analysis.cost.links import Location, locations_of, payload_bytes
+from outlay.analysis.cost.links import Location, locations_of, over_slices, payload_bytes
 from outlay.analysis.hlo.groups import axes_of
 from outlay.analysis.hlo.hlo_collectives import (
     CollectiveKind,
@@ -24,6 +24,7 @@ from outlay.analysis.hlo.hlo_collectives import (
     collectives_of,
     ends_collective,
     fused_collectives,
+    rendezvous,
 )
 from outlay.analysis.hlo.hlo_memory import host_copy
 from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction
@@ -186,17 +187,19 @@ def schedule_of(
         target: the hardware it is for.
         mesh: the mesh it is partitioned over, to know where its devices stand and what collectives run over.
     """
-    collectives = collectives_of(module)
+    num_devices = module.num_devices * (target.num_slices if target else 1)  # of several slices it is that of one
+    locations = locations_of(target, mesh) if target and target.num_devices == num_devices else ()
+    collectives = over_slices(collectives_of(module), module.num_devices, locations)
     groups = {groups: number for number, groups in enumerate(dict.fromkeys(one.groups for one in collectives))}
     reading = _Reading(module, work, collectives)
     return Schedule(
         target=str(target) if target else "",
-        num_devices=module.num_devices,
+        num_devices=num_devices if locations else module.num_devices,
         entry=module.entry,
         blocks=dict(reading.blocks()),
         exchanges=tuple(_exchange(one, groups[one.groups], mesh) for one in collectives),
         groups=tuple(groups),
-        locations=locations_of(target, mesh) if target and target.num_devices == module.num_devices else (),
+        locations=locations,
         unknown=work.unknown,
     )
 
@@ -214,6 +217,7 @@ class _Reading:
         self._operations = {operation.name: operation for operation in work.operations}
         self._collectives = collectives
         self._numbers = {(one.computation, one.instruction.name): i for i, one in enumerate(collectives)}
+        self._sent = {rendezvous(one.instruction): i for i, one in enumerate(collectives) if one.over_slices}
         self._num_copies = 0
 
     def blocks(self) -> Iterator[tuple[str, tuple[Event, ...]]]:
@@ -235,10 +239,12 @@ class _Reading:
                 yield Event(kind, one.name, number)
             for number in self._exchanged(one, block):
                 is_async = self._collectives[number].is_async
-                if is_async:
+                if is_async and one.opcode != "send":
                     began[one.name] = ("wait", number)
                 yield Event("start" if is_async else "exchange", one.name, number)
-            if one.opcode == "while":
+            if one.opcode == "recv" and rendezvous(one) in self._sent:
+                began[one.name] = ("wait", self._sent[rendezvous(one)])
+            elif one.opcode == "while":
                 calls = (one.called("body"), one.called("condition"))
                 trips = trip_count(self._module, block.name, one)
                 runs = 1 if trips is None else trips
@@ -279,8 +285,8 @@ class _Reading:
     ) -> Iterator[tuple[EventKind, int]]:
         """What an instruction waits for: that which the values it takes were handed on from."""
         is_fused = one.opcode == "fusion" and ends_collective(self._module, one)
-        if not (one.opcode.endswith("-done") or is_fused):
-            return
+        if one.opcode == "send-done" or not (one.opcode.endswith("-done") or is_fused):
+            return  # nobody waits for what is sent to have left, but for what comes back
         pending, seen = list(one.operands), set()
         while pending:  # the nearest first: further off stand what was started, and waited for, before
             name = pending.pop(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -23,6 +24,10 @@ _STARTS, _ENDS = '"AsyncCollectiveStart"', '"AsyncCollectiveDone"'
 # TPU fusions with this name compute while a collective that was started before continues; they name it again.
 GOES_ON = "async_collective_fusion"
 
+# Between slices TPUs exchange over the network: their hosts' runtime takes what is sent and hands on what comes of it.
+_TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
+
 
 @dataclass(frozen=True)
 class HloCollective:
@@ -40,6 +45,8 @@ class HloCollective:
         count: how often it runs in a step: the product of the trip counts of the loops around it.
         count_is_exact: False if a loop's trip count is not in the text; it then counts once.
         is_async: whether it has a start and a done, so that the device may compute meanwhile.
+        over_slices: whether TPUs exchange with their likes in other slices; it then has no groups, as the program is
+            that of one slice.
     """
 
     kind: CollectiveKind
@@ -52,6 +59,7 @@ class HloCollective:
     count: int
     count_is_exact: bool
     is_async: bool
+    over_slices: bool = False
 
     @property
     def group_size(self) -> int:
@@ -85,6 +93,8 @@ def collectives_of(module: HloModule) -> tuple[HloCollective, ...]:
             if is_collective(one.opcode):
                 is_async = is_waited_for or _is_async(one)
                 collectives.append(_collective(module, FusedCollective(computation, one, None, is_async), count))
+            elif one.opcode == "send" and (kind := _TRANSFER.search(one.attributes.get("frontend_attributes", ""))):
+                collectives.append(_between_slices(computation, one, kind[1], count))
             elif one.opcode == "fusion" and one.called("calls") in with_collectives:
                 collectives += [_collective(module, fused, count) for fused in fused_collectives(module, one)]
     return tuple(collectives)
@@ -124,6 +134,30 @@ def _collective(module: HloModule, fused: FusedCollective, count: tuple[int, boo
         count_is_exact=count[1],
         is_async=fused.is_async,
     )
+
+
+def _between_slices(computation: Computation, send: Instruction, name: str, count: tuple[int, bool]) -> HloCollective:
+    met = rendezvous(send)
+    arrives = (one for one in computation.instructions.values() if one.opcode == "recv" and rendezvous(one) == met)
+    return HloCollective(
+        kind=_KINDS.get(name.lower().replace("_", "-"), "collective-permute"),  # which is called ONE_TO_ONE
+        instruction=send,
+        computation=computation.name,
+        groups=(),
+        operand_bytes=total_bytes(send.shapes[:1]),
+        result_bytes=total_bytes(next(arrives, send).shapes[:1]),
+        dtype=dtype_names(send.shapes[:1]),
+        count=count[0],
+        count_is_exact=count[1],
+        is_async=True,
+        over_slices=True,
+    )
+
+
+def rendezvous(one: Instruction) -> str:
+    """The name under which what a slice of TPUs sends meets what it receives; empty for all else."""
+    met = _RENDEZVOUS.search(one.attributes.get("frontend_attributes", ""))
+    return met[1] if met else ""
 
 
 def _result(one: Instruction, num_operands: int) -> tuple[Shape, ...]:

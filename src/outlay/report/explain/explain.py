@@ -96,9 +96,10 @@ def explain(
     if subject.output is None or not subject.output.text:
         return _of_failure(subject, info, hardware, start)
     module = parse_hlo(subject.output.text)
-    _refuse_other_sizes(module, info, requested)
+    num_devices = _num_devices(module, info)
+    _refuse_other_sizes(num_devices, info, requested)
     notes = list(subject.notes)
-    if hardware is not None and hardware.num_devices != module.num_partitions:
+    if hardware is not None and hardware.num_devices != num_devices:
         notes.append(f"a part of {hardware}: without times, which are for all of it; pass target= for the part")
         hardware = None
     return _explanation(replace(subject, notes=tuple(notes)), subject.output, module, info, hardware, start)
@@ -145,7 +146,7 @@ def _explanation(
     locations = locations_of(target, mesh) if target else ()
     collectives = collective_facts(module, leaves, mesh, target, locations)
     done = compiled_work(module)
-    work = _work(subject, module, done)
+    work = _work(subject, module, done, mesh)
     memory = _memory(subject, output.memory, module, leaves, target)
     schedule = schedule_of(module, done, target, mesh)
     timed = time_on_lanes(schedule) if target else None
@@ -212,8 +213,14 @@ def _of_failure(subject: Subject, mesh: MeshInfo | None, target: Target | None, 
     )
 
 
-def _refuse_other_sizes(module: HloModule, mesh: MeshInfo | None, target: Target | None) -> None:
+def _num_devices(module: HloModule, mesh: MeshInfo | None) -> int:
+    """The devices that run a program; TPUs of several slices run that of one."""
     num = module.num_partitions
+    slices = Target.parse(mesh.target).num_slices if mesh is not None and mesh.target else 1
+    return num * slices if mesh is not None and mesh.num_devices == num * slices else num
+
+
+def _refuse_other_sizes(num: int, mesh: MeshInfo | None, target: Target | None) -> None:
     if mesh is not None and mesh.num_devices != num:
         raise ExplainError(
             f"the program is for {counted(num, 'device')}, but {mesh} has {mesh.num_devices}\n"
@@ -226,8 +233,8 @@ def _refuse_other_sizes(module: HloModule, mesh: MeshInfo | None, target: Target
         )
 
 
-def _work(subject: Subject, module: HloModule, done: CompiledWork) -> WorkFacts:
-    flops = None if subject.traced is None else subject.traced.flops / module.num_partitions
+def _work(subject: Subject, module: HloModule, done: CompiledWork, mesh: MeshInfo | None) -> WorkFacts:
+    flops = None if subject.traced is None else subject.traced.flops / _num_devices(module, mesh)
     return WorkFacts(flops, done.flops, done.bytes_accessed, done.flops_by_dtype)
 
 

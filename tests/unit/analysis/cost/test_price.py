@@ -275,12 +275,6 @@ def test_an_empty_program_takes_nothing():
     assert found.to_html()
 
 
-def test_a_program_of_several_slices_is_that_of_one():
-    one = schedule(product(1e12), target=Target.parse("tpu-v5e:4x4"))
-    with pytest.raises(ExplainError, match=r"of 2 slices is that of one(.|\n)*--target tpu-v5e:4x4$"):
-        price(one, "tpu-v5e:4x4*2")
-
-
 def test_a_loop_of_unknown_length_widens_the_range_and_the_estimate_says_so():
     loop = Event("loop", "while.7", calls=("body",), is_counted=False)
     outer = Event("loop", "while.1", calls=("turns",), runs=3)

@@ -113,3 +113,44 @@ def test_each_end_waits_for_its_own_start():
     (_, first), _, (_, second), _ = found
     assert found == [("start", first), ("wait", first), ("start", second), ("wait", second)]
     assert first != second
+
+
+SENT = (
+    '_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_host_transfer_rendezvous="sum_0",'
+    '_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"'
+)
+OVER_SLICES = f"""HloModule m, is_scheduled=true, num_partitions=4
+
+%add (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}}
+
+ENTRY %main (x: f32[1048576]) -> (f32[1048576], f32[1048576]) {{
+  %x = f32[1048576]{{0}} parameter(0)
+  %inside = f32[1048576]{{0}} all-reduce(%x), channel_id=1, replica_groups={{{{0,1}},{{2,3}}}}, use_global_device_ids=true, to_apply=%add
+  %token = token[] after-all()
+  %recv = (f32[1048576]{{0}}, u32[], token[]) recv(%token), channel_id=2, is_host_transfer=true, frontend_attributes={{{SENT}}}
+  %send = (f32[1048576]{{0}}, u32[], token[]) send(%inside, %token), channel_id=3, is_host_transfer=true, frontend_attributes={{{SENT}}}
+  %neg = f32[1048576]{{0}} negate(%x)
+  %send-done = token[] send-done(%send), channel_id=3, is_host_transfer=true
+  %recv-done = (f32[1048576]{{0}}, token[]) recv-done(%recv), channel_id=2, is_host_transfer=true
+  %arrived = f32[1048576]{{0}} get-tuple-element(%recv-done), index=0
+  ROOT %out = (f32[1048576]{{0}}, f32[1048576]{{0}}) tuple(%arrived, %neg)
+}}
+"""  # noqa: E501  such are the lines of a compiler
+
+
+def test_slices_of_tpus_run_the_program_of_one_and_wait_for_what_the_others_send():
+    schedule, _ = read(OVER_SLICES, "tpu-v5e:2x2*2")
+    assert schedule.num_devices == 8
+    events = [(event.kind, event.name, event.number) for event in schedule.blocks["main"]]
+    assert events == [("exchange", "inside", 0), ("start", "send", 1), ("work", "neg", -1), ("wait", "recv-done", 1)]
+    inside, across = schedule.exchanges
+    assert schedule.groups[inside.groups] == ((0, 1), (2, 3), (4, 5), (6, 7)), "each slice does the same"
+    assert schedule.groups[across.groups] == ((0, 4), (1, 5), (2, 6), (3, 7)), "and each device meets its like"
+    assert (across.kind, across.payload_bytes, across.is_async) == ("all-reduce", 4 * 2**20, True)
+    network = Target.parse("tpu-v5e:2x2*2").hardware.scale_out_bandwidth
+    found = price(schedule)
+    assert found.parts["communication"] > 2**22 / network - found.parts["memory"]
