@@ -100,11 +100,12 @@ def _of_parts(step: Callable[..., Any], init: Callable[[Any], Any], names: Seque
     def named(function: Callable[..., Any], values: Any, num: int) -> tuple[Any, ...]:
         if not isinstance(values, tuple) or len(values) != num:
             got = counted(len(values), "value") if isinstance(values, tuple) else f"a {type(values).__name__}"
-            also = ", and the outputs after them" if num > len(names) else ""
+            also = ", and the outputs after it" if len(names) == 1 else ", and the outputs after them"
+            these = "this part" if len(names) == 1 else f"these {len(names)} parts"
             raise ProgramError(
-                f"parts={list(names)}: {getattr(function, '__name__', 'the function')} must return a tuple of these "
-                f"{counted(len(names), 'part')}{also}, and returned {got}"
-                f"\n  fix: return {', '.join([*names, *(['outputs'] if also else [])])}"
+                f"parts={list(names)}: {getattr(function, '__name__', 'the function')} must return a tuple of "
+                f"{these}{also if num > len(names) else ''}, and returned {got}"
+                f"\n  fix: return {', '.join([*names, *(['outputs'] if num > len(names) else [])])}"
             )
         return values
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, split_path
@@ -57,6 +58,51 @@ def refuse_fixed_params(params: Any) -> None:
             "\n  fix: keep them out of params: nnx.split(model, nnx.Param, ...), "
             "eqx.partition(model, eqx.is_inexact_array)"
         )
+
+
+def optimizer_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
+    """The state that an optimizer has for parameters.
+
+    Raises:
+        ProgramError: its masks or labels are for other parameters, or one of them matches nothing.
+    """
+    paths = [path for path, _ in flatten_paths(params)[0]]
+    have = f"the parameters are {', '.join(paths[:_NUM_SHOWN])}{', ...' if len(paths) > _NUM_SHOWN else ''}"
+    try:
+        made = optimizer.init(params)
+    except (TypeError, ValueError, KeyError) as error:
+        words = " ".join(str(error).split())[:_LONGEST]
+        raise ProgramError(
+            f"the optimizer cannot be made for these parameters: {words}\n  {have}"
+            "\n  fix: masks and labels that are trees like the parameters, or functions that make such a tree of them"
+        ) from error
+    ends = [path for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    of_masks = jax.tree_util.tree_flatten_with_path(made, is_leaf=lambda node: isinstance(node, optax.MaskedState))[0]
+    for path, node in of_masks:
+        if not isinstance(node, optax.MaskedState):
+            continue
+        inside = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda one: isinstance(one, optax.MaskedNode))[0]
+        num_masked = sum(isinstance(leaf, optax.MaskedNode) for _, leaf in inside)
+        is_used = any(
+            leaf_path[len(leaf_path) - len(end) :] == end and not isinstance(leaf, optax.MaskedNode)
+            for leaf_path, leaf in inside
+            for end in ends
+        )
+        if num_masked and not is_used:
+            where = "opt_state." + jax.tree_util.keystr(path, simple=True, separator=".")
+            raise ProgramError(
+                f"a mask of the optimizer matches nothing: of {counted(len(paths), 'parameter')} none has a part in "
+                f"{where.rstrip('.')}, and what is masked keeps its gradient as its update\n  {have}"
+                "\n  fix: a mask that is True, or a label, for one of these; or leave this part of the optimizer out"
+            )
+    return made
+
+
+_NUM_SHOWN = 8
+"""Parameters that are named where an optimizer does not fit them."""
+
+_LONGEST = 240
+"""Letters of another library's message that are quoted."""
 
 
 def refuse_model_state(model_state: Any, *, taken: bool) -> None:

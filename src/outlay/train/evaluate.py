@@ -115,6 +115,8 @@ def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
         for path, leaf in named.items()
         if leaf.shape[:1] != weights.shape or leaf.ndim > 2
     ]
+    if "" in named:
+        problems.append(Problem("no name", "", "it is one array", 'return a dictionary: {"loss": losses}'))
     if "weight" in named:
         problems.append(Problem("taken name", "weight", "what each sample counts is called so", "rename it"))
     if problems:

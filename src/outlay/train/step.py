@@ -21,6 +21,7 @@ from outlay.core.paths import flatten_paths
 from outlay.program.compiler_options import MICROBATCHES
 from outlay.train.contract import (
     num_samples,
+    optimizer_state,
     refuse_fixed_params,
     refuse_model_state,
     refuse_same_names,
@@ -297,6 +298,9 @@ def init_state(
         optimizer: the optimizer whose state goes along.
         model_state: `init_params` returns a pair, the parameters and the model state.
 
+    Raises:
+        ProgramError: when the state is made: the optimizer's masks or labels are for other parameters, or match none.
+
     Example:
         >>> init = outlay.init_state(lambda key: {"w": jax.random.normal(key, (4, 2))}, optax.adam(1e-3))
         >>> state = init(jax.random.key(0))
@@ -313,6 +317,8 @@ def init_state(
                 "  fix: return params, model_state; or leave model_state=True out"
             )
         params, model_arrays = arrays_only(made if model_state else (made, None))
-        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), key_samples, model_arrays)
+        return TrainState(
+            params, optimizer_state(optimizer, params), jnp.zeros((), jnp.int32), key_samples, model_arrays
+        )
 
     return init

@@ -35,7 +35,7 @@ def test_a_token_file_cut_short_is_named_with_its_bytes(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(50, dtype=np.uint16))
     (tmp_path / "short.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:150])
     with pytest.raises(
-        DataError, match=r"201 bytes are 100 tokens of uint16 and 1 bytes more: it was cut short"
+        DataError, match=r"201 bytes are 100 tokens of uint16 and 1 byte more: it was cut short"
     ) as error:
         tokens(tmp_path, 10)
     assert "not a complete .npy file: 150 bytes" in str(error.value)

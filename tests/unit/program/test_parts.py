@@ -37,7 +37,7 @@ def test_the_state_is_a_dictionary_of_the_parts():
     [
         ({"parts": "params"}, r"parts='params': give one name a part"),
         ({"parts": ["a", "a"]}, r"parts=\['a', 'a'\]: give one name a part"),
-        ({"parts": ["a"]}, r"parts=\['a'\]: init must return a tuple of these 1 part, and returned 2 values"),
+        ({"parts": ["a"]}, r"parts=\['a'\]: init must return a tuple of this part, and returned 2 values"),
         (
             {"step": lambda params, count, batch: (params, count)},
             r"must return a tuple of these 2 parts, and the outputs after them, and returned 2 values\n"

@@ -124,3 +124,45 @@ def test_an_optimizer_that_asks_for_more_than_there_is():
 
 def test_a_good_loss_is_accepted():
     build(lambda params, batch, keys: (losses(params, batch), {"draw": jax.vmap(jax.random.uniform)(keys)}))
+
+
+def made(optimizer, names=("w", "frozen")):
+    init = init_state(lambda key: {name: jnp.zeros(3) for name in names}, optimizer)
+    return jax.eval_shape(init, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.masked(optax.adam(0.1), {"w": False, "frozen": False}),
+        optax.chain(optax.clip(1.0), optax.masked(optax.sgd(0.1, momentum=0.9), {"w": False, "frozen": False})),
+        optax.multi_transform({"slow": optax.adam(0.1), "fast": optax.adam(1.0)}, {"w": "slow", "frozen": "slow"}),
+    ],
+)
+def test_a_mask_that_matches_nothing(optimizer):
+    match = (
+        r"matches nothing: of 2 parameters none has a part in opt_state[^ ]*, and.*\n  the parameters are frozen, w\n"
+    )
+    with pytest.raises(ProgramError, match=match):
+        made(optimizer)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.masked(optax.adam(0.1), {"v": True}),
+        optax.multi_transform({"slow": optax.adam(0.1)}, {"w": "slow", "frozen": "fixed"}),
+    ],
+)
+def test_masks_and_labels_for_other_parameters(optimizer):
+    with pytest.raises(
+        ProgramError, match=r"cannot be made for these parameters: .*\n  the parameters are frozen, w\n"
+    ):
+        made(optimizer)
+
+
+def test_masks_that_match_something_are_well():
+    frozen = optax.multi_transform(
+        {"own": optax.adam(0.1), "none": optax.set_to_zero()}, {"w": "own", "frozen": "none"}
+    )
+    assert made(optax.chain(frozen, optax.masked(optax.adam(0.1), {"w": True, "frozen": False}))).step.shape == ()

@@ -137,3 +137,9 @@ def test_the_evaluation_parameters_of_a_schedule_free_optimizer_stay_split():
     means = evaluate(program, dataclasses.replace(state, params=average), batch, loss=loss)
     np.testing.assert_allclose(means["loss"], loss(jax.device_get(average), batch, None)[0].mean(), rtol=1e-5)
     assert abs(means["loss"] - float(loss(jax.device_get(state.params), batch, None)[0].mean())) > 1e-4
+
+
+def test_one_array_without_a_name_is_refused():
+    program = reading(lambda state, batch: per_sample(state, batch)["loss"])
+    with pytest.raises(ProgramError, match=r"no name: the bare array\n +it is one array\n +fix: return a dictionary"):
+        evaluate(program, program.init(jax.random.key(0)), problem.batch(16))
