@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.jax_source import source_line, source_line_of_error
 from outlay.core.quantities import counted
+from outlay.core.suggest import did_you_mean
 
 T = TypeVar("T")
 
@@ -31,6 +32,9 @@ _REFUSED = re.compile(
     r"|can only refer to Auto axes"
     r"|is not found in mesh"
 )
+
+_UNKNOWN_AXIS = re.compile(r"Resource axis: \S+ of (P\(.*?\)) is not found in mesh")
+_QUOTED = re.compile(r"'([^']+)'")
 
 
 def in_context(context: Callable[[], contextlib.AbstractContextManager[Any]], run: Callable[[], T]) -> tuple[T, bool]:
@@ -81,10 +85,24 @@ def explaining_mesh_errors(what: str, mesh: Mesh, mode: str = "auto") -> Iterato
         if isinstance(error, ProgramError) or not _REFUSED.search(str(error)):
             raise
         line = source_line_of_error(error)
+        if unknown := _UNKNOWN_AXIS.search(str(error)):
+            raise _unknown_axes(what, unknown[1], line, mesh) from error
         raise ProgramError(
             f"{what} names a mesh or devices that do not go with the program's, {_in_words(mesh)}"
             f"{f': {line}' if line else ''}\n  {_fix(mesh, mode)}\n  JAX says: {str(error).strip()}"
         ) from error
+
+
+def _unknown_axes(what: str, spec: str, line: str, mesh: Mesh) -> ProgramError:
+    """The error for a spec of the model's, in an annotation or a constraint, whose axes the mesh lacks."""
+    lacking = [axis for axis in dict.fromkeys(_QUOTED.findall(spec)) if axis not in mesh.axis_names]
+    fix = "name an axis of the mesh, or one more: outlay.mesh({}=...); of logical names the rules of "
+    fix += "outlay.layout.from_annotations say the axes"
+    problems = [
+        Problem("unknown axis", axis, did_you_mean(axis, mesh.axis_names), fix.format(axis)) for axis in lacking
+    ]
+    head = f"{what} places a value by {spec}{f' ({line})' if line else ''}, and {_in_words(mesh)} lacks"
+    return ProgramError(f"{head} {counted(len(lacking), 'axis', 'axes')} of it:", problems)
 
 
 def check_named_devices(jaxpr: Any, what: str, mesh: Mesh) -> None:

@@ -1,5 +1,6 @@
 """Steps and init functions that name a mesh themselves, as published models do."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -134,3 +135,20 @@ def test_an_axis_that_the_mesh_lacks():
 
     with pytest.raises(ProgramError, match=r"(?s)data=8: .*test_own_meshes\.py:\d+\n.*axes there: 'data'.*'?model"):
         program(step)
+
+
+def test_annotations_that_name_axes_the_mesh_lacks_are_all_named():
+    dense = nn.Dense(8, kernel_init=nn.with_partitioning(nn.initializers.ones, ("in", "modl")))
+    layout = outlay.Layout([outlay.replicate()]) + outlay.data_parallel()
+    match = (
+        r"places a value by P\('in', 'modl'\).*, and mesh data=2,model=4 lacks 2 axes of it:\n  unknown axis: in\n"
+        r"(.*\n)+  unknown axis: modl\n    did you mean 'model'\?\n    fix: name an axis of the mesh"
+    )
+    with pytest.raises(ProgramError, match=match):
+        outlay.program(
+            lambda state, batch: (state, {}),
+            lambda key: dense.init(key, jnp.ones((1, 8))),
+            np.ones((8, 8), np.float32),
+            layout=layout,
+            mesh=outlay.mesh(data=2, model=4),
+        )
