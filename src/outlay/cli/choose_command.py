@@ -37,6 +37,7 @@ def choose(
         str | None,
         typer.Option(
             "--compiler-options",
+            "--xla",
             metavar="preset|none|FILE",
             help="Compiler options, as in explain; by default the preset, and the best candidate without it too.",
         ),

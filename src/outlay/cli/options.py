@@ -57,6 +57,7 @@ CompilerOptionsOption = Annotated[
     str,
     typer.Option(
         "--compiler-options",
+        "--xla",
         metavar="preset|none|FILE",
         help="Compiler options: those of published recipes, none, or a file with one --name=value per line.",
     ),
