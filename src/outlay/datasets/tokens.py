@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from outlay.core.error_types import DataError
+from outlay.core.quantities import counted
 from outlay.datasets.examples import Examples, files_of, open_all
 
 TokenDtype = Literal["uint8", "uint16", "uint32", "int32"]
@@ -118,8 +119,9 @@ def _mapped(file: Path, dtype: np.dtype) -> np.ndarray:
         return array
     dtype = dtype if file.suffix == ".bin" else np.dtype(np.uint8)
     if size % dtype.itemsize:
+        more = counted(size % dtype.itemsize, "byte")
         raise ValueError(
-            f"{size} bytes are {size // dtype.itemsize} tokens of {dtype} and {size % dtype.itemsize} bytes more: "
+            f"{size} bytes are {size // dtype.itemsize} tokens of {dtype} and {more} more: "
             "it was cut short, or its tokens have another dtype; write it again, or give dtype= (--token-dtype)"
         )
     return np.memmap(file, dtype, "r") if size else np.zeros(0, dtype)
