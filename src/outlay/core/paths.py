@@ -157,6 +157,15 @@ def first_part(pattern: str) -> str | None:
     return split_path(parts[0])[0]
 
 
+def only_path(pattern: str) -> Parts | None:
+    """The parts of the one path that a pattern without wildcards matches; None for any other pattern.
+
+    >>> only_path("params.'a.b'"), only_path("params.*")
+    (('params', 'a.b'), None)
+    """
+    return None if any(map(_is_wild, pattern_parts(pattern))) else split_path(pattern)
+
+
 @functools.lru_cache(maxsize=4096)
 def pattern_parts(pattern: str) -> tuple[str, ...]:
     """Split a pattern into its parts as written, with their quotes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -73,8 +74,11 @@ def unknown_positions(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
 def check_rules(resolution: Resolution, tree: TreeFacts) -> list[Problem]:
     """Return the problems of rules that are duplicates, match nothing, or get less than they ask for."""
     rules, problems = resolution.rules, []
+    alike: dict[str, list[int]] = collections.defaultdict(list)
+    for number, rule in enumerate(rules):
+        alike[rule.pattern].append(number)
     for number, (rule, applications) in enumerate(zip(rules, resolution.applications, strict=True)):
-        earlier = [i for i in range(number) if rules[i] == rule]
+        earlier = [i for i in alike[rule.pattern] if i < number and rules[i] == rule]
         if first_part(rule.pattern) in tree.not_given or rule.optional or (rule.is_by_source and not applications):
             continue  # for a tree that was not given, allowed to match nothing, or checked when the step is traced
         if earlier:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from outlay.core.annotations import read_annotations
 from outlay.core.array_leaves import arrays_only, is_array, non_arrays
 from outlay.core.error_types import LayoutError, Problem
-from outlay.core.paths import flatten_paths, pattern_parts, split_path, under
+from outlay.core.paths import Parts, flatten_paths, only_path, pattern_parts, split_path, under
 from outlay.core.quantities import counted
 from outlay.devices.mesh_info import MeshInfo
 from outlay.layout.apply import Application, apply_rule
@@ -100,6 +100,12 @@ class Resolution:
         self.matched: dict[str, list[int]] = {}
         self.followed: dict[str, str] = {}
         self.applications: list[dict[str, Application]] = [{} for _ in rules]
+        self._follows = [rule for rule in rules if isinstance(rule.placement, Follow)]
+        self._of_many: list[int] = []
+        self._of_one: dict[Parts, list[int]] = {}  # a layout may have a rule for each of its leaves
+        for number, rule in enumerate(rules):
+            name = None if rule.is_by_source else only_path(rule.pattern)
+            (self._of_many if name is None else self._of_one.setdefault(name, [])).append(number)
         for kind, shapes in leaves.items():
             for path in sorted(shapes, key=self._turn):
                 self._resolve_leaf(path, *shapes[path], kind)
@@ -128,11 +134,7 @@ class Resolution:
 
     def _num_hops(self, path: str, before: tuple[str, ...]) -> int:
         """Return the length of the chain of `follow` rules that starts at this leaf."""
-        sources = [
-            placement.source
-            for rule in self.rules
-            if isinstance(placement := rule.placement, Follow) and rule.matches(path, "state")
-        ]
+        sources = [cast(Follow, rule.placement).source for rule in self._follows if rule.matches(path, "state")]
         if not sources or path in before:
             return 0
         leaders = [other for source in sources for other in self.mirrors.of(path, source)]
@@ -141,7 +143,8 @@ class Resolution:
     def _resolve_leaf(self, path: str, shape: tuple[int, ...], dtype: str, kind: Kind) -> None:
         """Apply the rules that match a leaf, in order; following precedes rules that are not written for this leaf."""
         assignment = self.assignments[path] = LeafAssignment(path, shape, dtype, self.mesh.axis_sizes, kind)
-        self.matched[path] = [i for i, rule in enumerate(self.rules) if rule.matches(path, kind)]
+        may_match = sorted([*self._of_one.get(split_path(path), ()), *self._of_many])
+        self.matched[path] = [number for number in may_match if self.rules[number].matches(path, kind)]
         first, rest = self._split_rules(path)
         for number in first:
             self._apply(number, assignment)

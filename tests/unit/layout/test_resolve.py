@@ -8,6 +8,7 @@ from jax.sharding import PartitionSpec as P
 from tests.unit.layout.abstract import abstract, shape
 
 import outlay
+from outlay.layout.rule import Rule
 
 MESH = abstract(data=4, model=2)
 
@@ -263,3 +264,14 @@ def test_intermediates_need_no_rule_and_are_reached_by_their_name_alone():
 def test_a_rule_for_the_state_of_an_optimizer_without_any_says_so():
     with pytest.raises(outlay.errors.LayoutError, match=r"this optimizer keeps no state .*: delete the rule"):
         plan({"params": {"w": shape(8)}}, ("params.**", P("data")), ("opt_state.**", P("data")))
+
+
+def test_a_layout_with_a_rule_for_each_leaf_asks_each_rule_once(monkeypatch):
+    asked = []
+    matches = Rule.matches
+    monkeypatch.setattr(Rule, "matches", lambda rule, path, kind: asked.append(path) or matches(rule, path, kind))
+    names = [f"layer{number}" for number in range(50)] + ["'a.b'"]
+    rules = [(f"params.{name}", P("data")) for name in names]
+    tree = {"params": {name.strip("'"): jnp.zeros(8) for name in names}}
+    assert all(leaf.spec == P("data") for leaf in plan(tree, *rules, *outlay.data_parallel()))
+    assert len(asked) < 6 * len(names)  # each rule once, and the rules of data_parallel each leaf
