@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -30,6 +31,18 @@ _PICTURES = {".png": {"Software": "outlay"}, ".svg": {"Creator": "outlay"}}
 """The metadata that marks a picture as Outlay's, by file extension; matplotlib has none for other formats."""
 
 
+def real_path(path: Path | str) -> Path:
+    """Return where a path leads, whole and without links; what it names may be missing.
+
+    Raises:
+        OSError: its links lead in a circle, which `Path.resolve` calls a RuntimeError, or nothing at all.
+    """
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return real
+
+
 def check_writable(path: Path, *, force: bool = False) -> None:
     """Raise unless a file can be written without replacing one that Outlay did not make. Nothing is touched.
 
@@ -45,7 +58,7 @@ def check_writable(path: Path, *, force: bool = False) -> None:
     with _as_output_error(path):
         if path.is_dir():
             raise OutputError(f"{_named(path)} is a folder\n  fix: give the name of a file")
-        folder = path.resolve().parent
+        folder = real_path(path).parent
         if not folder.is_dir():
             raise OutputError(
                 f"{path} cannot be written: there is no folder {path.parent}\n  fix: create it, or give another name"
@@ -122,7 +135,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     Args:
         path: the file. A link stays and its target is replaced; a device or a pipe is written to directly.
     """
-    path = path.resolve()
+    path = real_path(path)
     if path.exists() and not path.is_file():
         yield path
         return

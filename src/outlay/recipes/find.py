@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from outlay.core.error_types import RecipeError
+from outlay.core.output_file import real_path
 from outlay.core.suggest import did_you_mean
 from outlay.recipes.arguments import parameter_types, recipe_arguments
 from outlay.recipes.plugins import FILE_WORDS, FILES, RECIPES, load
@@ -176,7 +177,7 @@ def load_file(file: str) -> ModuleType:
         RecipeError: there is no such file, or it does not import; the message shows the line of it that fails.
     """
     try:
-        path = Path(file).resolve()
+        path = real_path(file)
         is_there = path.is_file()
     except (OSError, ValueError) as error:  # a name that no file can have
         raise RecipeError(f"{file[:60]!r} is no file: {error}\n  fix: a recipe is path/to/file.py:function") from error

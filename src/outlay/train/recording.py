@@ -16,6 +16,7 @@ import numpy as np
 
 from outlay.arrays.gather_scatter import gather
 from outlay.core.error_types import DataError, OutlayError, OutputError, ProgramError, message
+from outlay.core.output_file import real_path
 from outlay.core.paths import flatten_paths
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
@@ -78,7 +79,7 @@ class Recording(Mapping[str, np.ndarray]):
             dt, names = float(facts["dt"]), [str(name) for name in facts["addresses"]]
             if any("/" in name or name.startswith(".") for name in names):  # such a file may come from anywhere
                 raise ValueError("an address leads out of the folder")
-            root = Path(path).resolve()
+            root = real_path(path)
             steps = open_array(root / STEPS).read().result()
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(f"{path} is no recording of a run\n  fix: the folder recording.zarr of a run") from error
@@ -213,7 +214,7 @@ class ZarrRecorder:
     ) -> None:
         self._path = path
         with self._as_output_error("cannot be made"):
-            self._path = path.resolve()
+            self._path = real_path(path)
         self.num_rows = 0
         if keep_before is None:
             with self._as_output_error("cannot be made"):

@@ -113,8 +113,10 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path):
         ("n" * 300, "too long"),
         ("a\0b", "null"),
         ("../f/x", "no f"),
+        ("circle", "Too many levels of symbolic links"),
     ],
 )
 def test_what_cannot_be_written_is_an_error_of_ours(tmp_path, name, message):
+    (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(OutputError, match=message):
         write_output(tmp_path / name, "x")

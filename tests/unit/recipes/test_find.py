@@ -59,6 +59,12 @@ def test_a_missing_file_names_those_nearby(file):
         find_recipe(f"{file.parent}/mime.py:recipe")
 
 
+def test_links_in_a_circle_are_no_file(tmp_path):
+    (tmp_path / "mine.py").symlink_to("mine.py")
+    with pytest.raises(RecipeError, match=r"is no file: .*Too many levels of symbolic links"):
+        find_recipe(f"{tmp_path}/mine.py:recipe")
+
+
 def test_a_file_without_a_function_lists_its_functions(file):
     with pytest.raises(
         RecipeError, match=r"which of its functions .*\n  fix: .*mine.py:broken, .*mine.py:recipe, .*mine.py:wide"

@@ -17,6 +17,7 @@ from outlay.brain.files.units import FORM, UnitError, number_in, parse_connectio
 from outlay.brain.initializers import from_folder
 from outlay.brain.module import BrainError, Module
 from outlay.brain.registry import MODULE
+from outlay.core.output_file import real_path
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
 from outlay.core.toml import Path, TomlLines, parse_toml
@@ -81,8 +82,13 @@ def import_file(folder: File, name: str, *, trust: bool) -> None:
         BrainError: it is not trusted, lies elsewhere, is not there, or fails.
     """
     # Resolved, since a link or ".." must not lead to Python outside the folder.
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()):
+    try:
+        path = real_path(folder / name)
+    except (OSError, ValueError) as error:
+        raise BrainError(
+            f"{name} leads to no file: {error}\na path from the folder of this file to a Python file"
+        ) from error
+    if not path.is_relative_to(real_path(folder)):
         what = f"{name} lies outside the folder of this file, where nothing is imported from"
         raise BrainError(f"{what}\nkeep the Python file beside the file of the Brain")
     if any(getattr(module, "__file__", None) == str(path) for module in list(sys.modules.values())):
