@@ -27,10 +27,13 @@ made = small.line()
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
     path = tmp_path / "mine.py"
     path.write_text(GOOD)
-    return path
+    yield path
+    # Only these: another `sys.modules` would break what is imported for the first time in between.
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def test_ours_by_name():
