@@ -71,9 +71,13 @@ def unknown_positions(rules: Sequence[Rule], mesh: MeshInfo) -> list[Problem]:
     return problems
 
 
+_LOOKED_FOR = 40
+"""Rules that match nothing for which similar paths are looked for: of more, a message shows the number alone."""
+
+
 def check_rules(resolution: Resolution, tree: TreeFacts) -> list[Problem]:
     """Return the problems of rules that are duplicates, match nothing, or get less than they ask for."""
-    rules, problems = resolution.rules, []
+    rules, problems, num_unused = resolution.rules, [], 0
     alike: dict[str, list[int]] = collections.defaultdict(list)
     for number, rule in enumerate(rules):
         alike[rule.pattern].append(number)
@@ -85,7 +89,8 @@ def check_rules(resolution: Resolution, tree: TreeFacts) -> list[Problem]:
             what = f"the same as {rules[earlier[0]].named(earlier[0])}"
             problems.append(Problem("duplicate rule", rule.named(number), what, "delete one of the two"))
         elif not applications and rule.pattern != "**":  # `**` is not a typo: the tree is empty
-            problems.append(_unused(number, rule, tree))
+            problems.append(_unused(number, rule, tree, is_looked_for=num_unused < _LOOKED_FOR))
+            num_unused += 1
         elif _is_shadowed(applications):
             problems.append(_shadowed(number, resolution))
         elif problem := _partly_shadowed(number, resolution):
@@ -93,14 +98,14 @@ def check_rules(resolution: Resolution, tree: TreeFacts) -> list[Problem]:
     return problems
 
 
-def _unused(number: int, rule: Rule, tree: TreeFacts) -> Problem:
+def _unused(number: int, rule: Rule, tree: TreeFacts, *, is_looked_for: bool) -> Problem:
     """Return the problem of a rule whose pattern matches no leaf, with what was probably meant."""
     what = f"the pattern matches none of the {counted(len(tree.leaves), 'leaf', 'leaves')}"
     absent = [path for path in tree.nones if matches(rule.pattern, path)]
     if absent:
         what += f": {absent[0]} is None, so there is no array to place"
     fix = "delete the rule, or allow it to match nothing with outlay.Rule(..., optional=True)"
-    fix = fix if absent else _unused_fix(rule, tree, fix)
+    fix = _unused_fix(rule, tree, fix) if is_looked_for and not absent else fix
     return Problem("unused rule", rule.named(number), what, fix)
 
 

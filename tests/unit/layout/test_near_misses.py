@@ -9,6 +9,7 @@ from tests.unit.layout.abstract import abstract, shape
 
 import outlay
 from outlay.core.error_types import MAX_LINES
+from outlay.layout import check_rules
 
 MESH = abstract(data=4, model=2)
 DP = outlay.data_parallel()
@@ -196,3 +197,17 @@ def test_what_is_wrong_with_equal_layers_alike_is_told_once():
     assert text.endswith(
         'fix: add ("params.w*.kernel", P("data")), or + outlay.replicate() to keep all that is left whole'
     )
+
+
+def test_what_was_meant_is_looked_for_as_often_as_a_message_shows_it(monkeypatch):
+    looked = []
+    monkeypatch.setattr(
+        check_rules, "similar_patterns", lambda pattern, paths: looked.append(pattern) or "did you mean it?"
+    )
+    rules = [(f"params.layer{number}.kernal", P("data")) for number in range(100)]
+    tree = {"params": {f"layer{number}": {"kernel": shape(8)} for number in range(100)}}
+    with pytest.raises(outlay.errors.LayoutError, match="100 problems") as error:
+        (outlay.Layout(rules) + outlay.data_parallel()).plan(tree, abstract(data=8))
+    assert looked == [f"params.layer{number}.kernal" for number in range(40)]
+    assert "or delete the rule" in error.value.problems[0].fix
+    assert error.value.problems[-1].fix.startswith("delete the rule")
