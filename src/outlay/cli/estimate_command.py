@@ -32,7 +32,7 @@ def estimate(
     from outlay.report.explain.explain import estimate as estimate_program
     from outlay.report.explain.explain import explain as explain_program
 
-    explained = explain_program(prepared.program, cache=cache)
+    explained = explain_program(prepared.program, target=options.target, cache=cache)
     ways = ways_for(prepared, explained, recipe, context.args, options.target, options.compiler_options, cache=cache)
     for line in () if as_json else what_would_fit(explained, ways, recipe, context.args, options.target):
         say(line, err=True)

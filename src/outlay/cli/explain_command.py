@@ -92,7 +92,7 @@ def explain(
 
         prepared = prepare_program(context, recipe, options)
         watch(patience=0.5)  # nothing is run, and nothing lost
-        explanation = explain_program(prepared.program, cache=cache)
+        explanation = explain_program(prepared.program, target=options.target, cache=cache)
         ways = ways_for(
             prepared, explanation, recipe, context.args, options.target, options.compiler_options, cache=cache
         )

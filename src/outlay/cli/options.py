@@ -32,7 +32,7 @@ TargetOption = Annotated[
     typer.Option(
         "--target",
         metavar="T",
-        help="Hardware to plan for, such as h100:32x8, tpu-v5e:4x4 or cpu:8; it need not be attached.",
+        help="Hardware to plan for, such as h100:32x8, tpu-v5e:4x4, cpu:8 or FILE.toml:8; it need not be attached.",
     ),
 ]
 MeshOption = Annotated[

@@ -16,7 +16,7 @@ from outlay.cli.options import (
     prepare_program,
     with_program_options,
 )
-from outlay.cli.output import check_output, print_facts, write_trace
+from outlay.cli.output import check_output, print_facts, say, write_trace
 
 
 @with_program_options()
@@ -29,6 +29,14 @@ def profile(
         Path | None,
         typer.Option("--read", metavar="FILE|FOLDER", help="Run nothing: read a trace written by jax.profiler."),
     ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            metavar="FILE.toml",
+            help="Write the speeds that fit what was measured: --target FILE.toml:8.",
+        ),
+    ] = None,
     trace: TraceOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -40,8 +48,16 @@ def profile(
     from outlay.report.profile.profile import profile as profile_program
 
     check_output(trace, force=force)
+    check_output(calibrate, force=force)
+    if calibrate is not None and calibrate.suffix != ".toml":
+        raise typer.BadParameter(f"{calibrate}: a target names a file that ends in .toml", param_hint="--calibrate")
     prepared = prepare_program(context, recipe, options)
-    measured = profile_program(prepared.program, prepared.recipe.data, steps=steps, trace=read)
+    measured = profile_program(prepared.program, prepared.recipe.data, steps=steps, trace=read, target=options.target)
     print_facts(measured, as_json=as_json)
     if trace is not None:
         write_trace(trace, measured.to_trace(), force=force)
+    if calibrate is not None:
+        speeds = measured.fitted_speeds()
+        speeds.write(calibrate, force=force)
+        say(str(speeds), err=True)
+        say(f"wrote {calibrate}: --target {calibrate}:{measured.num_devices} predicts with it", err=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from outlay.core.error_types import TargetError
+from outlay.core.quantities import counted
 from outlay.devices.hardware_file import COMPILER_KEYS, Table, overlay, read_tables
 from outlay.devices.measured import Measured
 
@@ -69,6 +70,7 @@ class Hardware:
             there is no compiler for it, so that programs can be priced but not compiled for it.
         source: `built in`, or the user's file that defines or changes it.
         measured: further numbers that `outlay calibrate` measured; None if it did not.
+        file: the name of its file that a target uses in place of the key, such as `my_cpu.toml`; empty for all else.
     """
 
     key: str
@@ -93,10 +95,14 @@ class Hardware:
     compiler: Mapping[str, Any] = field(default_factory=dict, hash=False)
     source: str = BUILT_IN
     measured: Measured | None = None
+    file: str = ""
 
 
-def known_hardware() -> dict[str, Hardware]:
+def known_hardware(*, calibrated: bool = True) -> dict[str, Hardware]:
     """Return all hardware by key: built in, overlaid by what was measured here, then by the user's file.
+
+    Args:
+        calibrated: whether what `outlay calibrate` measured counts.
 
     >>> known_hardware()["h100"].devices_per_host
     8
@@ -104,18 +110,55 @@ def known_hardware() -> dict[str, Hardware]:
     Raises:
         TargetError: the user's file cannot be read or holds impossible values; the message lists every problem.
     """
+    files = _files(calibrated=calibrated)
+    if not files:
+        return dict(_built_in())
+    tables, sources = _tables(files)
+    return {key: hardware_of(key, table, sources.get(key, BUILT_IN)) for key, table in tables.items()}
+
+
+def hardware_in(name: str) -> Hardware:
+    """The hardware that a file of its own describes, as `outlay profile --calibrate` writes it: one table.
+
+    It starts from what is built in, or from the user's file, as a table of that one does.
+
+    Args:
+        name: the file, as a target names it.
+
+    Raises:
+        TargetError: the file cannot be read, says what cannot be, or holds no table or several.
+    """
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise TargetError(f"{name}: there is no such file\n  fix: outlay profile RECIPE --calibrate {name} writes one")
+    changed = read_tables(path)
+    if len(changed) != 1:
+        listed = f": {', '.join(changed)}" if changed else ""
+        raise TargetError(
+            f"{name} holds {counted(len(changed), 'table')}{listed}; a target names a file of one"
+            f"\n  fix: {USER_FILE}={name}, and targets by the names of its tables"
+        )
+    (key,) = changed
+    tables = overlay(_tables(_files(calibrated=False))[0], changed, path)
+    return replace(hardware_of(key, tables[key], name), file=name)
+
+
+def _files(*, calibrated: bool) -> list[Path]:
+    """The files that are there and change what is built in."""
     path = user_file()
     if os.environ.get(USER_FILE) and not path.is_file():
         raise TargetError(f"{USER_FILE}={path}: there is no such file\n  fix: correct or unset {USER_FILE}")
-    files = [file for file in (calibrated_file(), path) if file.is_file()]
-    if not files:
-        return dict(_built_in())
+    return [file for file in ((calibrated_file(),) if calibrated else ()) + (path,) if file.is_file()]
+
+
+def _tables(files: Iterable[Path]) -> tuple[dict[str, Table], dict[str, str]]:
+    """The tables that are built in, changed by files, and which file changed each."""
     tables, sources = _built_in_tables(), {}
     for file in files:
         changed = read_tables(file)
         tables = overlay(tables, changed, file)
         sources |= dict.fromkeys(changed, str(file))
-    return {key: hardware_of(key, table, sources.get(key, BUILT_IN)) for key, table in tables.items()}
+    return tables, sources
 
 
 def user_file() -> Path:

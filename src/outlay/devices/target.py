@@ -10,7 +10,7 @@ from typing import NoReturn
 from outlay.core.error_types import TargetError
 from outlay.core.quantities import counted
 from outlay.core.suggest import did_you_mean
-from outlay.devices.hardware import Hardware, known_hardware
+from outlay.devices.hardware import Hardware, hardware_in, known_hardware
 
 EXAMPLES = "h100:32x8 (hosts x devices per host), tpu-v5e:4x4 (a torus), tpu-v5e:4x4*2 (two slices) or cpu:8"
 # Six digits hold any number of devices.
@@ -44,7 +44,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read the text form, `hardware:shape`.
+        """Read the text form, `hardware:shape`; hardware is a name, or a file of its own: `my_cpu.toml:8`.
 
         Raises:
             TargetError: the hardware is unknown, or the shape does not suit it.
@@ -53,7 +53,7 @@ class Target:
         Target.parse('tpu-v5e:4x4*2')
         """
         key, colon, rest = text.strip().partition(":")
-        known = known_hardware()
+        known = {key: hardware_in(key)} if key.endswith(".toml") else known_hardware()
         if key not in known:
             raise TargetError(
                 f"{text!r}: there is no hardware {key!r}, {did_you_mean(key.lower(), known)}\n"
@@ -103,7 +103,7 @@ class Target:
     def __str__(self) -> str:
         """The text form; `Target.parse` reads it back."""
         slices = f"*{self.num_slices}" if self.num_slices > 1 else ""
-        return f"{self.hardware.key}:{'x'.join(map(str, self.shape))}{slices}"
+        return f"{self.hardware.file or self.hardware.key}:{'x'.join(map(str, self.shape))}{slices}"
 
     def __repr__(self) -> str:
         return f"Target.parse({str(self)!r})"

@@ -162,7 +162,7 @@ def calibrate(
         on_progress(f"products in {dtype}")
         rows, width = sizes.product
         seconds = product_seconds(rows, width, dtype, everybody, sizes.patience)
-        flops[_peak_name(dtype, hardware)] = 2 * rows * width**2 / seconds
+        flops[peak_name(dtype, hardware)] = 2 * rows * width**2 / seconds
     on_progress("overheads")
     step, operation = step_seconds(everybody), operation_seconds(everybody, sizes.patience)
     collectives: dict[str, dict[int, CollectiveCost]] = {}
@@ -219,7 +219,7 @@ def _group_sizes(num_devices: int) -> list[int]:
     return sorted({*powers, num_devices} - {1})
 
 
-def _peak_name(dtype: str, hardware: Hardware) -> str:
+def peak_name(dtype: str, hardware: Hardware) -> str:
     """What targets call the speed at which a dtype is multiplied by default."""
     return "tf32" if dtype == "float32" and "tf32" in hardware.peak_flops else dtype
 
@@ -244,7 +244,7 @@ def put_table(path: Path, key: str, table: Mapping[str, Any], *, force: bool = F
     """
     tables = read_tables(path) if path.is_file() else {}
     tables[key] = dict(table)
-    text = _HEAD + "".join("\n" + "\n".join(_lines(name, values)) + "\n" for name, values in tables.items())
+    text = _HEAD + "".join("\n" + "\n".join(toml_lines(name, values)) + "\n" for name, values in tables.items())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -252,7 +252,7 @@ def put_table(path: Path, key: str, table: Mapping[str, Any], *, force: bool = F
     write_output(path, text, force=force)
 
 
-def _lines(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+def toml_lines(name: str, table: Mapping[str, Any]) -> Iterator[str]:
     """A table in TOML: its own values, then the tables in it."""
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
     if plain or not table:
@@ -261,7 +261,7 @@ def _lines(name: str, table: Mapping[str, Any]) -> Iterator[str]:
         yield f"{_key(key)} = {json.dumps(value)}"
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _lines(f"{name}.{_key(key)}", value)
+            yield from toml_lines(f"{name}.{_key(key)}", value)
 
 
 def _key(name: str) -> str:

@@ -18,6 +18,7 @@ from outlay.analysis.cost.schedule import Schedule
 from outlay.analysis.verify.batches import take
 from outlay.core.error_types import ProfileError
 from outlay.devices.mesh_info import check_runnable
+from outlay.devices.target import Target
 from outlay.program.program import Program
 from outlay.report.explain.explain import explain
 from outlay.report.explain.explanation import Explanation
@@ -28,7 +29,14 @@ from outlay.report.profile.trace_events import TraceEvent, read_trace
 _HOLD_OTHERS = ("loop", "branch", "call")
 
 
-def profile(program: Program, batches: Any = None, *, steps: int = 3, trace: Path | str | None = None) -> Profile:
+def profile(
+    program: Program,
+    batches: Any = None,
+    *,
+    steps: int = 3,
+    trace: Path | str | None = None,
+    target: Target | str | None = None,
+) -> Profile:
     """Run some steps under JAX's profiler, and set what each operation took beside what `explain` predicts.
 
     A step that is not counted comes first. Times are a device's mean, of one step; those of collectives hold what a
@@ -40,6 +48,7 @@ def profile(program: Program, batches: Any = None, *, steps: int = 3, trace: Pat
         steps: how many steps are measured.
         trace: a trace of this very program that was taken before, to be read in place of running anything: an
             `.xplane.pb` file, or the folder that `jax.profiler` wrote to.
+        target: the hardware whose speeds predict, such as `"my_cpu.toml:8"`; without it the one that the mesh is of.
 
     Raises:
         ProfileError: the trace is of another program, holds no events, or cannot be read.
@@ -55,7 +64,7 @@ def profile(program: Program, batches: Any = None, *, steps: int = 3, trace: Pat
         >>> found.num_steps, found.measured_seconds > 0
         (1, True)
     """
-    explanation = explain(program)
+    explanation = explain(program, target=target)
     if explanation.hlo is None or explanation.schedule is None:
         raise ProfileError("the compiler gave no program: there is nothing to run\n  fix: outlay explain says why")
     if trace is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.analysis.attribution.collective_facts import starred
+from outlay.analysis.cost.fit_speeds import FittedSpeeds, fit_speeds
 from outlay.core.quantities import counted, format_seconds
 from outlay.render.page import Block, Column, Line, Page, Row, Section, Table
 from outlay.render.report import Report
@@ -112,6 +113,16 @@ class Profile(Report):
     def by_leaf(self) -> tuple[Compared, ...]:
         """What moves each leaf; like layers are one."""
         return tuple(one for one in self._by(lambda one: starred(one.leaf)) if one.name)
+
+    def fitted_speeds(self) -> FittedSpeeds:
+        """The speeds at which this step would have been predicted to take what it took; `write` makes a target of them.
+
+        Raises:
+            TargetError: nothing that was measured is priced.
+        """
+        schedule, target = self.explanation.schedule, self.explanation.target
+        assert schedule is not None and target is not None  # or nothing would have been predicted
+        return fit_speeds(schedule, target, {one.name: one.measured for one in self.operations if one.measured})
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data; without the trace itself."""
