@@ -121,7 +121,8 @@ class Profile(Report):
             TargetError: nothing that was measured is priced.
         """
         schedule, target = self.explanation.schedule, self.explanation.target
-        assert schedule is not None and target is not None  # or nothing would have been predicted
+        assert schedule is not None  # or nothing would have been predicted
+        assert target is not None
         return fit_speeds(schedule, target, {one.name: one.measured for one in self.operations if one.measured})
 
     def to_dict(self) -> dict[str, Any]:
