@@ -1,6 +1,6 @@
 """Runs the Brain of an old file with Spark 1.2.2, in its own compiled loop; started by `brain_spark.py`.
 
-For each line that it reads it runs a round and prints the seconds of a step.
+For each line that it reads it runs a round and prints the seconds of a step, and the processor's.
 
 Spark 1.2.2 does not read files of 0.1.0, so the same model is built of its modules here, with the settings and seeds of
 the file. Two of them say something else in 1.2.2: a neuron is ready when its counter *has reached* the cooldown, so one
@@ -125,9 +125,10 @@ def main(path, num_steps, dtype):
     state, _ = jax.block_until_ready(loop(graph, state))
     print("ready", flush=True)
     for _ in sys.stdin:
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), time.process_time()
         state, _ = jax.block_until_ready(loop(graph, state))
-        print((time.perf_counter() - start) / num_steps, flush=True)
+        took = time.perf_counter() - start, time.process_time() - spent
+        print(*(each / num_steps for each in took), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Runs a Brain's file with Spark itself; started by `brain_spark.py`.
 
-For each line that it reads it runs a round and prints the seconds of a step.
+For each line that it reads it runs a round and prints the seconds of a step, and the processor's.
 
 Spark 0.1.0 is the release that the tutorial's file was written for. Its graph editor, which it imports at once, needs a
 window system, so an empty module stands in for it.
@@ -35,11 +35,12 @@ def main(path, num_steps):
         return outputs, spark.split(model)[1]
 
     def seconds(state):
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), time.process_time()
         for _ in range(num_steps):
             outputs, state = step(state, drive)
         jax.block_until_ready(outputs)
-        return (time.perf_counter() - start) / num_steps, state
+        took = time.perf_counter() - start, time.process_time() - spent
+        return " ".join(str(each / num_steps) for each in took), state
 
     _, state = seconds(state)
     print("ready", flush=True)

@@ -20,6 +20,8 @@ import jax
 import numpy as np
 
 import outlay
+from outlay.brain.fast_cpu.deferred_neuron import fast_graph
+from outlay.brain.run.brain_recipe import FAST_CPU, KERNELS
 
 outlay.simulate(1)
 
@@ -43,11 +45,12 @@ class Spark:
         )
         self._line_of("ready")
 
-    def seconds(self) -> float:
-        """Of a step."""
+    def seconds(self) -> tuple[float, float]:
+        """Of a step: by the clock, and of the processor."""
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return float(self._line_of())
+        took, spent = self._line_of().split()
+        return float(took), float(spent)
 
     def stop(self) -> None:
         self._process.stdin.close()
@@ -63,22 +66,24 @@ class Spark:
 class Ours:
     """Our side: a graph loop of many steps is one call."""
 
-    def __init__(self, dtype: str = "float16") -> None:
+    def __init__(self, kernel: str, dtype: str = "float16") -> None:
+        self.name = f"outlay, {kernel} kernel,"
         brain = dataclasses.replace(outlay.brain.read_brain(MODEL), dtype=dtype)
+        graph = fast_graph(brain, brain.graph) if kernel == FAST_CPU else brain.graph
         self._inputs = {"drive": np.tile(np.sin(np.arange(4.0, dtype=np.float32)), (OUR_STEPS, 1))}
         layout = outlay.Layout([("**", outlay.replicate()), ("batch.**", outlay.replicate())])
         mesh = outlay.mesh("one=1")
         self._program = outlay.program(
-            outlay.graph.GraphLoop(brain.graph), brain.init, self._inputs, layout=layout, mesh=mesh
+            outlay.graph.GraphLoop(graph), brain.init, self._inputs, layout=layout, mesh=mesh
         )
         self.state = self._program.init(jax.random.key(0))
         self.seconds()  # which compiles
 
-    def seconds(self) -> float:
-        """Of a step."""
-        start = time.perf_counter()
+    def seconds(self) -> tuple[float, float]:
+        """Of a step: by the clock, and of the processor."""
+        start, spent = time.perf_counter(), time.process_time()
         self.state, _ = jax.block_until_ready(self._program(self.state, self._inputs))
-        return (time.perf_counter() - start) / OUR_STEPS
+        return (time.perf_counter() - start) / OUR_STEPS, (time.process_time() - spent) / OUR_STEPS
 
 
 def limit_seconds(state) -> float:
@@ -109,16 +114,19 @@ def seconds_by_hand() -> tuple[float, float] | None:
 
 
 def compare(name: str, ours: Ours, spark: Spark, bar: float | None = None) -> None:
-    """Rounds of both in turn, so that what else the machine does meets both."""
+    """Rounds of both in turn, so that what else the machine does meets both; the quickest of each counts."""
     mine, theirs = [], []
     for _ in range(NUM_ROUNDS):
         mine.append(ours.seconds())
         theirs.append(spark.seconds())
-    spark.stop()
-    ratio = statistics.median(other / own for own, other in zip(mine, theirs, strict=True))
-    verdict = "" if bar is None else f" ({'within' if ratio >= bar else 'BELOW'} the bar of {bar:g}x)"
-    times = f"outlay {1e3 * statistics.median(mine):.3f} ms a step, {name} {1e3 * statistics.median(theirs):.2f} ms"
-    print(f"{MODEL.name}: {times}, {ratio:.1f}x as fast{verdict}")
+    for clock, what in enumerate(("by the clock", "of the processor")):
+        own, other = ([seconds[clock] for seconds in both] for both in (mine, theirs))
+        # Another program's turn lengthens both kinds of time, and shortens none.
+        best, rival = min(own), min(other)
+        ratio = rival / best
+        verdict = "" if bar is None or clock else f" ({'within' if ratio >= bar else 'BELOW'} the bar of {bar:g}x)"
+        times = f"{ours.name} {1e3 * best:.3f} ms a step {what}, {name} {1e3 * rival:.3f} ms"
+        print(f"{MODEL.name}: {times}, {ratio:.1f}x as fast{verdict}", flush=True)
 
 
 def main() -> None:
@@ -126,19 +134,30 @@ def main() -> None:
     parser.add_argument("--spark-python", help="the Python of an environment with Spark 0.1.0")
     parser.add_argument("--newest-spark-python", help="the Python of an environment with Spark 1.2.2")
     given = parser.parse_args()
-    ours = Ours()
+    ours = [Ours(kernel) for kernel in KERNELS]
     if given.spark_python:
-        compare("Spark 0.1.0", ours, Spark(given.spark_python, "_spark_worker.py"), BAR)
+        spark = Spark(given.spark_python, "_spark_worker.py")
+        for each in ours:
+            compare("Spark 0.1.0", each, spark, BAR)
+        spark.stop()
     else:
         print("Spark is not measured: --spark-python PATH, see the README")
     if given.newest_spark_python:
         for dtype in ("float16", "float32"):
             spark = Spark(given.newest_spark_python, "_spark_newest_worker.py", dtype)
-            compare(f"Spark 1.2.2 in its own loop, {dtype},", Ours(dtype), spark)
-    spent, limit = statistics.median(ours.seconds() for _ in range(NUM_ROUNDS)), limit_seconds(ours.state)
+            for kernel in KERNELS:
+                compare(f"Spark 1.2.2 in its own loop, {dtype},", Ours(kernel, dtype), spark)
+            spark.stop()
+    for each in ours:
+        compare_with_limits(each)
+
+
+def compare_with_limits(ours: Ours) -> None:
+    """How far a step is from what must move through memory, and from its passes by hand."""
+    spent, limit = min(ours.seconds()[0] for _ in range(NUM_ROUNDS)), limit_seconds(ours.state)
     print(
-        f"a step takes {spent / limit:.1f}x what moving kernels, target traces and delays through memory once takes "
-        f"({1e6 * limit:.0f} us)"
+        f"{ours.name} a step takes {spent / limit:.1f}x what moving kernels, target traces and delays through memory "
+        f"once takes ({1e6 * limit:.0f} us)"
     )
     by_hand = seconds_by_hand()
     if not by_hand:
