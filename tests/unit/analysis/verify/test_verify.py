@@ -64,7 +64,7 @@ def test_what_cannot_be_verified_is_refused(program: outlay.Program) -> None:
         outlay.verify(program, against="one_device")
     with pytest.raises(outlay.errors.ProgramError, match="steps=0"):
         outlay.verify(program, steps=0)
-    with pytest.raises(outlay.errors.ProgramError, match="runs in mode manual itself"):
+    with pytest.raises(outlay.errors.ProgramError, match="itself runs in mode manual"):
         outlay.verify(program, against="manual")
     with pytest.raises(outlay.errors.ProgramError, match="cannot run in mode auto"):
         outlay.verify(program, against="auto")
@@ -81,8 +81,8 @@ def test_what_cannot_be_verified_is_refused(program: outlay.Program) -> None:
         ({"batches": 5}, "batches=5 holds no batches: it takes one batch per step"),
         ({"batches": "abc"}, "batches='abc' holds no batches"),
         ({"tolerance": 2}, "tolerance=2: it must be a share of an array's largest entry"),
-        ({"tolerance": "1e-3"}, "tolerance='1e-3': a share"),
-        ({"tolerance": float("nan")}, "tolerance=nan: a share"),
+        ({"tolerance": "1e-3"}, "tolerance='1e-3': it must be a share"),
+        ({"tolerance": float("nan")}, "tolerance=nan: it must be a share"),
     ],
 )
 def test_arguments_of_the_wrong_kind_are_refused(program: outlay.Program, arguments: Any, words: str) -> None:
