@@ -18,10 +18,10 @@ VARIED: Mapping[str, Mapping[type, Sequence[Any]]] = {
     "remat": {bool: (False, True), str: ("none", "attention", "products", "full")},
     "accumulate": {int: (1, 2, 4, 8)},
 }
-"""Options that are tried with several values where a recipe function has them, by name and type."""
+"""Options that a search varies if a recipe function has them, by name and type."""
 
 SEVERAL = ("batch", "batch_size", *VARIED)
-"""Options that may be given with several values: the work on an example stays the same, so times can be compared."""
+"""Options that may be given several values: the work per example stays the same, so times can be compared."""
 
 
 def recipe_arguments(
@@ -40,7 +40,7 @@ def recipe_arguments(
         known: the command's own options, which a mistyped word may have meant.
 
     Raises:
-        RecipeError: there is no such option, or a value is not of its kind; all of them are listed.
+        RecipeError: there is no such option, or a value has the wrong type; all of them are listed.
 
     >>> def recipe(size: Literal["tiny", "1b"] = "tiny", remat: bool = False, accumulate: int = 1): ...
     >>> recipe_arguments(recipe, "lm", ["--size=1b", "--remat", "--accumulate", "4"])
@@ -120,7 +120,7 @@ def split_values(function: Callable[..., Any], words: Sequence[str], names: Coll
     numbers = {name for name in names if int in _alternatives(kinds.get(name))}
     pairs = ((option.removeprefix("--").replace("-", "_"), value) for option, value in _pairs(words))
     several = {name: value.split(",") for name, value in pairs if name in numbers and value and "," in value}
-    # What is no number is told where all options are read.
+    # A value that is not a number is reported where all options are read.
     return {
         name: list(dict.fromkeys(map(int, values)))
         for name, values in several.items()
@@ -168,7 +168,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 def _read(option: str, value: str | None, parameters: dict[str, Any], known: Sequence[str]) -> tuple[str, Any]:
     if not option.startswith("--"):
-        raise ValueError(f"{option!r} is no option: write --name value")
+        raise ValueError(f"{option!r} is not an option: write --name value")
     name = option[2:].replace("-", "_")
     name += "_" if keyword.iskeyword(name) else ""
     negated = name.removeprefix("no_")

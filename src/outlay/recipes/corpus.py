@@ -46,7 +46,7 @@ def corpus(
         RecipeError: sequences of a table have another length.
     """
     if column is not None and data is None:
-        raise RecipeError(f"--column {column} is of a table, and there is none\n  fix: --data with its file or folder")
+        raise RecipeError(f"--column {column} needs a table, but there is none\n  fix: --data with its file or folder")
     if data is not None:
         if column is None:
             examples = tokens(data, sequence, dtype=token_dtype, vocabulary=vocabulary)
@@ -56,7 +56,7 @@ def corpus(
         test = test.spread(max(1, NUM_HELD_OUT_BYTES // sequence))
         return train, test, "byte" if train[:1]["tokens"].dtype == np.uint8 else "token"
     train, held_out = python_sources(sequence)
-    if batch_size > len(train):  # as many as are there are read again: a batch so large is there to be priced
+    if batch_size > len(train):  # a batch larger than the corpus is only there to be priced, so examples are repeated
         train = np.resize(train, (batch_size, *train.shape[1:]))
     every = max(1, held_out.size // NUM_HELD_OUT_BYTES)
     return {"tokens": train}, {"tokens": held_out[::every]}, "byte"
@@ -93,12 +93,12 @@ def python_sources(window: int, folder: Path | None = None) -> tuple[np.ndarray,
         (128, dtype('uint8'), True)
     """
     if window < 1:
-        raise RecipeError(f"a sequence of {window} bytes holds nothing to learn\n  fix: 1 or more, such as 128")
+        raise RecipeError(f"a sequence of {window} bytes has nothing to learn\n  fix: use 1 or more, such as 128")
     train, held_out = _halves(Path(sysconfig.get_path("stdlib")) if folder is None else folder)
     if min(len(train), len(held_out)) < window:
         raise RecipeError(
             f"the standard library's sources come to {len(train)} bytes to train on and {len(held_out)} held out, too "
-            f"few for a sequence of {window}\n  fix: a shorter sequence"
+            f"few for a sequence of {window}\n  fix: choose a shorter sequence"
         )
     return _windows(train, window), _windows(held_out, window)
 
@@ -131,7 +131,7 @@ def source_files(folder: Path) -> list[Path]:
 
 
 def is_held_out(path: Path) -> bool:
-    """Whether a file, by its path from the library's folder, is held out.
+    """Return whether a file, by its path from the library's folder, is held out.
 
     >>> is_held_out(Path("ast.py")), is_held_out(Path("json/decoder.py"))
     (False, False)

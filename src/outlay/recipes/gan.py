@@ -26,7 +26,7 @@ NUM_DRAWN = 6
 
 
 def gan(data: str | None = None, *, width: int = 128, batch: int = 128) -> Recipe:
-    """Learns to draw digits; what it draws is shown after the run.
+    """Train to draw digits; samples are shown after the run.
 
     Args:
         data: an `.npz` file or a folder of `.npy` files with small grey images `image` (n, height, width), of bytes or
@@ -36,7 +36,7 @@ def gan(data: str | None = None, *, width: int = 128, batch: int = 128) -> Recip
 
     Raises:
         DataError: there are no such images.
-        RecipeError: the images are in colours.
+        RecipeError: the images are in colour.
 
     Example:
         >>> gan(width=8).data[0]["image"].shape
@@ -46,7 +46,7 @@ def gan(data: str | None = None, *, width: int = 128, batch: int = 128) -> Recip
     shape = rows_of(train, np.zeros(1, int))["image"].shape[1:]
     if len(shape) != 2:
         raise RecipeError(
-            f"the images in {data} have shape {shape} each, and this recipe draws grey ones, (height, width)"
+            f"the images in {data} have shape {shape} each, but this recipe draws grey ones, (height, width)"
             "\n  fix: image.mean(axis=-1)"
         )
     num_pixels = math.prod(shape)
@@ -80,7 +80,7 @@ def adversarial_loss(params: Any, batch: Any, keys: jax.Array | None) -> tuple[j
     Args:
         params: of `generator` and `discriminator`.
         batch: of `image`.
-        keys: one for the noise of each sample; in evaluation always the same ones.
+        keys: one per sample, for its noise; in evaluation always the same ones.
     """
     real = as_floats(batch["image"])
     real = real.reshape(len(real), -1)

@@ -1,4 +1,4 @@
-"""A language model of Python's own standard library, byte by byte; the models beyond a laptop are there to price."""
+"""A language model of Python's own standard library, byte by byte; larger models are there to be priced."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def lm(
     column: str | None = None,
     from_: str | None = None,
 ) -> Recipe:
-    """A decoder-only transformer that learns to write Python, byte by byte, or what it is given.
+    """Train a decoder-only transformer to write Python, byte by byte, or what it is given.
 
-    What is None is the model's own.
+    A parameter that is None takes the model's own value.
 
     Args:
         model: which, by name: `tiny` trains in a minute on a laptop, `llama3-8b` and others are there to price.
@@ -102,22 +102,23 @@ def lm(
         batch: examples a step.
         accumulate: microbatches a step.
         param_dtype: what parameters and their gradients are.
-        dtype: what it computes in.
-        optimizer_dtype: what the optimizer's state is; with wider than the parameters' it keeps master copies of these.
-        remat: what is computed again in the backward pass: `none`, `attention`, `products`, `full`, or names of values
-            to keep, such as `queries,keys,values`; see `TransformerConfig`.
-        loss_chunks: the pieces of a sequence that the loss is taken in, so that not all logits are there at a time.
+        dtype: the dtype of computations.
+        optimizer_dtype: the dtype of the optimizer's state; if wider than the parameters', it keeps master copies of
+            them.
+        remat: what the backward pass recomputes: `none`, `attention`, `products`, `full`, or names of values to keep,
+            such as `queries,keys,values`; see `TransformerConfig`.
+        loss_chunks: the number of pieces of a sequence for the loss, so that not all logits exist at a time.
         data: a file or a folder of text, whose bytes are the tokens, or of token numbers (`.bin`, `.npy`); one sequence
             in ten is held out. Without it, the sources of Python's standard library.
         token_dtype: of the numbers in `.bin` files.
         column: of a Parquet or Arrow table that the data are, with sequences of token numbers.
-        from_: weights to begin with: a `.safetensors` file or the folder of a model of Llama's kind, by the names that
-            Hugging Face's have.
+        from_: weights to start from: a `.safetensors` file, or the folder of a Llama-like model with Hugging Face's
+            names.
 
     Raises:
-        DataError: the data are not there, or cannot be read.
-        RecipeError: there is no such model, or what was asked for does not fit together, all of it; or the corpus is
-            not there or too short for the sequence.
+        DataError: the data are missing or cannot be read.
+        RecipeError: there is no such model, or what was asked for does not fit together (everything is listed); or the
+            corpus is missing or too short for the sequence.
 
     Example:
         >>> recipe = lm("tiny", sequence=64)
@@ -221,7 +222,8 @@ def sampled_text(config: TransformerConfig, program: Program, state: Any, sequen
     prompt = jnp.frombuffer(PROMPT, jnp.uint8)
 
     def draw(params: Any, key: jax.Array) -> jax.Array:
-        # Each token takes a pass over a whole window: more than a window of them would outlast a short training run.
+        # Each token costs a pass over a whole window: more than one window of them would take longer than a short
+        # training.
         num_tokens = min(MAX_SAMPLED, sequence)
         return sample_tokens(
             config, params, prompt, key, num_tokens=num_tokens, window=sequence, temperature=TEMPERATURE
@@ -250,9 +252,9 @@ def lm_layouts(config: TransformerConfig, root: str = "params") -> tuple[dict[st
     """
     by_sample = inside("residual", P("data")) + data_parallel()
     heads = inside("queries", P("data", None, "model"))
-    # Where a microbatch has fewer samples than there are devices it is whole on all, and the plan says so.
+    # A microbatch with fewer samples than devices is replicated, and the plan says so.
     samples = Layout([Rule("queries", P("data"), otherwise="replicate", optional=True)])
-    # What gives logits is gathered once: left to itself, the compiler moves the logits of all samples instead.
+    # The head is gathered once: left to itself, the compiler moves the logits of all samples instead.
     whole = inside("table" if config.tied else "head", P())
     vocabulary = inside("table", P("model")) + inside("head", P(None, "model"))
     in_heads = megatron(config, root)
@@ -295,14 +297,14 @@ def sequence_parallel() -> Layout:
 
 
 def inside(name: str, spec: P) -> Layout:
-    """Place a value that the model names. The rule is optional: a plan of the state alone does not have the value."""
+    """Place a value that the model names. The rule is optional, because a plan of the state alone lacks the value."""
     return Layout([Rule(name, spec, optional=True)])
 
 
 def _kernels(strategy, root: str) -> Layout:
     """Apply a strategy to kernels and embeddings only.
 
-    What is left are the scales of the norms and biases, a ten-thousandth of the parameters: splitting them would save
-    nothing and cost a collective each.
+    The rest are scales of norms, and biases, a ten-thousandth of the parameters: splitting them would save nothing and
+    cost a collective each.
     """
     return strategy(pattern=f"{root}.**.kernel", min_size=1) + strategy(pattern=f"{root}.**.embedding", min_size=1)

@@ -39,7 +39,7 @@ def lora(
     dtype: Dtype | None = None,
     remat: str = "none",
 ) -> Recipe:
-    """Trains adapters beside the projections of every layer; the model itself has no gradients and no moments.
+    """Train adapters beside the projections of every layer; the model itself has no gradients and no moments.
 
     Args:
         model: which, by name, as for `lm`; of Llama's kind where its weights are read.
@@ -59,7 +59,7 @@ def lora(
 
     Raises:
         DataError: the data are not there, or cannot be read.
-        RecipeError: there is no such model, the weights are of another one, or it cannot be adapted so.
+        RecipeError: there is no such model, the weights belong to another one, or it cannot be adapted in this way.
 
     Example:
         >>> recipe = lora(sequence=64, rank=2)
@@ -76,7 +76,7 @@ def lora(
     except ValueError as error:
         raise RecipeError(f"lora cannot be made: {error}") from error
     if rank < 1:
-        raise RecipeError(f"lora cannot be made: rank={rank}: adapters have 1 feature or more")
+        raise RecipeError(f"lora cannot be made: rank={rank}: adapters need 1 feature or more")
     batch_size = usual.batch if batch is None else batch
     train, test, token = corpus(data, sequence, batch_size, config.vocabulary, token_dtype, column)
     init, loss = adapted_language_model(config, token)

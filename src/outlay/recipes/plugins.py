@@ -1,7 +1,7 @@
-"""What is plugged in from above: recipes by their names, files that are recipes, and commands.
+"""What is plugged in from higher folders: recipes by name, files that are recipes, and commands.
 
-Each is named as text, `module:name`, and imported when it is first used: what stands above `recipes/` and `cli/` may
-use all of both, so they cannot import it, and `outlay --help` has no time for it.
+Each is named as text, `module:name`, and imported on first use. Folders above `recipes/` and `cli/` may use all of
+both, so these cannot import them; and `outlay --help` has no time for it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ FILES = {
     ".toml": "outlay.brain.run.from_file:recipe_of",
     ".scfg": "outlay.brain.run.from_file:recipe_of",
 }
-"""Files that are recipes by themselves: how they end, to what gives the function for such a path."""
+"""Files that are recipes by themselves: from the extension to the maker of the function for such a path."""
 FILE_WORDS = "the file of a Brain (.toml, .scfg)"
 """The same in words, for help and messages."""
 COMMANDS = ("outlay.brain.brain_command:brain",)
 """Groups of commands besides those of `cli/`."""
 EXTRAS = {"gymnasium": "brain", "nir": "brain"}
-"""What these import besides: package to the extra that installs it."""
+"""Packages that these need, and the extra that installs each."""
 
 
 def load(reference: str) -> Any:

@@ -1,4 +1,4 @@
-"""From a recipe and the user's choices to a program: planned, not yet compiled."""
+"""Make a program from a recipe and the user's choices: planned, not yet compiled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from outlay.search.candidate import WITH_HOST
 
 @dataclass(frozen=True)
 class Prepared:
-    """A recipe with its program: a layout and a mesh were chosen.
+    """A recipe with its program, after layout and mesh were chosen.
 
     Attributes:
         recipe: the recipe.
@@ -49,16 +49,16 @@ def prepare(
     target: str | None = None,
     compiler_options: RequestedOptions = "preset",
 ) -> Prepared:
-    """Plan a recipe's program. No parameters are made and nothing is compiled.
+    """Plan a recipe's program. No parameters are created and nothing is compiled.
 
     Args:
         recipe: the recipe.
-        layout: the name of one of its layouts, or a TOML file; if None the first that is executed in the mode that is
-            asked for, or else the recipe's default.
-        mesh: a mesh, or one as text such as `data=4,model=2`; if None the one that goes with the layout, in the recipe
-            or in the file.
-        mode: `auto`, `manual` or `placed`; the one that goes with the layout if None.
-        target: the hardware to plan for, such as `h100:1x8`; the devices that JAX has if None.
+        layout: the name of one of its layouts, or a TOML file; by default the first layout for the given mode, or else
+            the recipe's default.
+        mesh: a mesh, or one as text such as `data=4,model=2`; by default that of the layout, in the recipe or in the
+            file.
+        mode: `auto`, `manual` or `placed`; by default that of the layout.
+        target: the hardware to plan for, such as `h100:1x8`; by default the devices that JAX has.
         compiler_options: as `outlay.program` takes them.
 
     Raises:
@@ -131,7 +131,7 @@ def layout_of(recipe: Recipe, name: str) -> tuple[Layout | Callable[[int], Layou
     Either may end in `+host`, which keeps the optimizer's state in the memory of the host.
 
     Raises:
-        RecipeError: the recipe has no such layout, and it is no TOML file.
+        RecipeError: the recipe has no such layout, and it is not a TOML file.
         LayoutError: the file cannot be read.
     """
     if name in recipe.layouts:
@@ -144,6 +144,6 @@ def layout_of(recipe: Recipe, name: str) -> tuple[Layout | Callable[[int], Layou
         return file.layout, file.mesh or DEFAULT_MESH
     raise RecipeError(
         f"the recipe {recipe.name!r} has no layout {name!r}: {did_you_mean(name, recipe.layouts)}"
-        f"\n  fix: one of {', '.join(recipe.layouts)}, or a file that ends in .toml; "
-        f"{WITH_HOST} behind it keeps the optimizer's state on the host"
+        f"\n  fix: use one of {', '.join(recipe.layouts)}, or a file that ends in .toml; "
+        f"{WITH_HOST} after the name keeps the optimizer's state on the host"
     )

@@ -1,4 +1,4 @@
-"""Weights of Hugging Face's models for the transformer recipes: mapped by name, checked, read to where the state is."""
+"""Weights of Hugging Face's models for the transformer recipes: mapped by name, checked, and read into the state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROJECTIONS = {
     "mlp.up_proj": ("feed_forward.up", (1, 0)),
     "mlp.down_proj": ("feed_forward.down", (1, 0)),
 }
-"""PyTorch's kernels are (outputs, inputs); a dim of ours that stands twice is heads and their features."""
+"""PyTorch's kernels are (outputs, inputs); a dim that is given twice here is heads and their features."""
 
 _MAY_BE_NULL = ("head_dim", "num_key_value_heads")
 
@@ -36,7 +36,7 @@ _MAY_BE_NULL = ("head_dim", "num_key_value_heads")
 def pretrained(files: str, config: TransformerConfig, root: str) -> Callable[[Program, Any], Any]:
     """Return a function for `Recipe.begin` that reads a model's weights into a new state, each device its slices.
 
-    Where projections are 8-bit integers the floats are read to where the integers live, and rounded there.
+    If projections are 8-bit integers, the floats are read to the devices of the integers, and rounded there.
 
     Args:
         files: a `.safetensors` file, or the folder of a model.
@@ -44,14 +44,14 @@ def pretrained(files: str, config: TransformerConfig, root: str) -> Callable[[Pr
         root: what holds its parameters in the state: `params` or `model_state`.
 
     Raises:
-        RecipeError: there are no such files, or they are of another model; every difference is listed.
+        RecipeError: there are no such files, or they belong to another model; every difference is listed.
     """
     path = Path(files)
     if not path.exists():
         raise RecipeError(f"there is no {path}\n  fix: --from with a .safetensors file, or the folder of a model")
     problems = list(_problems(path, config))
     if problems:
-        raise RecipeError("\n  ".join([f"{path} is of another model than was asked for:", *problems]))
+        raise RecipeError("\n  ".join([f"{path} belongs to another model than was asked for:", *problems]))
     names = llama_names(config, root)
 
     def begin(program: Program, state: Any) -> Any:
@@ -67,7 +67,7 @@ def pretrained(files: str, config: TransformerConfig, root: str) -> Callable[[Pr
 
 
 def _problems(path: Path, config: TransformerConfig):
-    """List how files of weights differ from a model, as far as it shows before the weights are opened."""
+    """List how files of weights differ from a model, as far as can be seen without opening the weights."""
     try:
         llama_names(config)
     except ValueError as error:
@@ -91,7 +91,7 @@ def llama_names(
         config: the model.
         root: what holds its parameters in the state.
 
-    Raises:
+    ValueError: the model is of another kind: it has biases, learned positions, or no gate.
         ValueError: the model is of another kind: it has biases, learned positions, or no gate.
 
     Example:
@@ -100,7 +100,7 @@ def llama_names(
         ('model.embed_tokens.weight', 'params.embedding.embedding')
     """
     if config.biases or config.positions != "rotary" or config.norm != "rms" or not config.gated:
-        raise ValueError("it is not of Llama's kind: rotary positions, RMS norms, a gate and no biases")
+        raise ValueError("it is not like Llama: rotary positions, RMS norms, a gate and no biases")
     layer = f"{root}.layers"
     return [
         ("model.embed_tokens.weight", f"{root}.embedding.embedding"),
@@ -143,7 +143,7 @@ def differences(theirs: Mapping[str, Any], config: TransformerConfig) -> list[st
         "rope_type": ("kind of rotary positions", "default"),
         "sliding_window": ("window", config.window),
     }
-    theirs = {**theirs, **(theirs.get("rope_parameters") or {})}  # where newer files have what is about positions
+    theirs = {**theirs, **(theirs.get("rope_parameters") or {})}  # newer files keep the settings of positions there
     return [
         f"{name} is {theirs[name]} there, {here} is {value} here"
         for name, (here, value) in ours.items()

@@ -1,4 +1,4 @@
-"""A recipe: a workload that is ready to run, with the layouts it can be run under."""
+"""A recipe: a ready workload, with the layouts that it can be run under."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Recipe:
         init: `init(key) -> state`.
         step: `step(state, batch) -> (state, outputs)`, with outputs a dictionary of scalars.
         data: `data[step]` is the batch of a global step.
-        steps: how many steps a run takes unless it is told otherwise.
+        steps: the number of steps of a run, by default.
         layouts: the layouts it can be run under, by name; the first is the default. A function makes one for a number
             of devices.
         meshes: the mesh, as text, of each layout that needs another than `data=-1`, by the layout's name.
@@ -47,14 +47,14 @@ class Recipe:
         seed: of the state's PRNG key.
         mode: the mode that the step is written for, see `outlay.program`.
         record: what a run records of the state: patterns of paths, such as `params.**.bias`.
-        stride: after every so many steps.
+        stride: record every so many steps.
 
     Raises:
-        RecipeError: a field is not what it must be; all such fields are listed.
+        RecipeError: a field is invalid; all such fields are listed.
     """
 
     runner: ClassVar[str] = "outlay.recipes.training_run:TrainingRun"
-    """The kind of run that it is, a `RunKind` as `module:class` (see `recipes/plugins.py`)."""
+    """The kind of run, a `RunKind` as `module:class` (see `recipes/plugins.py`)."""
 
     name: str
     init: Callable[[Any], Any]
@@ -161,21 +161,21 @@ class Recipe:
 
         Args:
             record: patterns of their paths, such as `params.**.bias`.
-            stride: after how many steps.
+            stride: record every so many steps.
         """
         return dataclasses.replace(self, record=tuple(record), stride=stride)
 
     @property
     def default_layout(self) -> str:
-        """The name of the layout that is used when none is asked for."""
+        """The name of the default layout."""
         return next(iter(self.layouts))
 
     def mesh_of(self, layout: str) -> str:
-        """The mesh, as text, that goes with a layout."""
+        """Return the mesh of a layout, as text."""
         return self.meshes.get(layout, DEFAULT_MESH)
 
     def mode_of(self, layout: str) -> Mode:
-        """The mode that a layout is executed in."""
+        """Return the mode in which a layout is executed."""
         return self.modes.get(layout, self.mode)
 
 
@@ -217,7 +217,7 @@ MIN_SIZE = 2**10
 def training_layouts() -> dict[str, Layout]:
     """Return layouts by name, over one axis `data`: `dp`, `replicated`, `zero1`, `zero2`, `fsdp`.
 
-    They serve any model, so an array none of whose dims divides stays whole, and the plan says so.
+    They are for any model, so an array without a divisible dim stays whole, and the plan says so.
     """
     return {
         "dp": data_parallel(),

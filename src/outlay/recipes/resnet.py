@@ -23,7 +23,7 @@ NUM_DIGITS = 10
 def resnet(
     data: str | None = None, *, size: int | None = None, width: int = 16, blocks: int = 1, batch: int = 128
 ) -> Recipe:
-    """Trains to about 98 % held-out accuracy on 1,797 real digits; its batch statistics are over the global batch.
+    """Train to about 98 % held-out accuracy on 1,797 real digits; batch statistics are over the global batch.
 
     Args:
         data: a folder with a folder of images for each class, or an `.npz` file or folder of `.npy` files with `image`
@@ -35,7 +35,7 @@ def resnet(
 
     Raises:
         DataError: there are no such images, or they cannot be read.
-        RecipeError: the images are no images.
+        RecipeError: the data are not images.
 
     Example:
         >>> resnet(width=4).data[0]["image"].shape
@@ -45,7 +45,7 @@ def resnet(
     shape = rows_of(train, np.zeros(1, int))["image"].shape[1:]
     if len(shape) != 3:
         raise RecipeError(
-            f"the images in {data} have shape {shape} each, and a residual network takes (height, width, channels)"
+            f"the images in {data} have shape {shape} each, but a residual network takes (height, width, channels)"
             "\n  fix: image[..., None] for grey ones"
         )
     init, loss = resnet_classifier(shape, num_classes, width=width, blocks=blocks)

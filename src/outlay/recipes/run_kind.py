@@ -1,4 +1,4 @@
-"""What a kind of run is, and what every run comes to: training is one kind, others are plugged in from above."""
+"""What a kind of run is, and the result of every run: training is one kind, others are plugged in from above."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from outlay.train.run_folder import RECORDING, RunFolder
 from outlay.train.saving import Saved, Saving
 
 RECORDED_ROWS = "recorded_rows"
-"""The name, among what is collected, of the number of rows that the recording had."""
+"""The name, in what is collected, of the number of rows of the recording."""
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How training is evaluated on its way, ended early and taken: arguments of `outlay.fit`, by their names there.
+    """How training is evaluated, ended early and stepped: arguments of `outlay.fit`, with their names there.
 
     Attributes:
-        evaluate_every: call the recipe's `evaluate` after so many steps.
+        evaluate_every: call the recipe's `evaluate` every so many steps.
         patience: end training after so many evaluations without an improvement.
         steps_per_call: steps in one compiled call.
     """
@@ -36,7 +36,7 @@ class TrainingOptions:
     steps_per_call: int | None = None
 
     def or_as_before(self, earlier: Mapping[str, Any]) -> TrainingOptions:
-        """The same, with what is not given as the config of the run that is continued has it."""
+        """Return the same, with missing options taken from the config of the run that is continued."""
         before = {field.name: earlier.get(field.name) for field in fields(self)}
         if patience := before["patience"]:
             before["patience"] = Patience(**patience)
@@ -46,14 +46,14 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What a run is given: its folder is emptied, its program compiled, and what it continues from restored.
+    """What a run starts with: its folder emptied, its program compiled, and what it continues from restored.
 
     Attributes:
-        steps: how many steps in all.
+        steps: the number of steps.
         folder: the run folder.
-        saving: saves it on its way; None where nothing is saved.
+        saving: saves it on its way; None if nothing is saved.
         start: what it continues from; None for a new run.
-        training: of a training run, how it is evaluated, ended early and taken.
+        training: for a training run, how it is evaluated, ended early and stepped.
     """
 
     steps: int
@@ -63,7 +63,7 @@ class RunSetup:
     training: TrainingOptions
 
     def recorder(self, types: RowTypes, dt: float = 1.0) -> Recorder:
-        """Return where the rows of these addresses go: into the run folder, from the first process."""
+        """Return the recorder of these addresses: it writes into the run folder, from the first process."""
         if not (types and is_first()):
             return MemoryRecorder({}, dt)
         rows = self.start.collected.get(RECORDED_ROWS) if self.start else None
@@ -77,15 +77,15 @@ class RunSetup:
 
 
 class RunKind(abc.ABC):
-    """How the recipes of one kind are run. `run_prepared` does what is the same for all, and asks this for the rest.
+    """How the recipes of one kind are run. `run_prepared` does what is the same for all kinds.
 
     Args:
         prepared: the recipe with its program.
 
     Attributes:
-        identity: entries of the config that must stay as they were for a run to be continued.
+        identity: entries of the config that must not change for a run to be continued.
         results: files that a run of this kind leaves in its folder besides those of every run.
-        collects: whether something is collected on the host that is saved beside the state.
+        collects: whether something on the host is saved beside the state.
     """
 
     identity: ClassVar[tuple[str, ...]] = ("recipe", "seed", "record", "stride")
@@ -97,18 +97,18 @@ class RunKind(abc.ABC):
 
     @property
     def step_unit(self) -> int:
-        """A run can be saved after steps that this divides."""
+        """A run can be saved after a multiple of so many steps."""
         return 1
 
     @abc.abstractmethod
     def config(self) -> dict[str, Any]:
-        """Return what `config.json` says of this run besides what it says of every run."""
+        """Return what `config.json` says of this kind of run in addition."""
 
     def check(self, steps: int) -> None:  # noqa: B027  # not every kind has something to check
-        """Raise if the recipe cannot be run; nothing in the run folder was touched."""
+        """Raise if the recipe cannot be run; nothing in the run folder has been touched."""
 
     def check_training(self, options: TrainingOptions) -> None:
-        """Raise if the run cannot be evaluated, ended early and taken so; what is no training has nothing of these.
+        """Raise if the run cannot be evaluated, ended early and stepped in this way; only training can.
 
         Raises:
             RecipeError: it cannot.
@@ -132,7 +132,7 @@ class RunKind(abc.ABC):
         """Take the steps, and leave the results and the report in the run folder.
 
         Raises:
-            ResultNotWritten: the steps were taken, and what they came to cannot be written.
+            ResultNotWritten: the steps were taken, but the result cannot be written.
         """
 
     def result_facts(self, setup: RunSetup, seconds: float, recorded: Sequence[str], num_rows: int) -> dict[str, Any]:
@@ -155,17 +155,17 @@ class RunKind(abc.ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Result(abc.ABC):
-    """What a finished run came to: facts that print themselves.
+    """The result of a finished run: facts that print themselves.
 
     Attributes:
         recipe: the recipe's name.
         layout: the layout's name.
         mode: how it was executed.
         devices: what it ran on, in words.
-        simulated: whether the devices were pretended, so that times say nothing about speed.
-        num_steps: steps taken in all.
+        simulated: whether the devices were simulated, so that times say nothing about speed.
+        num_steps: steps taken, including those before it was continued.
         resumed_after: the step that the run was continued after; 0 for one from the start.
-        seconds: what the steps took, without compiling.
+        seconds: the time of the steps, without compiling.
         recorded: the addresses that were recorded.
         num_rows: recorded steps.
         folder: the run folder.
@@ -186,11 +186,11 @@ class Result(abc.ABC):
     @property
     @abc.abstractmethod
     def facts(self) -> dict[str, str]:
-        """The result in words, by name, for people."""
+        """Return the result in words, by name, for people."""
 
     @property
     def shown(self) -> str:
-        """Text that the run shows besides; empty for none."""
+        """Return further text that the run shows; empty for none."""
         return ""
 
     @property
@@ -200,12 +200,12 @@ class Result(abc.ABC):
 
     @property
     def continued(self) -> str:
-        """Words that follow the number of steps; empty for a run from the start."""
+        """Text to follow the number of steps; empty for a run from the start."""
         return f", continued after step {self.resumed_after}" if self.resumed_after else ""
 
     @property
     def caveat(self) -> str:
-        """What has to stand behind every time."""
+        """Text to follow every time."""
         return " (simulated devices: this is not a speed)" if self.simulated else ""
 
     @property
@@ -216,7 +216,7 @@ class Result(abc.ABC):
         return f"{counted(self.num_rows, 'row')} of {counted(len(self.recorded), 'address', 'addresses')}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {**asdict(self), "recorded": list(self.recorded)}
 
     def __str__(self) -> str:
@@ -227,10 +227,10 @@ class Result(abc.ABC):
 
 
 class ResultNotWritten(RunFolderError):
-    """A run that ended well, and whose folder could not be written to at the end.
+    """A run ended well, but its folder could not be written to at the end.
 
     Attributes:
-        result: what it came to.
+        result: the result of the run.
     """
 
     def __init__(self, message: str, result: Result) -> None:
@@ -240,7 +240,7 @@ class ResultNotWritten(RunFolderError):
 
 @contextlib.contextmanager
 def result_not_lost(result: Result) -> Iterator[None]:
-    """Raise what cannot be written after the last step together with the result of the run.
+    """Attach the result of the run to the error if something cannot be written after the last step.
 
     Raises:
         ResultNotWritten: something cannot be written.
@@ -252,7 +252,7 @@ def result_not_lost(result: Result) -> Iterator[None]:
 
 
 def metrics_in_words(metrics: Mapping[str, Any]) -> str:
-    """Return the numbers as text; a metric of several is left to the metrics file."""
+    """Write the numbers; a metric with several numbers is left to the metrics file."""
     return ", ".join(
         f"{name} {value:.2%}" if name == "accuracy" else f"{name} {value:.4f}"
         for name, value in metrics.items()

@@ -42,12 +42,12 @@ class TrainingRun(RunKind):
         }
 
     def check(self, steps: int) -> None:
-        """Raise if the outputs of the step cannot be metrics, or nothing can be recorded as asked."""
+        """Raise if the outputs of the step cannot be metrics, or the leaves to record cannot be recorded."""
         refuse_unrecordable(self.program.lowered.out_info[1])
         RecordedLeaves(self.program, self.recipe.record, self.recipe.stride)
 
     def check_training(self, options: TrainingOptions) -> None:
-        """Raise if steps cannot be taken several a call, or training is never evaluated.
+        """Raise if several steps per call are impossible, or if training is never evaluated although patience needs it.
 
         Raises:
             ProgramError: either.
@@ -56,7 +56,7 @@ class TrainingRun(RunKind):
         check_evaluations(self.recipe.evaluate, options.evaluate_every, options.patience)
 
     def run(self, setup: RunSetup) -> Result:
-        """Train, evaluate, and leave metrics, sample and report."""
+        """Train, evaluate, and write metrics, sample and report."""
         recipe, program, folder = self.recipe, self.program, setup.folder
         start = (setup.start.step, setup.start.state) if setup.start else None
         if start is None and recipe.begin is not None:
@@ -108,7 +108,7 @@ class TrainingRun(RunKind):
         return result
 
     def _data(self) -> Data:
-        """Return the batches; of several processes, each reads its own part of them where the data can do that."""
+        """Return the batches; in a job of several processes, each reads its own part if the data can do that."""
         data = self.recipe.data
         return data.on(self.program) if isinstance(data, TrainData) and jax.process_count() > 1 else data
 
@@ -156,14 +156,14 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult(Result):
-    """What a finished training came to.
+    """The result of a finished training.
 
     Attributes:
-        of_steps: steps that would have been taken in all, had patience not ended training before.
+        of_steps: the number of steps that were planned, before patience ended training.
         num_samples: samples seen.
         training: the metrics of the last step.
-        held_out: the metrics on held-out data; empty where the recipe has none.
-        sample: what the recipe shows of the trained state, as text; empty where it shows nothing.
+        held_out: the metrics on held-out data; empty if the recipe has none.
+        sample: what the recipe shows of the trained state, as text; empty if nothing.
     """
 
     of_steps: int
@@ -174,7 +174,7 @@ class TrainingResult(Result):
 
     @property
     def facts(self) -> dict[str, str]:
-        """The result in words, by name, for people."""
+        """Return the result in words, by name, for people."""
         rate = self.num_samples / self.seconds if self.seconds else 0.0
         ended = f" of {self.of_steps}, which patience ended" if self.num_steps < self.of_steps else ""
         steps = f"{counted(self.num_steps, 'step')}{ended}{self.continued}"
@@ -189,9 +189,9 @@ class TrainingResult(Result):
 
     @property
     def shown(self) -> str:
-        """What the recipe shows of the trained state."""
+        """Return what the recipe shows of the trained state."""
         return self.sample
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {**super().to_dict(), "training": finite(self.training), "held_out": finite(self.held_out)}

@@ -1,4 +1,4 @@
-"""A report as a page: one file without anything to load, so that it works offline and can be mailed."""
+"""Draw a report as a page: one file that loads nothing, so that it works offline and can be mailed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from outlay.render.pictures import Areas, Scatter
 
 _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 44
-_FAR = 4  # times the largest x of a dot: a limit beyond that is not drawn to scale
+_FAR = 4  # times the largest x of a point: a limit beyond that is not drawn to scale
 _NUM_TICKS = 5
 
 
 def html_of_page(page: Page) -> str:
-    """The report as a complete page."""
+    """Return the report as a complete page."""
     return _templates().get_template("page.html.j2").render(page=page)
 
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    """The only environment: every page comes from its templates."""
+    """Return the only environment: every page comes from its templates."""
     loader = jinja2.PackageLoader("outlay.render")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"capital": _capital, "breaking": _breaking, "in_script": _in_script, "percent": _percent}
@@ -34,12 +34,12 @@ def _templates() -> jinja2.Environment:
 
 
 def _capital(text: str) -> str:
-    """A title with a capital letter; of a word such as `FLOPs` and of a path every letter stays."""
+    """Capitalize a title, but leave words such as `FLOPs` and paths as they are."""
     return text[:1].upper() + text[1:]
 
 
 def _breaking(path: str) -> Markup:
-    """A path that may break after its dots."""
+    """Return a path that may break after its dots."""
     return Markup(escape(path).replace(".", Markup(".<wbr>")))
 
 
@@ -48,15 +48,15 @@ def _percent(share: float) -> str:
 
 
 def _in_script(data: Any) -> Markup:
-    """JSON that nothing inside can end early, whatever a path is called."""
+    """Return JSON that nothing inside can end early, whatever a path is called."""
     text = json.dumps(data, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def _scatter_view(plot: Scatter) -> dict[str, Any]:
-    """Where everything stands in the picture, in pixels from its upper left corner."""
+    """Return the positions of everything in the plot, in pixels from its upper left corner."""
     most = max(point.x for point in plot.points)
-    is_far = most * _FAR < plot.limit  # then the dots would stand in one place
+    is_far = most * _FAR < plot.limit  # to scale, the points would fall into one place
     widest = 1.2 * most if is_far else 1.05 * max(plot.limit, most)
     limit = widest if is_far else plot.limit
     unit = _unit(widest)
@@ -124,7 +124,7 @@ def _unit(largest: float) -> int:
 
 
 def _ticks(largest: float) -> list[float]:
-    """Round numbers from 0 up to a largest one, about five of them.
+    """Return round numbers from 0 up to the largest, about five of them.
 
     >>> _ticks(84.0), _ticks(0.011)
     ([0.0, 20.0, 40.0, 60.0, 80.0], [0.0, 0.002, 0.004, 0.006, 0.008, 0.01])

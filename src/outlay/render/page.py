@@ -1,7 +1,7 @@
-"""What a report is made of: a title and blocks, as plain values that say nothing of how they are drawn.
+"""What a report consists of: a title and blocks, as plain values that do not say how they are drawn.
 
-One function a report builds them from its facts; `outlay.render.text` and `outlay.render.html` draw them. Titles and
-heads of columns are written in lower case: the page begins each with a capital letter.
+Each report has one function that builds them from its facts; `outlay.render.text` and `outlay.render.html` draw them.
+Titles and column heads are written in lower case: the page capitalizes them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Style = Literal["", "strong", "dim", "good", "warning", "bad"]
 Medium = Literal["both", "text", "html"]
 
 NUM_COLOURS = 6
-"""Colours that the page has for things that stand beside each other."""
+"""The number of colours for things that are shown beside each other."""
 
 
 def colour_of(number: int) -> str:
-    """The page's colour for the thing with this number; `work` is its grey.
+    """Return the page's colour for the thing with this number; `work` is its grey.
 
     >>> colour_of(0), colour_of(7)
     ('s0', 's1')
@@ -28,10 +28,10 @@ def colour_of(number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A piece of a report.
+    """A part of a report.
 
     Attributes:
-        medium: where it is drawn: `both`, or in one of `text` and `html` alone.
+        medium: where it is drawn: `both`, or only `text` or `html`.
     """
 
     medium: Medium = "both"
@@ -39,7 +39,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Line(Block):
-    """A sentence in a line of its own."""
+    """A sentence on a line of its own."""
 
     text: str
     style: Style = ""
@@ -47,12 +47,12 @@ class Line(Block):
 
 @dataclass(frozen=True)
 class Notes(Block):
-    """Sentences below the report's subject: on the page in a box where they warn, in a small list where not.
+    """Sentences about the report's subject: on the page in a box if they warn, else in a small list.
 
     Attributes:
         texts: the sentences.
         label: what each begins with in text; a dash if empty.
-        is_warning: whether the reader must not overlook them.
+        is_warning: whether the reader must not miss them.
     """
 
     texts: Sequence[str]
@@ -71,7 +71,7 @@ class Stat:
 
 @dataclass(frozen=True)
 class Stats(Block):
-    """The numbers that a reader wants first, side by side on the page; text has them in its lines."""
+    """The numbers that a reader wants first, side by side on the page; text has them in its sentences."""
 
     stats: Sequence[Stat]
     label: str = "Totals"
@@ -79,12 +79,12 @@ class Stats(Block):
 
 @dataclass(frozen=True)
 class Section(Block):
-    """Blocks below a title: a card of the page.
+    """Blocks below a title: a card on the page.
 
     Attributes:
         title: the title.
-        blocks: what it holds.
-        remark: what follows the title, in small letters on the page.
+        blocks: its content.
+        remark: added to the title, in small letters on the page.
     """
 
     title: str
@@ -94,11 +94,11 @@ class Section(Block):
 
 @dataclass(frozen=True)
 class Columns(Block):
-    """Blocks beside each other where the page has room for it, below one another in text.
+    """Blocks side by side if the page is wide enough, one below the other in text.
 
     Attributes:
         blocks: the blocks.
-        proportion: `one` gives the first more room, `broad` none beside another.
+        proportion: `one` gives the first more room, `broad` puts them one below the other.
     """
 
     blocks: Sequence[Block]
@@ -111,10 +111,10 @@ class Column:
 
     Attributes:
         name: its head.
-        kind: `number` is right-aligned; `code` is in the letters of source; a `path` is, and may break at its dots;
-            `words` may break anywhere.
+        kind: `number` is right-aligned; `code` is monospaced; a `path` is too, and may break at its dots; `words` may
+            break anywhere.
         medium: where it is drawn.
-        least_width: columns that a terminal needs for the table to have it.
+        least_width: the least width of a terminal at which the table has this column.
     """
 
     name: str
@@ -125,14 +125,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a bar.
+    """A section of a bar.
 
     Attributes:
         name: what it is.
         share: its length, as a share of the whole bar.
         colour: its colour, by `colour_of`.
-        value: how much it is, in words.
-        remark: what is to be said of it, in small letters.
+        value: its amount, in words.
+        remark: a remark, in small letters.
     """
 
     name: str
@@ -144,14 +144,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell with more than a text.
+    """A cell with more than text.
 
     Attributes:
         text: the text.
         share: the length of the bar behind it, as a share of the longest; None without a bar.
         colour: of the dot before it; empty without a dot.
-        hint: what the page shows where the pointer rests on it.
-        segments: a small bar of parts, in place of the text on the page.
+        hint: shown by the page when the pointer is over it.
+        segments: a small bar of parts, which replaces the text on the page.
     """
 
     text: str
@@ -167,8 +167,8 @@ class Row:
 
     Attributes:
         cells: one for each column.
-        style: `good`, `warning` or `bad` where the row is to be seen at once; `strong` for the one that was chosen.
-        hint: what the page shows where the pointer rests on it.
+        style: `good`, `warning` or `bad` for a row that must catch the eye; `strong` for the chosen one.
+        hint: shown by the page when the pointer is over it.
         members: the rows that this one stands for, which the page can unfold.
     """
 
@@ -180,13 +180,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table(Block):
-    """Rows below heads.
+    """Rows below column heads.
 
     Attributes:
         columns: the columns.
         rows: the rows.
-        limit: rows that are shown; the page can unfold the others. None for all.
-        rest: what the rows beyond the limit come to, in a sentence; empty if their number says enough.
+        limit: the number of rows shown; the page can unfold the others. None shows all.
+        rest: a sentence about the rows beyond the limit; empty if their number is enough.
     """
 
     columns: Sequence[Column]
@@ -197,7 +197,7 @@ class Table(Block):
 
 @dataclass(frozen=True)
 class Advice:
-    """Something to change.
+    """A change to make.
 
     Attributes:
         kind: its kind, in a word or two.
@@ -222,8 +222,8 @@ class Advices(Block):
 
     Attributes:
         advices: those that matter.
-        minor: those that matter little: named in text, folded on the page.
-        minor_title: what they have in common.
+        minor: minor ones: listed in text, folded on the page.
+        minor_title: what the minor ones have in common.
     """
 
     advices: Sequence[Advice]
@@ -238,8 +238,8 @@ class Details(Block):
     Attributes:
         summary: the summary.
         lines: the lines.
-        limit: lines that text shows.
-        what: what the lines are, for text to say how many it leaves out.
+        limit: the number of lines shown as text.
+        what: what the lines are, to say how many are left out.
     """
 
     summary: str
@@ -250,25 +250,25 @@ class Details(Block):
 
 @dataclass(frozen=True)
 class Code(Block):
-    """Text that keeps its lines and its spaces, such as commands and files."""
+    """Text that keeps its lines and spaces, such as commands and files."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Facts(Block):
-    """Names with words beside them."""
+    """Names with descriptions."""
 
     facts: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Template(Block):
-    """A block of one report alone, by a template of its own; the page alone can draw it.
+    """A block of one report only, with its own template; only the page can draw it.
 
     Attributes:
         name: the file of the template.
-        view: what the template fills in.
+        view: the values for the template.
     """
 
     name: str
@@ -277,7 +277,7 @@ class Template(Block):
 
 @dataclass(frozen=True)
 class Rich(Block):
-    """A block of one report alone as text: rich renderables for a terminal so many columns wide."""
+    """A block of one report only as text: rich renderables for a terminal of so many columns."""
 
     draw: Callable[[int], Sequence[Any]]
 
@@ -298,10 +298,10 @@ class Page:
     Attributes:
         title: the title of the page.
         blocks: what it holds.
-        headline: the first line of text; the title if empty.
-        headline_style: how that is drawn.
-        chips: what the page says below its title.
-        footer: what the page ends with, after who made it.
+        headline: the first line of the text; by default the title.
+        headline_style: the style of the headline.
+        chips: short facts below the title of the page.
+        footer: the end of the page, after the note on who made it.
     """
 
     title: str

@@ -20,13 +20,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars(Block):
-    """Bars below one another; in text the names and values in a line.
+    """Bars one below the other; in text, their names and values in one line.
 
     Attributes:
         title: what is compared.
         bars: the bars.
-        with_names: whether each stretch bears its name, for bars of several stretches.
-        limit: bars that text names.
+        with_names: whether each section is labelled, for bars with several sections.
+        limit: the number of bars that text names.
     """
 
     title: str
@@ -37,10 +37,10 @@ class Bars(Block):
 
 @dataclass(frozen=True)
 class Stack(Block):
-    """One bar of all that makes up a whole, with a legend; in text a list.
+    """One bar for the parts of a whole, with a legend; in text a list.
 
     Attributes:
-        segments: the parts; a part without a share stands in the legend alone.
+        segments: the parts; a part without a share appears only in the legend.
         mark: a point on the bar, such as a peak.
     """
 
@@ -50,14 +50,14 @@ class Stack(Block):
 
 @dataclass(frozen=True)
 class Legend(Block):
-    """What the colours of the blocks before it mean; the page alone has colours."""
+    """The meaning of the colours of the preceding blocks; only the page has colours."""
 
     segments: Sequence[Segment]
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of a lane: where it begins and how long it is, as shares of the whole, and how much of it is marked."""
+    """A stretch of a lane: its start and length as shares of the whole, and how much of it is marked."""
 
     begin: float
     share: float
@@ -68,12 +68,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Lanes(Block):
-    """What happens at the same time, in lanes below one another; the page alone can draw it.
+    """What happens at the same time, in lanes one below the other; only the page can draw it.
 
     Attributes:
         lanes: the stretches of each lane, by its name.
         legend: what the time is made of.
-        mark: what the marked stretches are.
+        mark: the meaning of the marked parts.
     """
 
     lanes: dict[str, Sequence[Span]]
@@ -107,12 +107,12 @@ class HeatRow:
     """A row of a heat map.
 
     Attributes:
-        name: what it is of.
-        cells: the words of each cell, and how hot it is, from 0 to 1.
+        name: what it is about.
+        cells: the text of each cell, and its heat from 0 to 1.
         total: the sum in words.
         share: the sum, as a share of the largest.
-        group: what rows below one another have in common.
-        hint: the whole name.
+        group: what neighbouring rows have in common.
+        hint: the full name.
     """
 
     name: str
@@ -142,7 +142,7 @@ class HeatMap(Block):
 
 @dataclass(frozen=True)
 class Image(Block):
-    """A picture, as a PNG in base64; the page alone can show it.
+    """A picture, as a PNG in base64; only the page can show it.
 
     Attributes:
         title: what it shows.
@@ -167,7 +167,7 @@ class Frame(Block):
 
 @dataclass(frozen=True)
 class Point:
-    """A numbered dot: where it stands, its colour, and how it is drawn."""
+    """A numbered dot: its position, its colour, and its style."""
 
     x: float
     y: float
@@ -179,17 +179,17 @@ class Point:
 
 @dataclass(frozen=True)
 class Scatter(Block):
-    """Dots by two quantities, a front of those that no other beats, and a limit; the page alone can draw it.
+    """Dots by two quantities, the front of those that no other beats, and a limit; only the page can draw it.
 
     Attributes:
-        points: the dots; later ones are drawn above earlier ones.
-        front: corners of the front, from the least of `x` on.
-        x_title: the quantity across.
-        y_title: the quantity up.
-        format_x: the quantity across in words.
-        format_y: the quantity up in words.
-        limit: what `x` may not exceed.
-        limit_title: what the limit is.
+        points: the dots; later ones are drawn on top.
+        front: the corners of the front, by increasing `x`.
+        x_title: the horizontal quantity.
+        y_title: the vertical quantity.
+        format_x: writes the horizontal quantity.
+        format_y: writes the vertical quantity.
+        limit: the value that `x` may not exceed.
+        limit_title: the name of the limit.
         legend: the colours of the dots.
     """
 

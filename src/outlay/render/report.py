@@ -1,4 +1,4 @@
-"""A base class for facts that print themselves: from the blocks of a report, its text, page and view in a notebook."""
+"""A base class for facts that print themselves: from blocks it makes text, a page and a view in a notebook."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Report:
     """Columns of `str()`, which is read in files and logs."""
 
     def _page(self) -> Page:
-        """The report, of which both text and page are drawn."""
+        """Return the report, from which both text and page are drawn."""
         raise NotImplementedError
 
     def to_html(self) -> str:
-        """As a complete page in one file, which works offline."""
+        """Return a complete page in one file, which works offline."""
         return html_of_page(self._page())
 
     def _repr_html_(self) -> str:
-        """The page as a frame: in a notebook its styles and its script stay inside."""
+        """Return the page as a frame: in a notebook its styles and script stay inside."""
         page = self._page()
         return (
             f'<iframe srcdoc="{escape(html_of_page(page))}" title="{escape(page.title)}" loading="lazy" '

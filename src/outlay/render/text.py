@@ -1,4 +1,4 @@
-"""A report as text for terminals and files: each kind of block as rich renderables."""
+"""Draw a report as text for terminals and files: each kind of block as rich renderables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STRETCHES = 10
 
 
 def text_of_page(page: Page, width: int) -> Iterator[Any]:
-    """The report as rich renderables, for a console so many characters wide."""
+    """Yield the report as rich renderables, for a console of so many columns."""
     yield Text(page.headline or page.title, style=_STYLES[page.headline_style])
     yield from _blocks(page.blocks, width)
 
@@ -185,4 +185,4 @@ _DRAW: dict[type[Block], Callable[[Any, int], Iterator[Any]]] = {
     HeatMap: _heat_map,
     Rich: _rich,
 }
-"""How a kind of block is drawn; of those that are not here, such as pictures, text has nothing."""
+"""How each kind of block is drawn; kinds that are not listed, such as pictures, have no text."""

@@ -1,7 +1,7 @@
-"""The blocks of one array: which slice of it each device holds, and the picture of them in flat panels.
+"""The blocks of one array: which slice each device holds, and a picture of them in flat panels.
 
-Of any rank two dims are drawn: those of a matrix, or else the last two that are split. Split dims before them make one
-panel a slice.
+For any rank, two dims are drawn: those of a matrix, or else the last two that are split. Other split dims give one
+panel per slice.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class Blocks:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks in all."""
+        """The number of blocks."""
         return len(self.holders)
 
     @property
     def by_position(self) -> Any:
-        """Device ids as nested tuples, one level a dim: `by_position[i][j]` are the holders of block (i, j)."""
+        """Device ids as nested tuples, one level per dim: `by_position[i][j]` are the holders of block (i, j)."""
         return _nest(self.holders, self.grid)
 
     def slices_of(self, device: int) -> tuple[tuple[int, int], ...]:
-        """The (start, stop) in each dim of the block that a device holds.
+        """Return the (start, stop) in each dim of the block that a device holds.
 
         Raises:
             KeyError: the device holds nothing of the array.
@@ -64,7 +64,7 @@ class Blocks:
         raise KeyError(f"device {device} holds nothing of this array")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "shape": list(self.shape),
             "bounds": [[list(piece) for piece in pieces] for pieces in self.bounds],
@@ -74,7 +74,7 @@ class Blocks:
 
 @functools.lru_cache(maxsize=4096)
 def blocks_on_mesh(shape: tuple[int, ...], dims: Dims, mesh: MeshInfo) -> Blocks:
-    """The blocks of an array whose dims are split over axes of a mesh.
+    """Return the blocks of an array whose dims are split over axes of a mesh.
 
     >>> mesh = MeshInfo.of(outlay.mesh(x=2, y=4))
     >>> blocks_on_mesh((4, 8), (("x",), ("y",)), mesh).by_position
@@ -83,7 +83,7 @@ def blocks_on_mesh(shape: tuple[int, ...], dims: Dims, mesh: MeshInfo) -> Blocks
     sizes = mesh.axis_sizes
     coordinates = dict(zip(sizes, np.indices(tuple(sizes.values())), strict=True))
     grid = tuple(math.prod(sizes[axis] for axis in axes) for axes in dims)
-    # An empty dim cannot be cut: all devices hold the same nothing.
+    # An empty dim cannot be cut, so all devices hold the same, which is nothing.
     grid = tuple(pieces if size else 1 for pieces, size in zip(grid, shape, strict=True))
     block = np.zeros(tuple(sizes.values()), int)
     for axes, pieces in zip(dims, grid, strict=True):
@@ -96,12 +96,12 @@ def blocks_on_mesh(shape: tuple[int, ...], dims: Dims, mesh: MeshInfo) -> Blocks
 
 
 def whole_block(shape: tuple[int, ...], device_ids: tuple[int, ...]) -> Blocks:
-    """An array in one piece, which each of the devices holds."""
+    """Return an array in one piece, held by each of the devices."""
     return Blocks(shape, tuple(((0, size),) for size in shape), (device_ids,))
 
 
 def blocks_of_map(shape: tuple[int, ...], slices: Mapping[int, tuple[slice, ...]]) -> Blocks:
-    """The blocks of an array with any other sharding, from the index that each device id holds."""
+    """Return the blocks of an array with any sharding, from the index that each device id holds."""
     pieces = {
         device: tuple(piece.indices(size)[:2] for piece, size in zip(index, shape, strict=True))
         for device, index in slices.items()
@@ -138,7 +138,7 @@ def _nest(flat: tuple[Any, ...], grid: tuple[int, ...]) -> Any:
     return tuple(_nest(flat[i * inner : (i + 1) * inner], grid[1:]) for i in range(grid[0]))
 
 
-# A longer row or column of blocks is laid out in lines of at most `_LINE` blocks.
+# A longer row or column of blocks is wrapped into lines of at most `_LINE` blocks.
 _LONGEST_ROW = 32
 _LINE = 16
 
@@ -148,7 +148,7 @@ class Panel:
     """One slice of the array over its leading split dims.
 
     Attributes:
-        title: the slice, such as `[0:4, :, :]`; empty when one panel shows the whole array.
+        title: the slice, such as `[0:4, :, :]`; empty if one panel shows the whole array.
         cells: the device ids of each block, by row and column.
     """
 
@@ -161,14 +161,14 @@ class Picture:
     """The panels of one array with the labels that they share.
 
     Attributes:
-        row_dim: the dim that runs down, or None where all of a panel is one row.
-        column_dim: the dim that runs across, or None for an array of rank 0.
+        row_dim: the vertical dim, or None if all of a panel is one row.
+        column_dim: the horizontal dim, or None for an array of rank 0.
         rows: the slice of each row, such as `0:2`.
         columns: the slice of each column.
         height: length of the row dim, 1 without one.
         width: length of the column dim, 1 without one.
         panels: the slices over the other split dims.
-        wrapped: whether one long row of blocks is laid out as lines; `rows` are then the slices of the lines.
+        wrapped: whether one long row of blocks is wrapped into lines; `rows` are then the slices of the lines.
     """
 
     row_dim: int | None
@@ -213,7 +213,7 @@ def _drawn_dims(blocks: Blocks) -> tuple[int | None, int | None]:
     rank = len(blocks.shape)
     if rank < 2:
         return None, 0 if rank else None
-    # Split dims first, later ones first: a stable sort keeps whole dims as a fallback.
+    # Split dims first, later ones first; the sort is stable, so unsplit dims remain as a fallback.
     ranked = sorted(range(rank), key=lambda dim: (blocks.grid[dim] == 1, -dim))
     row_dim, column_dim = sorted(ranked[:2])
     return row_dim, column_dim

@@ -1,4 +1,4 @@
-"""From an array, a tree, a plan or a program to the facts of its report."""
+"""Collect the facts of a report from an array, a tree, a plan or a program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from outlay.report.show_facts import Count, DeviceFacts, Facts, Subject, Totals,
 
 
 def collect(x: Any, path: str | None) -> Facts:
-    """The facts of what `x` holds, or of its leaves at `path`."""
+    """Return the facts of what `x` holds, or of its leaves at `path`."""
     if isinstance(x, Plan | Program):
         subject, plan = ("program", x.plan) if isinstance(x, Program) else ("plan", x)
         leaves = _at([planned_leaf(leaf, plan.mesh) for leaf in plan], path)
@@ -60,16 +60,16 @@ def _no_array(x: Any, left_out: Sequence[tuple[str, Any]]) -> ShowError:
     what = f"a {type(x).__name__}"
     if left_out[0][1] is not x:
         kinds = ", ".join(sorted({type(leaf).__name__ for _, leaf in left_out}))
-        what += f" whose {len(left_out)} leaves are no arrays ({kinds})"
+        what += f" whose {len(left_out)} leaves are not arrays ({kinds})"
     return ShowError(
-        f"outlay.show was given {what}, which has no place on devices\n"
+        f"outlay.show was given {what}, which does not live on devices\n"
         "  it shows an array, a jax.ShapeDtypeStruct, a pytree of those, a plan, or a program\n"
-        "  fix: of a function show what it takes or returns, for example outlay.show(state)"
+        "  fix: for a function, show its arguments or results, for example outlay.show(state)"
     )
 
 
 def _at(leaves: Sequence[LeafFacts], path: str | None) -> list[LeafFacts]:
-    """The leaves at a path, below it, or matched by it as a pattern."""
+    """Return the leaves at a path, below it, or matched by it as a pattern."""
     if path is None:
         return list(leaves)
     problem = pattern_problem(path)
@@ -82,7 +82,7 @@ def _at(leaves: Sequence[LeafFacts], path: str | None) -> list[LeafFacts]:
 
 
 def _near(path: str, known: Sequence[str]) -> str:
-    """A hint that does not list thousands of paths."""
+    """Return a hint that does not list thousands of paths."""
     hint = did_you_mean(path, known)
     return hint if hint.startswith("did") else f"known, for example: {', '.join(map(repr, known[:5]))}"
 
@@ -130,7 +130,7 @@ def _totals(state: Sequence[LeafFacts], devices: Sequence[DeviceFacts]) -> Total
 
 
 def _tree_notes(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
-    """The notes of a plan, for a tree whose leaves all live on one mesh."""
+    """Return the notes of a plan, for a tree whose leaves all live on one mesh."""
     meshes = {leaf.mesh if leaf.on_mesh else None for leaf in leaves}
     mesh = next(iter(meshes), None)
     if len(meshes) != 1 or mesh is None:
@@ -139,7 +139,7 @@ def _tree_notes(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
 
 
 def _idle_devices(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
-    """Say when everything is on one of many devices, which is JAX's default and seldom meant."""
+    """Report that everything is on one of many devices, which is JAX's default and seldom intended."""
     used = {device for leaf in leaves for device in leaf.device_ids}
     if len(used) != 1 or any(leaf.on_mesh for leaf in leaves):
         return ()
@@ -153,7 +153,7 @@ def _idle_devices(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
 
 
 def _process_notes(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
-    """In a job of several processes: what one process alone holds, and what none can fetch by itself."""
+    """Report, in a job of several processes, what one process alone holds, and what none can fetch by itself."""
     alone: dict[int, list[str]] = collections.defaultdict(list)
     between = []
     for leaf in leaves:

@@ -1,4 +1,4 @@
-"""Bytes by device and top-level module: where the memory goes, and whether it is even."""
+"""Sum bytes by device and top-level module: where the memory goes, and whether it is balanced."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from outlay.core.paths import join_parts, split_path
 from outlay.report.leaf import LeafFacts
 
-# More columns than these would not fit a page; the smaller modules are added up.
+# More columns would not fit a page; the smaller modules are summed up in one.
 _MAX_MODULES = 10
-# Up to here every device has its own row; beyond, neighbours that hold the same share one.
+# Up to this many devices each has its own row; beyond, equal neighbours share one.
 _MAX_SINGLE_DEVICES = 16
 
 
 @dataclass(frozen=True)
 class HeatRow:
-    """The bytes of one device, or of several neighbours that hold equally many of every module.
+    """The bytes of one device, or of several neighbours with equal bytes for every module.
 
     Attributes:
         hosts: the hosts of the devices.
         device_ids: the devices.
-        num_bytes: bytes that each of the devices holds, one entry a module.
+        num_bytes: bytes that each of the devices holds, one entry per module.
     """
 
     hosts: tuple[int, ...]
@@ -50,11 +50,11 @@ class Heat:
 
     @property
     def largest(self) -> int:
-        """The largest entry: the hottest colour."""
+        """The largest entry, which gets the hottest colour."""
         return max((count for row in self.rows for count in row.num_bytes), default=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         rows = [
             {
                 "hosts": list(row.hosts),
@@ -68,7 +68,7 @@ class Heat:
 
 
 def heat(leaves: Sequence[LeafFacts], hosts: dict[int, int]) -> Heat:
-    """Add up what every device holds of every module.
+    """Sum up what every device holds of every module.
 
     Args:
         leaves: the leaves to count; those on no device are left out.
@@ -104,7 +104,7 @@ def _by_module(leaves: Sequence[LeafFacts]) -> dict[str, collections.Counter[int
 
 
 def _num_shared(paths: Sequence[tuple[str, ...]]) -> int:
-    """How many leading parts all paths share; the last part of a path names a leaf, not a module."""
+    """Return how many leading parts all paths share; the last part of a path names a leaf, not a module."""
     shared = 0
     while paths and all(len(parts) > shared + 1 and parts[shared] == paths[0][shared] for parts in paths):
         shared += 1

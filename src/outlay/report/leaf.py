@@ -23,26 +23,26 @@ from outlay.report.array_blocks import Blocks, blocks_of_map, blocks_on_mesh, wh
 
 @dataclass(frozen=True)
 class LeafFacts:
-    """One array and its place.
+    """One array and where it lives.
 
     Attributes:
-        path: dotted path; empty for an array that is no part of a tree.
+        path: dotted path; empty for an array that is not part of a tree.
         kind: `state`, `batch` or `intermediate`.
         shape: global shape.
         dtype: name of the dtype.
         local_shape: shape of one device's block.
         dims: the mesh axes that split each dim.
-        place: the spec as people write it, or `device 3`, `host`, `nowhere`.
+        place: the spec as code, or `device 3`, `host`, `nowhere`.
         in_words: the same for newcomers, such as `replicated 6 times`.
         bytes_total: bytes of the array, counted once.
         bytes_per_device: bytes that each of its devices holds.
-        num_copies: how many devices hold the same block.
+        num_copies: the number of devices that hold the same block.
         device_ids: the devices that hold it.
-        rule: the rule that decided, from a plan.
-        reason: why, from a plan; else what is special about the array.
-        blocks: which device holds which slice; None where no device holds any.
-        mesh: the devices with their hosts; None where no device holds any.
-        on_mesh: whether `mesh` is the user's, rather than made up from the devices of a sharding without one.
+        rule: the deciding rule, from a plan.
+        reason: the reason, from a plan; else what is special about the array.
+        blocks: which device holds which slice; None if no device holds any.
+        mesh: the devices with their hosts; None if no device holds any.
+        on_mesh: whether `mesh` is the user's, and not made from the devices of a sharding without one.
     """
 
     path: str
@@ -65,11 +65,11 @@ class LeafFacts:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules that decided, one by one, each with its number."""
+        """The deciding rules, each with its number."""
         return tuple(self.rule.split("; ")) if self.rule else ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data, without blocks and mesh, which many leaves share."""
+        """Return JSON-ready data, without blocks and mesh, which many leaves share."""
         return {
             "path": self.path,
             "kind": self.kind,
@@ -88,7 +88,7 @@ class LeafFacts:
 
 
 def planned_leaf(leaf: LeafPlan, mesh: MeshInfo) -> LeafFacts:
-    """The facts of a leaf of a plan."""
+    """Return the facts of a leaf of a plan."""
     if leaf.device_ids == mesh.device_ids:
         blocks, place = blocks_on_mesh(leaf.shape, leaf.dims, mesh), spec_text(leaf.spec)
     elif leaf.local_shape == leaf.shape:
@@ -103,14 +103,14 @@ def planned_leaf(leaf: LeafPlan, mesh: MeshInfo) -> LeafFacts:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf has a place to show: arrays, shapes that stand for arrays, and numbers."""
+    """Return whether a leaf has a place to show: arrays, shapes of arrays, and numbers."""
     if isinstance(leaf, Tracer):
         return False
     return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic | bool | int | float | complex)
 
 
 def array_leaf(path: str, leaf: Any) -> LeafFacts | Problem:
-    """The facts of an array, or what is wrong with its sharding."""
+    """Return the facts of an array, or what is wrong with its sharding."""
     if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return _host_leaf(path, np.asarray(leaf))
     shape, dtype, sharding = tuple(leaf.shape), str(leaf.dtype), leaf.sharding
@@ -145,7 +145,7 @@ def _named_leaf(
 
 
 def _held(path: str, dtype: str, blocks: Blocks, mesh: MeshInfo, dims: Dims, place: str) -> LeafFacts:
-    """A leaf that devices hold."""
+    """Return the facts of a leaf that devices hold."""
     local_shape = tuple(max(stop - start for start, stop in pieces) for pieces in blocks.bounds)
     holders = {device for ids in blocks.holders for device in ids}
     device_ids = tuple(device for device in mesh.device_ids if device in holders)
@@ -187,7 +187,7 @@ def _host_leaf(path: str, array: np.ndarray) -> LeafFacts:
 
 
 def _unheld(path: str, shape: tuple[int, ...], dtype: str, place: str, words: str, reason: str) -> LeafFacts:
-    """A leaf that no device holds."""
+    """Return the facts of a leaf that no device holds."""
     return LeafFacts(
         path=path,
         kind="state",
@@ -210,7 +210,7 @@ def _unheld(path: str, shape: tuple[int, ...], dtype: str, place: str, words: st
 
 
 def _remark(leaf: Any, sharding: Sharding) -> str:
-    # Only real arrays know whether they are committed and which memory is their device's own.
+    # Only real arrays know whether they are committed, and which memory is their device's own.
     if not isinstance(leaf, jax.Array):
         return ""
     remarks = []
@@ -223,6 +223,6 @@ def _remark(leaf: Any, sharding: Sharding) -> str:
 
 
 def _mesh_of(sharding: Sharding) -> MeshInfo:
-    """The devices of a sharding that has no mesh, as a row."""
+    """Return the devices of a sharding without a mesh, as a row."""
     devices = sorted(sharding.device_set, key=lambda device: device.id)
     return MeshInfo.of(Mesh(np.array(devices), ("device",), axis_types=(AxisType.Auto,)))

@@ -1,4 +1,4 @@
-"""What the script of the page of `show` draws: the table of leaves and the block picture of each."""
+"""The data for the script on the page of `show`: the table of leaves and the block picture of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outlay.report.show_text import shape_text
 
 
 def leaves_view(facts: Facts) -> dict[str, Any]:
-    """What the script draws: the table of leaves and their block pictures."""
+    """Return the data for the script: the table of leaves and their block pictures."""
     blocks = facts.shared_blocks
     numbers = {block: number for number, block in enumerate(blocks)}
     most = max((leaf.bytes_per_device for leaf in facts.leaves), default=0)
@@ -55,7 +55,7 @@ def leaves_view(facts: Facts) -> dict[str, Any]:
 
 
 def _mark_alike(facts: Facts, leaves: list[dict[str, Any]], modules: list[dict[str, Any]]) -> None:
-    """Mark siblings that differ in nothing but numbers: the page shows the first for all, until it is unfolded."""
+    """Mark siblings that differ only in numbers: the page shows the first for all of them, until it is unfolded."""
     below: dict[str, list[tuple[Any, ...]]] = {}
     for leaf in facts.leaves:
         parts = split_path(leaf.path)
@@ -115,14 +115,14 @@ def _picture(picture: Picture) -> dict[str, Any]:
     }
 
 
-# After Okabe and Ito, lightened.
+# The palette of Okabe and Ito, lightened.
 _FEW = ("#7cc4f4", "#f5b544", "#52c79a", "#f3e571", "#e5a3cb", "#f28c64", "#9aa8f5", "#bcc4cf")
-# One hue after the other with growing lightness, so that order survives every colour blindness.
+# One hue after another with growing lightness, so that the order shows with every colour blindness.
 _RAMP = ((0x7B, 0x93, 0xE8), (0x5F, 0xB4, 0xD0), (0x7F, 0xD0, 0xA5), (0xCF, 0xE0, 0x7A), (0xFF, 0xEF, 0xA8))
 
 
 def device_colours(num_devices: int) -> list[str]:
-    """A colour for each device by position, as `#rrggbb`."""
+    """Return a colour for each device by position, as `#rrggbb`."""
     if num_devices <= len(_FEW):
         return list(_FEW[:num_devices])
     return [_on_ramp(position / (num_devices - 1)) for position in range(num_devices)]

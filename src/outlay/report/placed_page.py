@@ -1,4 +1,4 @@
-"""The report on a program whose parts are placed: what each costs, what they send one another, and what to change."""
+"""The report on a program with placed parts: what each costs, what they send, and what to change."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _MAX_ROWS = 30
 
 
 def placed_page(facts: PlacedExplanation) -> Page:
-    """The report, of facts that have only to be put into words."""
+    """Build the report from facts."""
     axes = " × ".join(f"{name}={size}" for name, size in facts.mesh.axes)
-    simulated = Chip("simulated devices", "warning", "Pretend CPU devices: all share this machine's cores.")
+    simulated = Chip("simulated devices", "warning", "Simulated CPU devices: all share this machine's cores.")
     where = str(facts.mesh)
     target = f", target {facts.target}" if facts.target and str(facts.target) not in where else ""
     return Page(
@@ -56,7 +56,7 @@ def placed_page(facts: PlacedExplanation) -> Page:
             _cached(facts),
             Notes(facts.notes),
         ],
-        footer="All bytes, operations and times are of one step. Compiled and explained in "
+        footer="All bytes, operations and times are per step. Compiled and explained in "
         f"{format_seconds(facts.seconds)}.",
     )
 
@@ -68,7 +68,7 @@ def _stats(facts: PlacedExplanation) -> Stats:
     return Stats(
         [
             Stat("Best possible gain", f"{facts.best_gain:.1f}x", "of placing whole parts: sum / max"),
-            Stat("This placement", f"{facts.gain:.1f}x", "at most, were nothing exchanged"),
+            Stat("This placement", f"{facts.gain:.1f}x", "at most, without any exchange"),
             Stat("Work", _cost(facts, facts.work), f"a step; busiest device {busiest}, estimated"),
             Stat("Sent in a step", format_bytes(facts.bytes_per_step), transfers),
         ]
@@ -76,7 +76,7 @@ def _stats(facts: PlacedExplanation) -> Stats:
 
 
 def _work(facts: PlacedExplanation) -> Section:
-    """Each device as a bar of its parts, the busiest the longest."""
+    """Draw each device as a bar of its parts, the busiest the longest."""
     most = max(facts.work_by_device.values()) or 1.0
     bars = [
         Bar(
@@ -178,11 +178,11 @@ def _cached(facts: PlacedExplanation) -> Section:
         )
         for output in facts.cached
     ]
-    return Section("cache", [Table(columns, rows)], "what each part put out in the step before")
+    return Section("cache", [Table(columns, rows)], "the outputs of each part in the step before")
 
 
 def _cost(facts: PlacedExplanation, amount: float) -> str:
-    """An amount of work: a time, or bytes where the hardware is not known."""
+    """Write an amount of work: a time, or bytes if the hardware is not known."""
     return format_seconds(amount) if facts.target else format_bytes(amount)
 
 

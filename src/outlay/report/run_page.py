@@ -1,4 +1,4 @@
-"""The page of a run, whatever ran: what it came to, pictures of it, and where every array lived."""
+"""The page of a run of any kind: its results, pictures, and where every array lived."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Picture:
         title: what it shows.
         path: its PNG file.
         caption: how to read it.
-        is_wide: its text is too small for half a page.
+        is_wide: whether its text is too small for half a page.
     """
 
     title: str
@@ -47,7 +47,7 @@ def run_page(
     pictures: Sequence[Picture] = (),
     sample: str = "",
 ) -> str:
-    """The page as HTML.
+    """Build the page as HTML.
 
     Args:
         title: the heading.

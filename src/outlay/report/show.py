@@ -1,4 +1,4 @@
-"""`outlay.show`: where every array lives."""
+"""`outlay.show`: show where every array lives."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Show(Report):
     Indexing by path gives the facts of one leaf.
 
     Attributes:
-        facts: everything the report says, as plain data.
+        facts: everything in the report, as plain data.
     """
 
     facts: Facts
 
-    # Nothing wraps in files and logs: there is room for the reasons.
+    # Nothing is wrapped in files and logs, so there is room for the reasons.
     _text_width = 200
 
     @property
@@ -53,7 +53,7 @@ class Show(Report):
         """Which device holds which slice of the array that was shown.
 
         Raises:
-            ShowError: several arrays were shown, or the one is on no device.
+            ShowError: several arrays were shown, or the array is not on a device.
         """
         leaf = self._only_leaf()
         if leaf.blocks is None:
@@ -73,7 +73,7 @@ class Show(Report):
         return len(self.leaves)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return self.facts.to_dict()
 
     def _page(self) -> Page:
@@ -87,7 +87,7 @@ class Show(Report):
 
 
 def show(x: Any, path: str | None = None) -> Show:
-    """Where every array of `x` lives: its shape on a device, its spec, its bytes, its copies, and why.
+    """Show where every array of `x` lives: its shape on a device, its spec, its bytes, its copies, and why.
 
     Args:
         x: an array of any sharding, a `jax.ShapeDtypeStruct` with one (on an `AbstractMesh` no devices are needed), a

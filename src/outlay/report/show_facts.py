@@ -1,4 +1,4 @@
-"""The facts of `outlay.show`: leaves, sums over their modules, devices and totals, as plain data."""
+"""The facts of `outlay.show`: leaves, sums by module, devices and totals, as plain data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class Count:
-    """How many leaves of the state live in the same way.
+    """How many leaves of the state are laid out in the same way.
 
     Attributes:
         in_words: the way, such as `replicated 6 times`.
@@ -55,8 +55,8 @@ class Totals:
         bytes_total: their bytes, counted once.
         bytes_least: bytes on the device that holds the least.
         bytes_most: bytes on the device that holds the most.
-        replication: bytes on all devices over the bytes of the arrays that are on devices: 1.0 holds no copy.
-        counts: the leaves by the way they live, the largest first.
+        replication: bytes on all devices over the bytes of the arrays that are on devices; 1.0 means no copies.
+        counts: the leaves by the way they are laid out, largest first.
     """
 
     num_leaves: int
@@ -69,13 +69,13 @@ class Totals:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything one report says.
+    """Everything in one report.
 
     Attributes:
         subject: what was shown.
         meshes: the meshes that leaves live on, in the order of the leaves.
         devices: the devices of the meshes and of the leaves, in order.
-        device_kind: `attached`, `simulated`, `abstract`, or empty where no device holds anything.
+        device_kind: `attached`, `simulated`, `abstract`, or empty if no device holds anything.
         leaves: the leaves in the order of the tree.
         modules: sums over the modules of the tree.
         totals: the state in numbers.
@@ -95,22 +95,22 @@ class Facts:
 
     @property
     def shared_blocks(self) -> tuple[Blocks, ...]:
-        """The different block pictures: leaves of one shape and place share theirs."""
+        """The distinct block pictures: leaves with the same shape and placement share one."""
         return tuple(dict.fromkeys(leaf.blocks for leaf in self.leaves if leaf.blocks is not None))
 
     @property
     def num_hosts(self) -> int:
-        """How many hosts the devices are on."""
+        """The number of hosts of the devices."""
         return len({device.host for device in self.devices})
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         blocks = {block: number for number, block in enumerate(self.shared_blocks)}
         everywhere = [device.id for device in self.devices]
         leaves = [
             {
                 **leaf.to_dict(),
-                # Most leaves live everywhere; writing thousands of ids for each would drown the file.
+                # Most leaves live on all devices: thousands of ids for each would swell the file.
                 "device_ids": "all" if everywhere and sorted(leaf.device_ids) == everywhere else list(leaf.device_ids),
                 "mesh": self.meshes.index(leaf.mesh) if leaf.mesh and leaf.on_mesh else None,
                 "blocks": None if leaf.blocks is None else blocks[leaf.blocks],
@@ -165,7 +165,7 @@ class ModuleFacts:
     bytes_per_device: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Return JSON-ready data."""
         return {
             "path": self.path,
             "parent": self.parent,
@@ -177,7 +177,7 @@ class ModuleFacts:
 
 
 def modules(leaves: Sequence[LeafFacts]) -> tuple[ModuleFacts, ...]:
-    """Every proper prefix of the leaves' paths, in the order of the tree."""
+    """Return every proper prefix of the leaves' paths, in the order of the tree."""
     below: dict[tuple[str, ...], list[LeafFacts]] = {}
     for leaf in leaves:
         parts = split_path(leaf.path)
@@ -197,8 +197,8 @@ def modules(leaves: Sequence[LeafFacts]) -> tuple[ModuleFacts, ...]:
 
 
 def bytes_by_device(leaves: Sequence[LeafFacts]) -> dict[int, int]:
-    """Bytes of the leaves that each device holds, by device id."""
-    # Most leaves live on the same devices: add up first, then spread.
+    """Return the bytes of the leaves that each device holds, by device id."""
+    # Most leaves live on the same devices: add up by device set first, then by device.
     by_devices: collections.Counter[tuple[int, ...]] = collections.Counter()
     for leaf in leaves:
         by_devices[leaf.device_ids] += leaf.bytes_per_device

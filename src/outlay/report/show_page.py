@@ -1,4 +1,4 @@
-"""The report on where every array lives: a table of the leaves, the devices, and the blocks of each array."""
+"""The report on where every array lives: a table of leaves, the devices, and the blocks of each array."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from outlay.report.show_facts import Count, Facts
 from outlay.report.show_text import array_text, leaves_text, shape_text
 
 _MAX_SHARES = 6
-"""Ways in which bytes live that the page shows one by one: as many as it has colours."""
+"""The most layouts that the page shows one by one: as many as it has colours."""
 
 _MANY_DEVICES = 32
-"""More devices than these are drawn small, over the whole width of the page."""
+"""Above this number, devices are drawn small, over the whole width of the page."""
 
 
 def show_page(facts: Facts) -> Page:
-    """The report, of facts that have only to be put into words."""
+    """Build the report from facts."""
     return Page(
         title=_title(facts),
         headline=_headline(facts),
         chips=list(_chips(facts)),
         blocks=list(_blocks(facts)),
-        footer="Bytes are of one device unless said otherwise.",
+        footer="Bytes are per device unless stated otherwise.",
     )
 
 
@@ -80,7 +80,7 @@ def _pictures(facts: Facts, leaf: LeafFacts | None) -> Iterator[Block]:
 
 
 def _is_one_array(facts: Facts) -> bool:
-    """Whether the report is about a single array, whose blocks are the point."""
+    """Return whether the report is about a single array, whose blocks are the point."""
     return len(facts.leaves) == 1
 
 
@@ -92,7 +92,7 @@ def _title(facts: Facts) -> str:
 
 
 def _headline(facts: Facts) -> str:
-    """What the report is about: the meshes, or the devices where there is no mesh."""
+    """Say what the report is about: the meshes, or the devices if there is no mesh."""
     if facts.meshes:
         return "; ".join(map(str, facts.meshes))
     if not facts.devices:
@@ -110,7 +110,7 @@ def _chips(facts: Facts) -> Iterator[Chip]:
     if facts.num_hosts > 1:
         yield Chip(counted(facts.num_hosts, "host"))
     if facts.device_kind == "simulated":
-        hint = "Pretend CPU devices: places, shapes and bytes are right, speed is not."
+        hint = "Simulated CPU devices: placement, shapes and bytes are right, speed is not."
         yield Chip("simulated devices", "warning", hint)
     if facts.device_kind == "abstract":
         yield Chip("abstract mesh, no devices", "warning", "Only the shape of the mesh is known.")
@@ -124,7 +124,7 @@ def _stats(facts: Facts) -> Stats:
         [
             Stat("On a device", most, f"at most; {least} at least" if uneven else "the same on every device"),
             Stat("State", format_bytes(totals.bytes_total), "every array counted once"),
-            Stat("Replication", f"{totals.replication:.2f}×", "1.00× holds no copy"),
+            Stat("Replication", f"{totals.replication:.2f}×", "1.00× means no copies"),
             Stat("Arrays", f"{totals.num_leaves:,}", "in the state"),
         ]
     )
@@ -198,9 +198,9 @@ def _meshes(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _mesh(mesh: MeshInfo, cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last axis across, the one before it down, a panel for every place on the axes before those.
+    """Draw the last axis across, the one before it down, and one panel for each place on the other axes.
 
-    A tall panel of many devices is turned, to fit the screen.
+    A tall panel of many devices is turned to fit the screen.
     """
     *leading, (_, across) = mesh.axes
     *leading, (_, down) = leading or [("", 1)]

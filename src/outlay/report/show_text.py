@@ -1,4 +1,4 @@
-"""Where arrays live as text: the table of the leaves, or the picture of one."""
+"""Where arrays live as text: the table of leaves, or the picture of one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from outlay.report.array_blocks import Panel, Picture, draw
 from outlay.report.leaf import LeafFacts
 from outlay.report.show_facts import Facts
 
-# A narrower terminal would cut the reasons into columns of single words, and rules into several lines.
+# A narrower terminal would break the reasons into single words, and rules into several lines.
 _WIDTH_WITH_REASONS = 140
 
 
 def shape_text(shape: Iterable[int]) -> str:
-    """A shape as Python writes it.
+    """Write a shape as Python does.
 
     >>> shape_text((4, 8)), shape_text((3,)), shape_text(())
     ('(4, 8)', '(3,)', '()')
@@ -29,7 +29,7 @@ def shape_text(shape: Iterable[int]) -> str:
 
 
 def array_text(leaf: LeafFacts, width: int) -> Iterator[Any]:
-    """One array in words, and the picture of its blocks."""
+    """Yield one array in words, and the picture of its blocks."""
     name = f"{leaf.path}: " if leaf.path else ""
     place = f"{leaf.place}: " if leaf.on_mesh else ""
     yield Text(f"{name}{leaf.dtype} {shape_text(leaf.shape)}, {place}{leaf.in_words}")
@@ -47,7 +47,7 @@ def array_text(leaf: LeafFacts, width: int) -> Iterator[Any]:
 
 
 def leaves_text(facts: Facts, width: int) -> Iterator[Any]:
-    """The table of the leaves: a row each, but for many that are alike; reasons where there is room."""
+    """Yield the table of leaves, one row each, similar ones folded; with reasons if there is room."""
     yield Text()
     narrow = width < _WIDTH_WITH_REASONS and any(leaf.reason for leaf in facts.leaves)
     columns = {
@@ -75,22 +75,22 @@ def leaves_text(facts: Facts, width: int) -> Iterator[Any]:
 
 
 def _numbers(leaf: LeafFacts) -> str:
-    """The rules that decided, by number only."""
+    """Return the deciding rules, by number only."""
     return ", ".join(rule.partition(".")[0] for rule in leaf.rules)
 
 
 def _rules(facts: Facts) -> list[str]:
-    """Every rule that decided something, in the order of the layout."""
+    """Return every rule that decided something, in the order of the layout."""
     return sorted({rule for leaf in facts.leaves for rule in leaf.rules}, key=lambda rule: int(rule.partition(".")[0]))
 
 
-# Lines between rows make small pictures look like blocks; many rows read better without.
+# Lines between rows make small pictures look like blocks; many rows are easier to read without.
 _MAX_RULED_ROWS = 8
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
 
 
 def picture_text(picture: Picture, width: int) -> Iterator[Text]:
-    """The lines of a picture. Columns that do not fit the width go on below, never cut."""
+    """Yield the lines of a picture. Columns that do not fit the width continue below, and are never cut."""
     row_width = max(len(label) for label in picture.rows)
     for panel in picture.panels:
         if panel.title:
