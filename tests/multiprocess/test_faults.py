@@ -183,9 +183,9 @@ def test_processes_that_would_run_different_things_are_told_all_of_them(differed
         prefix = f"[{process}] "
         lines = [line.removeprefix(prefix) for line in differed.stdout.splitlines() if line.startswith(prefix)]
         told = "\n".join(lines).partition(f"{kind}: this is what it is told:\n")[2].partition(": this is what")[0]
-        assert told.startswith("the processes are about to run different things")
+        assert told.startswith("the processes are about to run different programs")
         assert re.search(rf"  process 1 against process 0:\n  {KINDS[kind]}", told), told
-    assert "ProgramError: the processes are about to run different things" in differed.stderr
+    assert "ProgramError: the processes are about to run different programs" in differed.stderr
 
 
 @pytest.mark.parametrize("process", [0, 1])
@@ -193,8 +193,8 @@ def test_a_process_that_does_not_come_to_the_first_run_is_named(mark, process):
     done = jobs.run(program=jobs.DIFFERING, fault="missing", process=process, mark=mark)
     assert done.code == 13
     assert re.search(
-        rf"ProgramError: 1 of 2 processes have not come to where process {1 - process} has waited 4 s to run its "
-        rf"program \(.*differing.py:\d+\)\n  missing: process {process}\n  fix: ",
+        rf"ProgramError: process {1 - process} has waited 4 s to run its program \(.*differing.py:\d+\), and 1 of 2 "
+        rf"processes have not arrived\n  missing: process {process}\n  fix: ",
         done.stderr,
     )
 

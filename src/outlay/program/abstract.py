@@ -1,4 +1,4 @@
-"""What a step takes and gives, as shapes: traced once, abstractly, before anything is planned."""
+"""Trace a step abstractly, once, before anything is planned: what it takes and returns, as shapes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from outlay.layout.check_rules import OUTPUTS
 
 
 def check_arguments(step: Any, init: Any, mesh: Any) -> None:
-    """Raise where something else was passed as step, init or mesh, or step and init the other way round.
+    """Raise if step, init or mesh is something else, or step and init are swapped.
 
     Raises:
         ProgramError: with what was passed, and what to pass.
@@ -60,14 +60,14 @@ def _takes(function: Any, num: int) -> bool:
 
 
 def abstract_init(init: Callable[[Any], Any], key: Any = None) -> Any:
-    """The state that `init(key)` makes, as shapes and dtypes.
+    """Return the state that `init(key)` makes, as shapes and dtypes.
 
     Args:
         init: the function.
         key: a key as a shape; None for one of JAX's default kind.
 
     Raises:
-        ProgramError: a leaf of the state is no array; all such leaves are listed.
+        ProgramError: a leaf of the state is not an array; all such leaves are listed.
     """
 
     def checked(key: Any) -> Any:
@@ -83,12 +83,12 @@ _OLD_STYLE = {2: "threefry2x32", 4: "rbg"}
 
 
 def as_key(key: Any) -> Any:
-    """A PRNG key as init functions are given it: those of `jax.random.PRNGKey` as keys of the same kind.
+    """Convert a PRNG key to the form that init functions get: `jax.random.PRNGKey`'s become typed keys.
 
     None stays None, for an init function that draws nothing.
 
     Raises:
-        ProgramError: it is no single key.
+        ProgramError: it is not a single key.
 
     >>> as_key(jax.random.PRNGKey(7)) == jax.random.key(7)
     Array(True, dtype=bool)
@@ -109,15 +109,15 @@ def as_key(key: Any) -> Any:
 
 
 def abstract_inputs(inputs: Any) -> Any:
-    """An example batch as shapes and dtypes, with dtypes as JAX will see them."""
+    """Return an example batch as shapes and dtypes, with dtypes as JAX will see them."""
     _check_arrays(inputs, "the batch")
     shapes = jax.eval_shape(lambda batch: batch, inputs)
-    # Where an example lives says nothing: on Explicit axes that the user has set, its type would be of another mesh.
+    # eval_shape keeps an example's sharding; on Explicit axes that the user has set, its type would name that mesh.
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), shapes)
 
 
 class OnlyReads:
-    """A step that only reads the state and returns its outputs alone, as one that returns no state.
+    """Wraps a step that only reads the state and returns its outputs alone.
 
     Args:
         step: the user's step.
@@ -128,7 +128,7 @@ class OnlyReads:
         self._step = step
 
     def __call__(self, state: Any, batch: Any) -> tuple[None, Any]:
-        """No new state, and the outputs."""
+        """Return no new state, and the outputs."""
         outputs = self._step(state, batch)
         if isinstance(outputs, tuple) and outputs and _is_like(outputs[0], state):
             raise ProgramError(
@@ -139,7 +139,7 @@ class OnlyReads:
 
 
 def over_arrays(step: Any, init: Callable[[Any], Any]) -> tuple[Any, Callable[[Any], Any]]:
-    """Step and init of a state that holds arrays only, where the user's own hold whole Equinox modules.
+    """Wrap step and init so that the state holds arrays only, where the user's own hold whole Equinox modules.
 
     Args:
         step: the user's step, given whole modules.
@@ -161,20 +161,20 @@ def over_arrays(step: Any, init: Callable[[Any], Any]) -> tuple[Any, Callable[[A
 
 
 def as_shapes(tree: Any) -> Any:
-    """A tree of arrays, or of numbers that JAX takes for arrays, as shapes and dtypes."""
+    """Convert a tree of arrays, or of numbers that JAX takes for arrays, to shapes and dtypes."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
 @dataclass(frozen=True)
 class Traced:
-    """What a step does, seen from a single abstract trace.
+    """What a single abstract trace finds in a step.
 
     Attributes:
         intermediates: the values that it constrains by name, and its outputs, as shapes.
         required_names: the names among them that a layout must speak of.
         specs: the specs that it constrains values to.
         sums_over_batch: whether it says where it sums over its batch.
-        jaxpr: the trace; None of a step that only makes sense on pieces.
+        jaxpr: the trace; None for a step that only makes sense on shards.
     """
 
     intermediates: dict[str, Any] = field(default_factory=dict)
@@ -227,7 +227,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
     except NameError as error:
         if "unbound axis name" not in str(error):
             raise
-        if by_hand and not num_sums:  # it only makes sense on pieces, and is checked there
+        if by_hand and not num_sums:  # it only makes sense on shards, and is checked there
             return Traced()
         if by_hand:
             raise ProgramError(
@@ -247,7 +247,7 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
 
 
 def _is_like(tree: Any, state: Any) -> bool:
-    """Whether a tree has the leaves of a state."""
+    """Tell whether a tree has the leaves of a state."""
     if jax.tree.structure(tree) != jax.tree.structure(state) or not jax.tree.leaves(state):
         return False
     return as_shapes(tree) == as_shapes(state)
@@ -260,7 +260,7 @@ def _check_arrays(tree: Any, what: str) -> None:
 
 
 def check_results(step: Callable[..., Any], result: Any) -> None:
-    """Raise when a step returned something else than a pair of state and arrays."""
+    """Raise if a step returned anything but a pair of state and arrays."""
     if not (isinstance(result, tuple) and len(result) == 2):
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
         raise ProgramError(
@@ -271,7 +271,7 @@ def check_results(step: Callable[..., Any], result: Any) -> None:
 
 
 def check_state_type(step: Callable[..., Any], before: Any, after: Any) -> None:
-    """A state that changes its type in a step could be donated once and never run again."""
+    """Raise if a step changes the type of the state: it could be donated once and never run again."""
     old, new = (
         {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flatten_paths(as_shapes(tree))[0]}
         for tree in (before, after)
@@ -294,16 +294,16 @@ def check_state_type(step: Callable[..., Any], before: Any, after: Any) -> None:
 
 
 def unknown_axis(step: Callable[..., Any], axes: Collection[str], error: NameError) -> ProgramError | None:
-    """The error for a collective over an axis that the mesh lacks, where that is what JAX complains of."""
+    """Return the error for a collective over an axis that the mesh lacks, if that is JAX's complaint."""
     unbound = re.search(r"unbound axis name: (\w+)", str(error))
     if unbound is None:
         return None
     return ProgramError(
-        f"{named(step)} uses a collective over {unbound[1]!r}, which is no axis of this mesh: "
+        f"{named(step)} uses a collective over {unbound[1]!r}, which is not an axis of this mesh: "
         f"{did_you_mean(unbound[1], axes)}"
     )
 
 
 def named(step: Callable[..., Any]) -> str:
-    """A step by its name, for messages."""
+    """Name a step for messages."""
     return f"the step {getattr(step, '__name__', type(step).__name__)}"

@@ -1,11 +1,11 @@
-"""A function of the whole batch, computed by devices that each have some of its samples: BatchNorm in mode manual.
+"""Compute a function of the whole batch on devices that each hold some samples, as BatchNorm needs in mode manual.
 
-The function is traced twice, for one device's samples and for all. Dims whose sizes differ are where samples are, and
-the two traces are run side by side. What treats each sample by itself runs as it was traced for one device. What adds
-samples up (a mean, a product over them) is summed over the devices; numbers that were worked out from the size of the
-batch are those of the whole one. For what is left, such as a sort over the samples, they are gathered and it is done as
-one device would, which is always right. So the result is one device's, whatever the function mixes, and no model has
-to name an axis. What each operation is to the samples says `sample_dims.py`.
+The function is traced twice: for one device's samples and for all. A dim whose size differs holds samples, and the two
+traces are run side by side. An operation that treats each sample by itself runs as traced for one device. One that
+sums over samples (a mean, a product) is summed over the devices, and numbers computed from the batch size are those of
+the whole batch. For any other, such as a sort over the samples, the samples are gathered and it runs as on one device,
+which is always right. So the result is that of the single-device run, and no model has to name an axis.
+`sample_dims.py` classifies the operations.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from outlay.program.sample_dims import WHOLE, is_local, sample_dim, sums_samples
 
 
 class NeedsOneBatch(Exception):
-    """A loss of one number per sample asked for the whole batch."""
+    """Raised when a loss of one number per sample asks for the whole batch."""
 
 
 class SpreadBatch:
-    """How the samples of a batch are spread over the devices of a mesh.
+    """The samples of a batch, spread over the devices of a mesh.
 
     Args:
         mesh: the mesh.
@@ -50,17 +50,17 @@ class SpreadBatch:
         self._mesh, self._axes, self._vary, self._always = mesh, axes, vary, always
 
     def is_needed(self, function_is_global: bool) -> bool:
-        """Whether a loss must be computed as over the whole batch."""
+        """Tell whether a loss must be computed as over the whole batch."""
         return self.num_devices > 1 and (function_is_global or self._always)
 
     def gather(self, tree: Any) -> Any:
-        """The samples of all devices; only where a loss is computed as over the whole batch."""
+        """Gather the samples of all devices; only where a loss is computed as over the whole batch."""
         if self.num_devices > 1 and not self._always:
             raise NeedsOneBatch
         return jax.tree.map(lambda x: self.whole(x, 0), tree)
 
     def mean(self, tree: Any) -> Any:
-        """The mean over devices of arrays of floats; others are the same on all."""
+        """Average float arrays over devices; others are the same on all."""
 
         def one(x: jax.Array) -> jax.Array:
             if self.num_devices == 1 or not jnp.issubdtype(x.dtype, jnp.inexact):
@@ -70,7 +70,7 @@ class SpreadBatch:
         return jax.tree.map(one, tree)
 
     def whole(self, x: jax.Array, dim: int) -> jax.Array:
-        """An array whose samples, along a dim, are gathered from all devices."""
+        """Gather an array's samples, along a dim, from all devices."""
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             bits = self.whole(jax.random.key_data(x), dim)
             return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
@@ -79,27 +79,27 @@ class SpreadBatch:
         return jax.lax.all_gather(x, self._axes, axis=dim, tiled=True)
 
     def own(self, x: jax.Array, dim: int) -> jax.Array:
-        """This device's samples of an array of all."""
+        """Cut this device's samples out of an array of all samples."""
         size = x.shape[dim] // self.num_devices
         return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(self._axes) * size, size, dim)
 
     def total(self, x: jax.Array) -> jax.Array:
-        """The sum over devices, each device's own to go on with."""
+        """Sum over devices, marked as varying so that the trace can go on with it."""
         return self._vary(jax.lax.psum(x, self._axes))
 
     def as_one(self, function: Callable[[Any, Any], Any], whole: Any, samples: Any) -> Any:
-        """`function(whole, samples)` as one device would compute it from all samples.
+        """Compute `function(whole, samples)` as a single device would from all samples.
 
         Args:
-            function: of what is the same everywhere, and of samples.
-            whole: what is the same on all devices.
+            function: takes replicated values and samples.
+            whole: the replicated values.
             samples: this device's samples, each leaf with one entry per sample.
 
         Returns:
-            Its results: those with entries for samples are of this device's, others are those of all samples.
+            Its results: entries per sample for this device's samples; anything else as for all samples.
 
         Raises:
-            ProgramError: the function does other things for another number of samples.
+            ProgramError: the function runs different operations for another number of samples.
         """
         every = jax.eval_shape(lambda tree: jax.tree.map(self._repeated, tree), samples)
         with gathering(_marked(jnp.copy)):
@@ -113,7 +113,7 @@ class SpreadBatch:
         return jnp.concatenate([x] * self.num_devices)
 
     def _run(self, of_all: Any, of_own: Any, values: Sequence[Any]) -> list[Any]:
-        """The results of two traces of one function, run side by side."""
+        """Run two traces of one function side by side."""
         consts = list(map(self._constant, getattr(of_all, "consts", ()), getattr(of_own, "consts", ())))
         of_all, of_own = getattr(of_all, "jaxpr", of_all), getattr(of_own, "jaxpr", of_own)
         _check_same_operations(of_all, of_own)
@@ -130,7 +130,7 @@ class SpreadBatch:
         return of_all if dim is None else self.own(jnp.asarray(of_all), dim)
 
     def _evaluate(self, all_: Any, own: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
-        """One operation on this device's samples."""
+        """Run one operation on this device's samples."""
         values = _numbers_of(all_.invars, values)
         name, inner = own.primitive.name, [*zip(*(jaxprs_in_params(eqn.params) for eqn in (all_, own)), strict=True)]
         if own.params.get("name") == WHOLE or is_local(all_, own):
@@ -151,7 +151,7 @@ class SpreadBatch:
         return self._run(of_all, of_own, values)
 
     def _done_whole(self, all_: Any, own: Any, values: Sequence[Any]) -> list[Any]:
-        """An operation on all samples, as one device would do it."""
+        """Run an operation on all samples, as a single device would."""
         dims = [sample_dim(*atoms) for atoms in zip(all_.invars, own.invars, strict=True)]
         whole = [x if dim is None else self.whole(x, dim) for x, dim in zip(values, dims, strict=True)]
         read = {atom: x for atom, x in zip(all_.invars, whole, strict=True) if not isinstance(atom, Literal)}
@@ -162,13 +162,14 @@ class SpreadBatch:
 
 
 def _numbers_of(atoms: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """Values, but for numbers that were worked out from the size of the batch: those of the whole one."""
+    """Replace constants that were computed from the batch size by those of the whole batch."""
     return [atom.val if isinstance(atom, Literal) else value for atom, value in zip(atoms, values, strict=True)]
 
 
 def _marked(gather: Callable[[jax.Array], jax.Array]) -> Callable[[Any], Any]:
-    """A gather that is traced as one operation of its own."""
+    """Return a gather that is traced as a single operation."""
 
+    # A jit of this name is one operation in both traces; inlined, they would differ by the collective.
     def gathered(x: jax.Array) -> jax.Array:
         return gather(x)
 
@@ -185,8 +186,8 @@ def _check_same_operations(of_all: Any, of_own: Any) -> None:
     names = [f"{names[first]!r}" if first < len(names) else "nothing" for names in (have, want)]
     at = source_line(eqns[0])
     raise ProgramError(
-        f"{at + ': ' if at else ''}the loss does other things for a device's samples than for the whole batch "
-        f"({names[0]} where the whole takes {names[1]}), so mode manual cannot tell what it means over all\n"
+        f"{at + ': ' if at else ''}the loss runs different operations for a device's samples than for the whole batch "
+        f"({names[0]} instead of {names[1]}), so mode manual cannot tell what it means over all samples\n"
         "  fix: do not let Python decide by the size of the batch, give each device more than one sample, or "
         "mode='auto'"
     )

@@ -1,4 +1,4 @@
-"""A graph loop by rows: each device computes some rows of the parts that can be computed so, and all of the others."""
+"""Run a graph loop by rows: each device computes some rows of the parts that have rows, and all of the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from outlay.layout.policies import SplitRows
 
 @dataclass(frozen=True, eq=False)  # so that it has a hash, which jax.jit asks for
 class ByRows:
-    """A graph loop laid out by rows over an axis of a mesh: what a program runs instead of it.
+    """A graph loop split by rows over a mesh axis, which a program runs in its place.
 
     Attributes:
         graph_loop: what the user wrote.
@@ -42,7 +42,7 @@ class ByRows:
 
     @property
     def layout(self) -> Layout:
-        """The rules, told which leaves have rows."""
+        """Return the user's rules with the leaves that have rows filled in."""
         numbers = tuple(
             (f"{name}.{pattern}", num)
             for name, num in self.rows.num.items()
@@ -56,10 +56,10 @@ class ByRows:
         )
 
     def init(self, key: Any) -> Any:
-        """The state, each device making all of it and keeping its rows.
+        """Make the whole state on each device and keep only its rows.
 
-        What is drawn for one row may depend on all others, as a kernel that is divided by its sum over them does;
-        were the sum taken piece by piece, it would be rounded differently on every number of devices.
+        The values of a row may depend on all others, as in a kernel that is divided by its sum over them. Summed
+        shard by shard, such a kernel would round differently for every number of devices.
         """
 
         def make(key: Any) -> Any:
@@ -69,7 +69,7 @@ class ByRows:
         return jax.shard_map(make, mesh=self.mesh, in_specs=P(), out_specs=specs, check_vma=False)(key)
 
     def __call__(self, state: Any, inputs: Any) -> tuple[Any, Any]:
-        """All steps, of a padded state."""
+        """Run all steps from a padded state."""
         num_steps, rows, recorded_outputs = count_steps(inputs), self.rows, self.graph_loop.recorded_outputs
         subgraph = Subgraph(rows.graph, tuple(rows.graph.parts), recorded_outputs, rows.num, rows.axis)
 
@@ -85,11 +85,11 @@ class ByRows:
 
 
 def by_rows(step: Any, init: Callable[[Any], Any], layout: Layout, mesh: Mesh, mode: str) -> ByRows | None:
-    """What a program runs where its layout splits rows; None where it does not.
+    """Return what a program runs where its layout splits rows; None where it does not.
 
     Raises:
-        ProgramError: rows are split, but the step is no graph loop in mode manual; or it is one, and they are not; or
-            the rules put its parts on devices of their own.
+        ProgramError: rows are split, but the step is not a graph loop in mode manual; or it is one and no rows are
+            split; or the rules put its parts on devices of their own.
     """
     axes = [rule.placement.axis for rule in layout if isinstance(rule.placement, SplitRows)]
     if not (axes and mode == "manual" and isinstance(step, GraphLoop)):

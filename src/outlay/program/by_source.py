@@ -32,15 +32,15 @@ _ENTERED = (SCAN, "while", "cond", *CALLS, *CHECKPOINTS)
 
 
 def by_source(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
-    """A step that constrains the values of which the layout speaks by their source; itself where it speaks of none.
+    """Wrap a step so that it constrains the values that the layout names by source; unchanged if there are none.
 
     Args:
         step: the user's step.
         layout: the rules.
 
     Raises:
-        ProgramError: when it is traced: rules that speak of nothing, or of values where none can be placed, or whose
-            spec has more dims than a value.
+        ProgramError: while it is traced: rules that match nothing, or values that cannot be placed, or whose spec has
+            more dims than a value.
     """
     rules = [rule for rule in layout if rule.is_by_source]
     if not rules:
@@ -54,7 +54,7 @@ def by_source(step: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
 
 
 def check_source_rules(layout: Layout, step: Any, mode: str, mesh: Mesh) -> None:
-    """Raise for rules that name values by their source where the compiler does not place what is inside the step."""
+    """Raise for rules that name values by source if the compiler does not place values inside the step."""
     rules = [rule for rule in layout if rule.is_by_source and not rule.optional]
     where = (
         f"mode {mode}"
@@ -68,17 +68,17 @@ def check_source_rules(layout: Layout, step: Any, mode: str, mesh: Mesh) -> None
         fix = "delete the rule" + (', or mode="auto"' if mode != "auto" else "")
         what = f"it names a value by its source, which is for mode auto on automatic axes; this is {where}"
         problems = [Problem("not here", rule.written, what, fix) for rule in rules]
-        head = f"{counted(len(rules), 'rule')} of the layout cannot be followed here:"
+        head = f"{counted(len(rules), 'rule')} of the layout cannot be applied here:"
         raise ProgramError(head, problems)
 
 
 @dataclass(frozen=True)
 class _Value:
-    """A value that a rule speaks of.
+    """A value that a rule matches.
 
     Attributes:
         path: its path in the plan.
-        rank: the number of the rule that speaks of it: the first such has it.
+        rank: the number of the first rule that matches it.
         batched: the dims that `jax.vmap` has added to it, the first to be named first.
         source: the line that makes it.
     """
@@ -105,10 +105,10 @@ class _BySource:
         }
 
     def run(self, step: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """The step's results.
+        """Run the step.
 
         A first trace, which is thrown away, tells whether there is anything to place outside of what is differentiated.
-        Where there is nothing the step itself is called, so that what a runner of sums keeps belongs to its trace.
+        If there is nothing, the step itself is called, so that what a runner of sums keeps belongs to its trace.
         """
         num_sums = 0
 
@@ -176,7 +176,7 @@ class _BySource:
         return True
 
     def _path(self, path: str, value: Any) -> str:
-        """The path of a value; others of the same name have other shapes, and a number each."""
+        """Return the path of a value; values of the same name with other shapes are numbered."""
         shapes = self.paths.setdefault(path, [])
         if (shape := (value.shape, value.dtype)) not in shapes:
             shapes.append(shape)
@@ -208,7 +208,7 @@ class _BySource:
         return values
 
     def _is_entered(self, eqn: Any) -> bool:
-        """Whether there are values to place inside an operation."""
+        """Tell whether there are values to place inside an operation."""
         inner = list(jaxprs_in_params(eqn.params))
         if not inner or is_of_a_derivative(eqn):
             return False
@@ -242,7 +242,7 @@ class _BySource:
         return {rank: place for rank, place in places.items() if place.turn(eqn) is None}
 
     def _inside(self, eqn: Any, values: list[Any]) -> list[Any]:
-        """The results of an operation, with values in it placed."""
+        """Run an operation with the values inside it placed."""
         params, name = eqn.params, eqn.primitive.name
         around, self.places = self.places, self._places_inside(eqn)
         try:
@@ -284,7 +284,8 @@ class _BySource:
 
 
 def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """A function's operations, and the structure of its results; never a trace that JAX has kept of another time."""
+    """Trace a function anew; return its operations and the structure of its results."""
+    # The lambda is a new function each time, so JAX cannot return a cached trace, which would hold no marks.
     jaxpr, result = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
     return jaxpr, jax.tree.structure(result)
 

@@ -1,4 +1,4 @@
-"""What a program asks of its compiler: options that belong to it, not to the process that compiles it."""
+"""Compile a program with options of its own, rather than those of the process that compiles it."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class CompilerOptions:
 
 
 def compiler_options(requested: RequestedOptions, mesh: Mesh | None) -> CompilerOptions:
-    """What was asked for, for the devices of a mesh.
+    """Return the requested options for the devices of a mesh.
 
-    What `XLA_FLAGS` or `LIBTPU_INIT_ARGS` set already is left out of a preset.
+    A preset leaves out what `XLA_FLAGS` or `LIBTPU_INIT_ARGS` already set.
 
     Args:
         requested: `preset`, `none`, options by name, or the name of a file of them.
-        mesh: whose devices are compiled for; without one a preset is empty.
+        mesh: the mesh of the devices to compile for; without one a preset is empty.
 
     Raises:
         ProgramError: there is no such preset, or the file cannot be read.
@@ -114,7 +114,7 @@ def _of_file(path: Path) -> dict[str, Value]:
         raise ProgramError(
             "\n".join(
                 [
-                    f"{path}: {counted(len(strange), 'word is no option', 'words are no options')} of XLA",
+                    f"{path}: {counted(len(strange), 'word is not an option', 'words are not options')} of XLA",
                     *strange,
                     "  fix: --xla_NAME=VALUE",
                 ]
@@ -128,16 +128,16 @@ def compile_with(
 ) -> tuple[Any, CompilerOptions]:
     """Compile a program with options of its own.
 
-    A preset pipelines no collectives of a program that takes its batch in microbatches: the compiler would peel that
-    loop, too, and hold the activations of two or three microbatches at once.
+    For a program with microbatches a preset leaves out pipelined collectives: the compiler would peel the loop over
+    microbatches as well, and hold the activations of two or three at once.
 
-    Where the GPU compiler finds no tiles for a product, it is asked once more to leave products to cuBLAS. What of a
-    preset this compiler does not know is left out.
+    If the GPU compiler finds no tiles for a product, it compiles again with products left to cuBLAS. Options of a
+    preset that this compiler does not know are left out.
 
     Args:
         lowered: the program.
-        options: what to ask for.
-        device: one of those that it is compiled for; None where that is not known.
+        options: the options.
+        device: one of the devices to compile for; None if unknown.
 
     Returns:
         The compiled program, and the options that it was compiled with.
@@ -178,7 +178,7 @@ def _without_pipelines(lowered: jax.stages.Lowered, options: CompilerOptions) ->
 
 
 def _takes_microbatches(lowered: jax.stages.Lowered) -> bool:
-    """Whether a loop of the program is the one over microbatches."""
+    """Tell whether the program has a loop over microbatches."""
     module: Any = lowered.compiler_ir("stablehlo")
     pending = [module.operation]
     while pending:
@@ -197,14 +197,14 @@ def _refused(options: CompilerOptions, message: str, unknown: str, platform: str
     known = flags_of_library(library) if library is not None else set()
     near = f", {did_you_mean(unknown, sorted(known))}" if known else ""
     return (
-        f"the compiler for {platform or 'these devices'} knows no option {unknown}{where}{near}\n"
+        f"the compiler for {platform or 'these devices'} has no option {unknown}{where}{near}\n"
         "  fix: correct the name, or leave it out; XLA drops and renames options from version to version, "
         f"and this is jaxlib {jaxlib.__version__}"
     )
 
 
 def _library(platform: str) -> Path | None:
-    """The file of a compiler."""
+    """Return the library file of a platform's compiler."""
     if platform == "tpu":
         import libtpu
 

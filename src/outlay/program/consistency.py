@@ -1,4 +1,4 @@
-"""The check that all processes are about to run the same program; else they hang, or compute wrong numbers."""
+"""Check that all processes are about to run the same program; otherwise they hang or compute wrong numbers."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _num_compared: collections.Counter[tuple[int, ...]] = collections.Counter()
 
 
 def check_agreement(facts: Facts, process: int, processes: Sequence[int]) -> None:
-    """Compare what this process is about to run with what the others are; all of them call this.
+    """Compare what this process is about to run with what the others are about to run; all of them call this.
 
-    Hashes are compared first, all by all. Only where they differ, one process of each kind sends the whole.
+    Hashes are compared first. Only if they differ does one process of each group send the whole.
 
     Args:
-        facts: of this process.
-        process: which it is.
-        processes: all that take part, this one among them.
+        facts: what this process is about to run.
+        process: the number of this process.
+        processes: the numbers of all that take part, with this one.
 
     Raises:
-        ProgramError: they differ, or some have not come; in every process that has.
+        ProgramError: they differ, or some have not arrived; raised in every process that has.
     """
     key = _key(tuple(processes))
     post(f"{key}/{process}", json.dumps(facts.hashes))
@@ -64,16 +64,16 @@ def check_agreement(facts: Facts, process: int, processes: Sequence[int]) -> Non
 
 
 def wait_for_all(first_run_of: str, where: str, process: int, processes: Sequence[int]) -> None:
-    """Go on when all have come here; the data of one may come minutes later than that of another.
+    """Wait until all processes are here; the data of one may come minutes later than that of another.
 
     Args:
         first_run_of: what they are about to run.
         where: file and line of the step.
-        process: which this is.
-        processes: all that take part, this one among them.
+        process: the number of this process.
+        processes: the numbers of all that take part, with this one.
 
     Raises:
-        ProgramError: some have not come.
+        ProgramError: some have not arrived.
     """
     seconds = patience()
     missing = gather_all(f"{_key(tuple(processes))}/{first_run_of}", processes, process, seconds)
@@ -82,7 +82,7 @@ def wait_for_all(first_run_of: str, where: str, process: int, processes: Sequenc
 
 
 def _key(processes: tuple[int, ...]) -> str:
-    """Of this comparison, the same in all processes, since they compare the same things in the same order."""
+    """Return this comparison's key: the same in all processes, which compare the same things in the same order."""
     number = _num_compared[processes]
     _num_compared[processes] += 1
     return f"agree/{hashlib.sha256(repr(processes).encode()).hexdigest()[:12]}/{number}"
@@ -102,9 +102,9 @@ def _missing_processes(
     missing: Sequence[int], processes: Sequence[int], process: int, seconds: float, where: str
 ) -> str:
     return (
-        f"{len(missing)} of {len(processes)} processes have not come to where process {process} has waited "
-        f"{seconds:g} s to run its program ({where})\n  missing: {named(missing)}\n  fix: every process of a mesh "
-        "makes and runs the same programs in the same order; where one just needs longer: outlay.join(timeout=...)"
+        f"process {process} has waited {seconds:g} s to run its program ({where}), and {len(missing)} of "
+        f"{len(processes)} processes have not arrived\n  missing: {named(missing)}\n  fix: make and run the same "
+        "programs in the same order in every process of a mesh; if one just needs longer: outlay.join(timeout=...)"
     )
 
 
@@ -115,8 +115,8 @@ def _facts_of(key: str, process: int) -> Facts:
 
 _NUM_LINES = 3
 _WIDTH = 120
-_NUMBERED = re.compile(r"%\w+")  # a value; one operation more gives all that follow another number
-_WINDOW = 200  # lines from the first difference on that are compared; the time goes with its square
+_NUMBERED = re.compile(r"%\w+")  # a value's number: one more operation changes those of all that follow
+_WINDOW = 200  # lines compared from the first difference on; the time grows with its square
 _FIXES = {
     "config": "start all processes with the same options, files and versions",
     "data": "state and batch are global, so their shapes are the same in every process",
@@ -128,11 +128,11 @@ Group = tuple[int, ...]
 
 
 def disagreement(facts: Mapping[Group, Facts], hashes: Mapping[Group, Hashes]) -> str:
-    """The message: each group of processes against the largest of them, or the first of those.
+    """Write the message: each group of processes compared with the largest group, or the first of the largest.
 
     Args:
-        facts: by processes that are about to run the same, what that is.
-        hashes: the hashes by which that was seen.
+        facts: what each group of processes is about to run.
+        hashes: the hashes of each group.
     """
     usual, *others = sorted(facts, key=lambda group: (-len(group), group))
     lines: list[str] = []
@@ -148,12 +148,12 @@ def disagreement(facts: Mapping[Group, Facts], hashes: Mapping[Group, Hashes]) -
         if not values:  # else another program is only the consequence
             lines += _first_lines(facts[other].program, facts[usual].program)
         kinds |= dict.fromkeys(values or differing)
-    headline = "the processes are about to run different things, which would hang them or make wrong numbers"
+    headline = "the processes are about to run different programs: they would hang or compute wrong numbers"
     return "\n  ".join([headline, *lines, *(f"fix: {_FIXES[kind]}" for kind in kinds)])
 
 
 def named(processes: Sequence[int]) -> str:
-    """Processes in a message.
+    """Name processes in a message.
 
     >>> named([3]), named([0, 1, 2])
     ('process 3', 'processes 0, 1, 2')
@@ -169,7 +169,7 @@ def _of_mapping(kind: str, other: Mapping[str, str], usual: Mapping[str, str]) -
 
 
 def _first_lines(other: str, usual: str) -> list[str]:
-    """The first lines in which two programs differ; none where one was too long to be sent."""
+    """Return the first lines in which two programs differ; none if one was too long to be sent."""
     if not other or not usual:
         return []
     lines, there = other.splitlines(), usual.splitlines()
@@ -188,10 +188,10 @@ def _first_lines(other: str, usual: str) -> list[str]:
 
 
 _PACKAGE = str(Path(outlay.__file__).parent)
-_LONGEST = 1 << 20  # characters of a packed program that are sent to be compared line by line
-# A callback is pinned to one device of the process that lowers it, so this differs where nothing is wrong.
+_LONGEST = 1 << 20  # characters of a packed program that is still sent for the comparison by lines
+# A callback is pinned to one device of the process that lowers it, so its mesh differs though nothing is wrong.
 _PINNED = re.compile(r"^.*sdy\.mesh @maximal_mesh_\d+ = .*\n|(?<=@maximal_mesh_)\d+", re.MULTILINE)
-# Where something is written, or how many devices and threads a process has: no number depends on them.
+# Output paths and the numbers of devices and threads may differ: no computed value depends on them.
 _OWN_OF_A_PROCESS = re.compile(r"dump|_dir$|_path$|cache|host_platform_device_count|multi_thread|_threads$|log_")
 _OPTIONS = (
     "jax_enable_x64",
@@ -209,8 +209,8 @@ class Facts:
     """What a process is about to run.
 
     Attributes:
-        config: by name, what was chosen.
-        data: by path, dtype and shape of the leaves of state and batch.
+        config: the settings by name.
+        data: dtype and shape of the leaves of state and batch, by path.
         program: the lowered program.
         where: file and line of its function.
     """
@@ -222,12 +222,12 @@ class Facts:
 
     @functools.cached_property
     def hashes(self) -> dict[str, str]:
-        """A short hash of each."""
+        """Hash config, data and program."""
         texts = {"config": json.dumps(self.config), "data": json.dumps(self.data), "program": self.program}
         return {kind: hashlib.sha256(text.encode()).hexdigest()[:12] for kind, text in texts.items()}
 
     def to_json(self) -> str:
-        """For another process; a program that is too long to be sent is left out."""
+        """Serialize for another process, without a program that is too long to be sent."""
         packed = base64.b85encode(zlib.compress(self.program.encode())).decode()
         return json.dumps(asdict(self) | {"program": packed if len(packed) < _LONGEST else ""})
 
@@ -277,12 +277,12 @@ def _of_the_compiler(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def same_everywhere(lowered: str) -> str:
-    """The text of a lowered program without what differs from process to process in one and the same program."""
+    """Remove from a lowered program's text what differs between processes in one and the same program."""
     return _PINNED.sub("", lowered)
 
 
 def source_of(step: Callable[..., Any]) -> str:
-    """File and line of a step: of the user's function in it where the step is Outlay's own."""
+    """Return file and line of a step, or of the user's function in it if the step is Outlay's own."""
     while isinstance(step, functools.partial):
         step = step.func
     reached, functions = [inspect.unwrap(step)], []

@@ -1,7 +1,7 @@
-"""Collectives for CPU devices of several processes, where those of gloo are slow.
+"""Replace the collectives between CPU devices of several processes where gloo's are slow.
 
-`psum` between two processes and `psum_scatter` between any number took longer than the bytes that they move; the same
-bytes exchanged and then added took less (benchmarks/results).
+`psum` between two processes, and `psum_scatter` between any number, take longer than exchanging the same bytes and
+adding them (benchmarks/results).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Axes = tuple[str, ...]
 
 
 def are_apart(mesh: Mesh, axes: Axes) -> bool:
-    """Whether what is shared over these axes goes from process to process, between CPU devices."""
+    """Tell whether a collective over these axes goes between processes, on CPU devices."""
     groups = _groups(mesh, axes)
     return any(
         device.platform == "cpu" and device.process_index != first.process_index
@@ -27,18 +27,18 @@ def are_apart(mesh: Mesh, axes: Axes) -> bool:
 
 
 def are_pairs(mesh: Mesh, axes: Axes) -> bool:
-    """Whether it goes between two devices, each of another process."""
+    """Tell whether such a collective joins exactly two devices."""
     return math.prod(mesh.shape[axis] for axis in axes) == 2 and are_apart(mesh, axes)
 
 
 def exchange_and_add(x: jax.Array, axes: Axes) -> jax.Array:
-    """The sum over two devices, on both; what `psum` gives, but JAX does not know that it is the same on both."""
+    """Sum over two devices, on both: `psum`'s result, but to JAX it varies over the axis."""
     return x + jax.lax.ppermute(x, axes, [(0, 1), (1, 0)])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def gather(piece: jax.Array, axes: Axes, dim: int) -> jax.Array:
-    """`all_gather` along a dim whose transpose is `scatter`."""
+    """Gather along a dim, like `all_gather`, but with `scatter` as its transpose."""
     return jax.lax.all_gather(piece, axes, axis=dim, tiled=True)
 
 
@@ -54,14 +54,14 @@ gather.defvjp(_gather_forward, _gather_backward)
 
 
 def scatter(x: jax.Array, axes: Axes, dim: int) -> jax.Array:
-    """Each device's piece of the sum along a dim, as from `psum_scatter`: pieces are exchanged, then added."""
+    """Reduce-scatter along a dim, like `psum_scatter`: shards are exchanged, then added."""
     num = jax.lax.axis_size(axes)
     pieces = x.reshape(*x.shape[:dim], num, x.shape[dim] // num, *x.shape[dim + 1 :])
     return jax.lax.all_to_all(pieces, axes, dim, dim, tiled=True).sum(dim)
 
 
 def _groups(mesh: Mesh, axes: Axes) -> np.ndarray:
-    """The devices that share something over the axes, one row a group."""
+    """Return the groups of devices that a collective over the axes joins, one row each."""
     positions = [mesh.axis_names.index(axis) for axis in axes]
     last = range(-len(positions), 0)
     return np.moveaxis(mesh.devices, positions, last).reshape(-1, math.prod(mesh.shape[axis] for axis in axes))

@@ -1,4 +1,4 @@
-"""Parts of a graph that share devices: the program of their steps, and the dispatch loop that runs all such groups."""
+"""Compile the steps of graph parts that share devices, and dispatch all such groups."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DeviceGroup:
 
     @functools.cached_property
     def foreign(self) -> tuple[tuple[str, str], ...]:
-        """What they read of parts elsewhere, as (part, port)."""
+        """Return what they read from parts in other groups, as (part, port)."""
         reads = [
             source for name in self.names for of in self.subgraph.graph.parts[name].reads.values() for source in of
         ]
@@ -54,17 +54,17 @@ class DeviceGroup:
 
     @functools.cached_property
     def whole(self) -> jax.sharding.Sharding:
-        """Where an array is that all its devices hold."""
+        """Return the sharding of an array that is replicated over the group's devices."""
         if len(self.devices) == 1:
             return SingleDeviceSharding(self.devices[0])
         return NamedSharding(part_of(self.devices), P())
 
     def init(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """What makes the state of these parts here, and nothing of the others."""
+        """Return the compiled init of these parts alone."""
 
         def mine(key: Any) -> Any:
-            state = make(key)
-            state = self._of_parts(state)
+            state = self._of_parts(make(key))  # XLA removes what only the other parts need
+            # Made whole and then cut, so that kernels normalized over rows round as on one device.
             return self.rows.piece(self.rows.pad(jax.lax.optimization_barrier(state))) if self.rows else state
 
         return jax.jit(
@@ -73,7 +73,7 @@ class DeviceGroup:
         )
 
     def begin(self) -> Callable[[Any], Any]:
-        """What makes all that the loop carries besides state and cache."""
+        """Return the function that makes what the loop carries besides state and cache."""
 
         def blank(state: Any) -> Any:
             return _rest(self.subgraph.begin(state, self.num_steps))
@@ -82,9 +82,9 @@ class DeviceGroup:
         return jax.jit(mapped, out_shardings=None if self.rows else self.whole)
 
     def steps(self, num_steps: int) -> jax.stages.Lowered:
-        """So many steps in one dispatch: (own, rest, cache, foreign, inputs) -> (own, rest, cache).
+        """Lower this many steps as one dispatch: (own, rest, cache, foreign, inputs) -> (own, rest, cache).
 
-        State and what is kept become the new ones in place; the cache does not, since it may still be on its way.
+        State and recorded outputs are donated; the cache is not, since a copy of it to another group may be pending.
         """
 
         def run(own: Any, rest: Any, cache: Any, foreign: Any, inputs: Any) -> Any:
@@ -106,7 +106,7 @@ class DeviceGroup:
         return jax.jit(mapped, donate_argnums=(0, 1)).lower(*shapes)
 
     def end(self) -> Callable[[Any, Any], Any]:
-        """What looks at everything once more, and cuts off rows that fill up: (own, rest) -> (kept, not finite)."""
+        """Return the final check, which also crops padded rows: (own, rest) -> (kept, not finite)."""
         subgraph = self.subgraph
 
         def look(own: Any, rest: Any) -> Any:
@@ -122,14 +122,14 @@ class DeviceGroup:
         return jax.jit(end)
 
     def ends(self) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
-        """What begins a call and what ends it, compiled."""
+        """Compile the functions that begin and end a call."""
         mine = self._of_parts(self.state)
         mine, rest = self._typed(mine, self._specs(mine)), jax.eval_shape(self.begin(), mine)
         own = {name: mine[name] for name in self.names}
         return self.begin().lower(mine).compile(), self.end().lower(own, self._typed(rest, self._rest_specs)).compile()
 
     def foreign_of(self, cache: Any) -> dict[str, dict[str, Any]]:
-        """Of the cache of a graph what these parts read of others."""
+        """Select from the cache of a graph what these parts read from others."""
         read: dict[str, dict[str, Any]] = {}
         for part, port in self.foreign:
             read.setdefault(part, {})[port] = cache[part][port]
@@ -149,7 +149,7 @@ class DeviceGroup:
         return {"not_finite": dict.fromkeys(self.names, P()), "kept": buffer_specs, "step": P()}
 
     def _typed(self, tree: Any, specs: Any) -> Any:
-        """Shapes that say where they are."""
+        """Return shapes with shardings."""
         return jax.tree.map(
             lambda x, spec: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._at(spec)), tree, specs
         )
@@ -189,7 +189,7 @@ class Route:
 
 
 def routes(groups: Sequence[DeviceGroup]) -> list[Route]:
-    """Everything that is sent: only what is read elsewhere, and only to where it is read."""
+    """List all transfers: only outputs that another group reads, and only to the devices that read them."""
     home = {name: number for number, group in enumerate(groups) for name in group.names}
     return [
         Route(part, port, home[part], target, device)
@@ -200,7 +200,7 @@ def routes(groups: Sequence[DeviceGroup]) -> list[Route]:
 
 
 class Dispatch:
-    """Runs the steps of all groups; nothing is waited for, so they run as far ahead as what they read allows.
+    """Dispatches the steps of all groups without waiting: each group runs ahead as far as its inputs allow.
 
     Args:
         groups: the groups.
@@ -215,7 +215,7 @@ class Dispatch:
         self._is_simple = all(len(group.devices) == 1 for group in groups)
 
     def __call__(self, own: list[Any], rest: list[Any], caches: list[Any], inputs: Sequence[Any]) -> None:
-        """All steps; state, what is kept and caches are replaced in their lists."""
+        """Run all steps; state, recorded outputs and caches are replaced in their lists."""
         numbers = range(len(self.groups))
         foreign: list[dict[str, dict[str, Any]]] = [{part: {} for part, _ in group.foreign} for group in self.groups]
         slots = [(foreign[route.target][route.part], route.port) for route in self.routes]
@@ -223,6 +223,7 @@ class Dispatch:
         for num, programs in self.programs:
             for _ in range(num):
                 if self._is_simple:
+                    # jax.device_put would spend several times as long in Python on each array.
                     sent = copy_to([caches[origin][part][port] for origin, part, port in sources], self._devices)
                     for (slot, port), array in zip(slots, sent, strict=True):
                         slot[port] = array
@@ -232,7 +233,7 @@ class Dispatch:
                     own[i], rest[i], caches[i] = programs[i](own[i], rest[i], caches[i], foreign[i], inputs[i])
 
     def _send(self, caches: list[Any], foreign: list[dict[str, dict[str, Any]]]) -> None:
-        """The same where some group has several devices, which all hold what they send, and all get what is sent."""
+        """Send where some group has several devices: what is sent is replicated over them before and after."""
         values = [caches[route.origin][route.part][route.port].addressable_data(0) for route in self.routes]
         pieces: dict[tuple[int, str, str], list[jax.Array]] = {}
         for route, array in zip(self.routes, copy_to(values, self._devices), strict=True):
@@ -246,12 +247,12 @@ class Dispatch:
 
 
 def split_state(state: Any, groups: Sequence[DeviceGroup]) -> tuple[list[Any], list[Any]]:
-    """A state as each group's own and each group's cache."""
+    """Split a state into each group's own parts and each group's cache."""
     own = [{name: state[name] for name in group.names} for group in groups]
     return own, [{name: state[CACHE][name] for name in group.names} for group in groups]
 
 
 def joined(own: Sequence[Any], caches: Sequence[Any]) -> Any:
-    """The inverse of `split_state`."""
+    """Join what `split_state` split."""
     parts = {name: part for one in own for name, part in one.items()}
     return {**parts, CACHE: {name: ports for cache in caches for name, ports in cache.items()}}

@@ -1,4 +1,4 @@
-"""Why a call fails, in the user's terms: which leaf was used up, is missing, or lives elsewhere."""
+"""Explain why a call fails: which leaf was used up, is missing, or lives elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outlay.layout.plan import LeafPlan, Plan
 
 
 def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh: Mesh) -> ProgramError | None:
-    """The error to raise instead of JAX's, or None when state and batch are as planned.
+    """Return the error to raise instead of JAX's, or None if state and batch are as planned.
 
     Args:
         state: what was passed as state.
@@ -43,24 +43,24 @@ def diagnose(state: Any, batch: Any, planned: tuple[Any, Any], plan: Plan, mesh:
 
 
 def donated_error(state: Any, batch: Any) -> ProgramError:
-    """The error for arrays that an earlier step was given for good."""
+    """Return the error for arrays that were donated to an earlier step."""
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
     gone = [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]
     shown = ", ".join(gone[:8]) + (f" and {len(gone) - 8} more" if len(gone) > 8 else "")
     return ProgramError(
         "this state was used already: a step donates its state, so "
         f"{counted(len(gone), 'leaf is', 'leaves are')} gone: {shown}\n"
-        "  fix: keep the state that the step returns: state, outputs = program(state, batch)"
+        "  fix: use the state that the step returns: state, outputs = program(state, batch)"
     )
 
 
 def traced_call_error(what: str) -> ProgramError:
-    """The error for a program that is called while JAX traces."""
+    """Return the error for a program that is called while JAX traces."""
     return ProgramError(
         f"{what} cannot be called under jax.jit, grad, vmap, scan or eval_shape: it is compiled already, for its own "
         "mesh, and donates its state\n"
-        "  fix: call it from plain Python, for step in range(n): state, outputs = program(state, batch). To be "
-        "transformed is its step: outlay.program(jax.vmap(step), ...), a jax.lax.scan inside it, or "
+        "  fix: call it from plain Python, for step in range(n): state, outputs = program(state, batch). Transform "
+        "its step instead: outlay.program(jax.vmap(step), ...), a jax.lax.scan inside it, or "
         "jax.grad(program.step); for shapes alone, program.state_shapes and program.output_shapes"
     )
 
@@ -77,7 +77,7 @@ def check_outputs(state: Any, plan: Plan, mesh: Mesh) -> None:
 
 
 def check_devices(plan: Plan) -> None:
-    """A program spans its whole mesh: leaves put on a part of it by `on` cannot enter one compiled step.
+    """Raise for leaves that `on` puts on a part of the mesh: one compiled step spans the whole mesh.
 
     Raises:
         ProgramError: with the leaves and their devices.
@@ -86,8 +86,8 @@ def check_devices(plan: Plan) -> None:
     if apart:
         lines = [f"  {leaf.path}: device {', '.join(map(str, leaf.device_ids))} ({leaf.rule})" for leaf in apart]
         head = (
-            f"{counted(len(apart), 'leaf lives', 'leaves live')} on a part of {plan.mesh}, but one compiled "
-            "step needs all on all of it:"
+            f"{counted(len(apart), 'leaf lives', 'leaves live')} on a part of {plan.mesh}, but a compiled step "
+            "needs every leaf on the whole mesh:"
         )
         fix = (
             "  fix: split them over a mesh axis instead of on()/by_module(); outlay.arrays.put only moves arrays\n"

@@ -1,4 +1,4 @@
-"""What a program asks of the way it is executed: the modes there are, and the one protocol behind which they differ."""
+"""The modes of a program, and the protocol `Execution` that each way of executing it implements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_mode(mode: str, mesh: Mesh) -> None:
 
 
 def check_jit_enabled() -> None:
-    """Raise where JAX is told to compile nothing: all that a program is would silently not be.
+    """Raise if JAX is told to compile nothing: a program would then silently ignore its layout.
 
     Raises:
         ProgramError: `jax_disable_jit` is set.
@@ -48,7 +48,7 @@ def check_jit_enabled() -> None:
 class Execution(Protocol):
     """A way to execute a program: one step over the whole mesh (`OneStep`), or a graph on `PlacedGraph`.
 
-    A program asks it everything that the ways differ in; what they share, checks above all, is the program's.
+    What all ways share, above all the checks, is in `Program`.
     """
 
     plan: Plan
@@ -63,25 +63,25 @@ class Execution(Protocol):
     steps_in_mesh: bool
 
     def check_key(self, key: Any) -> None:
-        """Raise for a key whose state would not be the planned one."""
+        """Raise for a key whose state would differ from the plan."""
         ...
 
     def init(self, key: Any) -> Any:
-        """Make the state where the plan puts it."""
+        """Initialize the state where the plan puts it."""
         ...
 
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
-        """What is compiled: one program, or one for each group of devices."""
+        """Lower the step: one program, or one for each group of devices."""
         ...
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
-        """The same compiled."""
+        """Compile what `lower` returned."""
         ...
 
     def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], Any]:
-        """What a call runs: from state and batch to the new state and outputs, or outputs alone."""
+        """Return what a call runs: from state and batch to the new state and outputs, or outputs alone."""
         ...
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        """What the step is traced in."""
+        """Return the context in which the step is traced."""
         ...

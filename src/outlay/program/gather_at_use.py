@@ -1,9 +1,9 @@
-"""Gather split parameters where they are used: of layers stacked for `lax.scan`, one at a time.
+"""Gather split parameters where they are used; layers stacked for `lax.scan` one at a time.
 
-The function that takes the parameters is traced once, and its operations are run again with pieces in their place. An
-operation that needs a parameter gathers it. A loop over stacked layers is given the stacked pieces, and each turn
-gathers its own layer; what is recomputed in the backward pass (`jax.checkpoint`) gathers again, rather than keep every
-layer whole in between. So gradients, too, are scattered layer by layer: the transpose of a gather is a scatter.
+The function that takes the parameters is traced once, and its operations are run again on shards. An operation that
+needs a parameter gathers it. A loop over stacked layers takes the stacked shards, and each iteration gathers its own
+layer; what is recomputed in the backward pass (`jax.checkpoint`) gathers again, so no layer stays gathered in between.
+Gradients are scattered layer by layer as well: the transpose of a gather is a scatter.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CHEAP = {"convert_element_type", "copy", "reshape", "reduce_precision", "squeez
 
 
 def gathered_at_use(function: Callable[..., Any], params: Any, dims: Sequence[Dims], mesh: Mesh, *args: Any) -> Any:
-    """`function(params, *args)` inside `jax.shard_map`, where `params` are each device's pieces.
+    """Call `function(params, *args)` inside `jax.shard_map`, where `params` are each device's shards.
 
     Args:
-        function: takes whole parameters.
-        params: pieces of them.
+        function: takes unsplit parameters.
+        params: the shards.
         dims: for each leaf, how its dims are split.
         mesh: the mesh.
         *args: what the function takes besides.
@@ -50,14 +50,14 @@ def gathered_at_use(function: Callable[..., Any], params: Any, dims: Sequence[Di
 
 @dataclass(eq=False)
 class Piece:
-    """One device's piece of an array, which is gathered when somebody needs the whole.
+    """One device's shard of an array, gathered when an operation needs the whole array.
 
     Attributes:
-        array: the piece.
-        dims: how the whole is split.
+        array: the shard.
+        dims: how the array is split.
         mesh: the mesh.
-        dtype: what the whole is converted to once it is gathered; None for its own. Not before, though fewer bytes
-            would move, because gradients would then be summed over devices in that dtype.
+        dtype: what the array is converted to after the gather; None for its own. Converting before would move fewer
+            bytes, but gradients would then be summed over devices in that dtype.
     """
 
     array: jax.Array
@@ -67,13 +67,13 @@ class Piece:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
+        """Return the shape of the whole array."""
         parts = [math.prod(self.mesh.shape[axis] for axis in axes) for axes in self.dims]
         return tuple(size * num for size, num in zip(self.array.shape, parts, strict=True))
 
     @functools.cached_property
     def whole(self) -> jax.Array:
-        """The whole array."""
+        """Gather the whole array, once."""
         whole: Any = self.array
         for dim, axes in enumerate(self.dims):
             if axes and are_apart(self.mesh, axes):
@@ -84,7 +84,7 @@ class Piece:
 
 
 def _with(like: Any, array: jax.Array, dims: Dims | None = None) -> Any:
-    """A piece like another one, of another array: where it was a whole array, just that."""
+    """Return a shard like another with a new array; where the other is no shard, the array itself."""
     if not isinstance(like, Piece):
         return array
     return dataclasses.replace(like, array=array, dims=like.dims if dims is None else dims)
@@ -103,7 +103,7 @@ def _run(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
 
 
 def _evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
-    """One operation, of whose operands some may be pieces."""
+    """Run one operation, some of whose operands may be shards."""
     if any(isinstance(value, Piece) for value in values):
         name, results = eqn.primitive.name, None
         if name == SCAN:
@@ -121,7 +121,7 @@ def _evaluate(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> li
 
 
 def _loop(params: Any, values: list[Any]) -> list[Any] | None:
-    """A scan that takes stacked pieces, and gathers in each turn."""
+    """Run a scan on stacked shards, gathering in each iteration."""
     body, (num_consts, num_carried) = params["jaxpr"], scan_operands(params)
     variables = getattr(body, "jaxpr", body).invars
     consts = [
@@ -155,7 +155,7 @@ def _loop(params: Any, values: list[Any]) -> list[Any] | None:
 
 
 def _recomputed(params: Any, values: list[Any]) -> list[Any]:
-    """A `jax.checkpoint` that takes pieces and gathers inside, so again where it is recomputed."""
+    """Run a `jax.checkpoint` on shards, so that it gathers inside, and again when it is recomputed."""
 
     def inside(*arrays: jax.Array) -> list[Any]:
         return _run(params["jaxpr"], list(map(_with, values, arrays)))
@@ -166,7 +166,7 @@ def _recomputed(params: Any, values: list[Any]) -> list[Any]:
 
 
 def _all_but_gathered(policy: Callable[..., Any] | None, shapes: set[tuple[int, ...]]) -> Callable[..., Any]:
-    """What a policy keeps for the backward pass, or everything, without parameters that were gathered."""
+    """Return a policy like another (None: keep everything), except that gathered parameters are not kept."""
 
     def keeps(primitive: Any, *types: Any, **params: Any) -> Any:
         if primitive.name == "all_gather" or (primitive.name in _CHEAP and types[0].shape in shapes):
@@ -177,7 +177,7 @@ def _all_but_gathered(policy: Callable[..., Any] | None, shapes: set[tuple[int, 
 
 
 def _only_sliced(jaxpr: Any, variable: Any) -> bool:
-    """Whether all that is done with a stack is to take a layer of it by number."""
+    """Tell whether a stack is only ever sliced, one layer at a time."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     uses = [eqn for eqn in jaxpr.eqns if variable in eqn.invars]
     return all(eqn.primitive.name == "dynamic_slice" for eqn in uses) and variable not in jaxpr.outvars
@@ -228,7 +228,7 @@ def _dynamic_slice(piece: Piece, starts: Sequence[Any], params: Any) -> Piece | 
 
 
 def _reshape(piece: Piece, _: Any, params: Any) -> Piece | None:
-    """Of the dims before those that are split, as where layers are taken in groups."""
+    """Reshape the dims before the split ones, as when layers are scanned in groups."""
     first = next(dim for dim, axes in enumerate(piece.dims) if axes)
     rest, sizes = piece.shape[first:], params["new_sizes"]
     if params["dimensions"] is not None or sizes[len(sizes) - len(rest) :] != rest:

@@ -1,4 +1,4 @@
-"""Making a program of a step, a layout and a mesh, in any mode."""
+"""Make a program from a step, a layout and a mesh, in any mode."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def program(
 
     Args:
         step: pure function `step(state, batch) -> (state, outputs)` over any trees of arrays.
-        init: pure function `init(key) -> state`; it is compiled, so that the state is born sharded.
+        init: pure function `init(key) -> state`; it is compiled, so that the state is initialized sharded.
         inputs: an example of the global batch, as arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are read.
         layout: a `Layout`, or a list of rules.
         mesh: the mesh, as from `outlay.mesh`, or its text, such as `data=4,model=2`.
@@ -58,9 +58,9 @@ def program(
 
     Raises:
         LayoutError: the layout does not fit the state and batch on this mesh.
-        ProgramError: state or batch hold leaves that are no arrays, or the step does not return `(state, outputs)`
-            with a state of the shapes it took; or step or init name devices that are not the mesh's; or there are no
-            such compiler options.
+        ProgramError: state or batch hold leaves that are not arrays; or the step does not return `(state, outputs)`
+            with a state of the shapes it took; or step or init name devices outside the mesh; or a compiler option
+            is unknown.
 
     Example:
         >>> def step(state, batch):

@@ -1,7 +1,7 @@
-"""Collectives for steps that run in mode `manual`, where the ones of `jax.lax` have a trap.
+"""Collectives for steps that run in mode `manual`, where those of `jax.lax` have a trap.
 
-Each is called inside such a step, or inside `jax.shard_map`, on one device's piece. For everything else `jax.lax` is
-right as it is: `psum`, `pmean`, `all_gather(..., tiled=True)`.
+Call them inside such a step, or inside `jax.shard_map`, on one device's shard. For everything else use `jax.lax`:
+`psum`, `pmean`, `all_gather(..., tiled=True)`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ AxisNames = str | Sequence[str]
 
 
 def mean_over(x: jax.Array, dim: int, axis: AxisNames, *, where: jax.Array | None = None) -> jax.Array:
-    """The mean over a whole dim that is split over a mesh axis; the dim is kept, with size 1.
+    """Return the mean over a dim that is split over a mesh axis; the dim is kept, with size 1.
 
-    The trap: `x.mean(dim)` is the mean of a device's own piece, and normalising by it normalises nothing. The mean of
-    those means is no fix as soon as entries are left out by `where`, since devices then count differently; here the
-    sums and the counts are summed over devices before one is divided by the other, in float32 at least.
+    The trap: `x.mean(dim)` is the mean of a device's own shard, so normalising by it is wrong. The mean of those means
+    is wrong too once `where` leaves out entries, since devices then count differently. Here sums and counts are each
+    summed over devices, in float32 at least, and then divided.
 
     Args:
-        x: this device's piece.
+        x: this device's shard.
         dim: the dim that is split.
         axis: the mesh axis, or axes, that it is split over.
         where: which entries count, a bool array that broadcasts to `x`; all without it.
 
     Returns:
-        The mean, the same on every device of the axis; of the dtype of `x`, or float32 if that is no float.
+        The mean, the same on every device of the axis; in the dtype of `x`, or float32 if that is not a float type.
 
     Example:
         Rows of mean 0 and deviation 1, of an array whose columns are split over 8 devices:
@@ -52,18 +52,18 @@ def mean_over(x: jax.Array, dim: int, axis: AxisNames, *, where: jax.Array | Non
 
 
 def ring_shift(x: jax.Array, axis: str, by: int = 1) -> jax.Array:
-    """Pass a piece around the ring of devices along an axis: device k sends to k + by, and gets what k - by had.
+    """Pass shards around the ring of devices along an axis: device k sends to k + by and receives from k - by.
 
-    The trap: `jax.lax.ppermute` takes (source, destination) pairs, gives zeros to a device that no pair names, and
-    nothing tells which way a hand-written list turns.
+    The trap: `jax.lax.ppermute` takes (source, destination) pairs, gives zeros to a device that is in no pair, and a
+    hand-written list easily turns the wrong way.
 
     Args:
-        x: this device's piece.
+        x: this device's shard.
         axis: the mesh axis.
-        by: how many places up the axis each piece moves; negative moves it down.
+        by: how many places up the axis each shard moves; negative moves it down.
 
     Returns:
-        The piece of the device `by` places below, counted around the ring.
+        The shard of the device `by` places below, counted around the ring.
 
     Example:
         >>> def step(x):
@@ -77,10 +77,10 @@ def ring_shift(x: jax.Array, axis: str, by: int = 1) -> jax.Array:
 
 
 def sum_scatter(x: jax.Array, axis: AxisNames, dim: int = 0) -> jax.Array:
-    """Sum over the devices along an axis, and keep one's own piece of the sum: an all-reduce for half the traffic.
+    """Sum over the devices along an axis and keep this device's shard of the sum: half the traffic of `psum`.
 
-    The trap: `jax.lax.psum_scatter` by default wants the dim to be exactly as long as the axis, and removes it; here
-    the dim is cut into equal pieces, as a `PartitionSpec` would cut it.
+    The trap: by default `jax.lax.psum_scatter` requires the dim to be exactly as long as the axis, and removes it.
+    Here the dim is cut into equal shards, as a `PartitionSpec` would cut it.
 
     Args:
         x: this device's addend; of the same shape on every device.
@@ -88,7 +88,7 @@ def sum_scatter(x: jax.Array, axis: AxisNames, dim: int = 0) -> jax.Array:
         dim: the dim along which the sum is split.
 
     Returns:
-        This device's piece: of the shape of `x`, with `dim` divided by the size of the axis.
+        This device's shard: the shape of `x` with `dim` divided by the size of the axis.
 
     Raises:
         ProgramError: the dim is not divisible by the size of the axis.
@@ -113,15 +113,15 @@ def sum_scatter(x: jax.Array, axis: AxisNames, dim: int = 0) -> jax.Array:
 
 
 def axis_coordinates(*axes: str) -> jax.Array:
-    """Where in the mesh this device stands: its place along each of the axes.
+    """Return the coordinates of this device in the mesh: its index along each of the axes.
 
-    The trap: `jax.lax.axis_index(("i", "j"))` is one number, counted through both axes.
+    The trap: `jax.lax.axis_index(("i", "j"))` is a single number, counted through both axes.
 
     Args:
         axes: names of mesh axes.
 
     Returns:
-        The places, int32 of shape (number of axes,), different on every device.
+        The indices, int32 of shape (number of axes,), different on every device.
 
     Example:
         >>> def step():
@@ -136,24 +136,24 @@ def axis_coordinates(*axes: str) -> jax.Array:
 def halo(
     x: jax.Array, axis: str, width: int | tuple[int, int] = 1, dim: int = 0, *, periodic: bool = False, fill: float = 0
 ) -> jax.Array:
-    """Put the border rows of the neighbouring pieces around a device's own piece; called inside `jax.shard_map`.
+    """Pad a device's shard with the border rows of the neighbouring shards; call it inside `jax.shard_map`.
 
-    The trap: with `jax.lax.ppermute` by hand it is easy to swap the neighbours, and at an edge that is not periodic
-    the devices there get zeros, whatever the problem's border value is.
+    The trap: with `jax.lax.ppermute` it is easy to swap the neighbours, and at an edge that is not periodic the
+    devices get zeros, whatever the border value of the problem.
 
     Args:
-        x: this device's piece.
+        x: this device's shard.
         axis: the mesh axis that the dim is split over.
-        width: how many rows to take from each neighbour, or (from the one below, from the one above).
+        width: the number of rows to take from each neighbour, or (from the one below, from the one above).
         dim: the dim that is split.
         periodic: whether the first and the last device are neighbours.
-        fill: what stands beyond an edge that is not periodic.
+        fill: the value beyond an edge that is not periodic.
 
     Returns:
-        The piece, longer by the widths along the dim; its own rows start at the lower width.
+        The shard, longer by the widths along the dim; its own rows start at the lower width.
 
     Raises:
-        ProgramError: a width is larger than the piece, or negative; or there is no such dim.
+        ProgramError: a width is larger than the shard, or negative; or there is no such dim.
 
     Example:
         The second difference of an array that is split over 8 devices:

@@ -1,9 +1,10 @@
-"""Gradients with hand-written collectives: each device takes its samples, and what must be shared is said here.
+"""Take gradients with hand-written collectives: each device computes on its own samples.
 
-A split parameter is gathered where it is used, inside what is differentiated, so that its gradient is scattered where
-it arises: the transpose of `all_gather` is `psum_scatter`. A whole parameter's gradients are summed once, after all
-microbatches, many leaves in one collective. Everything is a sum over samples, so nothing depends on how many devices
-there are; devices that hold the same samples (those along an axis that does not split the batch) count once.
+A sharded parameter is gathered where it is used, inside the differentiated function, so its gradient is
+reduce-scattered in the backward pass: the transpose of `all_gather` is `psum_scatter`. The gradients of a replicated
+parameter are summed once, after all microbatches, many leaves in one collective. Everything is a sum over samples, so
+nothing depends on the number of devices; devices that hold the same samples (those along an axis that does not split
+the batch) count once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from outlay.program.storing import Storing
 
 
 def by_hand(plan: Plan, mesh: Mesh) -> Runner:
-    """How `gradient_of_sums` runs in mode `manual`, under a plan.
+    """Return how `gradient_of_sums` runs in mode `manual` under a plan.
 
     Raises:
         ProgramError: the batch is split along other dims than the first, or leaves are split in different ways.
@@ -59,7 +60,8 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
             placed = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=check_vma)
             return placed(params, samples)
 
-        # That an exchange gives the same on both is nothing that JAX can check.
+        # Two devices that exchange and add hold the same sum, but check_vma cannot see that: a ppermute's result
+        # varies over the axis, and out_specs would refuse it.
         summed_over = [mesh.axis_names, *jax.tree.structure(dims).flatten_up_to(left)]
         can_check = not any(are_pairs(mesh, axes) for axes in summed_over)
 
@@ -86,10 +88,10 @@ def by_hand(plan: Plan, mesh: Mesh) -> Runner:
 
 
 def _root_of(params: Any, plan: Plan) -> str:
-    """Where in the state the parameters stand of which gradients are taken: `params`, or `gen.params` and the like.
+    """Find the differentiated parameters in the state: at `params`, or at `gen.params` and the like.
 
     Raises:
-        ProgramError: nowhere, or in several places that are split in different ways.
+        ProgramError: they are not in the state, or in several places that are split in different ways.
     """
     shapes = {path: tuple(leaf.shape) for path, leaf in flatten_paths(params)[0]}
     leaves = {leaf.path: leaf for leaf in plan.of_kind("state")}
@@ -125,7 +127,7 @@ def _local(
     check_vma: bool,
     one_batch: bool,
 ) -> Callable[[Any, Any], tuple[Any, Any, Any]]:
-    """What one device does with its pieces of the parameters and its samples."""
+    """Return what one device computes from its shards of the parameters and its samples."""
     num_copies = math.prod(size for axis, size in mesh.shape.items() if axis not in batch_axes)
 
     def vary(x: jax.Array) -> jax.Array:
@@ -138,7 +140,8 @@ def _local(
     spread = SpreadBatch(mesh, batch_axes, vary, always=one_batch)
 
     def local(pieces: Any, samples: Any) -> tuple[Any, Any, Any]:
-        # Were whole parameters not marked, JAX would sum their gradients leaf by leaf.
+        # With check_vma the transpose of a replicated value is a psum. Marked as varying, replicated parameters keep
+        # local gradients, which are summed below in few collectives instead of leaf by leaf.
         own, samples = jax.tree.map(vary, (pieces, samples))
 
         def sums_of(pieces: Any, samples: Any, carried: Any) -> Any:
@@ -153,8 +156,9 @@ def _local(
         ):
             grads, totals, carried = gradient(sums_of, own, samples)
         grads = jax.tree.map(lambda grad, have, want: _scatter(grad, have, want, mesh), grads, dims, grad_dims)
-        # The totals go along with the gradients: between processes a collective of its own costs milliseconds. What is
-        # carried is the same on all devices, and summed of the first alone, so that JAX knows it too.
+        # The totals share the gradients' collective: between processes one of their own costs milliseconds. The carry
+        # is the same on all devices, which JAX cannot know; summed with all but the first device's as zero, it is
+        # replicated in JAX's eyes too.
         carried, bits = _first_only(carried, mesh)
         everywhere = jax.tree.map(lambda _: mesh.axis_names, (totals, bits))
         grads, (totals, bits) = sum_in_buckets((grads, (totals, bits)), (left, everywhere), mesh)
@@ -165,7 +169,7 @@ def _local(
 
 
 def _first_only(tree: Any, mesh: Mesh) -> tuple[Callable[[Any], Any], Any]:
-    """What can be summed over devices to give the first one's arrays, and how to make them of the sums."""
+    """Return arrays whose sum over devices is the first device's, and the function that restores their types."""
     leaves, structure = jax.tree.flatten(tree)
     is_first = jax.lax.axis_index(mesh.axis_names) == 0
     like = [(x.dtype, jax.random.key_impl(x) if _is_key(x) else None) for x in leaves]
@@ -199,7 +203,7 @@ class _Split:
 
 
 def _scatter(grad: jax.Array, have: _Split, want: _Split, mesh: Mesh) -> jax.Array:
-    """Sum a gradient and keep one's piece, along the dims that gradients are split and parameters are not."""
+    """Reduce-scatter a gradient along the dims on which gradients are split and parameters are not."""
     for dim, axes in enumerate(want.dims):
         if not axes or have.dims[dim]:
             continue
@@ -211,7 +215,7 @@ def _scatter(grad: jax.Array, have: _Split, want: _Split, mesh: Mesh) -> jax.Arr
 
 
 def _left_to_sum(dims: Any, grad_dims: Any, mesh: Mesh) -> Any:
-    """For each gradient the axes over which it is each device's own after it was scattered."""
+    """Return, for each gradient, the axes over which it still has to be summed after the reduce-scatter."""
     return jax.tree.map(lambda a, b: tuple(x for x in mesh.axis_names if x not in a.axes | b.axes), dims, grad_dims)
 
 
@@ -247,9 +251,9 @@ OWN_BYTES_APART = 2**20
 
 
 def sum_in_buckets(tree: Any, axes: Any, mesh: Mesh) -> Any:
-    """Each leaf summed over its axes; small leaves of the same axes and dtype share flat collectives.
+    """Sum each leaf over its axes; small leaves with the same axes and dtype share a flat collective.
 
-    Large leaves are operands of their own, which XLA combines into one collective without copying them.
+    Large leaves stay separate operands, which XLA combines into one collective without copying them.
 
     Args:
         tree: arrays, inside `jax.shard_map`; with `check_vma=False` where `are_pairs` holds for some axes.

@@ -1,7 +1,7 @@
-"""A step of mode manual that runs as a whole on each device's pieces: its plan, its outputs, and the step itself.
+"""Run a whole step of mode manual on each device's shards: its plan, its outputs, and the step itself.
 
-Outputs are the same on every device unless rules for `outputs.**` split them. Each device has a piece then, so only the
-rule tells how large the whole output is.
+Outputs are the same on every device unless rules for `outputs.**` split them. Then each device has a shard, and only
+the rule tells the size of the whole output.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NUM_SHOWN = 3
 
 
 def plan_on_pieces(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mesh) -> Plan:
-    """The plan of a step that runs as a whole on each device's pieces, and of its outputs where rules speak of them.
+    """Plan a step that runs as a whole on each device's shards, and its outputs if rules match them.
 
     Args:
         layout: the rules.
@@ -52,7 +52,7 @@ def plan_on_pieces(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mes
     if not (storing or of_outputs):
         return layout.plan(state, mesh, batch=batch, intermediates={})
     pieces, values = _pieces(step, plan, state, batch, mesh)
-    # How large an output is as a whole its rule decides; this size every rule can divide.
+    # The rule decides the size of the whole output; this size is divisible under every rule.
     sizes = jax.tree.map(lambda x: jax.ShapeDtypeStruct([size * mesh.size for size in x.shape], x.dtype), pieces)
     plan = layout.plan(state, mesh, batch=batch, intermediates={**values, **({OUTPUTS: sizes} if of_outputs else {})})
     shapes_of_pieces = {under(OUTPUTS, path): piece.shape for path, piece in flatten_paths(pieces)[0]}
@@ -62,7 +62,7 @@ def plan_on_pieces(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mes
 
 
 def output_specs(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> Any:
-    """How the outputs of a step by hand are split: one spec for all that are whole, or a tree of specs."""
+    """Return how the outputs of such a step are split: one spec if all are replicated, or a tree of specs."""
     specs = {leaf.path: leaf.spec for leaf in plan.of_kind("intermediate")}
     if not specs:
         return P()
@@ -71,7 +71,7 @@ def output_specs(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> 
 
 
 def check_output_pieces(outputs: Any, specs: Any) -> None:
-    """Raise for outputs that are the same on devices over which they are said to be split; the whole would be copies.
+    """Raise for outputs that are the same on devices over which a rule splits them: the whole would hold copies.
 
     Args:
         outputs: one device's, while `jax.shard_map` traces with `check_vma=True`.
@@ -83,22 +83,23 @@ def check_output_pieces(outputs: Any, specs: Any) -> None:
     for (path, output), spec in zip(flatten_paths(outputs)[0], jax.tree.leaves(specs), strict=True):
         same = [axis for axes in spec_dims(spec, 0) for axis in axes if axis not in varying_axes(output)]
         if same:
-            what = f"a rule splits it by {spec}, but along {same[0]!r} every device gives the same: there are no pieces"
-            problems.append(Problem("copies", under(OUTPUTS, path), what, "return one's own piece, or delete the rule"))
+            what = f"a rule splits it by {spec}, but along {same[0]!r} every device returns the same array"
+            fix = "return each device's own shard, or delete the rule"
+            problems.append(Problem("copies", under(OUTPUTS, path), what, fix))
     if problems:
-        head = f"{counted(len(problems), 'output')} of a step in mode manual, other than the layout says:"
+        head = f"{counted(len(problems), 'output')} of a step in mode manual not as the layout says:"
         raise ProgramError(head, problems)
 
 
 def _stores_values(rule: Rule, state: Any) -> bool:
-    """Whether a rule says how values inside the step are stored; where they live each device knows by itself."""
+    """Tell whether a rule says only how values inside the step are stored."""
     if not isinstance(rule.placement, Storage) or rule.spec is not None:
         return False
     return not any(rule.matches(path, "state") for path, _ in flatten_paths(state)[0])
 
 
 def _pieces(step: Step, plan: Plan, state: Any, batch: Any, mesh: Mesh) -> tuple[Any, dict[str, Any]]:
-    """One device's outputs as shapes, and by name the values that the step names."""
+    """Return one device's outputs as shapes, and the named values of the step by name."""
     specs = {leaf.path: leaf.spec for leaf in plan}
     seen = []
     values: dict[str, Any] = {}
@@ -134,10 +135,10 @@ def _of_pieces(leaf: LeafPlan, piece: tuple[int, ...] | None, mesh: Mesh) -> Lea
 
 
 def on_pieces(step: Step, plan: Plan, mesh: Mesh) -> Step:
-    """The step as one `jax.shard_map`, in which it sees each device's pieces of the state and the batch.
+    """Wrap a step as one `jax.shard_map`, in which it sees each device's shards of the state and the batch.
 
     Raises:
-        ProgramError: when it is traced: what it returns differs between devices where it must not, or is of other
+        ProgramError: while it is traced: what it returns differs between devices where it must not, or has other
             shapes than planned, or it names an axis that the mesh lacks.
     """
     specs = {leaf.path: leaf.spec for leaf in plan}
@@ -151,7 +152,8 @@ def on_pieces(step: Step, plan: Plan, mesh: Mesh) -> Step:
             with resolving(lambda where, tree, optional: storing.named(where, tree)):
                 result = step(state, batch)
             check_results(step, result)
-            check_state_type(step, state, result[0])  # a piece gathered and returned whole would pass for a larger leaf
+            # Checked inside: a shard that was gathered and returned would pass outside for one of a larger leaf.
+            check_state_type(step, state, result[0])
             check_output_pieces(result[1], outputs)
             return result
 
@@ -193,7 +195,7 @@ def _differs(step: Step, mesh: Mesh, error: Exception) -> ProgramError | None:
 
 
 def _for_whole_arrays(step: Step, plan: Plan, state: Any, batch: Any, error: Exception) -> ProgramError | None:
-    """The error for a step that fails on pieces and runs on whole arrays: nothing in it speaks of devices."""
+    """Return the error for a step that fails on shards and runs on whole arrays, since it was written for these."""
     if isinstance(error, AssertionError):  # of JAX, which `explaining_mesh_errors` knows
         return None
     try:
@@ -214,7 +216,7 @@ def _for_whole_arrays(step: Step, plan: Plan, state: Any, batch: Any, error: Exc
 
 
 def _unknown_axis(step: Step, mesh: Mesh, unchecked: Step, state: Any, batch: Any) -> ProgramError | None:
-    """The error for an axis that the mesh lacks; `check_vma` stumbles over it before JAX looks the name up."""
+    """Return the error for an axis that the mesh lacks; with `check_vma` JAX fails before it looks the name up."""
     try:
         jax.eval_shape(unchecked, state, batch)
     except NameError as error:

@@ -1,11 +1,11 @@
-"""The ways to execute one layout: what a mode makes of the user's step before it is compiled.
+"""Wrap the user's step for its mode, before it is compiled.
 
-* `auto`: XLA partitions the step; the layout is where arrays live before and after it.
-* `manual`: collectives written by hand. A step that says where it sums over its batch (`outlay.train_step` does) has
-  its gradients taken device by device, and the rest, the optimizer's update, stays automatic. Any other step runs as
-  a whole on each device's pieces, and says itself what is shared, with `jax.lax` collectives over the mesh's axes. A
-  graph loop is split by the rows of its parts.
-* `placed`: the parts of a graph loop are programs of their own, each on its devices (`execute/placed/`).
+* `auto`: XLA partitions the step; the layout says where arrays live before and after it.
+* `manual`: collectives written by hand. For a step that says where it sums over its batch (`outlay.train_step` does),
+  gradients are taken device by device, and the rest, the optimizer's update, stays automatic. Any other step runs as
+  a whole on each device's shards and shares what it must with `jax.lax` collectives over the mesh's axes. A graph loop
+  is split by the rows of its parts.
+* `placed`: each part of a graph loop is a program on its own devices (`placed_graph.py`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from outlay.program.storing import Storing, fetch_from_host
 
 
 def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: bool) -> Step:
-    """The step as its mode executes it.
+    """Wrap a step for its mode.
 
     Args:
-        mode: which way.
+        mode: the mode.
         step: the user's step.
         plan: where every leaf lives.
         mesh: the mesh of the plan.
@@ -51,6 +51,7 @@ def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: 
     elif mode == "auto":
         run = with_constraints(step, plan, mesh)
     elif sums_over_batch:
+        # Not the whole step by hand: an optimizer that takes the global norm would see one device's shards only.
         run = _with_manual_gradients(with_constraints(step, plan, mesh), plan, mesh)
     else:
         run = on_pieces(step, plan, mesh)
@@ -67,7 +68,7 @@ def _with_manual_gradients(step: Step, plan: Plan, mesh: Mesh) -> Step:
 
 
 def with_constraints(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) -> Callable[[Any, Any], Any]:
-    """The step with the values that it names, and its outputs, placed and stored as rules say."""
+    """Wrap a step so that its named values and its outputs are placed and stored as the rules say."""
     ruled = {leaf.path: sharding(leaf, mesh) for leaf in plan.of_kind("intermediate") if leaf.is_placed}
     specs = {leaf.path: leaf.spec for leaf in plan.of_kind("intermediate") if leaf.is_placed}
     storing = Storing(plan)
@@ -94,7 +95,7 @@ def with_constraints(step: Callable[[Any, Any], Any], plan: Plan, mesh: Mesh) ->
 
 
 def check_constraints(traced: Traced, layout: Layout, plan: Plan) -> None:
-    """Raise for names that no rule speaks of, and for specs whose axes the mesh lacks; all at once.
+    """Raise for names that no rule matches, and for specs whose axes the mesh lacks; all at once.
 
     Raises:
         ProgramError: with every offender.
@@ -104,7 +105,7 @@ def check_constraints(traced: Traced, layout: Layout, plan: Plan) -> None:
     for name in traced.required_names:
         parts = split_path(name)
         if not any(path[: len(parts)] == parts for path in placed):
-            what = "the step constrains values by this name, but no rule of the layout speaks of it"
+            what = "the step constrains values by this name, but no rule of the layout matches it"
             hint = did_you_mean(name, {first for rule in layout if (first := first_part(rule.pattern))})
             fix = (
                 f'{hint}\nor add ("{name}.**", P(...)), or let layouts be silent: constrain(x, "{name}", optional=True)'

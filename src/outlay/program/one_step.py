@@ -1,4 +1,4 @@
-"""A step as one compiled program over the whole mesh: automatic, explicit, manual, or a graph by rows."""
+"""Compile a step as one program over the whole mesh: automatic, explicit, manual, or a graph by rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from outlay.program.storing import check_host_memory, out_shardings, send_to_hos
 
 
 class OneStep:
-    """How a program is executed in modes auto and manual; `Execution` says what of."""
+    """Executes a program in modes auto and manual; see the protocol `Execution`."""
 
     device_groups: tuple[DeviceGroup, ...] = ()
 
@@ -93,7 +93,7 @@ class OneStep:
         self._init = init_sharded(init, self.state_shapes, self.plan, mesh)
 
     def check_key(self, key: Any) -> None:
-        """Raise for a key whose state would hold other leaves than the plan does, such as keys of its own kind."""
+        """Raise for a key that makes a state with other leaves than the plan has, such as keys of its own kind."""
         if key is None or key.dtype == self._key_dtype:
             return
         with self._context(self._inits_in_mesh):
@@ -102,16 +102,17 @@ class OneStep:
         if problems:
             impl = jax.random.key_impl(key)
             raise ProgramError(
-                f"from a key of another kind init makes another state: this one is {key.dtype}, planned was "
-                f"{self._key_dtype}\n"
+                f"init makes a different state from a key of another kind: this key is {key.dtype}, and the program "
+                f"was planned for {self._key_dtype}\n"
                 + "\n".join(f"  {problem.where}: {problem.what}" for problem in problems)
                 + "\n  fix: jax.random.key(seed); or, before the program is made, "
                 f"jax.config.update('jax_default_prng_impl', '{impl}')"
             )
 
     def init(self, key: Any) -> Any:
-        """Make the state, each leaf born where the plan puts it."""
-        if isinstance(key, jax.Array) and key.committed:  # to one device, say; and init runs on all of them
+        """Initialize the state, each leaf directly where the plan puts it."""
+        # A key committed to one device would make jit refuse: init runs on all devices of the mesh.
+        if isinstance(key, jax.Array) and key.committed:
             key = jax.device_put(key, NamedSharding(self._mesh, PartitionSpec()))
         with explaining_mesh_errors("init", self._mesh), self._context(self._inits_in_mesh):
             try:
@@ -119,10 +120,10 @@ class OneStep:
             except TypeError as error:
                 if key is not None:
                     raise
-                raise ProgramError("init draws from its key, and None is none\n  fix: jax.random.key(0)") from error
+                raise ProgramError("init draws from its key, but the key is None\n  fix: jax.random.key(0)") from error
 
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
-        """The step lowered for the mesh, before the compiler."""
+        """Lower the step for the mesh."""
         mesh, plan = self._mesh, self.plan
         state = shardings(plan, self.state_shapes, mesh)
         batch = shardings(plan, self.batch_shapes, mesh, root="batch")
@@ -131,7 +132,7 @@ class OneStep:
         jitted = jax.jit(
             run,
             in_shardings=(state, batch),
-            # Where the outputs live is left to the compiler.
+            # The compiler decides where the outputs live.
             out_shardings=(out_shardings(state) if self._donate else None, None),
             donate_argnums=0 if self._donate else (),
         )
@@ -144,19 +145,19 @@ class OneStep:
             return (jitted.lower(*shapes),)
 
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
-        """The step compiled, and with what options in the end."""
+        """Compile the step, and note the options that the compiler took."""
         device = self._mesh.devices.flat[0]
         with without_compilation_cache(device):
             compiled, self.compiler_options = compile_with(lowered[0], self.compiler_options, device)
             return (compiled,)
 
     def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], Any]:
-        """The compiled step itself, with nothing of Python around it; of a step that only reads, its outputs."""
+        """Return the compiled step itself, without Python around it; for a step that only reads, its outputs."""
         (step,) = compiled
         return step if self._donate else lambda state, batch: step(state, batch)[1]
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        """What the step is traced in: the mesh, so that a model may name its axes, unless the step names another."""
+        """Return the context for tracing: the mesh, so that a model may name its axes, unless the step sets another."""
         return self._context(self.steps_in_mesh)
 
     def _context(self, in_mesh: bool) -> contextlib.AbstractContextManager[Any]:

@@ -38,7 +38,7 @@ from outlay.program.explicit import state_shapes
 
 
 def _without_mesh(method: Any) -> Any:
-    """A method that knows nothing of a mesh that the user has set: each device group has its own."""
+    """Run a method without the mesh that the user has set: each device group has its own."""
 
     @functools.wraps(method)
     def run(*args: Any) -> Any:
@@ -49,11 +49,11 @@ def _without_mesh(method: Any) -> Any:
 
 
 class PlacedGraph:
-    """How a program is executed in mode placed; see `Execution` for what it offers.
+    """Executes a program in mode placed; see the protocol `Execution`.
 
-    Parts on the same devices are one program. In each dispatch every program runs the same number of steps, as many as
-    what it reads from other devices is old, and what others read of it is sent to their devices, and nowhere else.
-    Nothing is waited for: each runs on while others still compute what it does not need yet.
+    Parts on the same devices are one program. In each dispatch every program runs the same number of steps: the least
+    latency of what groups read from one another. What others read is sent to their devices, and nowhere else. Nothing
+    waits: a program runs on while others still compute what it does not need yet.
     """
 
     on_pieces = False
@@ -94,11 +94,11 @@ class PlacedGraph:
         self._makers = [group.init(init) for group in self.device_groups]
 
     def check_key(self, key: Any) -> None:
-        """Any kind of key will do: what is drawn of it is compared nowhere."""
+        """Accept any kind of key: this mode compares no leaves of the state."""
 
     @_without_mesh
     def init(self, key: Any) -> Any:
-        """Make the state: each part's on its devices, and nothing of it elsewhere."""
+        """Initialize the state, each part on its devices and nowhere else."""
         made = [
             make(jax.device_put(key, group.whole)) for make, group in zip(self._makers, self.device_groups, strict=True)
         ]
@@ -107,20 +107,20 @@ class PlacedGraph:
 
     @_without_mesh
     def lower(self) -> tuple[jax.stages.Lowered, ...]:
-        """The steps of each dispatch lowered, one for each group."""
+        """Lower the steps of a dispatch, one program for each group."""
         with fresh_traces():
             return tuple(group.steps(self.num_steps_at_once) for group in self.device_groups)
 
     @_without_mesh
     def compile(self, lowered: Sequence[jax.stages.Lowered]) -> tuple[jax.stages.Compiled, ...]:
-        """The same compiled; what begins and ends a call is too."""
+        """Compile them, and what begins and ends a call."""
         with without_compilation_cache(self._mesh.devices.flat[0]):
             self._ends  # noqa: B018  here, since what follows is timed
             return tuple(one.compile() for one in lowered)
 
     @_without_mesh
     def runner(self, compiled: Sequence[jax.stages.Compiled]) -> Callable[[Any, Any], tuple[Any, Any]]:
-        """What sends off all steps, dispatch by dispatch."""
+        """Return the function that runs all steps, dispatch by dispatch."""
         whole, rest = divmod(self._num_steps, self.num_steps_at_once)
         programs: list[tuple[int, Sequence[Any]]] = [(whole, compiled)]
         if rest:
@@ -163,7 +163,7 @@ class PlacedGraph:
         return jax.tree.structure((self.state_shapes, self.batch_shapes))
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        """The mesh, whose axes a part may name."""
+        """Return the context of the mesh, whose axes a part may name."""
         return jax.set_mesh(self._mesh)
 
     def _group(
@@ -177,7 +177,7 @@ class PlacedGraph:
 
 
 def _least_latency(step: GraphLoop, device_groups: tuple[DeviceGroup, ...]) -> int | None:
-    """The least latency of what crosses from one group to another; None where nothing does."""
+    """Return the least latency of what crosses from one group to another; None if nothing does."""
     home = {name: group for group in device_groups for name in group.names}
     return min(
         (
@@ -199,14 +199,14 @@ def _check_step(step: Any, mesh: Mesh, options: RequestedOptions) -> None:
         )
     if not isinstance(step, GraphLoop):
         raise ProgramError(
-            f"mode placed runs a graph of parts, and {named(step)} is none\n"
+            f"mode placed runs a graph of parts, and {named(step)} is not one\n"
             "  fix: outlay.graph.GraphLoop(graph), where graph is a StepGraph; or mode auto or manual"
         )
     processes = {device.process_index for device in mesh.devices.flat}
     if len(processes) > 1:
         raise ProgramError(
-            f"mode placed sends off the steps of all parts from one process, and this mesh is of {len(processes)}\n"
-            '  fix: the devices of one process, or outlay.layout.by_rows in mode="manual", which runs in any number'
+            f"mode placed dispatches the steps of all parts from one process, and this mesh spans {len(processes)}\n"
+            '  fix: use the devices of one process, or outlay.layout.by_rows in mode="manual", which runs in any number'
         )
 
 
@@ -214,11 +214,11 @@ Positions = tuple[int, ...]
 
 
 def positions_of_parts(graph: StepGraph, layout: Layout, state: Any, mesh: MeshInfo) -> dict[str, Positions]:
-    """The positions in the mesh of every part's devices.
+    """Return the positions in the mesh of every part's devices.
 
     Raises:
-        LayoutError: a rule names no part, or a part has no device, several groups of devices, or devices that it cannot
-            be split over; all are listed.
+        LayoutError: a rule names no part; or a part has no device, several groups of devices, or devices that it
+            cannot be split over; all are listed.
     """
     paths: dict[str, list[str]] = {name: [] for name in graph.parts}
     for path, _ in flatten_paths(state)[0]:
@@ -238,7 +238,7 @@ def positions_of_parts(graph: StepGraph, layout: Layout, state: Any, mesh: MeshI
 def plan_placed(
     graph: StepGraph, layout: Layout, state: Any, inputs: Any, mesh: MeshInfo, rows: tuple[Rows, ...]
 ) -> Plan:
-    """The plan: each part's state and what others read of it on its devices, inputs where they are read.
+    """Plan each part's state and outputs on its devices, and inputs where they are read.
 
     Args:
         graph: the graph.
@@ -257,7 +257,7 @@ def plan_placed(
 
 
 def _positions_of(name: str, paths: list[str], layout: Layout) -> list[Positions]:
-    """The different positions that rules give to a part: to its state, and to what others read of it."""
+    """Return the different positions that rules give to a part: to its state, and to what others read from it."""
     positions: list[Positions] = []
     for path in paths or [join_parts((name, CACHE))]:  # a part without state and outputs is named all the same
         placements = (rule.placement for rule in layout if matches(rule.pattern, path))
@@ -300,15 +300,15 @@ def _part_problems(
             yield Problem("part in several places", name, what, f'outlay.by_module({{..., "{name}": {groups[0][0]}}})')
         missing = [position for position in groups[0] if not 0 <= position < mesh.num_devices]
         if missing:
-            what = f"position {missing[0]} is none of {mesh}, which has 0 to {mesh.num_devices - 1}"
-            yield Problem("no such device", name, what, "a position that the mesh has")
+            what = f"{mesh} has no position {missing[0]}, only 0 to {mesh.num_devices - 1}"
+            yield Problem("no such device", name, what, "give a position that the mesh has")
         elif len(groups[0]) > 1 and not Rows.of(graph, (name,), state, "", len(groups[0])).num:
-            what = f"it only works as a whole, and {len(groups[0])} devices are to share it"
+            what = f"it cannot be split by rows, and {len(groups[0])} devices are to share it"
             yield Problem("not by rows", name, what, f'one device: outlay.by_module({{..., "{name}": {groups[0][0]}}})')
 
 
 def _by_rows(leaf: LeafPlan, rows: tuple[Rows, ...]) -> LeafPlan:
-    """A leaf on several devices as each of them holds it."""
+    """Complete the plan of a leaf on several devices with the rows that each of them holds."""
     mine = next((one for one in rows if one.has(leaf.path)), None)
     if mine is None:
         return leaf
@@ -321,7 +321,7 @@ def _by_rows(leaf: LeafPlan, rows: tuple[Rows, ...]) -> LeafPlan:
 
 
 def _input(path: str, leaf: Any, graph: StepGraph, held: Mapping[str, tuple[int, ...]], mesh: MeshInfo) -> LeafPlan:
-    """An input, on the devices of the parts that read it."""
+    """Plan an input, on the devices of the parts that read it."""
     readers = [
         name
         for name, part in graph.parts.items()

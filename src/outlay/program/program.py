@@ -1,4 +1,4 @@
-"""A program: a step, its plan and its mesh, compiled; what is planned and what runs are one thing."""
+"""The compiled program: a step with its plan and mesh. What is reported is what runs."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class Program:
     """A step laid out over a mesh; make one with `outlay.program`.
 
     Attributes:
-        step: the user's pure function `step(state, batch) -> (state, outputs)`; where it only reads, the state is None.
+        step: the user's pure function `step(state, batch) -> (state, outputs)`; if it only reads, that state is None.
         donate: whether a call uses up the state and returns the next one.
         mesh: the mesh it runs on.
         layout: the rules it was planned with.
         mode: how it is executed, `auto`, `manual` or `placed`.
-        by_hand: whether its collectives are written by hand, and not by the compiler.
-        on_pieces: whether the step as a whole runs on each device's pieces, and has a meaning there only.
-        rows: of a graph, the parts that are split by rows over the same devices.
-        device_groups: of a graph in mode placed, the parts that share devices, and these; else empty.
-        num_steps_at_once: of a graph, how many of its steps are sent off at once; else 1.
+        by_hand: whether its collectives are written by hand rather than by the compiler.
+        on_pieces: whether the whole step runs on each device's shards, and only makes sense there.
+        rows: for a graph, the parts that are split by rows over the same devices.
+        device_groups: for a graph in mode placed, the groups of parts that share devices; else empty.
+        num_steps_at_once: for a graph, the number of its steps in one dispatch; else 1.
         state_shapes: the state as shapes and dtypes.
         batch_shapes: the batch as shapes and dtypes.
-        output_shapes: the step's outputs, likewise; None where the step only makes sense on pieces.
+        output_shapes: the step's outputs, likewise; None if the step only makes sense on shards.
         plan: where every leaf of the state and the batch lives, and why.
-        steps_in_mesh: whether the step is traced in the context of the mesh; not where it names another.
+        steps_in_mesh: whether the step is traced in the context of the mesh; False if it sets another.
     """
 
     _returned: Sequence[int] = ()  # by `id`, the leaves of the state that the last call returned
@@ -101,14 +101,14 @@ class Program:
         self._is_agreed = False
 
     def init(self, key: Any) -> Any:
-        """Make the state, each leaf born where the plan puts it: no device ever holds a split leaf whole.
+        """Initialize the state directly where the plan puts it: no device ever holds a split leaf whole.
 
         Args:
             key: the PRNG key that the init function takes, as `jax.random.key` or `jax.random.PRNGKey` makes them.
 
         Raises:
-            ProgramError: the mesh is of compile-only devices, or its processes are about to run different things; or
-                this is no key, or one of another kind, whose state would not be the planned one.
+            ProgramError: the mesh has compile-only devices, or its processes are about to run different programs; or
+                this is not a key, or a key of another kind, which makes a different state.
         """
         check_runnable(self.mesh, "a state cannot be made")
         if is_tracing():
@@ -122,18 +122,18 @@ class Program:
         return self._execution.init(key)
 
     def with_layout(self, layout: Layout) -> Program:
-        """The same step on the same mesh under another layout: planned, and not yet compiled."""
+        """Make a program of the same step on the same mesh under another layout; it is planned, not yet compiled."""
         return self._again(layout=layout)
 
     def with_batch(self, inputs: Any) -> Program:
-        """The same step for batches of other shapes, such as longer sequences: it works on the same state."""
+        """Make a program of the same step for other batch shapes, such as longer sequences; it shares the state."""
         return self._again(inputs=inputs)
 
     def check_memory(self) -> None:
-        """Raise where the state needs more than all memory of this machine, before any of it is made.
+        """Raise if the state needs more than the memory of this machine, before any of it is made.
 
         Raises:
-            ProgramError: it does; its largest leaves are named.
+            ProgramError: it does; the message names its largest leaves.
         """
         if too_much := memory_problems(
             self.plan, self.mesh, "a smaller array, or a layout that splits it over more machines"
@@ -145,7 +145,7 @@ class Program:
 
         A program made with `donate=False` leaves the state as it is, and returns the step's outputs alone.
 
-        Where one array stands in the state twice, or in the batch too, the others are copied first.
+        If one array is in the state twice, or in state and batch, it is copied first.
 
         Args:
             state: the state, as `init` or the last call returned it.
@@ -155,8 +155,8 @@ class Program:
             The new state, placed as planned, and the step's outputs.
 
         Raises:
-            ProgramError: the state was used already, or state or batch are not as planned, and then every leaf is
-                named; or the mesh is of compile-only devices.
+            ProgramError: the state was used already; or state or batch are not as planned, with every such leaf; or
+                the mesh has compile-only devices.
         """
         try:
             # JAX 0.10.2 on CPU crashes the process when a donated array is passed again, so look first.
@@ -183,7 +183,7 @@ class Program:
         is_fact = name in vars(self) or isinstance(vars(Program).get(name), property | functools.cached_property)
         if is_fact and not name.startswith("_"):
             raise ProgramError(
-                f"program.{name} cannot be changed: plan and compiled step were made with what it is"
+                f"program.{name} cannot be changed: plan and compiled step depend on it"
                 f"\n  fix: make another program: outlay.program(..., {name}=...)"
             )
         super().__setattr__(name, value)
@@ -196,81 +196,82 @@ class Program:
         )
 
     def pad(self, state: Any) -> Any:
-        """A state with rows filled up as the plan says, where devices do not divide them."""
+        """Pad the rows of a state as planned, where their number is not divisible by the number of devices."""
         return functools.reduce(lambda state, rows: _without_user_mesh(rows.pad, state), self.rows, state)
 
     def crop(self, state: Any) -> Any:
-        """A state without the rows that fill up; what one device has, in whole arrays."""
+        """Remove the padded rows from a state; the arrays then have the shapes of a single-device run."""
         return functools.reduce(lambda state, rows: _without_user_mesh(rows.crop, state), self.rows, state)
 
     @functools.cached_property
     def lowered_parts(self) -> tuple[jax.stages.Lowered, ...]:
-        """The steps lowered and not yet compiled: one, or in mode placed one for each of `device_groups`."""
+        """Lower the step; in mode placed one for each of `device_groups`."""
         return self._execution.lower()
 
     @functools.cached_property
     def compiled_parts(self) -> tuple[jax.stages.Compiled, ...]:
-        """The same compiled: exactly what a call runs."""
+        """Compile `lowered_parts`: exactly what a call runs."""
         return self._execution.compile(self.lowered_parts)
 
     @property
     def lowered(self) -> jax.stages.Lowered:
-        """The step lowered for the mesh, where it is one program; else `lowered_parts` has them all."""
+        """Return the step lowered for the mesh; with several device groups see `lowered_parts`."""
         return self._single("lowered", self.lowered_parts)
 
     @property
     def compiled(self) -> jax.stages.Compiled:
-        """The compiled step: exactly what a call runs, where it is one program; else `compiled_parts` has them all."""
+        """Return the compiled step, exactly what a call runs; with several device groups see `compiled_parts`."""
         return self._single("compiled", self.compiled_parts)
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the compiler has run; asking for `compiled_parts` makes it."""
+        """Tell whether the compiler has run; reading `compiled_parts` runs it."""
         return "compiled_parts" in vars(self)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        """What the step is traced in: the mesh, so that a model may name its axes, unless the step names another."""
+        """Return the context for tracing: the mesh, so that a model may name its axes, unless the step sets another."""
         return self._execution.context()
 
     @property
     def compiler_options(self) -> CompilerOptions:
-        """What the compiler is asked for besides its defaults; once compiled, what it was compiled with."""
+        """Return the compiler options besides the defaults; once compiled, those it was compiled with."""
         return self._execution.compiler_options
 
     def agree(self, **config: Any) -> None:
         """Have all processes of the mesh compare this program, once, before any of them runs it.
 
-        The first call, `init` and `outlay.fit` do so by themselves. It needs no device, and nothing at all where the
-        mesh is of one process.
+        `init`, the first call and `outlay.fit` do so by themselves. It uses no device, and does nothing if the mesh
+        has one process only.
 
         Args:
             config: what else must be the same in all of them, by name, such as a seed.
 
         Raises:
-            ProgramError: in every process, where they differ in config, in shapes and dtypes of state or batch, or in
-                the lowered program: it says which process, where, and how. Or some have not come in time.
+            ProgramError: in every process, if they differ in config, in shapes and dtypes of state or batch, or in
+                the lowered program; it says which process differs, where, and how. Or some have not arrived in time.
         """
         if self._is_agreed:
             return
         if processes := self._processes():
             check_runnable(self.mesh, "a step cannot run")
+            # Before the compiler, which may itself wait for other processes.
             check_agreement(facts_of(self, config), jax.process_index(), processes)
         self._is_agreed = True
 
     def _processes(self) -> list[int]:
-        """Those that run this program together; none where it is one alone."""
+        """Return the numbers of the processes that run this program together; none for a single process."""
         processes = sorted({device.process_index for device in self.mesh.devices.flat})
         return processes if jax.process_count() > 1 and len(processes) > 1 else []
 
     def _wait_for_all(self, first_run_of: str) -> None:
-        """Let no process be minutes earlier than another: the first collective of CPU devices waits for 30 s only."""
+        """Wait for the other processes: the first collective of CPU devices waits for 30 s only."""
         if processes := self._processes():
             wait_for_all(first_run_of, source_of(self.step), jax.process_index(), processes)
 
     def _run_donating(self, state: Any, batch: Any, leaves: list[Any]) -> Any:
-        """Run a step that uses up its state, of which no memory may be donated twice, or be the batch's too.
+        """Run a step that donates its state; no memory may be donated twice, or belong to the batch as well.
 
-        In what the last call returned nothing is shared, so that only other states are looked through.
+        What the last call returned shares no memory, so only other states are searched.
         """
         is_returned = self._returned == [*map(id, leaves[: len(self._returned)])]
         if not is_returned or not self._returned or self._batch_is_like_state:
@@ -281,7 +282,7 @@ class Program:
 
     @functools.cached_property
     def _batch_is_like_state(self) -> bool:
-        """Whether a leaf of the state would also do as one of the batch."""
+        """Tell whether a leaf of the state has the shape and dtype of one of the batch."""
         state, batch = (
             {(x.shape, x.dtype) for x in jax.tree.leaves(t)} for t in (self.state_shapes, self.batch_shapes)
         )
@@ -328,9 +329,9 @@ def _any_deleted(leaves: list[Any]) -> bool:
 
 
 def without_shared_memory(state: Any, batch: Any) -> tuple[Any, Any]:
-    """State and batch in which no two leaves are the same memory: all but the first are copied.
+    """Copy leaves of state and batch that share memory with an earlier leaf.
 
-    Tied weights, or a target that was set to the parameters, are one array; to donate it twice ends the process.
+    Tied weights, or a target network set to the parameters, are one array; donating it twice ends the process.
     """
     seen: set[int] = set()
 

@@ -1,8 +1,8 @@
-"""What an operation is to the samples of a batch: done to each by itself, a sum over them, or something else.
+"""Classify what an operation does with the samples of a batch: each by itself, a sum over them, or anything else.
 
-Two traces of it tell which of its operands and results hold samples: the dims whose sizes differ. To say that an
-operation is local is to promise that one device's result is a piece of the whole result; what is not listed here is
-taken for something that mixes samples, which is always right.
+Two traces of it tell which operands and results hold samples: those with a dim whose size differs. An operation is
+local if one device's result is a shard of the whole result. One that is not listed here is assumed to mix samples,
+which is always right.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ _ALONG = {
 
 
 def sample_dim(of_all: Any, of_own: Any) -> int | None:
-    """The dim of an array along which the samples are; None of what holds none.
+    """Return the dim of an array that holds the samples; None if there is none.
 
     Raises:
-        ProgramError: there are two, so that a device would have the pairs of its own samples alone.
+        ProgramError: there are two, so a device would only have the pairs of its own samples.
     """
     sizes = zip(_shape(of_all), _shape(of_own), strict=True)
     dims = [dim for dim, (whole, own) in enumerate(sizes) if whole != own]
     if len(dims) > 1:
         raise ProgramError(
-            f"the loss compares every sample with every other, in an array of shape {_shape(of_all)}, of which a "
-            f"device would have the pairs of its own samples, {_shape(of_own)}\n"
+            f"the loss compares every sample with every other, in an array of shape {_shape(of_all)}; a device would "
+            f"have the pairs of its own samples only, {_shape(of_own)}\n"
             "  fix: gather one of the two sides: scores = x @ outlay.whole_batch(y).T"
         )
     return dims[0] if dims else None
 
 
 def is_local(all_: Any, own: Any) -> bool:
-    """Whether an operation on one device's samples gives those of its result on all."""
+    """Tell whether an operation on one device's samples gives a shard of its result on all samples."""
     before, after = (
         [sample_dim(*atoms) for atoms in zip(*pair, strict=True)]
         for pair in ((all_.invars, own.invars), (all_.outvars, own.outvars))
@@ -81,7 +81,7 @@ def is_local(all_: Any, own: Any) -> bool:
 
 
 def sums_samples(all_: Any, own: Any) -> bool:
-    """Whether an operation adds up over samples: then the results of devices add up to that of the whole batch."""
+    """Tell whether an operation sums over samples, so that the devices' results add up to the whole batch's."""
     if any(sample_dim(*atoms) is not None for atoms in zip(all_.outvars, own.outvars, strict=True)):
         return False
     before = [sample_dim(*atoms) for atoms in zip(all_.invars, own.invars, strict=True)]
@@ -93,7 +93,7 @@ def sums_samples(all_: Any, own: Any) -> bool:
 
 
 def _all_local(of_all: Any, of_own: Any) -> bool:
-    """Whether a program inside an operation treats each sample by itself, and knows nothing of their number."""
+    """Tell whether a program inside an operation treats each sample by itself and does not use their number."""
     if any(_differ(a, b) for a, b in zip(getattr(of_all, "consts", ()), getattr(of_own, "consts", ()), strict=True)):
         return False
     of_all, of_own = getattr(of_all, "jaxpr", of_all), getattr(of_own, "jaxpr", of_own)
@@ -106,7 +106,7 @@ def _all_local(of_all: Any, of_own: Any) -> bool:
 
 
 def _differ(of_all: Any, of_own: Any) -> bool:
-    """Whether two numbers that are known while tracing are not the same."""
+    """Tell whether two numbers known at trace time differ."""
     of_all, of_own = (atom.val if isinstance(atom, Literal) else atom for atom in (of_all, of_own))
     numbers = (int, float, complex, bool, np.ndarray, np.generic)
     if isinstance(of_all, numbers) and isinstance(of_own, numbers):
@@ -115,7 +115,7 @@ def _differ(of_all: Any, of_own: Any) -> bool:
 
 
 def _is_local(own: Any, all_: Any, before: list[int | None], after: list[int | None]) -> bool:
-    """Of an operation without programs inside, some of whose operands or results hold samples."""
+    """Do `is_local` for an operation without inner programs, some of whose operands or results hold samples."""
     name, params, result, dim = own.primitive.name, own.params, after[0], before[0] if before else None
     shapes = [_shape(atom) for atom in own.invars]
     same = all(
@@ -163,14 +163,14 @@ def _is_local(own: Any, all_: Any, before: list[int | None], after: list[int | N
 
 
 def _keeps_samples_first(before: tuple[int, ...], dim: int | None, after: tuple[int, ...], result: int | None) -> bool:
-    """Whether samples stay the slowest part of the dim that they are in, after the same dims."""
+    """Tell whether a reshape leaves the samples slowest within their dim, after the same number of entries."""
     if dim is None or result is None:
         return False
     return np.prod(before[:dim], dtype=int) == np.prod(after[:result], dtype=int)
 
 
 def _is_there_whole(own: Any, dim: int | None) -> bool:
-    """Whether all samples of the operand are in the result."""
+    """Tell whether all samples of the operand are in the result."""
     return dim is not None and _shape(own.invars[0])[dim] == _shape(own.outvars[0])[dim]
 
 

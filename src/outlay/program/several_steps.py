@@ -1,4 +1,4 @@
-"""Several steps of a program in one compiled call, one batch each: the dispatch of a small step costs more than it."""
+"""Run several steps of a program in one compiled call: dispatching a small step costs more than computing it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def several_steps(program: Program, num_steps: int) -> Several:
     """Compile a call that takes several steps of a program: a scan over as many batches.
 
     Args:
-        program: one that trains, in mode auto or manual.
-        num_steps: how many steps a call takes.
+        program: a program that trains, in mode auto or manual.
+        num_steps: how many steps a call runs.
 
     Returns:
         `run(state, batches) -> (state, outputs)`, with one batch per step and outputs stacked along a new first dim.
-        The numbers are those of as many calls of the program, up to rounding. The state is donated.
+        The results equal those of separate calls up to rounding. The state is donated.
 
     Raises:
         ProgramError: the program only reads, or is a graph, or its mesh has Explicit axes.
@@ -108,13 +108,13 @@ def _in_place(leaf: jax.Array, place: NamedSharding | OnHost) -> jax.Array:
 
 
 def _stacked(place: NamedSharding, *leaves: jax.Array) -> jax.Array:
-    """The same leaf of every batch along a new first dim, each piece where it is."""
+    """Stack a leaf of every batch along a new first dim, with each shard where it is."""
     spec = PartitionSpec(None, *place.spec)
     return jax.lax.with_sharding_constraint(jnp.stack(leaves), NamedSharding(place.mesh, spec))
 
 
 def check_can_repeat(program: Program) -> None:
-    """Raise if several steps of a program cannot be taken in one call.
+    """Raise if several steps of a program cannot run in one call.
 
     Raises:
         ProgramError: it only reads, or is a graph, or its mesh has Explicit axes.
@@ -127,4 +127,4 @@ def check_can_repeat(program: Program) -> None:
         reason = "its mesh has Explicit axes"
     else:
         return
-    raise ProgramError(f"several steps a call cannot be taken of this program: {reason}\n  fix: steps_per_call=1")
+    raise ProgramError(f"this program cannot run several steps in a call: {reason}\n  fix: steps_per_call=1")

@@ -39,7 +39,7 @@ _UNCHANGED = "outlay: kept"
 
 
 class Storing:
-    """The values inside a step whose storage a layout rules.
+    """Applies the storage rules of a layout to the values inside a step.
 
     Args:
         plan: the plan of the step.
@@ -50,7 +50,7 @@ class Storing:
         self._seen: set[str] = set()
 
     def named(self, where: str | P, tree: Any) -> Any:
-        """Values with the names by which they are known when they are differentiated; those of a spec have none."""
+        """Name values for the checkpoint policy; values that are constrained by a spec have no name."""
         if not self._stored or isinstance(where, P):
             return tree
 
@@ -61,7 +61,7 @@ class Storing:
         return map_with_paths(one, tree)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that, once it is differentiated, keeps, recomputes or sends away the values in it as told."""
+        """Wrap a function so that its derivative keeps, recomputes or offloads values as the rules say."""
         if not self._stored:
             return function
 
@@ -76,10 +76,10 @@ class Storing:
         return stored
 
     def step(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """A step all of whose gradients are taken so.
+        """Wrap a step so that all its gradients follow the rules.
 
         Raises:
-            ProgramError: when it is traced, and no gradient passes through some of the values.
+            ProgramError: while it is traced, if no gradient passes through some of the values.
         """
         if not self._stored:
             return step
@@ -111,7 +111,7 @@ class Storing:
 
 
 def _run(jaxpr: Any, values: Sequence[Any], storages: Storages, *, prevent_cse: bool) -> list[Any]:
-    """The results of a program, of which every stretch with a ruled value is recomputed but for what is kept."""
+    """Run a program with every stretch that holds a ruled value under `jax.checkpoint`."""
     consts, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *values], strict=True))
     for stretch in _stretches(jaxpr, storages):
@@ -129,7 +129,8 @@ def _run(jaxpr: Any, values: Sequence[Any], storages: Storages, *, prevent_cse: 
 
 
 def _stretches(jaxpr: Any, storages: Storages) -> Iterator[Operations]:
-    """A program cut before and after every operation that holds ruled values inside and is seen to by itself."""
+    """Cut a program before and after every loop, call or checkpoint that holds ruled values."""
+    # A checkpoint around everything would recompute a loop's carry from its first turn; around each turn it need not.
     runs: list[list[Any]] = [[]]
     for eqn in jaxpr.eqns:
         if _is_entered(eqn, storages):
@@ -151,7 +152,7 @@ def _is_entered(eqn: Any, storages: Storages) -> bool:
 
 
 def _inside(stretch: Operations, operands: Sequence[Any], storages: Storages, *, prevent_cse: bool) -> list[Any]:
-    """The results of the one operation of a stretch, which holds ruled values inside."""
+    """Run the single operation of a stretch, a loop, call or checkpoint that holds ruled values."""
 
     def entered(eqn: Any, values: list[Any], _: Any) -> list[Any]:
         if eqn.primitive.name == SCAN:
@@ -174,7 +175,8 @@ def _plainly(jaxpr: Any, _: Storages, *values: Any) -> list[Any]:
 
 
 def _all_kept(jaxpr: Any, storages: Storages, *values: Any) -> list[Any]:
-    """The same with a name for every value that is not to be recomputed, so that a policy can keep those."""
+    """Run a program with a name on every value that is not to be recomputed, so that a policy can keep those."""
+    # JAX's save_anything_except_these_names would keep the operand of the name, which is the same array.
     recomputed = _recomputed(getattr(jaxpr, "jaxpr", jaxpr), storages)
 
     def named(eqn: Any, values: list[Any], bind: Callable[..., list[Any]]) -> list[Any]:
@@ -191,7 +193,7 @@ def _all_kept(jaxpr: Any, storages: Storages, *values: Any) -> list[Any]:
 
 
 def _recomputed(jaxpr: Any, storages: Storages) -> set[int]:
-    """The operations that make the values that are to be recomputed, or only copy them."""
+    """Return the ids of the operations that make or merely copy the values to be recomputed."""
     made_by = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
     operations: dict[int, Any] = {}
     for eqn in jaxpr.eqns:
@@ -209,7 +211,7 @@ def _recomputed(jaxpr: Any, storages: Storages) -> set[int]:
 
 
 def _policy(storages: Storages, otherwise: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """What `jax.checkpoint` keeps: what is told of values by name, and of the rest what another policy keeps."""
+    """Return a policy for `jax.checkpoint`: named values as the rules say, others as another policy says."""
     named: dict[Stored, list[str]] = {stored: [] for stored in ("device", "host", "recomputed")}
     for name, stored in storages.items():
         named[stored].append(name)
@@ -229,7 +231,7 @@ def _policy(storages: Storages, otherwise: Callable[..., Any] | None = None) -> 
 
 
 def _names_in(jaxpr: Any, storages: Storages) -> set[str]:
-    """The ruled names of values in a program, those in its loops and calls included."""
+    """Return the ruled names in a program, with those in its loops and calls."""
     names = set()
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         if eqn.primitive.name == _NAME and eqn.params["name"] in storages:
@@ -243,7 +245,7 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def fetch_from_host(step: Callable[..., Any], plan: Plan, mesh: Mesh) -> Callable[..., Any]:
-    """A function of a state that first copies what the state has on the host to the devices.
+    """Wrap a function of a state: leaves on the host are copied to the devices first.
 
     What it returns is on the devices; see `send_to_host`.
 
@@ -269,7 +271,7 @@ def fetch_from_host(step: Callable[..., Any], plan: Plan, mesh: Mesh) -> Callabl
 
 
 def send_to_host(step: Step, plan: Plan, mesh: Mesh) -> Step:
-    """A step that copies what its new state has on the host back there.
+    """Wrap a step: leaves of the new state that belong on the host are copied back there.
 
     Args:
         step: the step.
@@ -298,10 +300,10 @@ def send_to_host(step: Step, plan: Plan, mesh: Mesh) -> Step:
 
 
 def out_shardings(state: Any) -> Any:
-    """Where a compiled step is to leave its state; open where only `send_to_host` can say it.
+    """Return the output shardings of a step's state; None for leaves that `send_to_host` places.
 
-    JAX asks a compiled program whether its results are in the right memory, and a program for GPUs that are not here
-    knows nothing of memories.
+    JAX checks that the results of a compiled program are in the right memory, and a program compiled for absent GPUs
+    does not know its memories.
 
     Args:
         state: the state as shardings.
@@ -310,7 +312,7 @@ def out_shardings(state: Any) -> Any:
 
 
 def typed(state: Any, plan: Plan, mesh: Mesh) -> Any:
-    """A state as shapes, of which those on the host say so: JAX takes one that says nothing for one on a device."""
+    """Return a state as shapes with the sharding of leaves on the host; without one, JAX assumes device memory."""
     away = _on_host(plan, mesh)
 
     def one(path: str, leaf: Any) -> Any:
@@ -324,12 +326,11 @@ def _on_host(plan: Plan, mesh: Mesh) -> dict[str, Any]:
 
 
 def check_host_memory(plan: Plan, memories: Sequence[str]) -> None:
-    """Raise where a plan keeps something on the host, and the devices cannot reach their host's memory.
+    """Raise if a plan keeps something on the host and the devices cannot reach their host's memory.
 
     Args:
         plan: the plan.
-        memories: JAX's names of those that a device reaches; none where that is not known, as of a device that is only
-            compiled for.
+        memories: JAX's names of the memories that a device reaches; empty where unknown, as for compile-only devices.
 
     Raises:
         ProgramError: with every leaf.

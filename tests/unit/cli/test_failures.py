@@ -59,7 +59,7 @@ def test_what_fails_after_training_does_not_lose_it(tmp_path):
     assert "evaluate (broken_ends.<locals>.<lambda>), which is to return a dictionary of numbers" in failed.stderr
     assert "ZeroDivisionError: division by zero" in failed.stderr
     assert "it returned a int: 3" in failed.stderr
-    assert "the state after step 3 is in runs/ok/checkpoints" in failed.stderr
+    assert "the state after the last step is in runs/ok/checkpoints" in failed.stderr
     assert {"loss.png", "metrics.jsonl", "plan.json", "report.html"} <= {
         p.name for p in (tmp_path / "runs/ok").iterdir()
     }

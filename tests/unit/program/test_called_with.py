@@ -54,7 +54,9 @@ def test_a_key_of_another_kind_serves_where_the_state_keeps_none():
 
 
 def test_a_key_of_another_kind_is_refused_where_the_plan_has_another():
-    message = r"(?s)this one is key<rbg>, planned was key<fry>\n  key: .*jax_default_prng_impl', 'rbg'"
+    message = (
+        r"(?s)this key is key<rbg>, and the program was planned for key<fry>\n  key: .*jax_default_prng_impl', 'rbg'"
+    )
     with pytest.raises(ProgramError, match=message):
         trained().init(jax.random.key(0, impl="rbg"))
 
@@ -76,7 +78,7 @@ def test_what_is_no_key():
 
 def test_no_key_at_all():
     assert program(init=lambda key: {"w": jnp.ones(8)}).init(None)["w"].shape == (8,)
-    with pytest.raises(ProgramError, match="None is none"):
+    with pytest.raises(ProgramError, match="the key is None"):
         program().init(None)
 
 

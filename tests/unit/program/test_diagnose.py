@@ -40,7 +40,7 @@ def test_a_state_used_twice_is_named_leaf_by_leaf(program: outlay.Program, state
     program(state, BATCH)
     message = error_of(state, BATCH, program)
     assert re.search(r"a step donates its state, so 3 leaves are gone: count, key, w", message)
-    assert "fix: keep the state that the step returns: state, outputs = program(state, batch)" in message
+    assert "fix: use the state that the step returns: state, outputs = program(state, batch)" in message
 
 
 def test_a_state_of_many_leaves_used_twice_counts_them_and_shows_the_first() -> None:

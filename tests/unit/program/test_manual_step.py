@@ -91,10 +91,10 @@ def test_copies_that_a_rule_calls_pieces_are_refused_all_at_once():
         return state, {"a": total, "b": {"c": total}}
 
     message = error_of(step, [("outputs.**", P("data"))])
-    assert "2 outputs of a step in mode manual, other than the layout says" in message
+    assert "2 outputs of a step in mode manual not as the layout says" in message
     for path in ("outputs.a", "outputs.b.c"):
         assert f"copies: {path}\n    a rule splits it by P('data'" in message
-    assert "along 'data' every device gives the same: there are no pieces" in message
+    assert "along 'data' every device returns the same array" in message
 
 
 def test_a_rule_for_more_dims_or_other_outputs_than_there_are_is_refused_by_the_plan():
@@ -106,6 +106,6 @@ def test_a_rule_for_more_dims_or_other_outputs_than_there_are_is_refused_by_the_
 
 def test_an_unknown_axis_and_a_step_that_returns_no_pair_are_named_before_any_rule_is_looked_at():
     unknown = error_of(lambda state, batch: (state, jax.lax.psum(batch, "dat")), [("outputs", P("data"))])
-    assert "uses a collective over 'dat', which is no axis of this mesh: did you mean 'data'?" in unknown
+    assert "uses a collective over 'dat', which is not an axis of this mesh: did you mean 'data'?" in unknown
     no_pair = error_of(lambda state, batch: jax.lax.psum(state, "data"), [("outputs", P("data"))])
     assert "must return (state, outputs), a pair" in no_pair

@@ -115,7 +115,7 @@ def test_a_step_that_returns_no_pair_is_refused_though_only_pieces_show_it():
 )
 def test_an_unknown_axis_is_named_with_the_nearest(collective):
     message = error_of(lambda state, batch: (state, collective(batch)))
-    assert "uses a collective over 'dat', which is no axis of this mesh: did you mean 'data'?" in message
+    assert "uses a collective over 'dat', which is not an axis of this mesh: did you mean 'data'?" in message
 
 
 @pytest.mark.parametrize("error", [AssertionError("mine"), ValueError("mine")], ids=repr)

@@ -52,7 +52,7 @@ def test_a_mistyped_option_of_the_command_is_recognised():
 
 
 def test_a_stray_word_is_refused():
-    with pytest.raises(RecipeError, match=r"'tiny' is no option: write --name value"):
+    with pytest.raises(RecipeError, match=r"'tiny' is not an option: write --name value"):
         recipe_arguments(recipe, "lm", ["tiny"])
 
 

@@ -74,11 +74,11 @@ def test_a_python_without_sources_says_so(tmp_path):
 
 def test_a_window_longer_than_the_corpus(library):
     with pytest.raises(
-        RecipeError, match=r"bytes to train on and \d+ held out, too few for a sequence of 200\n  fix: a sh"
+        RecipeError, match=r"bytes to train on and \d+ held out, too few for a sequence of 200\n  fix: choose a sh"
     ):
         python_sources(200, library)
 
 
 def test_an_empty_window(library):
-    with pytest.raises(RecipeError, match="a sequence of 0 bytes holds nothing to learn"):
+    with pytest.raises(RecipeError, match="a sequence of 0 bytes has nothing to learn"):
         python_sources(0, library)

@@ -131,7 +131,7 @@ def test_text_and_tables_of_ones_own(tmp_path):
         lm("tiny", sequence=2, batch=36, data=str(path), column="input_ids").data[0]
     with pytest.raises(RecipeError, match="has sequences of 2 tokens\n  fix: --sequence 2"):
         lm("tiny", data=str(path), column="input_ids")
-    with pytest.raises(RecipeError, match="--column x is of a table, and there is none"):
+    with pytest.raises(RecipeError, match="--column x needs a table, but there is none"):
         lm("tiny", column="x")
     with pytest.raises(ProgramError, match=r"batch_size=91 does not fit 90 examples of .*mine\.txt"):
         lm("tiny", sequence=20, batch=91, data=str(tmp_path / "mine.txt"))

@@ -33,7 +33,7 @@ def test_a_layout_from_a_file(tmp_path):
 
 def test_an_unknown_layout_lists_the_recipes_own():
     with pytest.raises(
-        RecipeError, match=r"no layout 'fsd': did you mean 'fsdp'\?\n  fix: one of dp, replicated, zero1"
+        RecipeError, match=r"no layout 'fsd': did you mean 'fsdp'\?\n  fix: use one of dp, replicated, zero1"
     ):
         prepare(small.line(), layout="fsd")
 

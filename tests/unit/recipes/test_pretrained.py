@@ -110,7 +110,7 @@ def test_weights_of_another_model_are_refused_with_every_difference(weights, tmp
     theirs = {"hidden_size": 4096, "rope_theta": 500000.0, "rope_scaling": {"factor": 8.0}, "vocab_size": 256}
     theirs["rope_parameters"] = {"rope_type": "yarn"}
     (tmp_path / "config.json").write_text(json.dumps(theirs))
-    with pytest.raises(RecipeError, match="is of another model than was asked for") as error:
+    with pytest.raises(RecipeError, match="belongs to another model than was asked for") as error:
         lora(**HOW, from_=str(tmp_path))
     assert [line.split(": ", 1)[1] for line in str(error.value).splitlines()[1:]] == [
         "hidden_size is 4096 there, width is 32 here",
@@ -126,5 +126,5 @@ def test_weights_of_another_model_are_refused_with_every_difference(weights, tmp
         lora("gpt", **HOW, int8=True)
     with pytest.raises(RecipeError, match="no model 'tinny': did you mean 'tiny'"):
         lora("tinny")
-    with pytest.raises(RecipeError, match="rank=0: adapters have 1 feature or more"):
+    with pytest.raises(RecipeError, match="rank=0: adapters need 1 feature or more"):
         lora(rank=0)

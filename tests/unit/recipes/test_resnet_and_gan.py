@@ -40,12 +40,12 @@ def recipe_plan(recipe):
 
 def test_images_that_do_not_serve_are_refused(photos, tmp_path):
     np.savez(tmp_path / "grey.npz", image=np.zeros((40, 8, 8), np.uint8), label=np.zeros(40, np.int32))
-    with pytest.raises(RecipeError, match=r"shape \(8, 8\) each, and a residual network takes"):
+    with pytest.raises(RecipeError, match=r"shape \(8, 8\) each, but a residual network takes"):
         resnet(str(tmp_path / "grey.npz"))
     with pytest.raises(ProgramError, match=r"batch_size=128 does not fit 36 examples of .*photos"):
         resnet(str(photos))
     np.savez(tmp_path / "colours.npz", image=np.zeros((40, 8, 8, 3), np.uint8))
-    with pytest.raises(RecipeError, match=r"shape \(8, 8, 3\) each, and this recipe draws grey ones"):
+    with pytest.raises(RecipeError, match=r"shape \(8, 8, 3\) each, but this recipe draws grey ones"):
         gan(str(tmp_path / "colours.npz"))
     with pytest.raises(DataError, match="'label': known: 'image'"):
         resnet(str(tmp_path / "colours.npz"))

@@ -183,7 +183,7 @@ def test_leaves_that_are_no_arrays_are_named():
     ("thing", "named"), [(len, "a builtin_function"), ("abc", "a str"), ({"f": len}, "a dict whose 1 lea")]
 )
 def test_what_has_no_place(thing, named):
-    with pytest.raises(OutlayError, match=f"outlay.show was given {named}.*no place on devices") as caught:
+    with pytest.raises(OutlayError, match=f"outlay.show was given {named}.*does not live on devices") as caught:
         show(thing)
     assert isinstance(caught.value, TypeError)
 

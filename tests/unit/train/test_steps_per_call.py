@@ -126,7 +126,7 @@ def test_what_cannot_be_repeated_is_refused():
         mesh=outlay.mesh(data=8),
         donate=False,
     )
-    with pytest.raises(ProgramError, match=r"several steps a call cannot be taken of this program: it only reads"):
+    with pytest.raises(ProgramError, match=r"this program cannot run several steps in a call: it only reads"):
         several_steps(reads, 2)
 
 
