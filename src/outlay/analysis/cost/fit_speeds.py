@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from outlay.analysis.cost.schedule import Schedule
 from outlay.core.error_types import TargetError
 from outlay.core.output_file import write_output
 from outlay.core.table import table, to_text
-from outlay.devices.hardware import Hardware, known_hardware
+from outlay.devices.hardware import Hardware, hardware_in, known_hardware
 from outlay.devices.target import Target
 
 _ROUNDS = 8
@@ -75,10 +76,22 @@ class FittedSpeeds:
             force: write over one that Outlay did not make, too.
 
         Raises:
+            TargetError: no hardware has such speeds, so that no target could name the file.
             OutputError: it cannot be written, or Outlay did not make it.
         """
         lines = toml_lines(self.base.key, self.to_dict())
-        write_output(path, _HEAD.format(path.name) + "\n" + "\n".join(lines) + "\n", force=force)
+        text = _HEAD.format(path.name) + "\n" + "\n".join(lines) + "\n"
+        with tempfile.TemporaryDirectory() as folder:
+            trial = Path(folder) / path.name
+            trial.write_text(text, encoding="utf-8")
+            try:
+                hardware_in(str(trial))
+            except TargetError as error:
+                raise TargetError(
+                    f"no hardware has the speeds that fit this step, and nothing was written: {error}"
+                    "\n  fix: a larger step, which does not spend its time on starting operations, or a quieter machine"
+                ) from error
+        write_output(path, text, force=force)
 
     def __str__(self) -> str:
         return to_text(self)

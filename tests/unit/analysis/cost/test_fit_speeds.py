@@ -108,7 +108,7 @@ def test_the_file_is_written_as_any_other_and_says_what_it_is(recorded, tmp_path
         ("", r"my\.toml holds 0 tables; a target names a file of one"),
         ("[cpu", r"my\.toml is not TOML"),
         ("[cpu]\nmemory_bandwith = 1e9\n", r"memory_bandwith: unknown key, did you mean 'memory_bandwidth'"),
-        ("[mine]\nlike = 'h100'\nmemory_bandwidth = 3.0\n", r"memory_bandwidth = 3 cannot be: hardware has 1e\+07"),
+        ("[mine]\nlike = 'h100'\nmemory_bandwidth = 3.0\n", r"memory_bandwidth = 3 is impossible: hardware has 1e\+07"),
     ],
     ids=["missing", "several", "empty", "no TOML", "unknown key", "impossible"],
 )
@@ -118,6 +118,13 @@ def test_a_file_that_is_no_hardware_is_told(content, message, tmp_path, monkeypa
         Path("my.toml").write_text(content)
     with pytest.raises(TargetError, match=message):
         Target.parse("my.toml:8")
+
+
+def test_speeds_that_no_hardware_has_are_not_written(recorded, tmp_path):
+    speeds = profiled(recorded, "h100:1x8").fitted_speeds()  # the times are of a CPU
+    with pytest.raises(TargetError, match=r"no hardware has the speeds .* [\s\S]*is impossible[\s\S]*fix: a larger"):
+        speeds.write(tmp_path / "mine.toml")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_not_measured_has_no_speeds(recorded):
