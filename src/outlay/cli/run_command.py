@@ -15,7 +15,6 @@ from outlay.cli.options import JsonOption, ProgramOptions, RecipeArgument, load_
 from outlay.cli.output import ANSWERS, print_answer, print_json, print_picture, say, warn_unread
 from outlay.jobs.stall import Limits
 from outlay.jobs.stop_request import listen
-from outlay.recipes.in_processes import is_launched
 
 if TYPE_CHECKING:
     from outlay.recipes.run_kind import Result
@@ -99,6 +98,8 @@ def run(
             "steps as you can afford to repeat",
             param_hint="--max-restarts",
         )
+    from outlay.recipes.in_processes import is_launched
+
     if processes is not None and not is_launched():
         limits = Limits(stuck_after, start_within)
         of_job = {"max_restarts": max_restarts, "in_order": in_order, "limits": limits, "as_json": as_json}
