@@ -284,11 +284,11 @@ for name, program in ways.items():
     np.testing.assert_allclose(outputs, expected, rtol=1e-5)
     assert outputs.sharding.is_fully_replicated
     assert len(outputs.sharding.device_set) == program.mesh.size
-    found = collectives(program.compiled)
-    assert found == {"all-reduce": 1}, name
+    kinds = collectives(program.compiled)
+    assert kinds == {"all-reduce": 1}, name
 
     ratio = median_time_of_program(program, state) / time_of_plain
-    print(f"{name:20} {np.asarray(outputs)}  {found}  time {ratio:.1f}")
+    print(f"{name:20} {np.asarray(outputs)}  {kinds}  time {ratio:.1f}")
 
 # %% [markdown]
 # ## Which to take

@@ -52,11 +52,11 @@ def mesh(
     >>> mesh.axis_names, mesh.devices.shape
     (('data', 'model'), (4, 2))
     """
-    _refuse_size("devices", devices)
-    _refuse_size("over", over)
-    _refuse_size("target", target)
+    _check_no_size("devices", devices)
+    _check_no_size("over", over)
+    _check_no_size("target", target)
     if not isinstance(explicit, bool):
-        _refuse_size("explicit", explicit)
+        _check_no_size("explicit", explicit)
     requested = _spec_of(spec, over, axes)
     if target is not None:
         if devices is not None:
@@ -121,7 +121,7 @@ def _spec_of(spec: MeshSpec | str | None, over: Mapping[str, str] | None, axes: 
     return MeshSpec(read.axis_sizes, {**declared, **(over or {})})
 
 
-def _refuse_size(parameter: str, value: object) -> None:
+def _check_no_size(parameter: str, value: object) -> None:
     """Raise if an axis was meant that has the name of a parameter of `mesh`."""
     if isinstance(value, int):
         raise MeshError(

@@ -59,7 +59,7 @@ def from_annotations(model: Any, rules: LogicalRules | None = None, *, below: st
         )
         raise LayoutError("a layout cannot be made from annotations:", [problem])
     known = None if rules is None else tuple(_pairs(rules))
-    _refuse_unknown(asked, known)
+    _check_known(asked, known)
     specs = {path: _spec(annotation, known) for path, annotation in asked.items()}
     paths = [path for path, _ in flatten_paths(tree)[0]]
     prefix = f"{below}." if below else ""
@@ -95,7 +95,7 @@ def _names(annotation: Annotation) -> tuple[str, ...]:
     return tuple(name for name in itertools.chain.from_iterable(parts) if name is not None)
 
 
-def _refuse_unknown(asked: Mapping[str, Annotation], rules: Sequence[tuple[str, Axes]] | None) -> None:
+def _check_known(asked: Mapping[str, Annotation], rules: Sequence[tuple[str, Axes]] | None) -> None:
     """Raise for logical names without a rule, each with the arrays that have it."""
     if rules is None:
         return

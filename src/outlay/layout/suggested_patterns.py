@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Collection, Iterable, Sequence
 
 from outlay.core.paths import Parts, join_parts, matches, matches_parts, pattern_parts, pattern_problem, split_path
+from outlay.core.quantities import listed
 from outlay.core.suggest import did_you_mean
 from outlay.layout.optimizer_state import is_optimizer
 
@@ -164,8 +165,7 @@ def _other_syntax(pattern: str, paths: Sequence[str]) -> str | None:
             pattern, paths
         )
     suggested = globs(reached, set(paths) - set(reached))
-    more = f" and {len(suggested) - MAX_GLOBS} more" if len(suggested) > MAX_GLOBS else ""
-    written = ", ".join(f'"{each}"' for each in suggested[:MAX_GLOBS]) + more
+    written = listed([f'"{each}"' for each in suggested], MAX_GLOBS)
     each = "" if len(suggested) == 1 else ", a rule each"
     return f"patterns are globs, not regular expressions: write {written}{each}"
 

@@ -13,7 +13,7 @@ from outlay.arrays.shardings import sharding
 from outlay.core.array_leaves import non_arrays
 from outlay.core.error_types import Problem, ProgramError
 from outlay.core.paths import flatten_paths, under
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, listed
 from outlay.layout.plan import LeafPlan, Plan
 
 
@@ -46,10 +46,9 @@ def donated_error(state: Any, batch: Any) -> ProgramError:
     """Return the error for arrays that were donated to an earlier step."""
     leaves = [*_leaves(state, ""), *_leaves(batch, "batch")]
     gone = [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]
-    shown = ", ".join(gone[:8]) + (f" and {len(gone) - 8} more" if len(gone) > 8 else "")
     return ProgramError(
         "this state was used already: a step donates its state, so "
-        f"{counted(len(gone), 'leaf is', 'leaves are')} gone: {shown}\n"
+        f"{counted(len(gone), 'leaf is', 'leaves are')} gone: {listed(gone, 8)}\n"
         "  fix: use the state that the step returns: state, outputs = program(state, batch)"
     )
 

@@ -15,7 +15,7 @@ from outlay.core.user_code import users_traceback
 from outlay.recipes.run_kind import Result, RunKind, RunSetup, TrainingOptions, metrics_in_words, result_not_lost
 from outlay.report.run_page import Picture, run_page
 from outlay.train.check_fit import check_evaluations, check_steps_per_call
-from outlay.train.contract import refuse_unrecordable
+from outlay.train.contract import check_recordable
 from outlay.train.data import Data, TrainData, num_of
 from outlay.train.loop import fit
 from outlay.train.metrics_file import as_numbers, finite
@@ -43,7 +43,7 @@ class TrainingRun(RunKind):
 
     def check(self, steps: int) -> None:
         """Raise if the outputs of the step cannot be metrics, or the leaves to record cannot be recorded."""
-        refuse_unrecordable(self.program.lowered.out_info[1])
+        check_recordable(self.program.lowered.out_info[1])
         RecordedLeaves(self.program, self.recipe.record, self.recipe.stride)
 
     def check_training(self, options: TrainingOptions) -> None:

@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from outlay.core.error_types import Problem, ShowError
 from outlay.core.paths import flatten_paths, matches, pattern_problem
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, listed
 from outlay.core.suggest import did_you_mean
 from outlay.devices.device_identity import DeviceId
 from outlay.devices.mesh_info import MeshInfo
@@ -173,8 +173,7 @@ def _process_notes(leaves: Sequence[LeafFacts]) -> tuple[str, ...]:
 
 
 def _named(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return ", ".join(path or "this array" for path in paths[:3]) + more
+    return listed([path or "this array" for path in paths])
 
 
 def _as_planned(leaf: LeafFacts) -> LeafPlan:
@@ -186,6 +185,5 @@ def _as_planned(leaf: LeafFacts) -> LeafPlan:
 def _left_out_notes(left_out: Sequence[tuple[str, Any]]) -> tuple[str, ...]:
     if not left_out:
         return ()
-    named = ", ".join(f"{path} ({type(leaf).__name__})" for path, leaf in left_out[:3])
-    more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-    return (f"left out, being no arrays: {named}{more}",)
+    named = listed([f"{path} ({type(leaf).__name__})" for path, leaf in left_out])
+    return (f"left out, being no arrays: {named}",)

@@ -87,13 +87,13 @@ def plan_of(work: Workload, layout: Layout, mesh: MeshSpec, target: Target) -> P
     """
     try:
         info = mesh_info(mesh, target)
-        _refuse_uneven(work, layout, info)
+        _check_even(work, layout, info)
         plan = layout.plan(work.state, info, batch=work.batch, intermediates=work.traced.intermediates)
         check_devices(plan)
         check_constraints(work.traced, layout, plan)
     except (MeshError, LayoutError, ProgramError) as error:
         raise Rejected(_in_short(error)) from error
-    _refuse_too_big(plan, target)
+    _check_fits(plan, target)
     return plan
 
 
@@ -106,7 +106,7 @@ def _in_short(error: OutlayError) -> str:
     return f"{first.kind}: {first.where}: {first.what}" + (f" (and {more} more)" if more else "")
 
 
-def _refuse_uneven(work: Workload, layout: Layout, mesh: MeshInfo) -> None:
+def _check_even(work: Workload, layout: Layout, mesh: MeshInfo) -> None:
     """Refuse microbatches that would leave devices idle, before the values inside the step are checked."""
     if work.microbatches == 1 or not work.num_samples:
         return
@@ -124,7 +124,7 @@ def _refuse_uneven(work: Workload, layout: Layout, mesh: MeshInfo) -> None:
         raise Rejected(f"microbatches of {size} samples are not divisible over {over}")
 
 
-def _refuse_too_big(plan: Plan, target: Target) -> None:
+def _check_fits(plan: Plan, target: Target) -> None:
     needed, memory = certain_bytes(plan), target.hardware.memory_bytes
     if needed > memory:
         raise Rejected(f"state and batch alone need {format_bytes(needed)} of {format_bytes(memory)} a device")

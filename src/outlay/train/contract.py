@@ -47,7 +47,7 @@ def num_samples(batch: Any) -> int:
     return usual
 
 
-def refuse_fixed_params(params: Any) -> None:
+def check_trainable(params: Any) -> None:
     """Raise when parameters cannot be trained because they are no floats, naming each."""
     dtypes = [(path, jnp.result_type(leaf)) for path, leaf in flatten_paths(params)[0]]
     odd = [(path, dtype) for path, dtype in dtypes if not jnp.issubdtype(dtype, jnp.inexact)]
@@ -105,7 +105,7 @@ _LONGEST = 240
 """Letters of another library's message that are quoted."""
 
 
-def refuse_model_state(model_state: Any, *, taken: bool) -> None:
+def check_model_state(model_state: Any, *, taken: bool) -> None:
     """Raise when the state of a model is there and nobody takes it, or is not there.
 
     Args:
@@ -126,7 +126,7 @@ def refuse_model_state(model_state: Any, *, taken: bool) -> None:
         )
 
 
-def refuse_unknown_metrics(asked: Any, known: tuple[str, ...]) -> None:
+def check_metric_names(asked: Any, known: tuple[str, ...]) -> None:
     """Raise for metrics of a step that do not exist."""
     if isinstance(asked, str):
         raise ProgramError(f"metrics={asked!r} is one name, and a list is asked for\n  fix: metrics=[{asked!r}]")
@@ -139,7 +139,7 @@ def refuse_unknown_metrics(asked: Any, known: tuple[str, ...]) -> None:
         )
 
 
-def refuse_same_names(of_loss: Collection[str], of_step: Collection[str]) -> None:
+def check_names_differ(of_loss: Collection[str], of_step: Collection[str]) -> None:
     """Raise when a loss gives metrics the names of those that the step is asked for."""
     if both := [name for name in of_step if name in of_loss]:
         raise ProgramError(f"the metrics {both} are both the loss's and the step's\n  fix: rename the loss's")
@@ -189,7 +189,7 @@ def called(
     taken = [name for name in metrics if name in RESERVED]
     if taken:
         raise ProgramError(f"the metrics {taken} have names that the step gives itself {RESERVED}: rename them")
-    _refuse_other_shapes(losses, metrics, expected)
+    _check_one_per_example(losses, metrics, expected)
     values = {"loss": losses}
     rows = {name: jnp.shape(value)[len(expected) :] for name, value in metrics.items()}
     values |= {name: jnp.broadcast_to(value, (*expected, *rows[name])) for name, value in metrics.items()}
@@ -235,7 +235,7 @@ def _typed(x: Any) -> str:
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
-def _refuse_other_shapes(losses: Any, metrics: Mapping[str, Any], expected: tuple[int, ...]) -> None:
+def _check_one_per_example(losses: Any, metrics: Mapping[str, Any], expected: tuple[int, ...]) -> None:
     """Raise when there is not one number per sample, or per batch; a number known to Python is the same for all.
 
     A metric may be a row of numbers per sample, as a histogram is.
@@ -297,7 +297,7 @@ def as_metrics(outputs: Any) -> dict[str, Any]:
     return {names[0] if len(names) == 1 else path: leaf for names, path, leaf in parts}
 
 
-def refuse_unrecordable(outputs: Any) -> None:
+def check_recordable(outputs: Any) -> None:
     """Raise when a step's outputs cannot be the metrics of a run, naming each.
 
     Args:

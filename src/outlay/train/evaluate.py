@@ -65,7 +65,7 @@ def evaluate(
             "for a step of outlay.train_step; or outlay.program(..., donate=False), of a step that returns its outputs"
         )
     batch_size = num_samples(program.batch_shapes)
-    _refuse_other_examples(program, examples, batch_size)
+    _check_examples(program, examples, batch_size)
     mesh = program.mesh
     in_state = shardings(program.plan, program.state_shapes, mesh)
     in_batch = shardings(program.plan, program.batch_shapes, mesh, root="batch")
@@ -128,7 +128,7 @@ def _sums_of_outputs(outputs: Any, weights: jax.Array) -> dict[str, jax.Array]:
     return {**sums, "weight": jnp.sum(weights.astype(dtype))}
 
 
-def _refuse_other_examples(program: Program, examples: Any, batch_size: int) -> None:
+def _check_examples(program: Program, examples: Any, batch_size: int) -> None:
     """Raise where the examples cannot be cut into batches of the program."""
     if num_of(examples) < 1:
         raise ProgramError("there are no examples to evaluate on\n  fix: give one or more")

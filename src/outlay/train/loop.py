@@ -20,7 +20,7 @@ from outlay.program.several_steps import several_steps
 from outlay.train.buckets import programs_by_shape, shapes_of
 from outlay.train.check_fit import check_data, check_evaluations, check_steps, check_steps_per_call, ends_early
 from outlay.train.checkpoint.checkpoints import Checkpoints
-from outlay.train.contract import as_metrics, refuse_unrecordable
+from outlay.train.contract import as_metrics, check_recordable
 from outlay.train.data import Data, ReadAhead
 from outlay.train.metrics_file import History, MetricsFile, as_numbers
 from outlay.train.multihost import is_first
@@ -147,7 +147,7 @@ def fit(
     check_evaluations(evaluate, evaluate_every, patience)
     check_steps_per_call(program, data, steps_per_call)
     check_data(data, steps)
-    refuse_unrecordable(program.lowered.out_info[1])
+    check_recordable(program.lowered.out_info[1])
     recorded = RecordedLeaves(program, record, stride)
     samples_a_step = next((leaf.shape[0] for leaf in jax.tree.leaves(program.batch_shapes) if leaf.shape), 0)
     with contextlib.ExitStack() as stack:

@@ -74,7 +74,7 @@ class MetricsFile:
     def __init__(self, path: Path, *, after: int = 0) -> None:
         self.path = path
         self.earlier = _read(path, after) if after else []
-        _refuse_other(path)
+        _check_is_metrics(path)
         # Beside it and then in its place: a kill in between loses no line, and other processes may be reading it.
         try:
             with whole_file(path) as rewritten:
@@ -150,7 +150,7 @@ def _read_number(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-def _refuse_other(path: Path) -> None:
+def _check_is_metrics(path: Path) -> None:
     """Raise where a file is there that is no metrics file, and would be replaced."""
     if not path.is_file():
         return

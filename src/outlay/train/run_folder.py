@@ -71,7 +71,7 @@ class RunFolder:
             self.earlier: dict[str, Any] | None = _config_of(path) if resume else None
             if is_first():
                 if self.earlier is None:
-                    self._refuse_full(force)
+                    self._check_free(force)
                 self._own.take()
         wait_for_all("every process has read what is in the run folder")
 
@@ -191,7 +191,7 @@ class RunFolder:
         """Let other runs have the folder."""
         self._own.release()
 
-    def _refuse_full(self, force: bool) -> None:
+    def _check_free(self, force: bool) -> None:
         if not self.path.is_dir():
             return
         names = self._own.names()
@@ -230,7 +230,7 @@ def _config_of(path: Path) -> dict[str, Any] | None:
         if (path / _CONFIG).exists() and not (path / _CONFIG).is_file():  # a pipe or a device might never end
             raise ValueError("it is no plain file")
         config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
-        _refuse_no_config(config)
+        _check_config(config)
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
@@ -240,7 +240,7 @@ def _config_of(path: Path) -> dict[str, Any] | None:
     return config
 
 
-def _refuse_no_config(config: Any) -> None:
+def _check_config(config: Any) -> None:
     """What is read of it must be what a run writes; it may have been edited."""
     if not isinstance(config, dict):
         raise ValueError(f"it holds a {type(config).__name__} and not an object")

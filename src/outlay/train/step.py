@@ -20,12 +20,12 @@ from outlay.core.error_types import ProgramError
 from outlay.core.paths import flatten_paths
 from outlay.program.compiler_options import MICROBATCHES
 from outlay.train.contract import (
+    check_metric_names,
+    check_model_state,
+    check_names_differ,
+    check_trainable,
     num_samples,
     optimizer_state,
-    refuse_fixed_params,
-    refuse_model_state,
-    refuse_same_names,
-    refuse_unknown_metrics,
 )
 from outlay.train.objective import Loss, Objective, Reduction, at_least, sample_weights
 
@@ -89,15 +89,15 @@ def train_step(
     """
     if accumulate < 1:
         raise ProgramError(f"accumulate={accumulate}: a step takes its batch in 1 microbatch or more")
-    refuse_unknown_metrics(metrics, tuple(_OF_THE_STEP))
+    check_metric_names(metrics, tuple(_OF_THE_STEP))
 
     objective = Objective(loss, model_state, reduction, groups)
     optimizer = optax.with_extra_args_support(optimizer)
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         state = arrays_only(state)
-        refuse_fixed_params(state.params)
-        refuse_model_state(state.model_state, taken=model_state)
+        check_trainable(state.params)
+        check_model_state(state.model_state, taken=model_state)
         num = num_samples(batch)
         key = jax.random.fold_in(state.key, state.step)
 
@@ -128,7 +128,7 @@ def train_step(
             new = dataclasses.replace(
                 state, params=params, opt_state=opt_state, step=state.step + 1, model_state=new_model_state
             )
-            refuse_same_names(means, metrics)
+            check_names_differ(means, metrics)
             means |= {name: _OF_THE_STEP[name](grads, updates, new) for name in metrics}
         return new, means
 
@@ -223,7 +223,7 @@ def sum_over_microbatches(
     carried = per_device(jax.tree.map(jnp.asarray, carried))
     if num_microbatches == 1:
         return sums(samples, carried)
-    _refuse_indivisible(jax.tree.leaves(samples)[0].shape[0], num_microbatches)
+    _check_divisible(jax.tree.leaves(samples)[0].shape[0], num_microbatches)
     microbatches = jax.tree.map(lambda x: strided(x, num_microbatches), samples)
 
     def add(so_far: Any, microbatch: Any) -> tuple[Any, None]:
@@ -251,7 +251,7 @@ def strided(x: jax.Array, num_microbatches: int) -> jax.Array:
     return jnp.moveaxis(x.reshape(size, num_microbatches, *x.shape[1:]), 1, 0)
 
 
-def _refuse_indivisible(num_samples: int, num_microbatches: int) -> None:
+def _check_divisible(num_samples: int, num_microbatches: int) -> None:
     if num_samples % num_microbatches == 0:
         return
     fits = [n for n in range(1, num_samples + 1) if num_samples % n == 0]

@@ -35,16 +35,17 @@ _INSTALLED = re.compile(
 _STANDARD_LIBRARY = tuple({sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "platstdlib")})
 # These parts of Outlay are machinery; its models, recipes and applications count as programs, like a user's.
 _OUTLAY = re.compile(r"[/\\]outlay[/\\](\w+)[/\\]")
-_MACHINERY = (
+MACHINERY = (
     *("analysis", "arrays", "cli", "core", "devices", "graph", "layout", "program", "report", "search"),
     "train",
 )
-_PROGRAMS = frozenset(path.name for path in Path(__file__).parents[2].iterdir()).difference(_MACHINERY)
+_PROGRAMS = frozenset(path.name for path in Path(__file__).parents[2].iterdir()).difference(MACHINERY)
 # Rows are exchanged because a layout splits them, not because a line of the user asks for it: Outlay's own line is
 # named.
 _EXCHANGE = _file_of(exchange_rows)
 # Callers of these are scripts that run a program, not the program itself.
-_DRIVER = re.compile(r"[/\\]outlay[/\\](program[/\\]program|analysis[/\\]|report[/\\]|cli[/\\]|search[/\\])")
+DRIVERS = ("program/program.py", "analysis/", "report/", "cli/", "search/")
+_DRIVER = re.compile(f"/outlay/({'|'.join(map(re.escape, DRIVERS))})".replace("/", r"[/\\]"))
 _BY_HAND = _file_of(by_hand)
 _OPTAX = re.compile(r"[/\\]optax[/\\]")
 
@@ -128,7 +129,7 @@ def _is_users_frame(frame: SourceLine) -> bool:
 def is_users(file: str) -> bool:
     """Return whether a file holds a program rather than a library."""
     part = _OUTLAY.search(file)
-    if part and part[1] in _MACHINERY:
+    if part and part[1] in MACHINERY:
         return False
     if part and part[1] in _PROGRAMS:
         return True

@@ -12,7 +12,7 @@ from outlay.analysis.findings.compiler_messages import size_bytes
 from outlay.analysis.findings.finding import Evidence, Finding
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.analysis.hlo.hlo_shapes import read_shapes, total_bytes
-from outlay.core.quantities import counted, format_bytes
+from outlay.core.quantities import counted, format_bytes, listed
 
 SHARE = 0.1
 """The share of a device's state from which a replicated leaf is worth a finding."""
@@ -143,7 +143,7 @@ def donated_in_vain(evidence: Evidence) -> Iterator[Finding]:
     paths = [leaf.path for leaf in sorted(lost, key=lambda leaf: -leaf.num_bytes)]
     text = (
         f"the memory of {counted(len(lost), 'donated leaf', 'donated leaves')} is not reused, "
-        f"{format_bytes(cost)}: {_named(paths)}"
+        f"{format_bytes(cost)}: {listed(paths, _MAX_NAMED)}"
     )
     fix = "return each with the shape, dtype and sharding it came with, or do not donate it"
     yield Finding("donation", text, fix, cost)
@@ -167,15 +167,10 @@ def state_that_moves(evidence: Evidence) -> Iterator[Finding]:
     if moved:
         num_bytes = {leaf.number: leaf.num_bytes for leaf in evidence.leaves}
         cost = sum(num_bytes.get(leaf.parameter, 0) for leaf in moved)
-        listed = [f"{leaf.path or 'the array'} {leaf.before} -> {leaf.after}" for leaf in moved]
+        leaves = [f"{leaf.path or 'the array'} {leaf.before} -> {leaf.after}" for leaf in moved]
         text = (
             f"{counted(len(moved), 'leaf', 'leaves')} of the first argument come back with another sharding, so "
-            f"the next call moves them or compiles again: {_named(listed)}"
+            f"the next call moves them or compiles again: {listed(leaves, _MAX_NAMED)}"
         )
         fix = "return them with the shardings they came with, jax.jit(..., out_shardings=...), or use outlay.program"
         yield Finding("state-moves", text, fix, cost)
-
-
-def _named(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more

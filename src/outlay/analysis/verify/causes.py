@@ -22,6 +22,7 @@ from outlay.analysis.verify.runs import Result, Variant, as_planned, one_device
 from outlay.analysis.verify.verification import LeafCheck
 from outlay.arrays.shardings import shardings
 from outlay.core.paths import split_path
+from outlay.core.quantities import listed
 from outlay.graph.graph_loop import GraphLoop, count_steps
 from outlay.graph.step_graph import CACHE
 from outlay.program.program import Program
@@ -375,7 +376,7 @@ def _differing(got: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> dict
 
 def _part_words(name: str, leaves: list[str], step: int, by_rows: tuple[str, ...]) -> str:
     first = f"{name!r} is the first to differ, in step {step + 1} of the graph loop, from the same state and inputs: "
-    what = f"{first}{', '.join(leaves[:4])}{f' and {len(leaves) - 4} more' if len(leaves) > 4 else ''}. "
+    what = f"{first}{listed(leaves, 4)}. "
     if not by_rows:
         return f"{what}It computes something else on its own devices than in one program"
     return (

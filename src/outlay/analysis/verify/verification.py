@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from outlay.core.error_types import VerifyError
-from outlay.core.quantities import counted
+from outlay.core.quantities import counted, listed
 from outlay.render.page import Column, Line, Notes, Page, Row, Section, Style, Table
 from outlay.render.report import Report
 
@@ -214,8 +214,7 @@ class Verification(Report):
                 trained[check.path] = trained.get(check.path, False) or check.moved
         still = [path for path, moved in trained.items() if not moved]
         if still and not self.doubts:
-            shown = ", ".join(still[:4]) + (f" and {len(still) - 4} more" if len(still) > 4 else "")
-            notes.append(f"{counted(len(still), 'array')} read the batch and never changed: {shown}")
+            notes.append(f"{counted(len(still), 'array')} read the batch and never changed: {listed(still, 4)}")
         if self.replayed:
             notes.append(self.replayed)
         return tuple(notes)

@@ -107,11 +107,11 @@ class BrainRecipe(Recipe):
         Raises:
             BrainError: inputs do not fit the Brain, an address matches nothing, or there is no such kernel.
         """
-        refuse_no_count("chunk", chunk)
+        check_count("chunk", chunk)
         if kernel not in KERNELS:
             raise BrainError(f"there is no kernel {kernel!r}\n  fix: one of {', '.join(KERNELS)}")
         moments = Moments.of(windows, triggers)
-        _refuse_unknown_ports(brain, moments)
+        _check_ports(brain, moments)
         feed = _feed(brain, inputs)
         if steps is None:
             steps = feed.num_steps or NUM_STEPS
@@ -139,7 +139,7 @@ class BrainRecipe(Recipe):
         Raises:
             BrainError: an address matches nothing, or the stride does not fit.
         """
-        refuse_no_count("stride", stride)
+        check_count("stride", stride)
         chunk = min(_chunk(self.chunk, stride, self.loop), self.steps, self.feed.num_steps or self.steps)
         addresses = select_addresses(self.brain, record)
         graph = watched(self.brain, self.moments)
@@ -172,7 +172,7 @@ def watched(brain: Brain, moments: Moments) -> StepGraph:
     return dataclasses.replace(brain.graph, outputs={**brain.graph.outputs, **also})
 
 
-def refuse_no_count(name: str, value: Any) -> None:
+def check_count(name: str, value: Any) -> None:
     """Raise for what is no whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise BrainError(f"{name} must be a whole number of at least 1, not {value!r}")
@@ -198,7 +198,7 @@ def _chunk(most: int, stride: int, inputs: Any) -> int:
     return inputs.steps_per_action
 
 
-def _refuse_unknown_ports(brain: Brain, moments: Moments) -> None:
+def _check_ports(brain: Brain, moments: Moments) -> None:
     known = port_addresses(brain)
     problems = [
         Problem("trigger", trigger.port, "no module of the Brain writes it", did_you_mean(trigger.port, known))

@@ -157,7 +157,7 @@ class Stimulus:
         return np.broadcast_to(value, shape)
 
 
-def refuse_not_finite(batch: Batch, start: int) -> None:
+def check_finite(batch: Batch, start: int) -> None:
     """Raise for inputs that hold NaN or infinity, before they get into the state of a Brain.
 
     Args:

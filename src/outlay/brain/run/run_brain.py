@@ -19,7 +19,7 @@ from outlay.brain.brain import Brain
 from outlay.brain.files.nir_read import NirBrain, read_nir
 from outlay.brain.files.read_brain import read_brain
 from outlay.brain.module import BrainError
-from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe, refuse_no_count
+from outlay.brain.run.brain_recipe import CHUNK, BrainRecipe, check_count
 from outlay.brain.run.brain_run import BrainRun
 from outlay.brain.run.closed_loop import ClosedLoop
 from outlay.brain.run.layouts import COPIES, MESHES
@@ -93,8 +93,8 @@ def run_brain(
         >>> run["eye:spikes"].shape, run.times[-1].item()
         ((100, 3), 99.0)
     """
-    refuse_no_count("steps", steps)
-    _refuse_other_kinds(
+    check_count("steps", steps)
+    _check_kinds(
         ("brain", brain, Brain | NirBrain | str | os.PathLike, "a Brain or a file"),
         ("inputs", inputs, Mapping | ClosedLoop | None, 'a dict by name, such as {"drive": 1.0}'),
         ("seed", seed, int, "a whole number"),
@@ -107,7 +107,7 @@ def run_brain(
     record = [record] if isinstance(record, str) else record
     windows = [windows] if isinstance(windows, str) else windows
     triggers = [triggers] if isinstance(triggers, str) else triggers
-    _refuse_other_kinds(
+    _check_kinds(
         *(("record", one, str, 'addresses, such as "*:out_spikes"') for one in record),
         *(("triggers", one, str, 'texts, such as "A_ex:out_spikes > 80 +- 50"') for one in triggers),
     )
@@ -148,7 +148,7 @@ def _brain(brain: Brain | NirBrain | str | Path) -> Brain:
     return read_nir(brain).brain if Path(brain).suffix == ".nir" else read_brain(Path(brain))
 
 
-def _refuse_other_kinds(*arguments: tuple[str, Any, Any, str]) -> None:
+def _check_kinds(*arguments: tuple[str, Any, Any, str]) -> None:
     """Raise for arguments that are of another kind: name, value, kinds and what to give."""
     problems = [
         Problem("argument", name, f"it is {reprlib.repr(value)}", f"{name} takes {what}")

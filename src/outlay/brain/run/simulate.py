@@ -15,7 +15,7 @@ from outlay.arrays.gather_scatter import gather
 from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import BrainRecipe
 from outlay.brain.run.brain_run import BrainRun, real_time
-from outlay.brain.run.feed import refuse_not_finite
+from outlay.brain.run.feed import check_finite
 from outlay.brain.run.recording_schedule import Filter
 from outlay.brain.run.run_statistics import Collected, population_names
 from outlay.core.error_types import Problem
@@ -153,7 +153,7 @@ class _Simulation(StepLoop):
     def call(self, start: int, stop: int) -> Any:
         batch = self.feed.batch(start, stop)
         try:
-            refuse_not_finite(batch, start)
+            check_finite(batch, start)
         except BrainError as error:
             self.finish(0)
             raise self._not_finite(str(error).partition("\n")[0], list(error.problems)) from None

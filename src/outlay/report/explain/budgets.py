@@ -10,7 +10,7 @@ from outlay.analysis.attribution.collective_facts import rows
 from outlay.analysis.hlo.hlo_collectives import CollectiveKind
 from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.core.error_types import ExplainError
-from outlay.core.quantities import format_bytes, how_often
+from outlay.core.quantities import format_bytes, how_often, listed
 from outlay.core.suggest import did_you_mean
 from outlay.report.explain.explanation import Explanation
 
@@ -83,9 +83,8 @@ def _broken(
     for kind in dict.fromkeys(forbid):
         lines = [row for row in rows(explanation.collectives) if row.kind == kind]
         if lines:
-            where = ", ".join(f"{row.what}{f' at {row.source}' if row.source else ''}" for row in lines[:_MAX_NAMED])
-            more = f" and {len(lines) - _MAX_NAMED} more" if len(lines) > _MAX_NAMED else ""
-            yield f"{kind} is forbidden, and runs {how_often(sum(row.total.num_runs for row in lines))}: {where}{more}"
+            where = listed([f"{row.what}{f' at {row.source}' if row.source else ''}" for row in lines], _MAX_NAMED)
+            yield f"{kind} is forbidden, and runs {how_often(sum(row.total.num_runs for row in lines))}: {where}"
         elif unknown:
             yield f"{kind} is forbidden, and whether there is one is not known: the program could not be read whole"
 

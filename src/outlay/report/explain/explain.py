@@ -33,7 +33,7 @@ from outlay.analysis.parts.part_facts import PlacedExplanation
 from outlay.analysis.work.compiled import CompiledWork, compiled_work
 from outlay.core.disk_cache import DiskCache, cache_folder
 from outlay.core.error_types import ExplainError
-from outlay.core.quantities import counted, format_bytes
+from outlay.core.quantities import counted, format_bytes, listed
 from outlay.core.sizes import num_bytes
 from outlay.devices.compile_only import target_of
 from outlay.devices.mesh_info import MeshInfo
@@ -82,8 +82,8 @@ def explain(
 
     Example:
         >>> sharded = jax.NamedSharding(outlay.mesh(data=8), P("data"))
-        >>> found = outlay.explain(jax.jit(jnp.sum), jax.ShapeDtypeStruct((64,), jnp.float32, sharding=sharded))
-        >>> [(one.kind, one.axes, one.bytes_moved) for one in found.collectives]
+        >>> report = outlay.explain(jax.jit(jnp.sum), jax.ShapeDtypeStruct((64,), jnp.float32, sharding=sharded))
+        >>> [(one.kind, one.axes, one.bytes_moved) for one in report.collectives]
         [('all-reduce', ('data',), 7)]
     """
     requested = Target.parse(target) if isinstance(target, str) else target
@@ -97,7 +97,7 @@ def explain(
         return _of_failure(subject, info, hardware, start)
     module = parse_hlo(subject.output.text)
     num_devices = _num_devices(module, info)
-    _refuse_other_sizes(num_devices, info, requested)
+    _check_sizes(num_devices, info, requested)
     notes = list(subject.notes)
     if hardware is not None and hardware.num_devices != num_devices:
         notes.append(f"a part of {hardware}: without times, which are for all of it; pass target= for the part")
@@ -220,7 +220,7 @@ def _num_devices(module: HloModule, mesh: MeshInfo | None) -> int:
     return num * slices if mesh is not None and mesh.num_devices == num * slices else num
 
 
-def _refuse_other_sizes(num: int, mesh: MeshInfo | None, target: Target | None) -> None:
+def _check_sizes(num: int, mesh: MeshInfo | None, target: Target | None) -> None:
     if mesh is not None and mesh.num_devices != num:
         raise ExplainError(
             f"the program is for {counted(num, 'device')}, but {mesh} has {mesh.num_devices}\n"
@@ -250,12 +250,8 @@ def _memory(
 
 def _incomplete(subject: Subject, module: HloModule, done: CompiledWork) -> Iterator[str]:
     if module.skipped:
-        shown = ", ".join(f"{number}: {text.strip()[:60]!r}" for number, text in module.skipped[:3])
-        more = f" and {len(module.skipped) - 3} more" if len(module.skipped) > 3 else ""
-        yield (
-            f"{counted(len(module.skipped), 'line')} could not be read, so that totals may be too low: line "
-            f"{shown}{more}"
-        )
+        shown = listed([f"{number}: {text.strip()[:60]!r}" for number, text in module.skipped])
+        yield (f"{counted(len(module.skipped), 'line')} could not be read, so that totals may be too low: line {shown}")
     yield from done.unknown
     yield from (f"in the traced program: {what}" for what in (subject.traced.unknown if subject.traced else ()))
 
@@ -340,8 +336,8 @@ def estimate(x: Any, *args: Any, target: Target | str | None = None) -> Estimate
         >>> program = outlay.program(
         ...     step, lambda key: {"w": jax.random.normal(key, (64, 64))}, np.ones((128, 64), np.float32),
         ...     layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh=outlay.mesh(data=8))
-        >>> found = outlay.estimate(program, target="h100:1x8")
-        >>> found.dominated_by, found.seconds == sum(found.parts.values())
+        >>> estimated = outlay.estimate(program, target="h100:1x8")
+        >>> estimated.dominated_by, estimated.seconds == sum(estimated.parts.values())
         ('communication', True)
     """
     hardware = Target.parse(target) if isinstance(target, str) else target

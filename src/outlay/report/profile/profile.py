@@ -60,8 +60,8 @@ def profile(
         >>> batch = np.ones((64, 64), np.float32)
         >>> program = outlay.program(
         ...     step, lambda key: jnp.zeros(()), batch, layout=outlay.data_parallel(), mesh=outlay.mesh(data=8))
-        >>> found = outlay.profile(program, [batch], steps=1)
-        >>> found.num_steps, found.measured_seconds > 0
+        >>> measured = outlay.profile(program, [batch], steps=1)
+        >>> measured.num_steps, measured.measured_seconds > 0
         (1, True)
     """
     explanation = explain(program, target=target)

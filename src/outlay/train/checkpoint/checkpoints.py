@@ -30,7 +30,7 @@ from outlay.train.checkpoint.array_files import (
 )
 from outlay.train.checkpoint.folder import CheckpointFolder
 from outlay.train.checkpoint.integrity import ARRAYS, Manifest, read_manifest, saved_files
-from outlay.train.checkpoint.select_leaves import NameRules, free, leaves_of, name_rules, part_of, refuse_other_state
+from outlay.train.checkpoint.select_leaves import NameRules, check_same_state, free, leaves_of, name_rules, part_of
 from outlay.train.multihost import as_first_finds, is_first, wait_for_all
 
 
@@ -132,7 +132,7 @@ class Checkpoints:
         self.wait()
         arrays = _arrays(state)
         self._take()
-        self._refuse_older(step)
+        self._check_is_newest(step)
         failed = f"the checkpoint of step {step} could not be written to {self.path}"
         partial = self._folder.partial(step)
         try:
@@ -251,7 +251,7 @@ class Checkpoints:
             raise CheckpointError(f"{manifest}\n  fix: a folder that every process of the job sees")
         expected = dict(_leaves(unpadded_state(program)))
         if into is None:
-            refuse_other_state(folder, manifest, expected)
+            check_same_state(folder, manifest, expected)
             part, unchanged = {path: path for path in expected}, {}
         else:
             unchanged = leaves_of(program, into)
@@ -289,7 +289,7 @@ class Checkpoints:
         headline = f"{counted(len(damaged), 'damaged checkpoint')} in {self.path}; nothing was loaded:"
         raise CheckpointError("\n".join([headline, *_listed(damaged), f"  fix: {fix}"]))
 
-    def _refuse_older(self, step: int) -> None:
+    def _check_is_newest(self, step: int) -> None:
         newest = max(self.steps(), default=-1)
         if step <= newest:
             raise CheckpointError(

@@ -270,7 +270,7 @@ def free(leaves: Iterable[jax.Array], still_used: Iterable[jax.Array]) -> None:
             leaf.delete()
 
 
-def refuse_other_state(folder: Path, manifest: Manifest, expected: Mapping[str, Any]) -> None:
+def check_same_state(folder: Path, manifest: Manifest, expected: Mapping[str, Any]) -> None:
     """Raise when a checkpoint does not hold the state that a program asks for.
 
     Args:

@@ -102,14 +102,14 @@ def _files(path: Path, problems: list[Problem]) -> list[Path]:
     return [path.parent / part for part in parts if part not in missing]
 
 
-def _refuse_absent(path: Path) -> None:
+def _check_present(path: Path) -> None:
     if not path.is_file():
         beside = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
         raise _Unreadable("there is no such file", did_you_mean(path.name, beside))
 
 
 def _safetensors(path: Path) -> Iterator[tuple[str, StoredArray]]:
-    _refuse_absent(path)
+    _check_present(path)
     try:
         import safetensors
     except ImportError as error:
@@ -135,7 +135,7 @@ def _tensor(file: Any, name: str) -> StoredArray:
 
 
 def _npz(path: Path) -> Iterator[tuple[str, StoredArray]]:
-    _refuse_absent(path)
+    _check_present(path)
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             for member in archive.infolist():

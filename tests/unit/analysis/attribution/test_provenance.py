@@ -1,6 +1,7 @@
 """Phases, modules and source lines."""
 
 import sysconfig
+from pathlib import Path
 
 import flax.linen as nn
 import jax
@@ -9,9 +10,18 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from tests.unit.report.explain.programs import line_of, shape, training
 
+import outlay
 import outlay.models.classifiers
 import outlay.train.step
-from outlay.analysis.attribution.provenance import is_users, metadata_of, read_op_name, user_line
+from outlay.analysis.attribution.provenance import (
+    DRIVERS,
+    MACHINERY,
+    is_driver,
+    is_users,
+    metadata_of,
+    read_op_name,
+    user_line,
+)
 from outlay.analysis.hlo.hlo_module import SourceLine
 from outlay.analysis.hlo.parse import parse_hlo
 from outlay.devices.build import mesh
@@ -177,3 +187,10 @@ def test_what_has_no_note_is_given_that_of_its_nearest_relative(computation, nam
     instruction = module.computations[computation].instructions[name]
     found, frames = metadata_of(module, computation, instruction)
     assert (found, [str(frame) for frame in frames]) == (op_name, lines)
+
+
+def test_what_is_no_part_of_a_program_is_called_as_the_files_are():
+    package = Path(outlay.__file__).parent
+    assert not [name for name in (*DRIVERS, *MACHINERY) if not (package / name).exists()]
+    assert all(is_driver(str(package / name)) for name in DRIVERS)
+    assert not is_driver(str(package / "program" / "execution.py"))

@@ -3,7 +3,7 @@ import pytest
 
 from outlay.brain.module import BrainError
 from outlay.brain.run.brain_recipe import waves
-from outlay.brain.run.feed import Stimulus, refuse_not_finite
+from outlay.brain.run.feed import Stimulus, check_finite
 from outlay.brain.run.from_file import read_inputs
 
 FLOAT = np.dtype("float32")
@@ -62,7 +62,7 @@ def test_nan_is_named_with_step_and_place():
     values = np.zeros((4, 2), np.float32)
     values[2, 1] = np.nan
     with pytest.raises(BrainError, match=r"stopped before step 10(.|\n)*light\n    it is nan in step 12 at \[1\]"):
-        refuse_not_finite({"light": values}, 10)
+        check_finite({"light": values}, 10)
 
 
 def test_waves_are_the_same_in_every_run_and_within_bounds():
