@@ -192,5 +192,5 @@ def test_what_has_no_note_is_given_that_of_its_nearest_relative(computation, nam
 def test_what_is_no_part_of_a_program_is_called_as_the_files_are():
     package = Path(outlay.__file__).parent
     assert not [name for name in (*DRIVERS, *MACHINERY) if not (package / name).exists()]
-    assert all(is_driver(str(package / name)) for name in DRIVERS)
+    assert all(is_driver(f"{package}/{name}") for name in DRIVERS)
     assert not is_driver(str(package / "program" / "execution.py"))
