@@ -102,7 +102,7 @@ def test_a_program_for_several_slices_is_explained_and_priced() -> None:
 @needs_gpu_compiler
 def test_nothing_runs_on_devices_that_are_not_there() -> None:
     program = made("h100:1x8")
-    why = r"its 8 devices are compile-only \(h100:1x8\), .*\n  fix: .*outlay.explain\(program\).*\n  or run .*'cpu:8'"
+    why = r"its 8 devices are compile-only \(h100:1x8\): .*\n  fix: .*outlay.explain\(program\).*\n  or run .*'cpu:8'"
     with pytest.raises(outlay.errors.ProgramError, match=f"a state cannot be made on this mesh: {why}"):
         program.init(jax.random.key(0))
     state = jax.tree.map(

@@ -118,7 +118,7 @@ def test_weights_of_another_model_are_refused_with_every_difference(weights, tmp
         "rope_scaling is {'factor': 8.0} there, scaling of rotary positions is None here",
         "rope_type is yarn there, kind of rotary positions is default here",
     ]
-    with pytest.raises(RecipeError, match=r"it is not of Llama's kind: rotary positions.*outlay\.train\.read_weights"):
+    with pytest.raises(RecipeError, match=r"it is not like Llama: rotary positions.*outlay\.train\.read_weights"):
         lora("gpt", **HOW, from_=str(weights[0]))
     with pytest.raises(RecipeError, match="there is no nowhere"):
         lora(**HOW, from_="nowhere")

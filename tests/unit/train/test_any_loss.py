@@ -116,7 +116,7 @@ def test_comparing_all_samples_by_hand_says_what_to_gather():
         x = batch * params["w"][None]
         return (x @ x.T).mean(), {}
 
-    with pytest.raises(ProgramError, match=r"shape \(16, 16\).*own samples, \(2, 2\)\n  fix: gather one"):
+    with pytest.raises(ProgramError, match=r"shape \(16, 16\).*own samples only, \(2, 2\)\n  fix: gather one"):
         build(loss, reduction="mean", mode="manual")
 
 
