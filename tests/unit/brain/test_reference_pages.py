@@ -13,7 +13,7 @@ def test_every_named_class_has_its_place_in_the_reference():
     page = (REFERENCE / "brain.md").read_text(encoding="utf-8")
     listed = re.findall(r"^### `(\w+)`\n\n```{eval-rst}\n\.\. autoclass:: (\S+)$", page, re.MULTILINE)
     named = [
-        (name, f"{file.__name__}.{cls}")
+        (name, f"outlay.brain.{cls}")
         for file in library()
         for name, cls in re.findall(
             r'^@register\("(\w+)".*\)\n@dataclass\(frozen=True\)\nclass (\w+)',
