@@ -13,7 +13,7 @@ from outlay.render.page import Page
 from outlay.render.pictures import Areas, Scatter
 
 _WIDTH, _HEIGHT = 720, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 24, 14, 44
 _FAR = 4  # times the largest x of a point: a limit beyond that is not drawn to scale
 _NUM_TICKS = 5
 
