@@ -20,6 +20,7 @@ from outlay.brain.learning_rules.quadruplet import BoundedQuadrupletRule, Quadru
 from outlay.brain.learning_rules.zenke import ZenkeRule
 from outlay.brain.module import BrainError
 from outlay.brain.neuron import Neuron
+from outlay.brain.registry import registered, registered_names
 from outlay.brain.reshape import Concat, Sampler
 from outlay.brain.somas.leaky import (
     AdaptiveLeakySoma,
@@ -265,6 +266,20 @@ def test_problems_name_component_and_setting():
     ):
         assert part in text
     assert Neuron(3, 0.5, AdaptiveLeakySoma(cooldown=0.0), SYNAPSES, N2NDelays(), RULES["oja"]).problems(dt=1.0) == []
+
+
+@pytest.mark.parametrize("delays", [N2NDelays(max_delay=3.0), NDelays(max_delay=3.0), NoDelays()])
+def test_each_rule_goes_with_each_kind_of_delays(delays):
+    for name in registered_names("learning_rule"):
+        rule = registered(name, kind="learning_rule")()
+        neuron = Neuron(UNITS, 0.4, LeakySoma(), LinearSynapses(Constant(1.0)), delays, rule)
+        shapes = {"in_spikes": (INPUTS,), **dict.fromkeys(rule.reads, (1,))}
+        state = jax.eval_shape(
+            lambda key, n=neuron, s=shapes: n.init(key, s, dt=1.0, dtype=jnp.float32), jax.random.key(0)
+        )
+        read = {"in_spikes": jnp.ones(INPUTS, jnp.int8), **dict.fromkeys(rule.reads, jnp.ones(1))}
+        after, _ = jax.eval_shape(lambda state, n=neuron, r=read: n.step(state, r, dt=1.0), state)
+        assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state), name
 
 
 def test_a_reward_of_several_numbers_is_refused():

@@ -83,7 +83,9 @@ class BTSPRule(LearningRule):
         past = push_trace(state["pre_trace"], arrivals, Tracer(self.et_tau, self.et_scale), dt=dt)
         tracer = Tracer(self.is_tau, -math.expm1(-dt / self.is_tau) * self.is_scale)
         instructive = tracer.step(state["instructive"], one_number(read["modulation"]), dt=dt)
-        overlap = jnp.clip(arrivals.delayed(past).astype(jnp.float32) * instructive.astype(jnp.float32), 0, 1)
+        # Without delays of the pairs all neurons see the same trace: one row.
+        traces = jnp.atleast_2d(arrivals.delayed(past)).astype(jnp.float32)
+        overlap = jnp.clip(traces * instructive.astype(jnp.float32), 0, 1)
         up, before = _halfway(overlap, self.alpha_pot, self.beta_pot), kernel.astype(jnp.float32)
         down = _halfway(overlap, self.alpha_dep, self.beta_dep)
         potentiation = (self.w_max - before) * (PER_SECOND * self.k_pot * up)
