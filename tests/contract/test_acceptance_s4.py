@@ -116,7 +116,7 @@ def test_s4_27_a_donated_state_used_again_is_an_error_that_names_the_leaves(fsdp
     state = fsdp.init(jax.random.key(42))
     fsdp(state, BATCH)
     with pytest.raises(
-        outlay.errors.ProgramError, match=r"13 leaves are gone: .*opt_state\.0\.mu\.input\.kernel.*\n.*fix: keep"
+        outlay.errors.ProgramError, match=r"13 leaves are gone: .*opt_state\.0\.mu\.input\.kernel.*\n.*fix: use"
     ):
         fsdp(state, BATCH)
 

@@ -23,8 +23,8 @@ class GraphLoop:
     * `outputs`: the outputs of the graph by name, one entry per step;
     * `recorded`: what was recorded, by address, one entry every `stride` steps;
     * `not_finite`: for each part the step at which a NaN or an infinity first appeared in its outputs or in its leaves
-    of at most one dim; -1 if none did. Leaves with more dims are checked only after the last step, and then that step
-    is given.
+      of at most one dim; -1 if none did. Leaves with more dims are checked only after the last step, and then that
+      step is given.
 
     Recording and checking do not change the result. Inputs that no part reads only set the number of steps.
 

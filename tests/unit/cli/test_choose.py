@@ -74,7 +74,7 @@ def test_the_same_question_again_compiles_nothing(chosen):
     assert again.stderr.count("kept from before") == 2
     compiled = [each for each in json.loads(again.stdout)["considered"] if each["price"]]
     assert [each["was_kept"] for each in compiled] == [True, True]
-    assert len(list((folder / "cache" / "outlay" / "choose").iterdir())) == 2
+    assert len(list((folder / "cache" / "outlay" / "compiled").iterdir())) == 2
 
 
 def test_the_file_runs_on_its_mesh(chosen):

@@ -32,7 +32,7 @@ def test_a_wait_counts_later_where_devices_work_without_a_sign_in_the_process(mo
         monkeypatch.setattr(heartbeat, "_folder_of_jax", lambda: threading.__file__.rpartition("/")[0])
         monkeypatch.setattr(heartbeat, "_BUSY", 100.0)
         monkeypatch.setattr(heartbeat, "_is_in", lambda frame, folder: False)
-        monkeypatch.setattr(heartbeat, "_sampled", (time.monotonic() - 1.0, 0.0))
+        monkeypatch.setattr(heartbeat, "_sampled", (time.monotonic() - 1.0, time.process_time()))
         waited = []
 
         def ask():
