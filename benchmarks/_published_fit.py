@@ -49,11 +49,15 @@ def _share(name, some):
     return round((low + high) / 2, 3)
 
 
-def _ratio(one, name, share, known={}):  # noqa: B006  each fit begins with the same halves
+_ratios = {}
+"""By run, family and share: the fit without one source begins with the same halves as the fit without another."""
+
+
+def _ratio(one, name, share):
     key = one.run.id, name, share
-    if key not in known:
-        known[key] = repriced(one, {name: {"products": share}}).ratio
-    return known[key]
+    if key not in _ratios:
+        _ratios[key] = repriced(one, {name: {"products": share}}).ratio
+    return _ratios[key]
 
 
 def waiting_share(found):

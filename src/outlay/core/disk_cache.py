@@ -20,6 +20,8 @@ MAX_BYTES = 2**28
 
 _MARKER = b"# Written by outlay as part of its cache; sha256 "
 _ENDING = ".outlay"
+_LONGEST = 2**30
+"""Bytes of the largest entry, unpacked: some kilobytes that unpack to terabytes are not ours."""
 
 
 def cache_folder() -> Path:
@@ -59,11 +61,15 @@ class DiskCache:
         """The JSON-ready data of a key; None where there is none, or it cannot be read."""
         path = self._path(key)
         try:
-            content = _content(path)
+            content = _content(path, self.max_bytes)
             head, _, packed = content.partition(b"\n")
             if head != _MARKER + hashlib.sha256(packed).hexdigest().encode():
                 return None
-            data = json.loads(zlib.decompress(packed))
+            unpacking = zlib.decompressobj()
+            unpacked = unpacking.decompress(packed, _LONGEST)
+            if not unpacking.eof:
+                return None
+            data = json.loads(unpacked)
         except (OSError, ValueError, zlib.error, RecursionError):
             return None
         with contextlib.suppress(OSError):
@@ -112,16 +118,16 @@ class DiskCache:
         return self.folder / f"{key}{_ENDING}"
 
 
-def _content(path: Path) -> bytes:
-    """What a plain file holds; neither a link is followed, nor a pipe waited for."""
+def _content(path: Path, most: int) -> bytes:
+    """Return the first bytes that a plain file holds; neither a link is followed, nor a pipe waited for."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is no plain file")
-        return file.read()
+        return file.read(most)
 
 
 def _is_ours(path: Path) -> bool:
     try:
-        return _content(path).startswith(_MARKER)
+        return _content(path, len(_MARKER)) == _MARKER
     except OSError:
         return False

@@ -25,21 +25,31 @@ def fold_numbers(names: Sequence[str]) -> str:
     """
     pieces = [re.split(r"(\d+)", name) for name in names]
     return "".join(
-        same[0] if len(set(same)) == 1 else f"{{{_runs(sorted(set(map(int, same))))}}}"
+        same[0] if len(set(same)) == 1 else f"{{{_as_runs(sorted(set(map(int, same))))}}}"
         for same in zip(*pieces, strict=True)
     )
 
 
-def _runs(numbers: Sequence[int]) -> str:
+def _as_runs(numbers: Sequence[int]) -> str:
+    runs = consecutive(numbers)
+    if len(runs) > _MAX_RUNS:
+        return f"{numbers[0]}..{numbers[-1]}"
+    return ",".join(f"{run[0]}..{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def consecutive(numbers: Sequence[int]) -> list[list[int]]:
+    """Return sorted numbers as runs of consecutive ones.
+
+    >>> consecutive([0, 1, 2, 7])
+    [[0, 1, 2], [7]]
+    """
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    if len(runs) > _MAX_RUNS:
-        return f"{numbers[0]}..{numbers[-1]}"
-    return ",".join(f"{run[0]}..{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return runs
 
 
 def without_layers(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from outlay.core.fold import consecutive
 from outlay.core.jax_compat import is_compile_only
 from outlay.jobs.joined import host_number
 
@@ -80,7 +81,7 @@ def format_ids(ids: Sequence[int]) -> str:
     step = ids[1] - ids[0] if len(ids) > 1 else 1
     if len(ids) > _MAX_RUNS and step > 1 and ids == list(range(ids[0], ids[-1] + 1, step)):
         return f"{ids[0]}-{ids[-1]} by {step}"
-    return _shortened([_format_run(run) for run in _runs(ids)], len(ids))
+    return _shortened([_format_run(run) for run in consecutive(ids)], len(ids))
 
 
 def _shortened(runs: Sequence[str], count: int) -> str:
@@ -100,8 +101,8 @@ def _by_process(ids: Iterable[DeviceId]) -> list[str]:
     return [
         f"{_span(process_run)}:{_span(index_run)}"
         for indices, processes in processes_with.items()
-        for process_run in _runs(sorted(processes))
-        for index_run in _runs(indices)
+        for process_run in consecutive(sorted(processes))
+        for index_run in consecutive(indices)
     ]
 
 
@@ -116,16 +117,6 @@ def format_devices(ids: Sequence[int]) -> str:
     ('device 3', 'devices 0-3')
     """
     return f"device{'s' if len(ids) != 1 else ''} {format_ids(ids)}"
-
-
-def _runs(ids: Sequence[int]) -> list[list[int]]:
-    runs: list[list[int]] = []
-    for device in ids:
-        if runs and device == runs[-1][-1] + 1:
-            runs[-1].append(device)
-        else:
-            runs.append([device])
-    return runs
 
 
 def _format_run(run: Sequence[int]) -> str:

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from outlay.core import disk_cache
 from outlay.core.disk_cache import DiskCache, cache_folder, key_of
 
 
@@ -36,6 +37,14 @@ def test_what_was_cut_off_or_changed_counts_as_not_there_and_is_replaced(harm, t
     assert cache.load("key") is None
     cache.store("key", ["something"])
     assert cache.load("key") == (["something"] if harm(whole) else None)  # an empty file has no mark of ours
+
+
+def test_an_entry_that_unpacks_to_more_than_any_of_ours_is_not_read(monkeypatch, tmp_path):
+    cache = DiskCache(tmp_path)
+    cache.store("key", "x" * 1000)
+    assert cache.load("key") == "x" * 1000
+    monkeypatch.setattr(disk_cache, "_LONGEST", 1000)  # with its two quotes the entry has 1,002
+    assert cache.load("key") is None
 
 
 def test_what_others_put_there_is_neither_read_nor_written_over_nor_removed(tmp_path):
