@@ -156,7 +156,7 @@ assert held == {
 # %% [markdown]
 # ## Train
 #
-# The state is born split: each device makes its own pieces, and none ever holds a split leaf whole. Global shapes are
+# The state is initialized in pieces: each device makes its own pieces, and none ever holds a split leaf whole. Global shapes are
 # those of one device.
 
 # %%
