@@ -100,7 +100,7 @@ class _BySource:
 
     def __post_init__(self) -> None:
         self.names = SourceNames(self.rules)
-        self.places: dict[int, Line | Scope] = {
+        self.sources: dict[int, Line | Scope] = {
             rank: line_in(rule.pattern) or Scope(rule) for rank, rule in enumerate(self.rules)
         }
 
@@ -120,7 +120,7 @@ class _BySource:
         with marking_returns(self.names.of_returned), differentiating(self._rerun):
             with summing(count), resolving(lambda where, tree, optional: tree):
                 jaxpr = _traced(step, args)[0]
-            outside = {value.path: value for value in self._deep(jaxpr, self.places)}
+            outside = {value.path: value for value in self._deep(jaxpr, self.sources)}
             if outside and num_sums:
                 self._out_of_reach(outside, "the optimizer's part of a training step")
             self._refuse(outside)
@@ -140,7 +140,7 @@ class _BySource:
 
     def _run(self, jaxpr: Any, values: Sequence[Any]) -> list[Any]:
         jaxpr, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", None)
-        here = self._values(jaxpr, self.places)
+        here = self._values(jaxpr, self.sources)
         placed = [self._place(variable, value, here) for variable, value in zip(jaxpr.invars, values, strict=True)]
         closed = jaxpr if consts is None else ClosedJaxpr(jaxpr, consts)
 
@@ -183,26 +183,26 @@ class _BySource:
         number = shapes.index(shape) + 1
         return path if number == 1 else f"{path}#{number}"
 
-    def _values(self, jaxpr: Any, places: Mapping[int, Line | Scope]) -> dict[Any, _Value]:
+    def _values(self, jaxpr: Any, sources: Mapping[int, Line | Scope]) -> dict[Any, _Value]:
         """The values of a program that rules speak of, but for those inside its loops and calls."""
         values: dict[Any, _Value] = {}
         made_by = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
         named = [
-            (eqn.invars[0], _Value(path, rank, eqn.params["batched"], _place_of(made_by.get(eqn.invars[0]))))
+            (eqn.invars[0], _Value(path, rank, eqn.params["batched"], _line_of_eqn(made_by.get(eqn.invars[0]))))
             for eqn in jaxpr.eqns
             if eqn.primitive.name == MARK and isinstance(eqn.invars[0], Var)
             for path, rank in [self.names.path_and_rank(eqn.params["name"])]
         ]
         for eqn in jaxpr.eqns:
             self.names.add_scopes(eqn)
-        of_places = [
-            (variable, _Value(path, rank, (), _place_of(made_by[variable])))
-            for rank, place in places.items()
-            if isinstance(place, Line) or rank not in self.names.returned
-            for variable, turn in _leaving(jaxpr, place).items()
-            for path in [place.path(turn) if isinstance(place, Scope) else self.rules[rank].pattern]
+        of_sources = [
+            (variable, _Value(path, rank, (), _line_of_eqn(made_by[variable])))
+            for rank, source in sources.items()
+            if isinstance(source, Line) or rank not in self.names.returned
+            for variable, turn in _leaving(jaxpr, source).items()
+            for path in [source.path(turn) if isinstance(source, Scope) else self.rules[rank].pattern]
         ]
-        for variable, value in [*named, *of_places]:
+        for variable, value in [*named, *of_sources]:
             if variable not in values or value.rank < values[variable].rank:
                 values[variable] = value
         return values
@@ -212,7 +212,7 @@ class _BySource:
         inner = list(jaxprs_in_params(eqn.params))
         if not inner or is_of_a_derivative(eqn):
             return False
-        there = {value.path: value for one in inner for value in self._deep(one, self._places_inside(eqn))}
+        there = {value.path: value for one in inner for value in self._deep(one, self._sources_inside(eqn))}
         has_shardings = _has_shardings(eqn)  # which would be lost in what is run again
         if eqn.primitive.name in _ENTERED and not has_shardings:
             return bool(there)
@@ -227,24 +227,24 @@ class _BySource:
             self.problems.setdefault(path, Problem("out of reach", path, what, fix))
             self.used.add(value.rank)
 
-    def _deep(self, jaxpr: Any, places: Mapping[int, Line | Scope]) -> Iterator[_Value]:
+    def _deep(self, jaxpr: Any, sources: Mapping[int, Line | Scope]) -> Iterator[_Value]:
         """The values in a program, those inside its operations included."""
         jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-        yield from self._values(jaxpr, places).values()
+        yield from self._values(jaxpr, sources).values()
         for eqn in jaxpr.eqns:
             inside = [] if is_of_a_derivative(eqn) else jaxprs_in_params(eqn.params)
             for inner in inside:
-                yield from self._deep(inner, self._places_inside(eqn, places))
+                yield from self._deep(inner, self._sources_inside(eqn, sources))
 
-    def _places_inside(self, eqn: Any, places: Mapping[int, Line | Scope] | None = None) -> dict[int, Line | Scope]:
+    def _sources_inside(self, eqn: Any, sources: Mapping[int, Line | Scope] | None = None) -> dict[int, Line | Scope]:
         """The lines and scopes whose values may be inside an operation: it does not stand there itself."""
-        places = self.places if places is None else places
-        return {rank: place for rank, place in places.items() if place.turn(eqn) is None}
+        sources = self.sources if sources is None else sources
+        return {rank: source for rank, source in sources.items() if source.turn(eqn) is None}
 
     def _inside(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Run an operation with the values inside it placed."""
         params, name = eqn.params, eqn.primitive.name
-        around, self.places = self.places, self._places_inside(eqn)
+        around, self.sources = self.sources, self._sources_inside(eqn)
         try:
             if name == SCAN:
                 return rerun_scan(params, values, lambda turn: self._run(params["jaxpr"], turn))
@@ -259,7 +259,7 @@ class _BySource:
             run = functools.partial(self._branch, inner)
             return jax.checkpoint(run, policy=params["policy"], prevent_cse=params["prevent_cse"])(*values)
         finally:
-            self.places = around
+            self.sources = around
 
     def _branch(self, jaxpr: Any, *values: Any) -> list[Any]:
         return self._run(jaxpr, values)
@@ -290,7 +290,7 @@ def _traced(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, A
     return jaxpr, jax.tree.structure(result)
 
 
-def _leaving(jaxpr: Any, place: Line | Scope) -> dict[Any, Any]:
+def _leaving(jaxpr: Any, source: Line | Scope) -> dict[Any, Any]:
     """The floating-point values that leave a line or a scope for something else, or for itself the next time.
 
     Each with the turn in which it is made.
@@ -298,12 +298,12 @@ def _leaving(jaxpr: Any, place: Line | Scope) -> dict[Any, Any]:
     made: dict[Any, Any] = {}
     left: dict[Any, Any] = {}
     for eqn in jaxpr.eqns:
-        turn = None if is_of_a_derivative(eqn) else place.turn(eqn)
+        turn = None if is_of_a_derivative(eqn) else source.turn(eqn)
         if eqn.primitive.name == MARK:
             continue
         for variable in eqn.invars:
             is_made = isinstance(variable, Var) and variable in made
-            if is_made and (turn is None or not place.is_same(made[variable], turn)):
+            if is_made and (turn is None or not source.is_same(made[variable], turn)):
                 left[variable] = made[variable]
         if turn is not None:
             made.update((variable, turn) for variable in eqn.outvars if _is_number(variable))
@@ -320,7 +320,7 @@ def _is_number(variable: Any) -> bool:
     return jnp.issubdtype(variable.aval.dtype, jnp.inexact) and bool(variable.aval.shape)
 
 
-def _place_of(eqn: Any) -> str:
+def _line_of_eqn(eqn: Any) -> str:
     """The line that makes a value: the innermost one that is nobody's library."""
     for step in reversed(calls_to(eqn)) if eqn is not None else ():
         if is_readable(step[0].co_filename):

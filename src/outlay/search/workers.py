@@ -126,8 +126,8 @@ def _raised(errors: str) -> list[str]:
     lines = [line for line in traceback.splitlines() if line.strip()] if separator else []
     # The lines of the stack are indented, the exception is not.
     begin = next((number for number, line in enumerate(lines) if not line.startswith(" ")), len(lines))
-    places = [line.strip() for line in lines[:begin] if line.startswith("  File ")]
-    return [*lines[begin:][: _NUM_LAST_LINES - 1], *places[-1:]] if lines[begin:] else []
+    lines_of_code = [line.strip() for line in lines[:begin] if line.startswith("  File ")]
+    return [*lines[begin:][: _NUM_LAST_LINES - 1], *lines_of_code[-1:]] if lines[begin:] else []
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
