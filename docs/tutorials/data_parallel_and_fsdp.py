@@ -156,8 +156,8 @@ assert held == {
 # %% [markdown]
 # ## Train
 #
-# Each device initializes its own pieces of the state, and none ever holds a split leaf whole. Global shapes are those of
-# one device.
+# Each device initializes its own pieces of the state, and none ever holds a split leaf whole. Global shapes are those
+# of one device.
 
 # %%
 start = programs["fsdp"].init(jax.random.key(42))
