@@ -184,14 +184,14 @@ class Traced:
     jaxpr: Any = field(default=None, compare=False)
 
 
-def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by_hand: bool = False) -> Traced:
+def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, manual: bool = False) -> Traced:
     """Trace the step once.
 
     Args:
         step: the user's step.
         state: the state as shapes.
         batch: the batch as shapes.
-        by_hand: whether the step may use collectives over the mesh's axes.
+        manual: whether its mode is manual, in which it may use collectives over the mesh's axes.
 
     Raises:
         ProgramError: the step does not return `(state, outputs)`, its state is not of the shapes it took, or it uses
@@ -227,9 +227,9 @@ def abstract_step(step: Callable[[Any, Any], Any], state: Any, batch: Any, *, by
     except NameError as error:
         if "unbound axis name" not in str(error):
             raise
-        if by_hand and not num_sums:  # it only makes sense on shards, and is checked there
+        if manual and not num_sums:  # it only makes sense on shards, and is checked there
             return Traced()
-        if by_hand:
+        if manual:
             raise ProgramError(
                 f"the loss of {named(step)} uses a collective over a mesh axis ({error}), but the step sums over the "
                 f"batch by itself, so samples would be summed twice\n"

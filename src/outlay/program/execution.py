@@ -59,7 +59,7 @@ class Execution(Protocol):
     rows: tuple[Rows, ...]
     device_groups: tuple[DeviceGroup, ...]
     num_steps_at_once: int
-    on_pieces: bool
+    runs_per_shard: bool
     steps_in_mesh: bool
 
     def check_key(self, key: Any) -> None:

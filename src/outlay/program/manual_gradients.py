@@ -34,7 +34,7 @@ from outlay.program.gather_at_use import gathered_at_use
 from outlay.program.storing import Storing
 
 
-def by_hand(plan: Plan, mesh: Mesh) -> Runner:
+def gradient_runner(plan: Plan, mesh: Mesh) -> Runner:
     """Return how `gradient_of_sums` runs in mode `manual` under a plan.
 
     Raises:

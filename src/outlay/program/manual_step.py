@@ -33,10 +33,10 @@ FROM_A_LOSS = "give its loss to outlay.train_step(loss, optimizer), whose collec
 """What to do with a training step that says nothing of devices."""
 
 _NUM_SHOWN = 3
-"""Leaves that are named where a step cannot work on pieces."""
+"""Leaves that are named where a step cannot work on shards."""
 
 
-def plan_on_pieces(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mesh) -> Plan:
+def plan_per_shard(layout: Layout, step: Step, state: Any, batch: Any, mesh: Mesh) -> Plan:
     """Plan a step that runs as a whole on each device's shards, and its outputs if rules match them.
 
     Args:
@@ -134,7 +134,7 @@ def _of_pieces(leaf: LeafPlan, piece: tuple[int, ...] | None, mesh: Mesh) -> Lea
     return dataclasses.replace(leaf, shape=shape, local_shape=piece)
 
 
-def on_pieces(step: Step, plan: Plan, mesh: Mesh) -> Step:
+def run_per_shard(step: Step, plan: Plan, mesh: Mesh) -> Step:
     """Wrap a step as one `jax.shard_map`, in which it sees each device's shards of the state and the batch.
 
     Raises:
@@ -145,7 +145,7 @@ def on_pieces(step: Step, plan: Plan, mesh: Mesh) -> Step:
     storing = Storing(plan)
 
     @functools.wraps(step)
-    def by_pieces(state: Any, batch: Any) -> Any:
+    def on_shards(state: Any, batch: Any) -> Any:
         outputs = output_specs(step, plan, state, batch, mesh)
 
         def checked(state: Any, batch: Any) -> Any:
@@ -176,7 +176,7 @@ def on_pieces(step: Step, plan: Plan, mesh: Mesh) -> Step:
                 raise
             raise problem from error
 
-    return storing.step(by_pieces)
+    return storing.step(on_shards)
 
 
 def _differs(step: Step, mesh: Mesh, error: Exception) -> ProgramError | None:

@@ -31,8 +31,8 @@ from outlay.layout.plan import Plan
 from outlay.program.abstract import Traced
 from outlay.program.by_rows import ByRows
 from outlay.program.execution import Mode, Step
-from outlay.program.manual_gradients import by_hand
-from outlay.program.manual_step import on_pieces
+from outlay.program.manual_gradients import gradient_runner
+from outlay.program.manual_step import run_per_shard
 from outlay.program.storing import Storing, fetch_from_host
 
 
@@ -51,17 +51,17 @@ def in_mode(mode: Mode, step: Step, plan: Plan, mesh: Mesh, *, sums_over_batch: 
     elif mode == "auto":
         run = with_constraints(step, plan, mesh)
     elif sums_over_batch:
-        # Not the whole step by hand: an optimizer that takes the global norm would see one device's shards only.
+        # Not the whole step on shards: an optimizer that takes the global norm would see one device's shards only.
         run = _with_manual_gradients(with_constraints(step, plan, mesh), plan, mesh)
     else:
-        run = on_pieces(step, plan, mesh)
+        run = run_per_shard(step, plan, mesh)
     return fetch_from_host(run, plan, mesh)
 
 
 def _with_manual_gradients(step: Step, plan: Plan, mesh: Mesh) -> Step:
     @functools.wraps(step)
     def summed(state: Any, batch: Any) -> Any:
-        with summing(by_hand(plan, mesh)):
+        with summing(gradient_runner(plan, mesh)):
             return step(state, batch)
 
     return summed

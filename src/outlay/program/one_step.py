@@ -30,7 +30,7 @@ from outlay.program.device_group import DeviceGroup
 from outlay.program.diagnose import check_devices
 from outlay.program.execution import Step
 from outlay.program.explicit import is_explicit, lowered_with_types, state_shapes
-from outlay.program.manual_step import plan_on_pieces
+from outlay.program.manual_step import plan_per_shard
 from outlay.program.modes import check_constraints, in_mode
 from outlay.program.own_meshes import check_named_devices, explaining_mesh_errors, in_context
 from outlay.program.storing import check_host_memory, out_shardings, send_to_host, typed
@@ -70,18 +70,18 @@ class OneStep:
             self.state_shapes, self._inits_in_mesh = in_context(enter, lambda: state_shapes(init, mesh))
         self.batch_shapes = abstract_inputs(inputs)
         self.num_steps_at_once = count_steps(self.batch_shapes) if isinstance(step, GraphLoop) else 1
-        by_hand = mode == "manual"
+        manual = mode == "manual"
         with explaining_mesh_errors(named(self.step), mesh, mode):
             traced, self.steps_in_mesh = in_context(
-                enter, lambda: abstract_step(self.step, self.state_shapes, self.batch_shapes, by_hand=by_hand)
+                enter, lambda: abstract_step(self.step, self.state_shapes, self.batch_shapes, manual=manual)
             )
         check_named_devices(traced.jaxpr, named(self.step), mesh)
         self.output_shapes: Any = traced.intermediates.get(OUTPUTS)
         shapes = (self.state_shapes, self.batch_shapes)
         self._sums_over_batch = traced.sums_over_batch
-        self.on_pieces = by_hand and not split and not traced.sums_over_batch
-        if by_hand and not traced.sums_over_batch:
-            self.plan: Plan = plan_on_pieces(layout, self.step, *shapes, mesh)
+        self.runs_per_shard = manual and not split and not traced.sums_over_batch
+        if manual and not traced.sums_over_batch:
+            self.plan: Plan = plan_per_shard(layout, self.step, *shapes, mesh)
         else:
             self.plan = layout.plan(shapes[0], mesh, batch=shapes[1], intermediates=traced.intermediates)
         check_devices(self.plan)

@@ -56,7 +56,7 @@ class PlacedGraph:
     waits: a program runs on while others still compute what it does not need yet.
     """
 
-    on_pieces = False
+    runs_per_shard = False
     steps_in_mesh = True
 
     @_without_mesh

@@ -39,8 +39,8 @@ class Program:
         mesh: the mesh it runs on.
         layout: the rules it was planned with.
         mode: how it is executed, `auto`, `manual` or `placed`.
-        by_hand: whether its collectives are written by hand rather than by the compiler.
-        on_pieces: whether the whole step runs on each device's shards, and only makes sense there.
+        has_manual_collectives: whether its collectives are written by hand rather than by the compiler.
+        runs_per_shard: whether the whole step runs on each device's shards, and only makes sense there.
         rows: for a graph, the parts that are split by rows over the same devices.
         device_groups: for a graph in mode placed, the groups of parts that share devices; else empty.
         num_steps_at_once: for a graph, the number of its steps in one dispatch; else 1.
@@ -77,7 +77,7 @@ class Program:
         self.mesh = mesh
         self.layout = layout
         self.mode: Mode = mode
-        self.by_hand = mode == "manual"
+        self.has_manual_collectives = mode == "manual"
         if mode == "placed":
             execution: Execution = PlacedGraph(step, init, inputs, layout, mesh, options)
         else:
@@ -92,9 +92,9 @@ class Program:
             execution.batch_shapes,
             execution.output_shapes,
         )
-        self.num_steps_at_once, self.on_pieces, self.steps_in_mesh = (
+        self.num_steps_at_once, self.runs_per_shard, self.steps_in_mesh = (
             execution.num_steps_at_once,
-            execution.on_pieces,
+            execution.runs_per_shard,
             execution.steps_in_mesh,
         )
         self._run: Callable[[Any, Any], Any] = self._first_run

@@ -54,7 +54,7 @@ def several_steps(program: Program, num_steps: int) -> Several:
     plan, mesh = program.plan, program.mesh
     in_state = shardings(plan, program.state_shapes, mesh)
     in_batch = shardings(plan, program.batch_shapes, mesh, root="batch")
-    by_sums = program.by_hand and not program.on_pieces
+    by_sums = program.has_manual_collectives and not program.runs_per_shard
     step = in_mode(program.mode, by_source(program.step, program.layout), plan, mesh, sums_over_batch=by_sums)
     step = send_to_host(step, plan, mesh)
 

@@ -138,7 +138,7 @@ def fix(program: Program, *, explanation: Explanation | None = None) -> Fix:
         >>> fixed.after.bytes_per_step < fixed.before.bytes_per_step / 5
         True
     """
-    if program.mode != "auto" or program.by_hand:
+    if program.mode != "auto":
         raise ExplainError(
             f"activations are placed by rules in mode auto; this program is in mode {program.mode}\n"
             '  fix: outlay.program(..., mode="auto")'

@@ -79,7 +79,7 @@ def workload(
     enter = functools.partial(jax.sharding.use_abstract_mesh, abstract)
     state, _ = in_context(enter, lambda: abstract_init(init))
     batch = abstract_inputs(inputs)
-    traced, _ = in_context(enter, lambda: abstract_step(step, state, batch, by_hand=mode == "manual"))
+    traced, _ = in_context(enter, lambda: abstract_step(step, state, batch, manual=mode == "manual"))
     jaxpr = traced.jaxpr
     # A step with collectives of its own means nothing on whole arrays, so its work cannot be counted.
     if mode == "manual" and not traced.sums_over_batch:

@@ -21,7 +21,7 @@ from outlay.analysis.hlo.hlo_module import Computation, HloModule, Instruction, 
 from outlay.graph.subgraph import exchange_rows
 from outlay.models.attention.kernel_rules import SCOPE
 from outlay.program.compiler_options import MICROBATCHES
-from outlay.program.manual_gradients import by_hand
+from outlay.program.manual_gradients import gradient_runner
 
 
 def _file_of(function: Callable[..., Any]) -> re.Pattern[str]:
@@ -46,7 +46,7 @@ _EXCHANGE = _file_of(exchange_rows)
 # Callers of these are scripts that run a program, not the program itself.
 DRIVERS = ("program/program.py", "analysis/", "report/", "cli/", "search/")
 _DRIVER = re.compile(f"/outlay/({'|'.join(map(re.escape, DRIVERS))})".replace("/", r"[/\\]"))
-_BY_HAND = _file_of(by_hand)
+_MANUAL_GRADIENTS = _file_of(gradient_runner)
 _OPTAX = re.compile(r"[/\\]optax[/\\]")
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
@@ -159,7 +159,7 @@ def _phase(name: OpName, frames: tuple[SourceLine, ...]) -> Phase:
     if name.phase != "other":
         return name.phase
     files = [frame.file for frame in _program_frames(frames)]
-    if any(_BY_HAND.search(file) for file in files):  # sums of gradients after they were taken
+    if any(_MANUAL_GRADIENTS.search(file) for file in files):  # sums of gradients after they were taken
         return "backward"
     return "optimizer" if any(_OPTAX.search(file) for file in files) else "other"
 

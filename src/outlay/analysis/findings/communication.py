@@ -62,7 +62,7 @@ def whole_parameters(evidence: Evidence) -> Iterator[Finding]:
         meant = fsdp_axes(program)
         odd = [one for one in gathers if set(one.axes) - meant]
         if odd:
-            yield _whole_parameter(planned[path], odd, by_hand=program.by_hand)
+            yield _whole_parameter(planned[path], odd, manual=program.has_manual_collectives)
 
 
 def fsdp_axes(program: Program) -> set[str]:
@@ -71,7 +71,7 @@ def fsdp_axes(program: Program) -> set[str]:
     return {policy.axis for policy in policies if isinstance(policy, LargestDim)}
 
 
-def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, by_hand: bool) -> Finding:
+def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, manual: bool) -> Finding:
     cost = _bytes(gathers)
     runs = sum(one.count for one in gathers)
     axes = sorted({axis for one in gathers for axis in one.axes})
@@ -84,7 +84,7 @@ def _whole_parameter(leaf: LeafPlan, gathers: Sequence[CollectiveFacts], *, by_h
         "split it along a dim that the operation keeps (columns of one layer, rows of the next), or constrain the "
         f"operation's other operand{at(source)}: outlay.constrain(x, P(..., {axes[0]!r}))"
     )
-    if by_hand:
+    if manual:
         fix = (
             'use mode="auto", which splits the products too: in mode manual every device computes whole layers for its '
             f"own samples, and splitting parameters over {'+'.join(axes)} only saves memory"

@@ -37,7 +37,7 @@ def repeated_work(evidence: Evidence) -> Iterator[Finding]:
         "split the batch over every axis that splits no parameter (data_parallel), and constrain the activations of "
         "the layers whose collectives are named above"
     )
-    if evidence.program is not None and evidence.program.by_hand:
+    if evidence.program is not None and evidence.program.has_manual_collectives:
         fix = (
             "split the batch over every axis of the mesh: in mode manual devices along any other axis take the same "
             'samples and compute the same; or use mode="auto", which splits the products'

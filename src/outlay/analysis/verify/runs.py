@@ -28,7 +28,7 @@ from outlay.graph.graph_loop import GraphLoop
 from outlay.program.abstract import abstract_step
 from outlay.program.by_source import by_source
 from outlay.program.execution import Mode, check_mode
-from outlay.program.manual_gradients import by_hand
+from outlay.program.manual_gradients import gradient_runner
 from outlay.program.modes import in_mode, with_constraints
 from outlay.program.program import Program
 from outlay.program.storing import fetch_from_host
@@ -272,7 +272,7 @@ def one_device(program: Program) -> Variant:
     device = np.array(mesh.devices.flat[0], dtype=object).reshape((1,) * mesh.devices.ndim)
     alone = Mesh(device, mesh.axis_names, axis_types=mesh.axis_types)
     step = program.step
-    if program.on_pieces:
+    if program.runs_per_shard:
         step = in_mode("manual", step, program.plan, alone, sums_over_batch=False)
     whole = NamedSharding(alone, PartitionSpec())
     return Variant(program, _with_gradients(step, _directly), alone, (whole, whole), instead_of=mesh)
@@ -283,7 +283,7 @@ def _in_mode(program: Program, mode: Mode) -> Stepped:
     if isinstance(program.step, GraphLoop) or not _sums_over_batch(program):
         step = in_mode(mode, step, program.plan, program.mesh, sums_over_batch=False)
         return _with_gradients(step, _directly)
-    take = by_hand(program.plan, program.mesh) if mode == "manual" else _directly
+    take = gradient_runner(program.plan, program.mesh) if mode == "manual" else _directly
     placed = with_constraints(step, program.plan, program.mesh)
     return _with_gradients(fetch_from_host(placed, program.plan, program.mesh), take)
 
@@ -303,7 +303,7 @@ def _sums_over_batch(program: Program) -> bool:
     if isinstance(program.step, GraphLoop):
         return False
     with program.context():
-        return abstract_step(program.step, program.state_shapes, program.batch_shapes, by_hand=True).sums_over_batch
+        return abstract_step(program.step, program.state_shapes, program.batch_shapes, manual=True).sums_over_batch
 
 
 def _with_gradients(step: Callable[[Any, Any], Any], take: Runner) -> Stepped:
