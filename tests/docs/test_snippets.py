@@ -15,6 +15,10 @@ WITH_PYTHON = [page for page in PAGES if snippets.blocks(page.read_text(encoding
 def test_the_python_of_a_page_runs(page):
     done = run(page, "python")
     assert done.returncode == 0, done.stderr
+    texts = [body for _, body in snippets.blocks(page.read_text(encoding="utf-8"), "text")]
+    plans = [text for text in texts if text.startswith("mesh ")]
+    assert len(plans) == (page.name == "README.md")
+    assert all(plan.strip() in done.stdout for plan in plans)
 
 
 def test_the_readme_shows_what_outlay_says_to_a_wrong_rule(tmp_path):
