@@ -7,6 +7,7 @@ before left under way. Of a branch the dearest counts.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -38,9 +39,10 @@ class Stretch:
         part: what part of the step's time it is: `products`, `memory`, `kernels`, `communication`, `host`.
         begin: seconds from the start of the block that it stands in; in a loop of one round.
         seconds: how long it takes.
-        waited: for how much of it the device does nothing else.
+        waited: for how much of it the device does nothing else; of what goes on behind the block, in the next round.
         runs: in a step.
         inside: of a loop one round.
+        number: which exchange or copy it is, as its event says.
     """
 
     lane: Lane
@@ -51,6 +53,12 @@ class Stretch:
     waited: float
     runs: int = 1
     inside: tuple[Stretch, ...] = ()
+    number: int = -1
+
+    @property
+    def end(self) -> float:
+        """When it ends, in seconds from the start of the block."""
+        return self.begin + self.seconds
 
 
 @dataclass
@@ -61,13 +69,13 @@ class TimedBlock:
         seconds: until its last event has ended.
         parts: of what that is made, by name; they add up to it.
         stretches: what the lanes do.
-        behind: for how long each lane is still busy then.
+        behind: what is still under way then, in seconds from that end.
     """
 
     seconds: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     stretches: list[Stretch] = field(default_factory=list)
-    behind: dict[Lane, float] = field(default_factory=dict)
+    behind: tuple[Stretch, ...] = ()
 
     def add(self, part: str, seconds: float) -> None:
         """Count seconds in which the device is busy with a part, or stands still for it."""
@@ -92,24 +100,27 @@ class Lanes:
         self._cost = cost
         self._known: dict[tuple[str, bool], TimedBlock] = {}
 
-    def time(self, block: str, behind: dict[Lane, float] | None = None) -> TimedBlock:
+    def step(self, entry: str) -> TimedBlock:
+        """Time a whole step: what nobody waited for ends with it."""
+        return self._time(self._blocks.get(entry, ()), (), until_idle=True)
+
+    def time(self, block: str, behind: tuple[Stretch, ...] = ()) -> TimedBlock:
         """Time a block, with what is under way on the lanes when it begins."""
         key = block, bool(behind)
         if key not in self._known:
-            self._known[key] = self._time(self._blocks.get(block, ()), behind or {})
+            self._known[key] = self._time(self._blocks.get(block, ()), behind)
         return self._known[key]
 
-    def _time(self, events: tuple[Event, ...], behind: dict[Lane, float]) -> TimedBlock:
+    def _time(self, events: tuple[Event, ...], behind: tuple[Stretch, ...], *, until_idle: bool = False) -> TimedBlock:
         timed = TimedBlock()
-        free = dict(behind)  # when each lane is free again
-        ends: dict[tuple[Lane, int], float] = {("links", -1): behind.get("links", 0.0)}
-        began: dict[tuple[Lane, int], int] = {}  # where the stretch of what is under way stands
+        busy = _Busy(behind)
+        ends: dict[tuple[Lane, int], float] = {("links", -1): busy.until("links")}
         for event in events:
             if event.kind in ("loop", "branch", "call"):
-                self._inside(event, timed, free)
+                self._inside(event, timed, busy)
             elif event.kind.endswith("wait"):
                 lane = _LANES[event.kind]
-                self._wait(timed, ends.pop((lane, event.number), 0.0), lane, began.pop((lane, event.number), None))
+                busy.wait(timed, lane, ends.pop((lane, event.number), 0.0))
             elif event.kind == "work":
                 part, seconds, overhead = self._cost(event)
                 timed.stretches.append(Stretch("compute", event.name, part, timed.seconds, seconds, seconds))
@@ -119,24 +130,25 @@ class Lanes:
                 part, seconds, overhead = self._cost(event)
                 lane = _LANES[event.kind]
                 timed.add("overhead", overhead)
-                begin = max(timed.seconds, free.get(lane, 0.0))
-                free[lane] = ends[lane, event.number] = begin + seconds
-                began[lane, event.number] = len(timed.stretches)
-                timed.stretches.append(Stretch(lane, event.name, part, begin, seconds, 0.0))
+                begin = max(timed.seconds, busy.until(lane))
+                one = Stretch(lane, event.name, part, begin, seconds, 0.0, number=event.number)
+                busy.add(one)
+                timed.stretches.append(one)
                 if event.kind in ("exchange", "copy"):
-                    self._wait(timed, ends.pop((lane, event.number)), lane, began.pop((lane, event.number)))
-        timed.behind = {lane: until - timed.seconds for lane, until in free.items() if until > timed.seconds}
+                    busy.wait(timed, lane, begin + seconds)
+                else:
+                    ends[lane, event.number] = begin + seconds
+        if until_idle:
+            for lane in WAITED_FOR:
+                busy.wait(timed, lane, busy.until(lane))
+        waited = busy.waited
+        timed.stretches = [
+            replace(one, waited=waited.get((one.lane, one.number), one.waited)) for one in timed.stretches
+        ]
+        timed.behind = busy.after(timed.seconds)
         return timed
 
-    def _wait(self, timed: TimedBlock, until: float, lane: Lane, number: int | None) -> None:
-        waited = max(0.0, until - timed.seconds)
-        if waited:
-            timed.add(WAITED_FOR[lane], waited)
-        if number is not None:
-            one = timed.stretches[number]
-            timed.stretches[number] = replace(one, waited=min(waited, one.seconds))
-
-    def _inside(self, event: Event, timed: TimedBlock, free: dict[Lane, float]) -> None:
+    def _inside(self, event: Event, timed: TimedBlock, busy: _Busy) -> None:
         blocks = [self.time(name) for name in event.calls]
         if event.kind == "branch":
             blocks = sorted(blocks, key=lambda block: block.seconds)[-1:]
@@ -152,8 +164,50 @@ class Lanes:
         inside = later.stretches if is_loop else [one for each in blocks for one in each.stretches]
         seconds = timed.seconds - begin
         timed.stretches.append(Stretch("compute", event.name, event.kind, begin, seconds, 0.0, runs, tuple(inside)))
-        for lane, left in later.behind.items():
-            free[lane] = timed.seconds + left
+        for one in later.behind:
+            busy.add(replace(one, begin=timed.seconds + one.begin))
+
+
+class _Busy:
+    """What is under way on the lanes while a block is timed, and for how long the device stands still for it.
+
+    A lane does one thing after the other. So whoever waits for its last has waited for all before it.
+    """
+
+    def __init__(self, behind: tuple[Stretch, ...]) -> None:
+        self.waited: dict[tuple[Lane, int], float] = {}  # by the number of the exchange or copy
+        self._under_way: dict[Lane, deque[Stretch]] = {}
+        for one in behind:
+            self.add(one)
+
+    def add(self, one: Stretch) -> None:
+        """Put a stretch at the end of its lane."""
+        self._under_way.setdefault(one.lane, deque()).append(one)
+
+    def until(self, lane: Lane) -> float:
+        """When a lane is free again."""
+        under_way = self._under_way.get(lane)
+        return under_way[-1].end if under_way else 0.0
+
+    def wait(self, timed: TimedBlock, lane: Lane, until: float) -> None:
+        """Let the device stand still until then."""
+        since = timed.seconds
+        if until <= since:
+            return
+        timed.add(WAITED_FOR[lane], until - since)
+        under_way = self._under_way.get(lane, deque())
+        while under_way and under_way[0].end <= since:
+            under_way.popleft()
+        for one in under_way:
+            if one.begin >= until:
+                return
+            part = min(until, one.end) - max(since, one.begin)
+            self.waited[lane, one.number] = self.waited.get((lane, one.number), 0.0) + part
+
+    def after(self, seconds: float) -> tuple[Stretch, ...]:
+        """What goes on after a block that took so long, in seconds from its end."""
+        every = (one for under_way in self._under_way.values() for one in under_way)
+        return tuple(replace(one, begin=one.begin - seconds) for one in every if one.end > seconds)
 
 
 def flattened(stretches: list[Stretch] | tuple[Stretch, ...], runs: int = 1) -> Iterator[Stretch]:

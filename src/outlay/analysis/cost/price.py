@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from outlay.analysis.cost.constants import Constants, Table, constants_of, product_speed
 from outlay.analysis.cost.estimate import PARTS, Estimate, Transfer
-from outlay.analysis.cost.lanes import WAITED_FOR, Lanes, Stretch, TimedBlock, flattened
+from outlay.analysis.cost.lanes import Lanes, Stretch, TimedBlock, flattened
 from outlay.analysis.cost.links import NETWORK_SHARE, RING_SHARE, TORUS_SHARE, collective_seconds, crowding
 from outlay.analysis.cost.schedule import Event, Schedule
 from outlay.core.error_types import ExplainError
@@ -41,7 +41,7 @@ def price(schedule: Schedule, target: Target | str | None = None, *, constants: 
     uncounted = _uncounted(schedule, timed.stretches)
     events = _events(schedule)
     done = [(events[one.name], one.runs) for one in flattened(timed.stretches) if one.lane == "compute"]
-    transfers = _transfers(schedule, timed, events)
+    transfers = _transfers(schedule, timed)
     return Estimate(
         target=str(hardware),
         num_devices=hardware.num_devices,
@@ -64,10 +64,7 @@ def time_on_lanes(
     """Time a step on its lanes; the arguments are those of `price`."""
     hardware = _target(schedule, target)
     cost = _costs(schedule, hardware, constants_of(hardware.hardware, constants))
-    timed = Lanes(schedule, cost).time(schedule.entry)
-    for lane, left in timed.behind.items():  # what nobody waited for ends with the step
-        timed.add(WAITED_FOR[lane], left)
-    return timed
+    return Lanes(schedule, cost).step(schedule.entry)
 
 
 def _target(schedule: Schedule, target: Target | str | None) -> Target:
@@ -155,12 +152,12 @@ def _moving(event: Event, hardware: Hardware) -> float:
     return straight / hardware.memory_bandwidth + sum(slow)
 
 
-def _transfers(schedule: Schedule, timed: TimedBlock, events: dict[str, Event]) -> tuple[Transfer, ...]:
+def _transfers(schedule: Schedule, timed: TimedBlock) -> tuple[Transfer, ...]:
     """The collectives added up by kind and axes, dearest first."""
     sums: dict[tuple[str, tuple[str, ...], int], list[float]] = {}
     for one in flattened(timed.stretches):
         if one.lane == "links":
-            exchange = schedule.exchanges[events[one.name].number]
+            exchange = schedule.exchanges[one.number]
             size = max(map(len, schedule.groups[exchange.groups]), default=1)
             so_far = sums.get((exchange.kind, exchange.axes, size), [0, 0, 0.0, 0.0])
             each = (1, exchange.payload_bytes, one.seconds, one.waited)

@@ -112,6 +112,30 @@ def test_two_exchanges_share_the_links():
     assert priced(*both, exchanges=exchanges).parts["communication"] == pytest.approx(2 * ring(45_000_000), rel=0.05)
 
 
+def test_who_waits_for_the_second_exchange_waits_for_the_first_too():
+    exchanges = [
+        all_reduce(45_000_000, is_async=True),
+        dataclasses.replace(all_reduce(9_000_000, is_async=True), kind="all-gather"),
+    ]
+    starts = [Event("start", "first", 0), Event("start", "second", 1)]
+    waits = [Event("wait", "second-done", 1), product(PEAK * 1e-5), Event("wait", "first-done", 0)]
+    found = priced(*starts, *waits, exchanges=exchanges)
+    exposed = {one.kind: one.exposed for one in found.transfers}
+    seconds = {one.kind: one.seconds for one in found.transfers}
+    # Both start before anything is computed; only the second's own start lies behind the first.
+    assert exposed["all-reduce"] == pytest.approx(seconds["all-reduce"] - KNOWN.operation)
+    assert exposed["all-gather"] == pytest.approx(seconds["all-gather"])
+    assert sum(exposed.values()) == pytest.approx(found.parts["communication"])
+
+
+def test_what_the_next_round_waits_for_stands_at_the_exchange_that_began_in_this_one():
+    exchanges = [all_reduce(45_000_000, is_async=True, runs=10)]
+    body = (product(PEAK * 1e-5), Event("wait", "done", -1), Event("start", "ar", 0))
+    found = priced(Event("loop", "while", calls=("body",), runs=10), exchanges=exchanges, blocks={"body": body})
+    (only,) = found.transfers
+    assert only.exposed == pytest.approx(found.parts["communication"], rel=0.05)
+
+
 def test_a_loop_runs_its_body_and_what_is_under_way_goes_on_into_the_next_round():
     exchanges = [all_reduce(45_000_000, is_async=True, runs=10)]
     body = (Event("wait", "done", -1), product(PEAK * 1e-5), Event("start", "ar", 0))
