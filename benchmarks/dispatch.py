@@ -32,7 +32,7 @@ split = NamedSharding(mesh, PartitionSpec("data"))
 batch = jax.device_put(np.ones((8, 4), np.float32), split)
 
 program = outlay.program(step, init, batch, layout=outlay.fsdp(min_size=8) + outlay.data_parallel(), mesh=mesh)
-placement = {f"leaf{i}": split for i in range(NUM_LEAVES)}
+placement = jax.tree.map(lambda leaf: leaf.sharding, program.init(jax.random.key(0)))
 by_hand = jax.jit(step, in_shardings=(placement, split), out_shardings=(placement, None), donate_argnums=0)
 
 states = {"outlay": program.init(jax.random.key(0)), "hand": jax.device_put(init(jax.random.key(0)), placement)}

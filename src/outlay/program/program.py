@@ -51,8 +51,6 @@ class Program:
         steps_in_mesh: whether the step is traced in the context of the mesh; False if it sets another.
     """
 
-    _returned: Sequence[int] = ()  # by `id`, the leaves of the state that the last call returned
-
     def __init__(
         self,
         step: Step,
@@ -98,6 +96,7 @@ class Program:
             execution.steps_in_mesh,
         )
         self._run: Callable[[Any, Any], Any] = self._first_run
+        self._returned: list[int] = []  # by `id`, the leaves of the state that the last call returned
         self._is_agreed = False
 
     def init(self, key: Any) -> Any:
@@ -273,12 +272,18 @@ class Program:
 
         What the last call returned shares no memory, so only other states are searched.
         """
-        is_returned = self._returned == [*map(id, leaves[: len(self._returned)])]
-        if not is_returned or not self._returned or self._batch_is_like_state:
+        returned = self._returned
+        if not returned or returned != [*map(id, leaves[: len(returned)])] or self._batch_is_like_state:
             state, batch = without_shared_memory(state, batch)
         result = self._run(state, batch)
-        self._returned = [*map(id, jax.tree.leaves(result[0]))]
+        # Each microsecond here is one of every call: a known structure is flattened faster than an unknown one, and
+        # changing the list in place avoids `__setattr__`.
+        returned[:] = map(id, self._state_structure.flatten_up_to(result[0]))
         return result
+
+    @functools.cached_property
+    def _state_structure(self) -> Any:
+        return jax.tree.structure(self.state_shapes)
 
     @functools.cached_property
     def _batch_is_like_state(self) -> bool:
